@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codec chains: chunk bytes <-> stored payload. An array chunk's payload is byte for byte what
+// zarr v3 has for the chain: bytes(little) -> [blosc(lz4, bitshuffle)] -> crc32c.
+//
+//   kRaw         chunk, CRC-32C (4 bytes, little-endian)
+//   kBloscLz4    C-Blosc 1 stream (LZ4, bitshuffle, type size = item size), CRC-32C
+//   kLz4Frame    LZ4 frame, CRC-32C: values that are not arrays
+//
+// The index record's checksum is the CRC of the payload *without* its trailer (rule 9).
+#pragma once
+
+#include <cstdint>
+
+#include "io/bytes.h"
+#include "io/result.h"
+
+namespace stepwell::format {
+
+// On disk: never change or reuse a number.
+enum class CodecId : uint16_t { kRaw = 0, kBloscLz4 = 1, kLz4Frame = 2 };
+
+inline constexpr size_t kCrcBytes = 4;
+inline constexpr uint64_t kPayloadLogicalMax = uint64_t{64} << 20;  // decoders refuse more
+
+// Upper bound of the payload (with its CRC) for `logical_bytes` of input.
+size_t PayloadBytesMax(CodecId codec, size_t logical_bytes);
+
+struct Payload {
+  size_t size_bytes = 0;  // with the CRC trailer
+  uint32_t crc = 0;       // of the payload without the trailer
+};
+// Encodes into `out` (at least PayloadBytesMax). `item_bytes` is blosc's type size. For kRaw,
+// `logical` may lie at out.data() already: then only the CRC is computed and appended.
+Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logical,
+                              MutableBytes out);
+
+// Checks trailer == `crc` == recomputation; kDataLoss with expected and found.
+Status CheckPayload(ConstBytes payload, uint32_t crc);
+// Decodes a *checked* payload into exactly out.size() bytes; kDataLoss on anything odd. Only
+// C-Blosc 1 streams with LZ4 inside are accepted; nothing is trusted.
+Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out);
+
+// How far `sample` shrinks with bitshuffle and LZ4: logical / stored bytes, >= 0.9.
+double SampleRatio(ConstBytes sample, size_t item_bytes);
+
+}  // namespace stepwell::format

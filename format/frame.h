@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames: everything in a segment that is not a chunk's payload. A fixed 128-byte header, then a
+// Cap'n Proto message. Frames start on block boundaries; what follows up to the next boundary is
+// zeros. Layout: FORMAT.md, "Frames".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "format/records.h"
+#include "io/bytes.h"
+#include "io/result.h"
+
+namespace stepwell::format {
+
+enum class FrameKind : uint16_t {
+  kSegmentHeader = 1,
+  kCatalog = 2,
+  kEpoch = 3,    // chain
+  kRecords = 4,
+  kCommit = 5,   // chain
+  kDelete = 6,   // chain
+  kMeta = 7,     // reserved, chain: pins and metadata changes
+  kFooter = 8,
+  kTrailer = 9,
+  kDecided = 10,  // reserved: many processes
+  kParity = 11,   // reserved
+};
+
+inline constexpr size_t kFrameHeaderBytes = 128;
+inline constexpr size_t kFramePayloadBytesMax = size_t{256} << 20;
+
+// Frames that carry commit numbers of their own and form the chain: commit, delete, meta, epoch.
+// (An epoch frame takes a number too, so the chain has no gaps.)
+bool IsChainFrame(FrameKind kind);
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::kCommit;
+  Id128 nonce{};  // of the segment
+  uint64_t epoch = 0;
+  uint64_t commit = 0;           // chain frames: this frame's number; others: the last number before
+  FramePlace previous;           // chain frames: the previous chain frame; length 0: none
+  uint64_t previous_commit = 0;  // its number
+  uint64_t durable_through = 0;  // the newest commit known flushed when this was written
+  // Set by EncodeFrame, checked by the decoders:
+  uint32_t payload_bytes = 0;
+  uint32_t payload_crc = 0;
+  uint32_t crc = 0;  // of the header before this field
+};
+
+// Header and payload, padded with zeros to a multiple of `block_bytes`. `crc` (may be null) receives
+// the header's CRC for FramePlace.
+std::string EncodeFrame(FrameHeader header, std::string_view payload, size_t block_bytes,
+                        uint32_t* crc);
+// Checks magic, version, CRC and limits of the first kFrameHeaderBytes of `bytes`. kNotFound: no
+// magic there (not a frame); kDataLoss: a frame's magic with a bad header.
+Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes);
+// Checks the payload that follows `header` (payload must be exactly payload_bytes long).
+Status CheckFramePayload(const FrameHeader& header, ConstBytes payload);
+
+}  // namespace stepwell::format

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chunk grid of an array, and copies between an array in memory and its chunks.
+//
+// A chunk is always full: C-order, little-endian, edge chunks padded with zeros (zarr). Rule of the
+// grid: axes are split evenly, leading axes first, into chunks of about 1 MiB (0.25 to 4 MiB),
+// on shard borders, with padding of at most 2 %.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "format/dtype.h"
+#include "io/result.h"
+
+namespace stepwell::format {
+
+using Shape = std::vector<uint64_t>;
+
+inline constexpr size_t kRankMax = 64;
+inline constexpr uint64_t kChunkTargetBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kChunkBytesMax = uint64_t{4} << 20;
+
+// Number of elements (1 for rank 0) or kInvalidArgument when the product, or its size in bytes,
+// exceeds 2^62 or the rank exceeds kRankMax.
+Result<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes);
+
+// The chunk shape for an array; `shard_shape` (same rank, or empty: the whole array) is the shape of
+// one shard, whose borders chunks keep. Every extent >= 1. The chunk is never over kChunkBytesMax.
+Shape ChooseChunkShape(std::span<const uint64_t> shape, uint64_t item_bytes,
+                       std::span<const uint64_t> shard_shape = {});
+
+// ceil(shape / chunk_shape) per axis; a zero extent gives 0 chunks. Rank 0: {}.
+Shape GridShape(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape);
+// Product of GridShape: 1 for rank 0, 0 for zero-size arrays.
+uint64_t ChunkCount(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape);
+// Element index of the first element of chunk `chunk_index` (C order over the grid).
+Shape ChunkOrigin(uint64_t chunk_index, std::span<const uint64_t> shape,
+                  std::span<const uint64_t> chunk_shape);
+uint64_t ChunkBytes(std::span<const uint64_t> chunk_shape, uint64_t item_bytes);
+
+// A box of elements: start <= i < stop on every axis.
+struct Box {
+  Shape start;
+  Shape stop;
+};
+Box WholeArray(std::span<const uint64_t> shape);
+// Chunk indices, ascending, whose elements meet `box` (none when the box is empty).
+std::vector<uint64_t> ChunksInBox(const Box& box, std::span<const uint64_t> shape,
+                                  std::span<const uint64_t> chunk_shape);
+
+// Array memory with byte strides (any sign); `data` is element (0, 0, ...).
+struct ArrayView {
+  const std::byte* data = nullptr;
+  std::span<const uint64_t> shape;
+  std::span<const int64_t> strides_bytes;
+};
+struct MutableArrayView {
+  std::byte* data = nullptr;
+  std::span<const uint64_t> shape;  // of the destination region (the box's extents)
+  std::span<const int64_t> strides_bytes;
+};
+std::vector<int64_t> CStrides(std::span<const uint64_t> shape, uint64_t item_bytes);
+
+// Writes chunk `chunk_index` of `array` to `out` (ChunkBytes long), zero-padded at the edges.
+// Sub-byte types are stored with zero high bits, bools as 0 or 1 (rule 27). The common case of whole
+// contiguous rows is one memcpy.
+void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
+                 std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
+// Whether the chunk is one contiguous, unpadded run of the C-contiguous array (then a read can go
+// straight to memory); the offset in bytes of that run in the array.
+bool ChunkIsContiguous(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape,
+                       uint64_t chunk_index, uint64_t item_bytes, uint64_t* offset_bytes);
+// Copies the part of a decoded chunk that lies in `box` to `out`, whose element 0 is box.start.
+// int4, int2 come out sign-extended as ml_dtypes holds them in memory (0x08 -> 0xF8).
+void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint64_t> shape,
+                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index, const Box& box,
+                  const MutableArrayView& out);
+
+}  // namespace stepwell::format

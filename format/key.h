@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Order-preserving keys. A key-path is a list of typed components; its encoding sorts (bytewise)
+// as the tree does, every subtree is one prefix, and no two paths share an encoding.
+// Grammar and worked examples: FORMAT.md, "Keys".
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/bytes.h"
+#include "io/result.h"
+
+namespace stepwell::format {
+
+struct PathComponent {
+  enum class Type : uint8_t {
+    kIntKey = 1,     // {5: x}; any int64
+    kIndex = 2,      // [x], (x,); number >= 0
+    kKey = 3,        // {"a": x}; any bytes, also empty, NUL, "/" and invalid UTF-8 surrogates' bytes
+    kAttribute = 4,  // node.a: namedtuple field, dataclass field, module attribute
+  };
+  Type type = Type::kKey;
+  int64_t number = 0;  // kIntKey, kIndex
+  std::string name;    // kKey, kAttribute
+
+  auto operator<=>(const PathComponent&) const = default;
+};
+using KeyPath = std::vector<PathComponent>;
+
+// Limits that decoders enforce.
+inline constexpr size_t kPathComponentsMax = 256;
+inline constexpr size_t kPathBytesMax = size_t{1} << 20;  // encoded
+
+// A key-path alone. The encoding of a path is a prefix of the encodings of all paths below it, and
+// of nothing else. Fails beyond the limits (kInvalidArgument).
+Result<std::string> EncodePath(const KeyPath& path);
+Result<KeyPath> DecodePath(std::string_view encoded);  // kDataLoss on bad bytes
+
+// (item, path): leaf key within a step. The item name's encoding is self-delimiting.
+std::string EncodeItem(std::string_view item);
+Result<std::string> EncodeLeafKey(std::string_view item, const KeyPath& path);
+struct LeafKey {
+  std::string item;
+  KeyPath path;
+};
+Result<LeafKey> DecodeLeafKey(std::string_view encoded);
+
+// (step): 8 bytes big-endian, and (step, leaf key): the keys of the index's column families.
+std::string EncodeStep(uint64_t step);
+Result<uint64_t> DecodeStep(std::string_view encoded);
+std::string EncodeIndexKey(uint64_t step, std::string_view leaf_key);
+// (step, leaf key, chunk-index): the leaf key is closed by a terminator, then 8 bytes big-endian,
+// so chunks of `a` never mix with those of `a/b`.
+std::string EncodeChunkKey(uint64_t step, std::string_view leaf_key, uint64_t chunk_index);
+struct ChunkKey {
+  uint64_t step = 0;
+  std::string leaf_key;
+  uint64_t chunk_index = 0;
+};
+Result<ChunkKey> DecodeChunkKey(std::string_view encoded);
+
+// The smallest string greater than every string with this prefix; empty when there is none.
+std::string PrefixEnd(std::string prefix);
+
+// For people: components joined with "/", with `\` before each of / * ? [ \ . "" for the item itself.
+std::string PathToText(const KeyPath& path);
+
+}  // namespace stepwell::format

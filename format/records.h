@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the log and the index hold, as plain structs, and their Cap'n Proto encodings
+// (schema/record.capnp, schema/frame.capnp are normative for the fields).
+//
+// Encoders return complete single-segment messages; decoders accept any bytes and return kDataLoss
+// on what they cannot take (limits: traversal bounded by the message's size, nesting 16).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/codec.h"
+#include "format/dtype.h"
+#include "format/grid.h"
+#include "io/bytes.h"
+#include "io/result.h"
+
+namespace stepwell::format {
+
+using Id128 = std::array<uint8_t, 16>;
+
+// Where a payload lies.
+struct ChunkRecord {
+  uint16_t directory = 0;  // ordinal of the store directory
+  uint32_t process = 0;    // reserved for stores of many processes
+  uint64_t segment = 0;
+  uint64_t offset_bytes = 0;
+  uint32_t stored_bytes = 0;   // with the CRC trailer
+  uint64_t logical_bytes = 0;  // decoded
+  uint32_t crc = 0;            // of the payload without its trailer
+  std::optional<Id128> content_hash;  // reserved: reuse of unchanged chunks
+  // Schema also reserves: deltaBase, parityStripe.
+
+  bool operator==(const ChunkRecord&) const = default;
+};
+
+// What stands at a key-path.
+enum class LeafKind : uint8_t { kArray = 1, kValue = 2, kNode = 3 };
+
+// The Python (or other) type that a leaf had; the numbers are on disk.
+enum class ValueType : uint8_t {
+  kNone = 0,
+  kNumpyArray = 1,
+  kJaxArray = 2,
+  kNumpyScalar = 3,  // np.float32(1): a 0-d array stored as an array
+  kPrngKey = 4,      // typed JAX key: its key data as uint32 array, impl in `prng_impl`
+  kInt = 5,          // value: decimal text, any size
+  kFloat = 6,        // value: 8 bytes little-endian IEEE 754
+  kBool = 7,         // value: one byte
+  kStr = 8,          // value: UTF-8 (surrogates passed)
+  kBytes = 9,
+  kComplex = 10,     // value: two floats
+};
+enum class ContainerKind : uint8_t {
+  kNotContainer = 0,
+  kDict = 1,
+  kList = 2,
+  kTuple = 3,
+  kNamedTuple = 4,
+  kObject = 5,  // any other registered node; type_name says which
+};
+
+struct LeafRecord {
+  std::string key;  // EncodeLeafKey: item and path
+  LeafKind kind = LeafKind::kArray;
+  ValueType value_type = ValueType::kNumpyArray;
+  // kNode: what it is, its type's name, and how many children (0: an empty container).
+  ContainerKind container = ContainerKind::kNotContainer;
+  std::string type_name;
+  uint64_t child_count = 0;
+  // kArray
+  DType dtype = DType::kInvalid;
+  Shape shape;
+  Shape chunk_shape;
+  bool weak_type = false;     // JAX's
+  std::string prng_impl;      // e.g. "threefry2x32"
+  std::string sharding_json;  // Orbax's spelling (NamedSharding, SingleDeviceSharding), or empty
+  // kArray and large kValue
+  CodecId codec = CodecId::kRaw;
+  // kValue: the bytes when short (kInlineValueBytesMax), else empty and chunks hold them.
+  std::string inline_value;
+  uint64_t logical_bytes = 0;
+  // Chunks [first_chunk, first_chunk + chunks.size()) of chunk_count. A leaf whose chunks do not fit
+  // one records frame goes on in the next with the same key and only chunks.
+  uint64_t chunk_count = 0;
+  uint64_t first_chunk = 0;
+  std::vector<ChunkRecord> chunks;
+
+  bool operator==(const LeafRecord&) const = default;
+};
+inline constexpr size_t kInlineValueBytesMax = 1024;
+
+enum class ItemKind : uint8_t { kTree = 1, kJson = 2, kFiles = 3 };  // kFiles is reserved
+struct ItemRecord {
+  std::string name;
+  ItemKind kind = ItemKind::kTree;
+  uint64_t leaf_count = 0;  // arrays and values, not nodes
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+  bool operator==(const ItemRecord&) const = default;
+};
+
+// A frame's place in the log. `crc` is the frame header's CRC, which covers the payload's CRC.
+struct FramePlace {
+  uint16_t directory = 0;
+  uint64_t segment = 0;
+  uint64_t offset_bytes = 0;
+  uint32_t length_bytes = 0;  // header and payload, without padding
+  uint32_t crc = 0;
+  bool operator==(const FramePlace&) const = default;
+};
+
+// One committed step, without its leaves.
+struct StepRecord {
+  uint64_t step = 0;
+  uint64_t commit = 0;  // commit number, > 0
+  int64_t time_ns = 0;  // wall time of the commit, since the epoch
+  bool draft = false;   // reserved
+  std::string metadata_json;  // user metadata; "" = none
+  std::string metrics_json;
+  std::vector<ItemRecord> items;
+  uint64_t leaf_count = 0;
+  uint64_t chunk_count = 0;
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+  bool operator==(const StepRecord&) const = default;
+};
+
+// ---- index values -------------------------------------------------------------------------
+std::string EncodeStepRecord(const StepRecord& record);
+Result<StepRecord> DecodeStepRecord(ConstBytes bytes);
+// Without key and chunks (both are in the index's keys).
+std::string EncodeLeafValue(const LeafRecord& record);
+Result<LeafRecord> DecodeLeafValue(std::string_view key, ConstBytes bytes);
+std::string EncodeChunkRecord(const ChunkRecord& record);
+Result<ChunkRecord> DecodeChunkRecord(ConstBytes bytes);
+
+// ---- frame payloads -----------------------------------------------------------------------
+struct SegmentHeader {
+  Id128 store_id{};
+  uint64_t segment = 0;
+  Id128 nonce{};
+  uint16_t directory = 0;
+  uint32_t process = 0;
+  int64_t created_ns = 0;
+};
+struct LiveCommit {
+  StepRecord step;   // with items, without metadata texts (those stay in the commit frame)
+  FramePlace place;  // of its commit frame
+  bool pinned = false;
+};
+struct SegmentEntry {
+  uint64_t segment = 0;
+  uint16_t directory = 0;
+  Id128 nonce{};
+  uint64_t length_bytes = 0;  // 0: not sealed yet
+};
+struct Catalog {
+  uint64_t epoch = 0;
+  uint64_t last_commit = 0;
+  FramePlace last_place;  // of the frame with that commit number; length 0 when none
+  std::vector<LiveCommit> live;
+  std::vector<SegmentEntry> segments;
+};
+struct EpochRecord {
+  uint64_t epoch = 0;
+  uint64_t last_commit = 0;  // the last accepted commit of the epochs before
+  FramePlace last_place;
+};
+struct RecordsBlock {  // place of a records frame, in order
+  FramePlace place;
+  std::string first_key;
+  uint64_t first_chunk = 0;
+};
+struct Commit {
+  StepRecord step;
+  std::vector<uint64_t> kills;        // commit numbers that this one replaces
+  std::vector<RecordsBlock> blocks;   // earlier records of this step
+  std::vector<LeafRecord> records;    // the last ones, sorted by (key, first_chunk)
+};
+struct Delete {
+  std::vector<uint64_t> kills;
+  std::vector<uint64_t> steps;  // of the killed commits, for people and readers
+};
+struct FooterEntry {
+  uint16_t kind = 0;  // FrameKind
+  uint64_t commit = 0;
+  FramePlace place;
+};
+struct Footer {
+  std::vector<FooterEntry> frames;
+};
+struct Trailer {
+  FramePlace footer;
+  uint64_t commit_min = 0;  // of the chain frames in this segment; 0 when none
+  uint64_t commit_max = 0;
+};
+
+std::string EncodeSegmentHeader(const SegmentHeader&);
+Result<SegmentHeader> DecodeSegmentHeader(ConstBytes);
+std::string EncodeCatalog(const Catalog&);
+Result<Catalog> DecodeCatalog(ConstBytes);
+std::string EncodeEpoch(const EpochRecord&);
+Result<EpochRecord> DecodeEpoch(ConstBytes);
+std::string EncodeRecords(const std::vector<LeafRecord>&);
+Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes);
+std::string EncodeCommit(const Commit&);
+Result<Commit> DecodeCommit(ConstBytes);
+std::string EncodeDelete(const Delete&);
+Result<Delete> DecodeDelete(ConstBytes);
+std::string EncodeFooter(const Footer&);
+Result<Footer> DecodeFooter(ConstBytes);
+std::string EncodeTrailer(const Trailer&);
+Result<Trailer> DecodeTrailer(ConstBytes);
+
+// ---- the STEPWELL file --------------------------------------------------------------------
+// Two slots of kSlotBytes, at 0 and kSlotBytes, written in turn; the valid one with the higher
+// sequence counts. Magic, version and CRC are checked by DecodeSlot.
+inline constexpr size_t kSlotBytes = 4096;
+inline constexpr uint32_t kFormatVersion = 1;
+struct StoreSlot {
+  uint64_t sequence = 0;
+  Id128 store_id{};
+  uint32_t format_version = kFormatVersion;
+  uint16_t directory = 0;        // ordinal of this directory
+  uint16_t directory_count = 1;
+  bool clean = false;            // closed cleanly: no frame is newer than this slot
+  uint64_t epoch = 0;
+  uint64_t durable_commit = 0;   // the newest commit known flushed
+  FramePlace durable_place;      // its frame
+  FramePlace catalog_place;      // the newest catalog known flushed
+  uint64_t index_commit = 0;     // N_d: what the index has durably reached
+};
+std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot);
+// kUnimplemented: another magic, or a newer format version (the message names both);
+// kDataLoss: torn or damaged.
+Result<StoreSlot> DecodeSlot(ConstBytes bytes);
+
+}  // namespace stepwell::format

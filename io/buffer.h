@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Aligned memory and the bounded pool of equal blocks that every byte of a save passes through.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "io/bytes.h"
+#include "io/disk.h"
+
+namespace stepwell::io {
+
+// Move-only, zeroed, page-aligned anonymous memory; asks for huge pages from 2 MiB on. Empty when
+// the kernel has no memory to give.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t size_bytes);
+  ~AlignedBuffer();
+  AlignedBuffer(AlignedBuffer&& other) noexcept;
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  size_t size() const { return size_bytes_; }
+  MutableBytes bytes() { return {data_, size_bytes_}; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+// At most `block_count_max` blocks of `block_bytes`, made when first needed and then kept.
+// Thread-safe. The last `reserve_count` blocks are only for TryAcquire, so that background encoders
+// always make progress while callers wait.
+class BufferPool {
+ public:
+  struct Block {
+    AlignedBuffer memory;
+    int buffer_index = -1;  // of Disk::RegisterBuffer, set by the engine
+  };
+
+  BufferPool(size_t block_bytes, size_t block_count_max, size_t reserve_count);
+
+  size_t block_bytes() const { return block_bytes_; }
+  size_t block_count_max() const { return block_count_max_; }
+  // Blocks made so far: the memory held is at most block_count_max * block_bytes.
+  size_t block_count() const;
+  size_t in_use() const;
+
+  // Waits for a block. While none is free, `pump` (if any) is called instead of sleeping: the
+  // simulation runs the engine there. Null after Stop(), or when the kernel has no memory.
+  Block* Acquire(const std::function<void()>& pump = {});
+  // Null when none is free now.
+  Block* TryAcquire();
+  void Release(Block* block);
+  // Wakes every waiter with null; used by freeze and close. Release still works.
+  void Stop();
+
+ private:
+  Block* TakeLocked(size_t keep);
+
+  const size_t block_bytes_;
+  const size_t block_count_max_;
+  const size_t reserve_count_;
+  mutable std::mutex mutex_;
+  std::condition_variable free_;
+  std::vector<std::unique_ptr<Block>> blocks_;  // guarded by mutex_
+  std::vector<Block*> idle_;                    // guarded by mutex_
+  bool stopped_ = false;                        // guarded by mutex_
+};
+
+}  // namespace stepwell::io

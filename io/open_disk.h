@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Picks the implementations: io_uring by probing, posix where it is forbidden or missing.
+#pragma once
+
+#include <memory>
+
+#include "io/disk.h"
+#include "io/log.h"
+
+namespace stepwell::io {
+
+enum class DiskKind { kAuto, kUring, kPosix };
+
+struct DiskOptions {
+  DiskKind kind = DiskKind::kAuto;  // kAuto obeys STEPWELL_DISK=uring|posix, then probes
+  unsigned depth = 32;
+  LogSink log;  // one kInfo line when io_uring cannot be used, with the reason
+};
+
+// kInvalidArgument when STEPWELL_DISK has another value; kUnimplemented when uring was forced and
+// cannot be had (the message has the reason).
+Result<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options);
+
+// The machine's own file system; a process-wide instance.
+FileSystem* LocalFileSystem();
+
+}  // namespace stepwell::io
