@@ -113,6 +113,15 @@ struct FramePlace {
   bool operator==(const FramePlace&) const = default;
 };
 
+// What a step holds in one segment: enough to know what reclaim may take and where a segment ends.
+struct SegmentExtent {
+  uint16_t directory = 0;
+  uint64_t segment = 0;
+  uint64_t end_bytes = 0;     // end of the step's last payload or frame there, block-aligned
+  uint64_t stored_bytes = 0;  // its payloads there
+  bool operator==(const SegmentExtent&) const = default;
+};
+
 // One committed step, without its leaves.
 struct StepRecord {
   uint64_t step = 0;
@@ -126,6 +135,7 @@ struct StepRecord {
   uint64_t chunk_count = 0;
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
+  std::vector<SegmentExtent> extents;  // ascending by segment
   bool operator==(const StepRecord&) const = default;
 };
 

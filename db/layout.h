@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names within a store directory (FORMAT.md, "Directory layout").
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace stepwell::db {
+
+inline std::string SlotFilePath(const std::string& store) { return store + "/STEPWELL"; }
+inline std::string LockFilePath(const std::string& store) { return store + "/LOCK"; }
+inline std::string ReclaimFilePath(const std::string& store) { return store + "/RECLAIM"; }
+inline std::string BallastFilePath(const std::string& store) { return store + "/BALLAST"; }
+inline std::string ReadersPath(const std::string& store) { return store + "/readers"; }
+inline std::string SegmentsPath(const std::string& store) { return store + "/segments"; }
+inline std::string IndexPath(const std::string& store) { return store + "/index"; }
+
+// "segments/0000000001.seg" below the store.
+std::string SegmentPath(const std::string& store, uint64_t segment);
+// The id in "0000000001.seg"; none for other names.
+std::optional<uint64_t> ParseSegmentName(std::string_view name);
+
+}  // namespace stepwell::db

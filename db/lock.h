@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// One writer a store, and what a forked child must let go of.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+// Takes LOCK exclusively (OFD lock) and writes "pid boot_id start_time" into it. While the recorded
+// holder is dead (its io_uring writes may still be landing: rule 2) it retries for `timeout`, then,
+// or at once when the holder lives, fails with kUnavailable naming the pid and whether it lives.
+Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
+                                              const std::string& store_path,
+                                              std::chrono::milliseconds timeout);
+
+// Fork safety (rule 24). Descriptors registered here are closed (never unlocked) in every forked
+// child by a pthread_atfork handler installed on first use; `owner` groups them. Thread-safe.
+void CloseInForkedChild(const void* owner, int descriptor);
+void ForgetForkDescriptors(const void* owner);
+// kFailedPrecondition naming fork when this process is not `pid` (the one that opened the store).
+Status CheckNotForked(int pid);
+
+}  // namespace stepwell::db

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readers' pins (rule 16): a reader process holds an OFD-locked file readers/<id> that names the
+// newest commit it may be reading; reclaim keeps everything that was live at a pinned commit. Locks
+// go with the process, so dead readers release by themselves.
+//
+// RECLAIM is held exclusively around [read pins, unlink] and shared around [read the durable slot,
+// write the pin].
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+// RAII for RECLAIM. Blocks (retrying) until it has the lock. kPermissionDenied on read-only media.
+class ReclaimLock {
+ public:
+  static Result<std::unique_ptr<ReclaimLock>> Acquire(io::FileSystem* file_system,
+                                                      const std::string& store_path,
+                                                      io::LockKind kind);
+  ~ReclaimLock();
+
+ private:
+  explicit ReclaimLock(std::unique_ptr<io::File> file) : file_(std::move(file)) {}
+  std::unique_ptr<io::File> file_;
+};
+
+// A reader's pin file. Made unlocked-named by a random id; removed by the destructor.
+class ReaderPin {
+ public:
+  // kPermissionDenied where readers/ cannot be written: the caller reads without a pin.
+  static Result<std::unique_ptr<ReaderPin>> Create(io::FileSystem* file_system,
+                                                   const std::string& store_path,
+                                                   uint64_t random_id);
+  ~ReaderPin();
+  // Moves the pin; the caller holds RECLAIM shared.
+  Status Set(uint64_t commit);
+
+ private:
+  ReaderPin(io::FileSystem* file_system, std::unique_ptr<io::File> file)
+      : file_system_(file_system), file_(std::move(file)) {}
+  io::FileSystem* const file_system_;
+  std::unique_ptr<io::File> file_;
+};
+
+// The lowest pinned commit of live readers (other processes and this one's pin files); removes the
+// files of dead ones. The caller holds RECLAIM exclusively. A pin file that is being made (locked,
+// still empty) counts as commit 0: keep everything.
+Result<std::optional<uint64_t>> LowestPin(io::FileSystem* file_system,
+                                          const std::string& store_path);
+
+}  // namespace stepwell::db

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The restore planner: pure data in, pure data out; no I/O. (selected leaves x wanted boxes) ->
+// chunks -> reads sorted by (segment, offset), neighbours merged, each chunk read and decoded once
+// however many requests want it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "db/store.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+inline constexpr uint64_t kReadGapBytesMax = uint64_t{64} << 10;  // merged over
+inline constexpr uint64_t kReadBytesMax = (uint64_t{4} << 20) + (uint64_t{128} << 10);
+
+struct PlannedChunk {
+  const format::LeafRecord* leaf = nullptr;  // the first request's
+  uint64_t chunk_index = 0;
+  const format::ChunkRecord* record = nullptr;
+  std::vector<uint32_t> requests;  // indices into the requests, ascending
+};
+struct PlannedRead {
+  uint64_t segment = 0;
+  uint64_t offset_bytes = 0;  // exact; the executor widens to the file's alignment
+  uint64_t length_bytes = 0;
+  uint32_t chunk_begin = 0;  // range in RestorePlan::chunks
+  uint32_t chunk_end = 0;
+};
+struct RestorePlan {
+  std::vector<PlannedChunk> chunks;  // by (segment, offset)
+  std::vector<PlannedRead> reads;
+  uint64_t bytes_needed = 0;  // stored bytes of the chunks, each once
+  uint64_t bytes_read = 0;    // sum of the reads' lengths
+};
+
+// kInvalidArgument: a box outside its array; kDataLoss: a record that contradicts itself (chunk
+// count, logical size against the grid, payload over the limits).
+Result<RestorePlan> PlanRestore(std::span<const LoadRequest> requests);
+
+}  // namespace stepwell::db

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments opened for reading, once each, and frames read from them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "format/frame.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+// Thread-safe.
+class SegmentFiles {
+ public:
+  // With `direct`, files are opened O_DIRECT where possible (page cache untouched).
+  SegmentFiles(io::FileSystem* file_system, std::string store_path, bool direct = true)
+      : file_system_(file_system), store_path_(std::move(store_path)), direct_(direct) {}
+
+  // kNotFound (naming the file) when the segment is gone.
+  Result<std::shared_ptr<io::File>> Get(uint64_t segment);
+  // Forgets the open file; readers that hold it keep it.
+  void Drop(uint64_t segment);
+  std::string PathOf(uint64_t segment) const;
+
+ private:
+  io::FileSystem* const file_system_;
+  const std::string store_path_;
+  const bool direct_;
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<io::File>> files_;  // guarded by mutex_
+};
+
+struct Frame {
+  format::FrameHeader header;
+  std::string payload;
+};
+
+// Reads any byte range of a (possibly direct) file; kDataLoss when the file ends before it.
+Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes);
+// Reads and checks the frame at `place`: kind (unless null), CRCs, length. kDataLoss names file and
+// offset.
+Result<Frame> ReadFrame(SegmentFiles& files, const format::FramePlace& place,
+                        format::FrameKind kind);
+// The frame at an offset, whatever it is; its place is returned too. kNotFound: no frame there.
+Result<Frame> ReadFrameAt(io::File& file, uint64_t segment, uint64_t offset_bytes,
+                          format::FramePlace* place);
+
+}  // namespace stepwell::db
