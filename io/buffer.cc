@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/buffer.h"
+
+#include <sys/mman.h>
+
+#include <utility>
+
+#include "io/check.h"
+
+namespace stepwell::io {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+size_t MappedBytes(size_t size_bytes) { return AlignUp(size_bytes, kPageBytes); }
+
+std::byte* Map(size_t size_bytes) {
+  void* memory =
+      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
+}
+
+// Maps more than wanted and gives the ends back, so that the first huge page begins at byte 0.
+std::byte* MapHuge(size_t size_bytes) {
+  std::byte* wide = Map(size_bytes + kHugePageBytes);
+  if (wide == nullptr) return nullptr;
+  const uintptr_t start = reinterpret_cast<uintptr_t>(wide);
+  const size_t head = static_cast<size_t>(AlignUp(start, kHugePageBytes) - start);
+  if (head != 0) munmap(wide, head);
+  const size_t tail = kHugePageBytes - head;
+  if (tail != 0) munmap(wide + head + size_bytes, tail);
+  // Advice only: without huge pages everything works, with more page faults.
+  (void)madvise(wide + head, size_bytes, MADV_HUGEPAGE);
+  return wide + head;
+}
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(size_t size_bytes) {
+  if (size_bytes == 0 || size_bytes > SIZE_MAX - 2 * kHugePageBytes) return;
+  const size_t mapped = MappedBytes(size_bytes);
+  data_ = mapped >= kHugePageBytes ? MapHuge(mapped) : Map(mapped);
+  if (data_ != nullptr) size_bytes_ = size_bytes;
+}
+
+AlignedBuffer::~AlignedBuffer() {
+  if (data_ != nullptr) munmap(data_, MappedBytes(size_bytes_));
+}
+
+AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+BufferPool::BufferPool(size_t block_bytes, size_t block_count_max, size_t reserve_count)
+    : block_bytes_(block_bytes), block_count_max_(block_count_max), reserve_count_(reserve_count) {
+  STEPWELL_CHECK(reserve_count < block_count_max, "Acquire could never succeed");
+}
+
+size_t BufferPool::block_count() const {
+  std::lock_guard lock(mutex_);
+  return blocks_.size();
+}
+
+size_t BufferPool::in_use() const {
+  std::lock_guard lock(mutex_);
+  return blocks_.size() - idle_.size();
+}
+
+// A block, unless only `keep` or fewer would be left to take. Null with more than that left means
+// that the kernel has no memory.
+BufferPool::Block* BufferPool::TakeLocked(size_t keep) {
+  const size_t used = blocks_.size() - idle_.size();
+  if (block_count_max_ - used <= keep) return nullptr;
+  if (idle_.empty()) {
+    auto block = std::make_unique<Block>();
+    block->memory = AlignedBuffer(block_bytes_);
+    if (!block->memory) return nullptr;
+    blocks_.push_back(std::move(block));
+    idle_.reserve(blocks_.size());  // so that Release never allocates
+    return blocks_.back().get();
+  }
+  Block* block = idle_.back();
+  idle_.pop_back();
+  return block;
+}
+
+BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (stopped_) return nullptr;
+    if (Block* block = TakeLocked(reserve_count_)) return block;
+    const size_t used = blocks_.size() - idle_.size();
+    if (block_count_max_ - used > reserve_count_) return nullptr;  // no memory
+    if (pump) {
+      lock.unlock();
+      pump();
+      lock.lock();
+    } else {
+      free_.wait(lock);
+    }
+  }
+}
+
+BufferPool::Block* BufferPool::TryAcquire() {
+  std::lock_guard lock(mutex_);
+  return TakeLocked(0);
+}
+
+void BufferPool::Release(Block* block) {
+  {
+    std::lock_guard lock(mutex_);
+    STEPWELL_CHECK(idle_.size() < blocks_.size(), "a block was released twice");
+    idle_.push_back(block);
+  }
+  free_.notify_one();
+}
+
+void BufferPool::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  free_.notify_all();
+}
+
+}  // namespace stepwell::io

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// FileSystem and File on the machine's system calls.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "io/open_disk.h"
+#include "io/transfer.h"
+
+namespace stepwell::io {
+namespace {
+
+// Runs `call` again while a signal interrupts it; returns what it returned.
+template <typename Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// The status of a call that has just returned `result`.
+Status StatusOf(int result, const char* operation, const std::string& path) {
+  if (result >= 0) return OkStatus();
+  const int os_error = errno;  // before anything else can change it
+  return ErrnoStatus(os_error, StrCat(operation, " ", path));
+}
+
+FileInfo InfoOf(const struct stat& status) {
+  FileInfo info;
+  info.size_bytes = static_cast<uint64_t>(status.st_size);
+  info.allocated_bytes = static_cast<uint64_t>(status.st_blocks) * 512;
+  info.link_count = status.st_nlink;
+  info.inode = status.st_ino;
+  info.block_bytes = static_cast<uint32_t>(status.st_blksize);
+  info.is_directory = S_ISDIR(status.st_mode);
+  return info;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) close(value_);
+  }
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  int value() const { return value_; }
+
+ private:
+  int value_;
+};
+
+struct BlockingOp final : Op {
+  void OnComplete() override {}
+};
+
+class PosixFile final : public File {
+ public:
+  PosixFile(std::string path, std::shared_ptr<Freeze> freeze, Descriptor descriptor,
+            Alignment alignment)
+      : File(std::move(path), std::move(freeze)),
+        descriptor_(std::move(descriptor)),
+        alignment_(alignment) {}
+
+  Result<size_t> ReadAt(uint64_t offset, MutableBytes out) override {
+    const iovec vector{out.data(), out.size()};
+    BlockingOp op;
+    STEPWELL_RETURN_IF_ERROR(Run(&op, Op::Kind::kRead, offset, vector));
+    return static_cast<size_t>(op.transferred_bytes);
+  }
+
+  Status WriteAt(uint64_t offset, ConstBytes data) override {
+    const iovec vector{const_cast<std::byte*>(data.data()), data.size()};
+    BlockingOp op;
+    return Run(&op, Op::Kind::kWrite, offset, vector);
+  }
+
+  Status Sync() override {
+    BlockingOp op;
+    return Run(&op, Op::Kind::kSync, 0, {});
+  }
+
+  Status Allocate(uint64_t offset, uint64_t length) override {
+    STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+    const int result = Uninterrupted([&] {
+      return fallocate(descriptor(), 0, static_cast<off_t>(offset), static_cast<off_t>(length));
+    });
+    if (result != 0 && errno == EOPNOTSUPP) return OkStatus();
+    return StatusOf(result, "allocate", path());
+  }
+
+  Status Truncate(uint64_t size) override {
+    STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+    return StatusOf(
+        Uninterrupted([&] { return ftruncate(descriptor(), static_cast<off_t>(size)); }),
+        "truncate", path());
+  }
+
+  Result<FileInfo> Info() override {
+    struct stat status {};
+    STEPWELL_RETURN_IF_ERROR(StatusOf(fstat(descriptor(), &status), "stat", path()));
+    return InfoOf(status);
+  }
+
+  Result<bool> TryLock(LockKind kind) override {
+    struct flock lock = WholeFile(kind == LockKind::kShared ? F_RDLCK : F_WRLCK);
+    const int result = Uninterrupted([&] { return fcntl(descriptor(), F_OFD_SETLK, &lock); });
+    if (result != 0 && (errno == EAGAIN || errno == EACCES)) return false;
+    STEPWELL_RETURN_IF_ERROR(StatusOf(result, "lock", path()));
+    return true;
+  }
+
+  Status Unlock() override {
+    struct flock lock = WholeFile(F_UNLCK);
+    return StatusOf(fcntl(descriptor(), F_OFD_SETLK, &lock), "unlock", path());
+  }
+
+  Result<bool> LockedByOther() override {
+    // "Could I have a shared lock?": only an exclusive one of somebody else says no.
+    struct flock lock = WholeFile(F_RDLCK);
+    STEPWELL_RETURN_IF_ERROR(
+        StatusOf(fcntl(descriptor(), F_OFD_GETLK, &lock), "look at the lock of", path()));
+    return lock.l_type != F_UNLCK;
+  }
+
+  Alignment alignment() const override { return alignment_; }
+  int descriptor() const override { return descriptor_.value(); }
+
+ private:
+  static struct flock WholeFile(int type) {
+    struct flock lock {};
+    lock.l_type = static_cast<short>(type);
+    lock.l_whence = SEEK_SET;  // l_len 0: to the end, however far that grows
+    return lock;
+  }
+
+  Status Run(BlockingOp* op, Op::Kind kind, uint64_t offset, const iovec& vector) {
+    op->kind = kind;
+    op->file = this;
+    op->offset_bytes = offset;
+    if (kind != Op::Kind::kSync) op->vectors = {&vector, 1};
+    RunBlocking(op);
+    return op->status;
+  }
+
+  const Descriptor descriptor_;
+  const Alignment alignment_;
+};
+
+// Turns O_DIRECT on where the file system takes it and tells what it then demands. Not at open():
+// some file systems create the file first and then refuse the flag.
+Alignment MakeDirect(int descriptor) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return {};
+  // A kernel before 6.1, and tmpfs or btrfs on any, do not say; 4 KiB is right for all of those.
+  Alignment alignment{4096, 4096};
+#ifdef STATX_DIOALIGN
+  struct statx extended {};
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &extended) == 0 &&
+      (extended.stx_mask & STATX_DIOALIGN) != 0 && extended.stx_dio_mem_align != 0 &&
+      extended.stx_dio_offset_align != 0) {
+    alignment = {extended.stx_dio_mem_align, extended.stx_dio_offset_align};
+  }
+#endif
+  return alignment;
+}
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& options) override {
+    auto freeze = options.freeze ? options.freeze : std::make_shared<Freeze>();
+    // Creating and truncating change the disk; opening alone does not.
+    if (options.create || options.truncate) STEPWELL_RETURN_IF_ERROR(freeze->Check());
+    int flags = O_CLOEXEC | (options.write ? O_RDWR : O_RDONLY);
+    if (options.create) flags |= O_CREAT;
+    if (options.create && options.exclusive) flags |= O_EXCL;
+    if (options.truncate) flags |= O_TRUNC;
+    Descriptor descriptor(Uninterrupted([&] { return open(path.c_str(), flags, 0666); }));
+    STEPWELL_RETURN_IF_ERROR(
+        StatusOf(descriptor.value(), options.create ? "create" : "open", path));
+    const Alignment alignment = options.direct ? MakeDirect(descriptor.value()) : Alignment{};
+    return std::unique_ptr<File>(
+        std::make_unique<PosixFile>(path, std::move(freeze), std::move(descriptor), alignment));
+  }
+
+  Result<FileInfo> Stat(const std::string& path) override {
+    struct stat status {};
+    STEPWELL_RETURN_IF_ERROR(StatusOf(stat(path.c_str(), &status), "stat", path));
+    return InfoOf(status);
+  }
+
+  Result<std::vector<std::string>> List(const std::string& path) override {
+    DIR* directory = opendir(path.c_str());
+    STEPWELL_RETURN_IF_ERROR(StatusOf(directory == nullptr ? -1 : 0, "list", path));
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = readdir(directory)) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+      errno = 0;
+    }
+    Status status = StatusOf(errno == 0 ? 0 : -1, "list", path);
+    closedir(directory);
+    STEPWELL_RETURN_IF_ERROR(std::move(status));
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  Status CreateDirectory(const std::string& path) override {
+    return StatusOf(mkdir(path.c_str(), 0777), "create directory", path);
+  }
+  Status Remove(const std::string& path) override {
+    return StatusOf(unlink(path.c_str()), "remove", path);
+  }
+  Status RemoveDirectory(const std::string& path) override {
+    return StatusOf(rmdir(path.c_str()), "remove directory", path);
+  }
+  Status Rename(const std::string& from, const std::string& to) override {
+    return StatusOf(rename(from.c_str(), to.c_str()), "rename", StrCat(from, " to ", to));
+  }
+  Status Link(const std::string& from, const std::string& to) override {
+    return StatusOf(link(from.c_str(), to.c_str()), "link", StrCat(from, " to ", to));
+  }
+
+  Status SyncDirectory(const std::string& path) override {
+    const Descriptor descriptor(
+        Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    STEPWELL_RETURN_IF_ERROR(StatusOf(descriptor.value(), "sync directory", path));
+    return StatusOf(Uninterrupted([&] { return fsync(descriptor.value()); }), "sync directory",
+                    path);
+  }
+
+  Result<uint64_t> FreeBytes(const std::string& path) override {
+    struct statvfs status {};
+    STEPWELL_RETURN_IF_ERROR(
+        StatusOf(Uninterrupted([&] { return statvfs(path.c_str(), &status); }), "statvfs", path));
+    return uint64_t{status.f_bavail} * status.f_frsize;
+  }
+};
+
+}  // namespace
+
+FileSystem* LocalFileSystem() {
+  static PosixFileSystem file_system;
+  return &file_system;
+}
+
+}  // namespace stepwell::io

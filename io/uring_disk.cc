@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/uring_disk.h"
+
+#include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
+#include <system_error>
+#include <unordered_map>
+
+#include "io/fork_guard.h"
+#include "io/transfer.h"
+
+namespace stepwell::io {
+namespace {
+
+constexpr unsigned kFileSlots = 64;      // open segments and the LOCK of a store
+constexpr unsigned kBufferSlots = 1024;  // the kernel allows 16384
+
+// An op on its way: waiting in backlog_, in the kernel, or in finished_.
+struct Slot {
+  Transfer transfer;
+  bool in_kernel = false;
+};
+
+// Threads: the ring is made without IORING_SETUP_SINGLE_ISSUER (and so without DEFER_TASKRUN, which
+// needs it). Those bind the ring to one thread: once that has ended nobody could reap what it left
+// in flight, and a Disk may be made on one thread, used on a second and destroyed on a third. With
+// blocks of 1 MiB the lost batching cannot be measured.
+class UringDisk final : public Disk {
+ public:
+  UringDisk() = default;
+  ~UringDisk() override;
+  Status Start(unsigned depth);
+
+  void Submit(Op* op) override;
+  size_t Poll(bool wait) override;
+  void Wake() override;
+  size_t in_flight() const override { return in_flight_; }
+  size_t depth() const override { return depth_; }
+  int RegisterBuffer(MutableBytes buffer) override;
+  void RegisterFile(File* file) override;
+  void UnregisterFile(File* file) override;
+  std::string Describe() const override;
+
+ private:
+  void FillQueue();
+  void ArmWake();
+  bool PrepareOne(Slot* slot);
+  void Enter(bool wait);
+  void Reap();
+  size_t RunCompletions();
+
+  io_uring ring_{};
+  bool started_ = false;
+  int wake_descriptor_ = -1;
+  pid_t pid_ = 0;
+  size_t depth_ = 0;
+  size_t in_kernel_max_ = 0;  // leaves a submission entry for the wake-up
+
+  std::deque<Slot> slots_;  // stable addresses
+  std::vector<Slot*> free_slots_;
+  std::deque<Slot*> backlog_;
+  std::deque<Slot*> finished_;
+  size_t in_flight_ = 0;
+  size_t in_kernel_ = 0;
+  bool wake_armed_ = false;
+  bool woken_ = false;
+
+  bool files_possible_ = false;
+  std::unordered_map<const File*, unsigned> file_slots_;
+  std::vector<unsigned> free_file_slots_;
+  bool buffers_possible_ = false;  // as far as known
+  unsigned buffer_count_ = 0;
+};
+
+Status UringError(int os_error) {
+  return {StatusCode::kUnimplemented, std::generic_category().message(os_error), os_error};
+}
+
+Status UringDisk::Start(unsigned depth) {
+  depth_ = std::clamp(depth, 1U, 4096U);
+  pid_ = getpid();
+  // COOP_TASKRUN: no interruption of this thread for a completion; it looks when it polls.
+  constexpr std::array<unsigned, 2> kFlags = {IORING_SETUP_COOP_TASKRUN, 0};
+  int result = -EINVAL;
+  for (size_t i = 0; i < kFlags.size() && result == -EINVAL; ++i) {
+    io_uring_params params{};
+    params.flags = kFlags[i];
+    result = io_uring_queue_init_params(static_cast<unsigned>(depth_) + 1, &ring_, &params);
+  }
+  if (result < 0) return UringError(-result);
+  started_ = true;
+  in_kernel_max_ = ring_.sq.ring_entries - 1;
+  ForkGuard::Add(ring_.ring_fd);
+  if ((ring_.features & IORING_FEAT_NODROP) == 0) return UringError(ENOSYS);
+  result = io_uring_ring_dontfork(&ring_);
+  if (result < 0) return UringError(-result);
+  wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_descriptor_ < 0) return UringError(errno);
+  ForkGuard::Add(wake_descriptor_);
+  // Both are only faster ways: without them everything works.
+  files_possible_ = io_uring_register_files_sparse(&ring_, kFileSlots) == 0;
+  for (unsigned i = kFileSlots; files_possible_ && i > 0; --i) free_file_slots_.push_back(i - 1);
+  buffers_possible_ = io_uring_register_buffers_sparse(&ring_, kBufferSlots) == 0;
+  return OkStatus();
+}
+
+UringDisk::~UringDisk() {
+  // In a forked child the ring's memory is not there and its descriptors are closed.
+  if (!started_ || getpid() != pid_) return;
+  while (in_kernel_ != 0 || !backlog_.empty()) {
+    FillQueue();
+    if (in_kernel_ != 0) Enter(/*wait=*/true);
+    Reap();
+  }
+  // The kernel frees a closed ring in its own time; the files' locks must end now.
+  if (files_possible_) io_uring_unregister_files(&ring_);
+  ForkGuard::Remove(ring_.ring_fd);
+  io_uring_queue_exit(&ring_);
+  if (wake_descriptor_ >= 0) {
+    ForkGuard::Remove(wake_descriptor_);
+    close(wake_descriptor_);
+  }
+}
+
+void UringDisk::Submit(Op* op) {
+  if (free_slots_.empty()) free_slots_.push_back(&slots_.emplace_back());
+  Slot* slot = free_slots_.back();
+  free_slots_.pop_back();
+  slot->transfer = Transfer(op);
+  backlog_.push_back(slot);
+  ++in_flight_;
+}
+
+size_t UringDisk::Poll(bool wait) {
+  for (;;) {
+    FillQueue();
+    const bool block = wait && finished_.empty() && !woken_;
+    if (block || in_kernel_ != 0) Enter(block);
+    Reap();
+    if (!wait || woken_ || !finished_.empty()) break;
+  }
+  if (wait) woken_ = false;
+  const size_t count = RunCompletions();
+  // What the completions submitted starts now, not at the next call.
+  if (!backlog_.empty()) {
+    FillQueue();
+    Enter(/*wait=*/false);
+  }
+  return count;
+}
+
+void UringDisk::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full of earlier calls, and then the poll returns anyway.
+  [[maybe_unused]] const ssize_t written = write(wake_descriptor_, &one, sizeof(one));
+}
+
+void UringDisk::ArmWake() {
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) return;
+  io_uring_prep_poll_add(sqe, wake_descriptor_, POLLIN);
+  io_uring_sqe_set_data(sqe, nullptr);
+  wake_armed_ = true;
+}
+
+void UringDisk::FillQueue() {
+  if (!wake_armed_) ArmWake();
+  while (!backlog_.empty() && in_kernel_ < in_kernel_max_) {
+    Slot* slot = backlog_.front();
+    if (slot->transfer.EndBeforeCall()) {
+      backlog_.pop_front();
+      finished_.push_back(slot);
+      continue;
+    }
+    if (!PrepareOne(slot)) {
+      Enter(/*wait=*/false);  // empties the submission queue
+      if (!PrepareOne(slot)) return;
+    }
+    backlog_.pop_front();
+    slot->in_kernel = true;
+    ++in_kernel_;
+  }
+}
+
+bool UringDisk::PrepareOne(Slot* slot) {
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) return false;
+  const Transfer& transfer = slot->transfer;
+  const Op& op = *transfer.op();
+  const auto file_slot = file_slots_.find(op.file);
+  const bool fixed_file = file_slot != file_slots_.end();
+  const int file = fixed_file ? static_cast<int>(file_slot->second) : op.file->descriptor();
+  if (op.kind == Op::Kind::kSync) {
+    io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
+  } else {
+    const std::span<const iovec> vectors = transfer.vectors();
+    const uint64_t offset = transfer.offset_bytes();
+    const bool is_read = op.kind == Op::Kind::kRead;
+    if (op.buffer_index >= 0 && vectors.size() == 1) {
+      const iovec& vector = vectors.front();
+      // What does not fit the 32-bit length goes on as a short transfer.
+      constexpr size_t kLengthMax = size_t{1} << 30;
+      const auto length = static_cast<unsigned>(std::min(vector.iov_len, kLengthMax));
+      if (is_read) {
+        io_uring_prep_read_fixed(sqe, file, vector.iov_base, length, offset, op.buffer_index);
+      } else {
+        io_uring_prep_write_fixed(sqe, file, vector.iov_base, length, offset, op.buffer_index);
+      }
+    } else if (is_read) {
+      io_uring_prep_readv(sqe, file, vectors.data(), static_cast<unsigned>(vectors.size()), offset);
+    } else {
+      io_uring_prep_writev(sqe, file, vectors.data(), static_cast<unsigned>(vectors.size()),
+                           offset);
+    }
+  }
+  if (fixed_file) sqe->flags |= IOSQE_FIXED_FILE;
+  io_uring_sqe_set_data(sqe, slot);
+  return true;
+}
+
+// Hands the submission queue to the kernel and lets it post completions; with `wait`, sleeps until
+// there is one.
+void UringDisk::Enter(bool wait) {
+  const int result =
+      wait ? io_uring_submit_and_wait(&ring_, 1) : io_uring_submit_and_get_events(&ring_);
+  // EINTR: a signal. EAGAIN, ENOMEM: the kernel is short of memory now. EBUSY: reap first. What was
+  // not taken stays in the queue, and every caller comes back.
+  const bool passing =
+      result == -EINTR || result == -EAGAIN || result == -EBUSY || result == -ENOMEM;
+  STEPWELL_CHECK(result >= 0 || passing,
+                 StrCat("io_uring_enter: ", std::generic_category().message(-result)));
+}
+
+void UringDisk::Reap() {
+  io_uring_cqe* cqe = nullptr;
+  while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
+    auto* slot = static_cast<Slot*>(io_uring_cqe_get_data(cqe));
+    const int result = cqe->res;
+    io_uring_cqe_seen(&ring_, cqe);
+    if (slot == nullptr) {  // the wake-up
+      uint64_t ignored = 0;
+      wake_armed_ = false;
+      if (read(wake_descriptor_, &ignored, sizeof(ignored)) > 0) woken_ = true;
+      continue;
+    }
+    slot->in_kernel = false;
+    --in_kernel_;
+    if (slot->transfer.Step(result)) {
+      finished_.push_back(slot);
+    } else {
+      backlog_.push_front(slot);
+    }
+  }
+}
+
+size_t UringDisk::RunCompletions() {
+  std::deque<Slot*> finished;
+  finished.swap(finished_);
+  for (Slot* slot : finished) {
+    Op* op = slot->transfer.op();
+    free_slots_.push_back(slot);  // before the call, which may submit
+    --in_flight_;
+    op->OnComplete();
+  }
+  return finished.size();
+}
+
+int UringDisk::RegisterBuffer(MutableBytes buffer) {
+  if (!buffers_possible_ || buffer_count_ == kBufferSlots) return -1;
+  const iovec vector{buffer.data(), buffer.size()};
+  const __u64 tag = 0;
+  if (io_uring_register_buffers_update_tag(&ring_, buffer_count_, &vector, &tag, 1) != 1) {
+    buffers_possible_ = false;  // RLIMIT_MEMLOCK: the next one will not fit either
+    return -1;
+  }
+  return static_cast<int>(buffer_count_++);
+}
+
+void UringDisk::RegisterFile(File* file) {
+  if (free_file_slots_.empty() || file->descriptor() < 0 || file_slots_.contains(file)) return;
+  const unsigned slot = free_file_slots_.back();
+  const int descriptor = file->descriptor();
+  if (io_uring_register_files_update(&ring_, slot, &descriptor, 1) != 1) return;
+  free_file_slots_.pop_back();
+  file_slots_[file] = slot;
+}
+
+void UringDisk::UnregisterFile(File* file) {
+  const auto found = file_slots_.find(file);
+  if (found == file_slots_.end()) return;
+  // The kernel may look the slot up as late as in a worker thread of its own.
+  const auto uses_slot = [file](const Slot& slot) {
+    return slot.in_kernel && slot.transfer.op()->file == file;
+  };
+  while (std::any_of(slots_.begin(), slots_.end(), uses_slot)) {
+    Enter(/*wait=*/true);
+    Reap();
+  }
+  const int none = -1;
+  if (io_uring_register_files_update(&ring_, found->second, &none, 1) == 1) {
+    free_file_slots_.push_back(found->second);
+  }
+  file_slots_.erase(found);
+}
+
+std::string UringDisk::Describe() const {
+  std::string text = "io_uring";
+  if (buffer_count_ != 0) text += ", registered buffers";
+  if (!buffers_possible_) text += ", not all buffers could be registered";
+  if (!files_possible_) text += ", unregistered files";
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Disk>> MakeUringDisk(unsigned depth) {
+  auto disk = std::make_unique<UringDisk>();
+  STEPWELL_RETURN_IF_ERROR(disk->Start(depth));
+  return std::unique_ptr<Disk>(std::move(disk));
+}
+
+}  // namespace stepwell::io
