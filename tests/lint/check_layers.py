@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house rules that a program can check: check_layers.py ROOT.
+
+Include direction io <- format <- db <- api, no test outside the build, and small things. Prints one
+line for each breach and exits 1 when there is one. Tested by test_check_layers.py, which plants a
+breach of each rule.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+LAYERS = ["io", "format", "db", "api"]
+FOLDERS = [*LAYERS, "tests", "fuzz", "bench"]
+SKIPPED = {"__pycache__", "golden", "corpus"}
+CODE = {".h", ".cc", ".py", ".capnp", ".cmake", ".pyi", ".sh", ""}
+
+# format/ is pure: it may use of io/ only the vocabulary, and nothing that reaches the machine.
+FORMAT_MAY_USE_OF_IO = {"io/bytes.h", "io/check.h", "io/result.h", "io/status.h"}
+IMPURE = {
+    "chrono", "condition_variable", "fcntl.h", "filesystem", "fstream", "future", "iostream",
+    "mutex", "random", "sys/mman.h", "sys/stat.h", "thread", "unistd.h",
+}  # fmt: skip
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:home|Users|root|work|mnt)/[\w.-]")
+TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+LINE_MAX = 100
+FILE_LINES_MAX = 600
+TEST_LINES_MAX = 900
+
+
+def source_files(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Every file of the house's folders and of the top, sorted; no build outputs."""
+    for path in sorted(root.iterdir()):
+        if path.is_file() and not path.name.startswith("."):
+            yield path
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            parts = path.relative_to(root).parts
+            if path.is_file() and not any(p in SKIPPED or p.startswith(".") for p in parts):
+                yield path
+
+
+def read_text(path: pathlib.Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None  # binary
+
+
+def check_includes(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
+    folder = name.split("/")[0]
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quoted, target = match[1] == '"', match[2]
+        top = target.split("/")[0]
+        where = f"{name}:{number}"
+        if folder in LAYERS and top in FOLDERS and quoted:
+            if top not in LAYERS:
+                yield f"{where}: product code includes {target}"
+            elif LAYERS.index(top) > LAYERS.index(folder):
+                yield f"{where}: {folder}/ may not include {target} (io <- format <- db <- api)"
+        if quoted and (root / name).parent.joinpath(target).is_file() and not (
+            root / target
+        ).is_file():
+            yield f'{where}: write includes from the top: "{target}" is relative'
+        if folder == "format":
+            if top == "io" and target not in FORMAT_MAY_USE_OF_IO:
+                yield f"{where}: format/ uses only io's vocabulary, not {target}"
+            if target in IMPURE:
+                yield f"{where}: format/ is pure: no <{target}>"
+        if top == "rocksdb" and folder in LAYERS and not (
+            folder == "db" or name.startswith("io/rocks_")
+        ):
+            yield f"{where}: only db/ and io/rocks_* may include RocksDB"
+        if (top == "nanobind" or target == "Python.h") and not name.startswith("api/python/"):
+            yield f"{where}: only api/python/ may include {target}"
+
+
+def check_in_build(path: pathlib.Path, name: str, root: pathlib.Path) -> Iterator[str]:
+    """A source that no CMakeLists.txt names is dead: LevelDB's crash test was, for years."""
+    folder = path.parent
+    while True:
+        listing = folder / "CMakeLists.txt"
+        if listing.is_file():
+            lines = [line.split("#")[0] for line in listing.read_text().splitlines()]
+            if re.search(rf"(?<![\w-]){re.escape(path.stem)}\b", "\n".join(lines)):
+                return
+        if folder == root:
+            break
+        folder = folder.parent
+    yield f"{name}: no CMakeLists.txt has it in the build"
+
+
+def check_file(path: pathlib.Path, root: pathlib.Path) -> Iterator[str]:
+    name = path.relative_to(root).as_posix()
+    text = read_text(path)
+    if text is None:
+        return
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if MACHINE_PATH.search(line):
+            yield f"{name}:{number}: a path of one machine"
+        if TODO.search(line) and path.name != "check_layers.py":
+            yield f"{name}:{number}: TODO without an issue: write TODO(#12)"
+    if path.suffix not in CODE or path.name == "LICENSE":
+        return
+    limit = TEST_LINES_MAX if name.startswith("tests/") else FILE_LINES_MAX
+    if len(lines) > limit:
+        yield f"{name}: {len(lines)} lines, more than {limit}: split it"
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE_MAX:
+            yield f"{name}:{number}: {len(line)} columns, more than {LINE_MAX}"
+        if line != line.rstrip():
+            yield f"{name}:{number}: blanks at the end of the line"
+    if path.suffix in (".h", ".cc", ".py") and lines and SPDX not in "\n".join(lines[:3]):
+        yield f"{name}: the first line must have {SPDX}"
+    if path.suffix == ".h" and "#pragma once" not in lines:
+        yield f"{name}: no #pragma once"
+    if path.suffix in (".h", ".cc"):
+        yield from check_includes(name, text, root)
+    if path.suffix == ".cc":
+        yield from check_in_build(path, name, root)
+
+
+def check(root: pathlib.Path) -> list[str]:
+    return [problem for path in source_files(root) for problem in check_file(path, root)]
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    problems = check(root)
+    print("\n".join(problems) if problems else "the house rules hold")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

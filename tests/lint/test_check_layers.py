@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plants one breach of each house rule and sees it caught; a clean tree has none."""
+
+import pathlib
+
+import check_layers
+import pytest
+
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+HEADER = SPDX + "#pragma once\n"
+
+
+@pytest.fixture
+def house(tmp_path: pathlib.Path) -> pathlib.Path:
+    for folder in ("io", "format", "db", "api", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "io/status.h").write_text(HEADER)
+    (tmp_path / "format/key.h").write_text(HEADER + '#include "io/status.h"\n')
+    includes = '#include "format/key.h"\n#include "io/status.h"\n'
+    (tmp_path / "db/store.cc").write_text(SPDX + includes)
+    (tmp_path / "db/CMakeLists.txt").write_text("add_library(stepwell_db store.cc)\n")
+    return tmp_path
+
+
+def test_a_clean_house_has_no_problems(house: pathlib.Path) -> None:
+    assert check_layers.check(house) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("io/a.h", HEADER + '#include "db/store.h"\n', "io/ may not include db/store.h"),
+        ("format/a.h", HEADER + '#include "db/store.h"\n', "format/ may not include"),
+        ("db/a.h", HEADER + '#include "api/x.h"\n', "db/ may not include"),
+        ("db/a.h", HEADER + '#include "tests/sim/disk.h"\n', "product code includes"),
+        ("format/a.h", HEADER + '#include "io/disk.h"\n', "only io's vocabulary"),
+        ("format/a.h", HEADER + "#include <thread>\n", "format/ is pure"),
+        ("io/a.h", HEADER + "#include <rocksdb/db.h>\n", "may include RocksDB"),
+        ("db/a.h", HEADER + "#include <Python.h>\n", "only api/python/"),
+        ("db/a.h", HEADER + '#include "b.h"\n', "write includes from the top"),
+        ("db/a.h", "#pragma once\n", "must have SPDX"),
+        ("db/a.h", SPDX, "no #pragma once"),
+        ("db/a.h", HEADER + "// " + "x" * 98 + "\n", "101 columns"),
+        ("db/a.h", HEADER + "int a; \n", "blanks at the end"),
+        ("db/a.h", HEADER + "// " + "TO" + "DO: later\n", "without an issue"),
+        ("db/a.h", HEADER + "// see " + "/ho" + "me/someone/x\n", "a path of one machine"),
+        ("db/a.h", HEADER + "\n" * 600, "more than 600"),
+        ("tests/a.h", HEADER + "\n" * 900, "more than 900"),
+        ("db/lost_test.cc", SPDX, "no CMakeLists.txt has it"),
+    ],
+)
+def test_a_breach_is_caught(house: pathlib.Path, name: str, text: str, message: str) -> None:
+    (house / "db/b.h").write_text(HEADER)
+    (house / name).write_text(text)
+    problems = check_layers.check(house)
+    assert len(problems) == 1, problems
+    assert message in problems[0]
+    assert name in problems[0]
+
+
+def test_a_test_commented_out_of_the_build_is_caught(house: pathlib.Path) -> None:
+    (house / "db/crash_test.cc").write_text(SPDX)
+    (house / "db/CMakeLists.txt").write_text("add_library(stepwell_db store.cc)\n# crash_test.cc\n")
+    assert any("db/crash_test.cc: no CMakeLists.txt" in p for p in check_layers.check(house))
+
+
+def test_a_marked_task_with_an_issue_is_fine(house: pathlib.Path) -> None:
+    (house / "db/a.h").write_text(HEADER + "// " + "TO" + "DO(#12): later\n")
+    assert check_layers.check(house) == []
