@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell show STORE [STEP] [PATH]`: the tree of a step, without reading any array.
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/select.h"
+#include "api/cli/text.h"
+#include "api/cli/values.h"
+
+namespace stepwell::cli {
+namespace {
+
+using format::ContainerKind;
+using format::LeafKind;
+using format::LeafRecord;
+
+constexpr size_t kShownValueMax = 60;
+
+std::string CodecName(format::CodecId codec) {
+  switch (codec) {
+    case format::CodecId::kRaw:
+      return "raw";
+    case format::CodecId::kBloscLz4:
+      return "blosc-lz4";
+    case format::CodecId::kLz4Frame:
+      return "lz4";
+  }
+  return StrCat("codec ", static_cast<unsigned>(codec));
+}
+
+std::string ContainerName(ContainerKind container) {
+  switch (container) {
+    case ContainerKind::kDict:
+      return "dict";
+    case ContainerKind::kList:
+      return "list";
+    case ContainerKind::kTuple:
+      return "tuple";
+    case ContainerKind::kNamedTuple:
+      return "namedtuple";
+    case ContainerKind::kObject:
+      return "object";
+    case ContainerKind::kNotContainer:
+      break;
+  }
+  return "node";
+}
+
+std::string ValueTypeName(format::ValueType type) {
+  switch (type) {
+    case format::ValueType::kNone:
+      return "None";
+    case format::ValueType::kNumpyArray:
+      return "numpy";
+    case format::ValueType::kJaxArray:
+      return "jax";
+    case format::ValueType::kNumpyScalar:
+      return "numpy scalar";
+    case format::ValueType::kPrngKey:
+      return "jax key";
+    case format::ValueType::kInt:
+      return "int";
+    case format::ValueType::kFloat:
+      return "float";
+    case format::ValueType::kBool:
+      return "bool";
+    case format::ValueType::kStr:
+      return "str";
+    case format::ValueType::kBytes:
+      return "bytes";
+    case format::ValueType::kComplex:
+      return "complex";
+  }
+  return StrCat("type ", static_cast<unsigned>(type));
+}
+
+std::string DTypeName(format::DType dtype) {
+  const format::DTypeInfo* info = format::FindDType(dtype);
+  return info == nullptr ? StrCat("dtype ", static_cast<unsigned>(dtype)) : std::string(info->name);
+}
+
+// What stands at an entry, in a few words.
+std::string Description(const LeafRecord& record) {
+  switch (record.kind) {
+    case LeafKind::kArray: {
+      std::string text = DTypeName(record.dtype) + ShapeText(record.shape);
+      if (record.value_type == format::ValueType::kPrngKey) {
+        text += " key " + Printable(record.prng_impl);
+      }
+      return text;
+    }
+    case LeafKind::kValue: {
+      const std::string type = ValueTypeName(record.value_type);
+      if (!record.chunks.empty()) return type;
+      const Result<std::string> value = ValueText(record.value_type, AsBytes(record.inline_value));
+      if (!value.ok()) return type + " (damaged)";
+      if (*value == type) return type;
+      std::string shown = Printable(*value);
+      if (shown.size() > kShownValueMax) {
+        // Not in the middle of a UTF-8 character.
+        size_t end = kShownValueMax;
+        while (end > 0 && (static_cast<uint8_t>(shown[end]) & 0xC0) == 0x80) --end;
+        shown = shown.substr(0, end) + "...";
+      }
+      return type + " " + shown;
+    }
+    case LeafKind::kNode: {
+      std::string text = ContainerName(record.container);
+      if (!record.type_name.empty() && record.type_name != text) {
+        text += " " + Printable(record.type_name);
+      }
+      return record.child_count == 0 ? text + ", empty" : text;
+    }
+  }
+  return "?";
+}
+
+Json EntryJson(const Entry& entry) {
+  const LeafRecord& record = entry.record;
+  Json json = {{"path", entry.text}, {"item", entry.item}};
+  switch (record.kind) {
+    case LeafKind::kNode:
+      json["kind"] = "node";
+      json["container"] = ContainerName(record.container);
+      json["type_name"] = record.type_name;
+      json["children"] = record.child_count;
+      return json;
+    case LeafKind::kValue:
+      json["kind"] = "value";
+      if (record.chunks.empty()) {
+        Result<Json> value = ValueJson(record.value_type, AsBytes(record.inline_value));
+        if (value.ok()) json["value"] = std::move(value).value();
+      }
+      break;
+    case LeafKind::kArray:
+      json["kind"] = "array";
+      json["dtype"] = DTypeName(record.dtype);
+      json["shape"] = record.shape;
+      json["chunk_shape"] = record.chunk_shape;
+      json["sharding"] = ParsedJson(record.sharding_json);
+      if (!record.prng_impl.empty()) json["prng_impl"] = record.prng_impl;
+      break;
+  }
+  json["type"] = ValueTypeName(record.value_type);
+  json["chunks"] = record.chunks.size();
+  json["codec"] = CodecName(record.codec);
+  json["logical_bytes"] = LogicalBytes(record);
+  json["stored_bytes"] = StoredBytes(record);
+  return json;
+}
+
+// ---- the tree for people ------------------------------------------------------------------
+
+struct Node {
+  format::PathComponent component;
+  const Entry* entry = nullptr;  // null: an inner node without a record of its own
+  std::vector<Node> children;
+  // Of everything below, itself included.
+  uint64_t leaves = 0;
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+};
+
+// Entries are in key order, so what belongs together is together: only the last child can be meant.
+void Insert(Node* node, const Entry& entry, size_t depth) {
+  const bool leaf = entry.record.kind != LeafKind::kNode;
+  if (leaf) {
+    node->leaves += 1;
+    node->logical_bytes += LogicalBytes(entry.record);
+    node->stored_bytes += StoredBytes(entry.record);
+  }
+  if (depth == entry.shown.size()) {
+    node->entry = &entry;
+    return;
+  }
+  const format::PathComponent& next = entry.shown[depth];
+  if (node->children.empty() || node->children.back().component != next) {
+    node->children.emplace_back().component = next;
+  }
+  Insert(&node->children.back(), entry, depth + 1);
+}
+
+using Rows = std::vector<std::vector<std::string>>;
+
+void AddRows(const Node& node, size_t indent, Rows* rows) {
+  const Entry* entry = node.entry;
+  const bool leaf = entry != nullptr && entry->record.kind != LeafKind::kNode;
+  std::string name = Printable(Spelling(node.component));
+  if (name.empty()) name = leaf && entry->shown.empty() ? Printable(entry->item) : "\"\"";
+  std::string last = Plural(node.leaves, "leaf", "leaves");
+  if (leaf) last = entry->record.chunks.empty() ? "inline" : CodecName(entry->record.codec);
+  rows->push_back({std::string(2 * indent, ' ') + name + (leaf ? "" : "/"),
+                   entry == nullptr ? "" : Description(entry->record),
+                   HumanBytes(node.logical_bytes), HumanBytes(node.stored_bytes),
+                   Ratio(node.logical_bytes, node.stored_bytes), last});
+  for (const Node& child : node.children) AddRows(child, indent + 1, rows);
+}
+
+// The nodes `depth` below `node`: the ones that the selected path names.
+void AddRowsAtDepth(const Node& node, size_t depth, Rows* rows) {
+  if (depth == 0) return AddRows(node, 0, rows);
+  for (const Node& child : node.children) AddRowsAtDepth(child, depth - 1, rows);
+}
+
+std::string TreeText(const Selection& selection) {
+  Node root;
+  for (const Entry& entry : selection.entries) Insert(&root, entry, 0);
+  const bool bare_leaf = root.entry != nullptr && root.entry->record.kind != LeafKind::kNode;
+  Rows rows;
+  AddRowsAtDepth(root, selection.depth == 0 && !bare_leaf ? 1 : selection.depth, &rows);
+  return Table(rows, {false, false, true, true, true, false});
+}
+
+std::string StepText(const format::StepRecord& step) {
+  std::string text =
+      StrCat(Emphasize(StrCat("step ", step.step), "1"), ", committed ", LocalTime(step.time_ns),
+             ": ", Plural(step.leaf_count, "leaf", "leaves"), ", ", HumanBytes(step.logical_bytes),
+             ", stored in ", HumanBytes(step.stored_bytes), "\n");
+  if (!step.metadata_json.empty()) text += "metadata " + Printable(step.metadata_json) + "\n";
+  if (!step.metrics_json.empty()) text += "metrics " + Printable(step.metrics_json) + "\n";
+  return text;
+}
+
+Json StepJson(const format::StepRecord& step) {
+  Json items = Json::array();
+  for (const format::ItemRecord& item : step.items) {
+    items.push_back({{"name", item.name},
+                     {"leaves", item.leaf_count},
+                     {"logical_bytes", item.logical_bytes},
+                     {"stored_bytes", item.stored_bytes}});
+  }
+  return {{"step", step.step},
+          {"time", UtcTime(step.time_ns)},
+          {"commit", step.commit},
+          {"metadata", ParsedJson(step.metadata_json)},
+          {"metrics", ParsedJson(step.metrics_json)},
+          {"items", items},
+          {"leaves", step.leaf_count},
+          {"logical_bytes", step.logical_bytes},
+          {"stored_bytes", step.stored_bytes}};
+}
+
+}  // namespace
+
+Result<Outcome> RunShow(const Options& options) {
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, OpenStore(options));
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
+                            ReadStep(store.get(), options.step));
+  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), options.path));
+  Outcome outcome;
+  if (options.json) {
+    Json entries = Json::array();
+    for (const Entry& entry : selection.entries) entries.push_back(EntryJson(entry));
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"store", options.store},
+                             {"step", StepJson(reader->step())},
+                             {"path", selection.text},
+                             {"entries", std::move(entries)}});
+    return outcome;
+  }
+  if (selection.text.empty()) outcome.text = StepText(reader->step());
+  outcome.text += TreeText(selection);
+  return outcome;
+}
+
+}  // namespace stepwell::cli

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell verify STORE [--step N]`: reads everything that is stored and checks every checksum.
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/text.h"
+
+namespace stepwell::cli {
+namespace {
+
+Json ProblemJson(const db::VerifyProblem& problem) {
+  Json json = {
+      {"step", nullptr},      {"item", problem.item},           {"path", problem.path},
+      {"file", problem.file}, {"offset", problem.offset_bytes}, {"message", problem.message}};
+  if (problem.step) json["step"] = *problem.step;
+  return json;
+}
+
+std::string ProblemText(const db::VerifyProblem& problem) {
+  std::string text = Emphasize("damaged", "1;31");
+  if (problem.step) text += StrCat(" step ", *problem.step);
+  if (!problem.item.empty()) text += " item " + Printable(problem.item);
+  if (!problem.path.empty()) text += " leaf " + Printable(problem.path);
+  if (!problem.file.empty()) text += StrCat(" (", problem.file, " at ", problem.offset_bytes, ")");
+  return text + ": " + Printable(problem.message) + "\n";
+}
+
+}  // namespace
+
+Result<Outcome> RunVerify(const Options& options) {
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, OpenStore(options));
+  db::VerifyOptions verify;
+  if (!options.step.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
+                              ReadStep(store.get(), options.step));
+    verify.step = reader->step().step;
+  }
+  Progress progress("verifying");
+  verify.progress = [&](uint64_t done, uint64_t all) {
+    progress.Update(done, all);
+    return true;
+  };
+  STEPWELL_ASSIGN_OR_RETURN(db::VerifyReport report, store->Verify(verify));
+  for (const std::string& found : store->recovery().problems) {
+    db::VerifyProblem problem;
+    problem.message = found;
+    report.problems.push_back(std::move(problem));
+  }
+  Outcome outcome;
+  outcome.exit = report.problems.empty() ? ExitCode::kOk : ExitCode::kCorruption;
+  if (options.json) {
+    Json problems = Json::array();
+    for (const db::VerifyProblem& problem : report.problems) {
+      problems.push_back(ProblemJson(problem));
+    }
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"store", options.store},
+                             {"ok", report.problems.empty()},
+                             {"steps", report.steps},
+                             {"leaves", report.leaves},
+                             {"chunks", report.chunks},
+                             {"bytes", report.bytes},
+                             {"problems", std::move(problems)}});
+    return outcome;
+  }
+  for (const db::VerifyProblem& problem : report.problems) outcome.text += ProblemText(problem);
+  outcome.text += StrCat(
+      Plural(report.steps, "step", "steps"), ", ", Plural(report.leaves, "leaf", "leaves"), ", ",
+      Plural(report.chunks, "chunk", "chunks"), ", ", HumanBytes(report.bytes), " read: ",
+      report.problems.empty() ? std::string("no damage")
+                              : Plural(report.problems.size(), "problem", "problems"),
+      "\n");
+  return outcome;
+}
+
+}  // namespace stepwell::cli
