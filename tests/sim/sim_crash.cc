@@ -84,9 +84,10 @@ Status SimWorld::WriteLocked(Inode* inode, uint64_t offset, ConstBytes data,
 
 Status SimWorld::SyncLocked(Inode* inode, const std::vector<ByteRange>& uncovered,
                             std::string_view path) {
-  const Status status = BeginOp(OpKind::kSync, path);
+  Fault::Effect effect{};
+  const Status status = BeginOp(OpKind::kSync, path, &effect);
   if (status.ok()) {
-    inode->Sync(uncovered);
+    if (effect != Fault::Effect::kLose) inode->Sync(uncovered);
   } else if (!frozen_) {
     inode->FailSync(&prng_);
   }

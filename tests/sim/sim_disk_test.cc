@@ -112,7 +112,6 @@ TEST(SimDiskTest, NamesNeedTheirDirectorySynced) {
   ASSERT_TRUE(file->Sync().ok());
   ASSERT_TRUE(machine.files.Rename("new", "a").ok());
   ASSERT_TRUE(machine.files.Remove("b").ok());
-  const auto lost = machine.world->Crash(kDropAllCrash);
   // Legal prefixes: nothing, the new file, the rename, the removal.
   std::set<std::string> seen;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -384,7 +383,32 @@ TEST(SimDiskTest, AFlippedBitShowsAndOtherImagesKeepTheirs) {
   EXPECT_EQ(before->Contents("a"), "abc");
 }
 
-// Random operations; then every image must hold what was synced and never rewritten.
+TEST(SimDiskTest, AMisdirectedWriteLandsElsewhere) {
+  std::set<std::string> seen;
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    Machine machine(seed);
+    machine.Put("a", Block('a', 3));
+    machine.world->AddFault({OpKind::kWrite, 1, false, EIO, Fault::Effect::kMisdirect, "a"});
+    EXPECT_TRUE(machine.Open("a")->WriteAt(0, AsBytes(Block('b'))).ok());
+    seen.insert(*machine.world->Contents("a"));
+  }
+  EXPECT_TRUE(seen.contains(Block('a', 3) + Block('b')));
+  EXPECT_TRUE(seen.contains(Block('a') + Block('b') + Block('a')));
+}
+
+TEST(SimDiskTest, IndependentLossKeepsALaterNameWithoutAnEarlierOne) {
+  Machine machine;
+  machine.Open("first").reset();
+  machine.Open("second").reset();
+  bool only_second = false;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const auto image = machine.world->Crash({seed, {}, NameLoss::kIndependent});
+    only_second |= image->Contents("second").has_value() && !image->Contents("first").has_value();
+  }
+  EXPECT_TRUE(only_second);
+}
+
+// Every image must hold what was synced and never rewritten.
 TEST(SimDiskTest, ThousandsOfImagesAreCheap) {
   Machine machine(11);
   for (int f = 0; f < 8; ++f) {

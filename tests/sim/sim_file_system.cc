@@ -140,8 +140,9 @@ Status SimFileSystem::SyncDirectory(const std::string& path) {
   const InodeRef inode = world_->Find(path);
   if (inode == nullptr) return ErrnoStatus(ENOENT, path);
   if (!inode->is_directory) return ErrnoStatus(ENOTDIR, path);
-  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kSyncDirectory, path));
-  world_->SyncNames(inode);
+  Fault::Effect effect{};
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kSyncDirectory, path, &effect));
+  if (effect != Fault::Effect::kLose) world_->SyncNames(inode);
   return OkStatus();
 }
 

@@ -40,7 +40,7 @@ inline constexpr size_t kOpKinds = 10;
 struct Fault {
   enum class Effect : uint8_t {
     kFail,      // with os_error; a failed write may land in part, a failed sync loses data
-    kLose,      // writes only: reports success, changes nothing
+    kLose,      // writes and syncs only: reports success, changes nothing
     kMisdirect  // writes only: reports success, lands on another sector of the file
   };
   std::optional<OpKind> kind;  // none: any mutating operation
