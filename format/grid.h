@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "format/dtype.h"
+#include "io/bytes.h"
 #include "io/result.h"
 
 namespace stepwell::format {
@@ -25,8 +26,9 @@ inline constexpr uint64_t kChunkBytesMax = uint64_t{4} << 20;
 // exceeds 2^62 or the rank exceeds kRankMax.
 Result<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes);
 
-// The chunk shape for an array; `shard_shape` (same rank, or empty: the whole array) is the shape of
-// one shard, whose borders chunks keep. Every extent >= 1. The chunk is never over kChunkBytesMax.
+// The chunk shape for an array; `shard_shape` (same rank, or empty: the whole array) is the shape
+// of one shard, whose borders chunks keep. Every extent >= 1. The chunk is never over
+// kChunkBytesMax.
 Shape ChooseChunkShape(std::span<const uint64_t> shape, uint64_t item_bytes,
                        std::span<const uint64_t> shard_shape = {});
 
@@ -63,8 +65,8 @@ struct MutableArrayView {
 std::vector<int64_t> CStrides(std::span<const uint64_t> shape, uint64_t item_bytes);
 
 // Writes chunk `chunk_index` of `array` to `out` (ChunkBytes long), zero-padded at the edges.
-// Sub-byte types are stored with zero high bits, bools as 0 or 1 (rule 27). The common case of whole
-// contiguous rows is one memcpy.
+// Sub-byte types are stored with zero high bits, bools as 0 or 1 (rule 27). The common case of
+// whole contiguous rows is one memcpy.
 void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
 // Whether the chunk is one contiguous, unpadded run of the C-contiguous array (then a read can go

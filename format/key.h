@@ -17,9 +17,9 @@ namespace stepwell::format {
 
 struct PathComponent {
   enum class Type : uint8_t {
-    kIntKey = 1,     // {5: x}; any int64
-    kIndex = 2,      // [x], (x,); number >= 0
-    kKey = 3,        // {"a": x}; any bytes, also empty, NUL, "/" and invalid UTF-8 surrogates' bytes
+    kIntKey = 1,  // {5: x}; any int64
+    kIndex = 2,   // [x], (x,); number >= 0
+    kKey = 3,     // {"a": x}; any bytes, also empty, NUL, "/" and invalid UTF-8 surrogates' bytes
     kAttribute = 4,  // node.a: namedtuple field, dataclass field, module attribute
   };
   Type type = Type::kKey;
@@ -65,7 +65,8 @@ Result<ChunkKey> DecodeChunkKey(std::string_view encoded);
 // The smallest string greater than every string with this prefix; empty when there is none.
 std::string PrefixEnd(std::string prefix);
 
-// For people: components joined with "/", with `\` before each of / * ? [ \ . "" for the item itself.
+// For people: components joined with "/", with `\` before each of / * ? [ \ . "" for the item
+// itself.
 std::string PathToText(const KeyPath& path);
 
 }  // namespace stepwell::format

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Component = tag byte (PathComponent::Type), then
+//   numbers: 8 bytes big-endian with the sign bit flipped (so that negatives sort first);
+//   names:   the bytes with 00 -> 00 FF, then the terminator 00 01.
+// A terminator sorts before any continuation of a name, so names sort bytewise; every component is
+// self-delimiting, so one path's encoding is a prefix of another's only for an ancestor. Tags are
+// >= 1, which leaves the byte 00 for the end of a path in chunk keys.
+#include "format/key.h"
+
+#include "format/endian.h"
+
+namespace stepwell::format {
+namespace {
+
+constexpr char kEscape = '\0';
+constexpr char kEscapedNul = '\xFF';
+constexpr char kNameEnd = '\x01';
+constexpr char kPathEnd = '\0';
+constexpr uint64_t kSignBit = uint64_t{1} << 63;
+constexpr size_t kStepBytes = 8;
+constexpr size_t kChunkSuffixBytes = 9;  // kPathEnd and the index
+
+void AppendBig64(uint64_t value, std::string* out) {
+  char bytes[8];
+  StoreBig64(bytes, value);
+  out->append(bytes, sizeof(bytes));
+}
+
+void AppendName(std::string_view name, std::string* out) {
+  for (;;) {
+    const size_t nul = name.find('\0');
+    out->append(name.substr(0, nul));
+    if (nul == std::string_view::npos) break;
+    out->push_back(kEscape);
+    out->push_back(kEscapedNul);
+    name.remove_prefix(nul + 1);
+  }
+  out->push_back(kEscape);
+  out->push_back(kNameEnd);
+}
+
+// Takes a name off the front of `*rest`; `name` may be null (validation only).
+bool ConsumeName(std::string_view* rest, std::string* name) {
+  for (;;) {
+    const size_t nul = rest->find('\0');
+    if (nul == std::string_view::npos || nul + 1 >= rest->size()) return false;
+    if (name != nullptr) name->append(rest->substr(0, nul));
+    const char code = (*rest)[nul + 1];
+    rest->remove_prefix(nul + 2);
+    if (code == kNameEnd) return true;
+    if (code != kEscapedNul) return false;
+    if (name != nullptr) name->push_back('\0');
+  }
+}
+
+Status BadKey(std::string_view what) { return DataLossError(StrCat("bad key: ", what)); }
+
+bool IsNumber(PathComponent::Type type) {
+  return type == PathComponent::Type::kIntKey || type == PathComponent::Type::kIndex;
+}
+
+// `path` may be null (validation only).
+Status ConsumePath(std::string_view rest, KeyPath* path) {
+  if (rest.size() > kPathBytesMax) return BadKey("path too long");
+  size_t count = 0;
+  while (!rest.empty()) {
+    if (++count > kPathComponentsMax) return BadKey("too many path components");
+    const auto tag = static_cast<uint8_t>(rest.front());
+    rest.remove_prefix(1);
+    if (tag < 1 || tag > 4) return BadKey(StrCat("component type ", int{tag}));
+    PathComponent* component = nullptr;
+    const auto type = static_cast<PathComponent::Type>(tag);
+    if (path != nullptr) {
+      component = &path->emplace_back();
+      component->type = type;
+    }
+    if (IsNumber(type)) {
+      if (rest.size() < 8) return BadKey("number cut short");
+      const auto number = static_cast<int64_t>(LoadBig64(rest.data()) ^ kSignBit);
+      rest.remove_prefix(8);
+      if (type == PathComponent::Type::kIndex && number < 0) return BadKey("negative index");
+      if (component != nullptr) component->number = number;
+    } else if (!ConsumeName(&rest, component != nullptr ? &component->name : nullptr)) {
+      return BadKey("name cut short or badly escaped");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckLeafKey(std::string_view encoded) {
+  if (!ConsumeName(&encoded, nullptr)) return BadKey("item name cut short or badly escaped");
+  return ConsumePath(encoded, nullptr);
+}
+
+Status AppendPath(const KeyPath& path, std::string* out) {
+  if (path.size() > kPathComponentsMax) {
+    return InvalidArgumentError(
+        StrCat("a path of ", path.size(), " components; the limit is ", kPathComponentsMax));
+  }
+  const size_t start = out->size();
+  for (const PathComponent& component : path) {
+    out->push_back(static_cast<char>(component.type));
+    if (!IsNumber(component.type)) {
+      AppendName(component.name, out);
+    } else if (component.type == PathComponent::Type::kIndex && component.number < 0) {
+      return InvalidArgumentError(StrCat("negative index ", component.number, " in a path"));
+    } else {
+      AppendBig64(static_cast<uint64_t>(component.number) ^ kSignBit, out);
+    }
+  }
+  if (out->size() - start > kPathBytesMax) {
+    return InvalidArgumentError(
+        StrCat("a path of ", out->size() - start, " bytes; the limit is ", kPathBytesMax));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::string> EncodePath(const KeyPath& path) {
+  std::string out;
+  STEPWELL_RETURN_IF_ERROR(AppendPath(path, &out));
+  return out;
+}
+
+Result<KeyPath> DecodePath(std::string_view encoded) {
+  KeyPath path;
+  STEPWELL_RETURN_IF_ERROR(ConsumePath(encoded, &path));
+  return path;
+}
+
+std::string EncodeItem(std::string_view item) {
+  std::string out;
+  out.reserve(item.size() + 2);
+  AppendName(item, &out);
+  return out;
+}
+
+Result<std::string> EncodeLeafKey(std::string_view item, const KeyPath& path) {
+  std::string out = EncodeItem(item);
+  STEPWELL_RETURN_IF_ERROR(AppendPath(path, &out));
+  return out;
+}
+
+Result<LeafKey> DecodeLeafKey(std::string_view encoded) {
+  LeafKey key;
+  if (!ConsumeName(&encoded, &key.item)) return BadKey("item name cut short or badly escaped");
+  STEPWELL_RETURN_IF_ERROR(ConsumePath(encoded, &key.path));
+  return key;
+}
+
+std::string EncodeStep(uint64_t step) {
+  std::string out;
+  AppendBig64(step, &out);
+  return out;
+}
+
+Result<uint64_t> DecodeStep(std::string_view encoded) {
+  if (encoded.size() != kStepBytes) return BadKey(StrCat("a step of ", encoded.size(), " bytes"));
+  return LoadBig64(encoded.data());
+}
+
+std::string EncodeIndexKey(uint64_t step, std::string_view leaf_key) {
+  std::string out;
+  out.reserve(kStepBytes + leaf_key.size());
+  AppendBig64(step, &out);
+  out.append(leaf_key);
+  return out;
+}
+
+std::string EncodeChunkKey(uint64_t step, std::string_view leaf_key, uint64_t chunk_index) {
+  std::string out;
+  out.reserve(kStepBytes + leaf_key.size() + kChunkSuffixBytes);
+  AppendBig64(step, &out);
+  out.append(leaf_key);
+  out.push_back(kPathEnd);
+  AppendBig64(chunk_index, &out);
+  return out;
+}
+
+Result<ChunkKey> DecodeChunkKey(std::string_view encoded) {
+  if (encoded.size() < kStepBytes + kChunkSuffixBytes) return BadKey("chunk key cut short");
+  const std::string_view suffix = encoded.substr(encoded.size() - kChunkSuffixBytes);
+  const std::string_view leaf_key =
+      encoded.substr(kStepBytes, encoded.size() - kStepBytes - kChunkSuffixBytes);
+  if (suffix.front() != kPathEnd) return BadKey("chunk key without a terminator");
+  STEPWELL_RETURN_IF_ERROR(CheckLeafKey(leaf_key));
+  ChunkKey key;
+  key.step = LoadBig64(encoded.data());
+  key.leaf_key = leaf_key;
+  key.chunk_index = LoadBig64(suffix.data() + 1);
+  return key;
+}
+
+std::string PrefixEnd(std::string prefix) {
+  while (!prefix.empty() && prefix.back() == '\xFF') prefix.pop_back();
+  if (!prefix.empty()) {
+    prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+  }
+  return prefix;
+}
+
+std::string PathToText(const KeyPath& path) {
+  std::string out;
+  for (const PathComponent& component : path) {
+    if (&component != &path.front()) out.push_back('/');
+    if (IsNumber(component.type)) {
+      out += std::to_string(component.number);
+      continue;
+    }
+    for (const char c : component.name) {
+      if (c == '/' || c == '*' || c == '?' || c == '[' || c == '\\') out.push_back('\\');
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+
+}  // namespace stepwell::format
