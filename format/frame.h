@@ -16,11 +16,11 @@ namespace stepwell::format {
 enum class FrameKind : uint16_t {
   kSegmentHeader = 1,
   kCatalog = 2,
-  kEpoch = 3,    // chain
+  kEpoch = 3,  // chain
   kRecords = 4,
-  kCommit = 5,   // chain
-  kDelete = 6,   // chain
-  kMeta = 7,     // reserved, chain: pins and metadata changes
+  kCommit = 5,  // chain
+  kDelete = 6,  // chain
+  kMeta = 7,    // reserved, chain: pins and metadata changes
   kFooter = 8,
   kTrailer = 9,
   kDecided = 10,  // reserved: many processes
@@ -38,8 +38,8 @@ struct FrameHeader {
   FrameKind kind = FrameKind::kCommit;
   Id128 nonce{};  // of the segment
   uint64_t epoch = 0;
-  uint64_t commit = 0;           // chain frames: this frame's number; others: the last number before
-  FramePlace previous;           // chain frames: the previous chain frame; length 0: none
+  uint64_t commit = 0;  // chain frames: this frame's number; others: the last number before
+  FramePlace previous;  // chain frames: the previous chain frame; length 0: none
   uint64_t previous_commit = 0;  // its number
   uint64_t durable_through = 0;  // the newest commit known flushed when this was written
   // Set by EncodeFrame, checked by the decoders:
@@ -48,8 +48,8 @@ struct FrameHeader {
   uint32_t crc = 0;  // of the header before this field
 };
 
-// Header and payload, padded with zeros to a multiple of `block_bytes`. `crc` (may be null) receives
-// the header's CRC for FramePlace.
+// Header and payload, padded with zeros to a multiple of `block_bytes`. `crc` (may be null)
+// receives the header's CRC for FramePlace.
 std::string EncodeFrame(FrameHeader header, std::string_view payload, size_t block_bytes,
                         uint32_t* crc);
 // Checks magic, version, CRC and limits of the first kFrameHeaderBytes of `bytes`. kNotFound: no

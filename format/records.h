@@ -28,9 +28,9 @@ struct ChunkRecord {
   uint32_t process = 0;    // reserved for stores of many processes
   uint64_t segment = 0;
   uint64_t offset_bytes = 0;
-  uint32_t stored_bytes = 0;   // with the CRC trailer
-  uint64_t logical_bytes = 0;  // decoded
-  uint32_t crc = 0;            // of the payload without its trailer
+  uint32_t stored_bytes = 0;          // with the CRC trailer
+  uint64_t logical_bytes = 0;         // decoded
+  uint32_t crc = 0;                   // of the payload without its trailer
   std::optional<Id128> content_hash;  // reserved: reuse of unchanged chunks
   // Schema also reserves: deltaBase, parityStripe.
 
@@ -52,7 +52,7 @@ enum class ValueType : uint8_t {
   kBool = 7,         // value: one byte
   kStr = 8,          // value: UTF-8 (surrogates passed)
   kBytes = 9,
-  kComplex = 10,     // value: two floats
+  kComplex = 10,  // value: two floats
 };
 enum class ContainerKind : uint8_t {
   kNotContainer = 0,
@@ -83,8 +83,8 @@ struct LeafRecord {
   // kValue: the bytes when short (kInlineValueBytesMax), else empty and chunks hold them.
   std::string inline_value;
   uint64_t logical_bytes = 0;
-  // Chunks [first_chunk, first_chunk + chunks.size()) of chunk_count. A leaf whose chunks do not fit
-  // one records frame goes on in the next with the same key and only chunks.
+  // Chunks [first_chunk, first_chunk + chunks.size()) of chunk_count. A leaf whose chunks do not
+  // fit one records frame goes on in the next with the same key and only chunks.
   uint64_t chunk_count = 0;
   uint64_t first_chunk = 0;
   std::vector<ChunkRecord> chunks;
@@ -125,9 +125,9 @@ struct SegmentExtent {
 // One committed step, without its leaves.
 struct StepRecord {
   uint64_t step = 0;
-  uint64_t commit = 0;  // commit number, > 0
-  int64_t time_ns = 0;  // wall time of the commit, since the epoch
-  bool draft = false;   // reserved
+  uint64_t commit = 0;        // commit number, > 0
+  int64_t time_ns = 0;        // wall time of the commit, since the epoch
+  bool draft = false;         // reserved
   std::string metadata_json;  // user metadata; "" = none
   std::string metrics_json;
   std::vector<ItemRecord> items;
@@ -187,9 +187,9 @@ struct RecordsBlock {  // place of a records frame, in order
 };
 struct Commit {
   StepRecord step;
-  std::vector<uint64_t> kills;        // commit numbers that this one replaces
-  std::vector<RecordsBlock> blocks;   // earlier records of this step
-  std::vector<LeafRecord> records;    // the last ones, sorted by (key, first_chunk)
+  std::vector<uint64_t> kills;       // commit numbers that this one replaces
+  std::vector<RecordsBlock> blocks;  // earlier records of this step
+  std::vector<LeafRecord> records;   // the last ones, sorted by (key, first_chunk)
 };
 struct Delete {
   std::vector<uint64_t> kills;
@@ -235,14 +235,14 @@ struct StoreSlot {
   uint64_t sequence = 0;
   Id128 store_id{};
   uint32_t format_version = kFormatVersion;
-  uint16_t directory = 0;        // ordinal of this directory
+  uint16_t directory = 0;  // ordinal of this directory
   uint16_t directory_count = 1;
-  bool clean = false;            // closed cleanly: no frame is newer than this slot
+  bool clean = false;  // closed cleanly: no frame is newer than this slot
   uint64_t epoch = 0;
-  uint64_t durable_commit = 0;   // the newest commit known flushed
-  FramePlace durable_place;      // its frame
-  FramePlace catalog_place;      // the newest catalog known flushed
-  uint64_t index_commit = 0;     // N_d: what the index has durably reached
+  uint64_t durable_commit = 0;  // the newest commit known flushed
+  FramePlace durable_place;     // its frame
+  FramePlace catalog_place;     // the newest catalog known flushed
+  uint64_t index_commit = 0;    // N_d: what the index has durably reached
 };
 std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot);
 // kUnimplemented: another magic, or a newer format version (the message names both);

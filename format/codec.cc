@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adds and checks the CRC trailer, and picks the codec. The libraries are in codec_*.cc.
+#include "format/codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "format/codec_internal.h"
+#include "format/crc32c.h"
+#include "format/endian.h"
+
+namespace stepwell::format {
+namespace {
+
+// Copied bytes are summed while they are in the first-level cache.
+constexpr size_t kCopyStepBytes = size_t{16} << 10;
+
+std::string Hex(uint32_t value) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "0x";
+  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kDigits[(value >> shift) & 0xF]);
+  return out;
+}
+
+uint32_t CopyAndSum(ConstBytes from, std::byte* to) {
+  uint32_t crc = 0;
+  for (size_t at = 0; at < from.size(); at += kCopyStepBytes) {
+    const size_t step = std::min(kCopyStepBytes, from.size() - at);
+    std::memcpy(to + at, from.data() + at, step);
+    crc = ExtendCrc32c(crc, {to + at, step});
+  }
+  return crc;
+}
+
+}  // namespace
+
+size_t PayloadBytesMax(CodecId codec, size_t logical_bytes) {
+  switch (codec) {
+    case CodecId::kRaw:
+      return logical_bytes + kCrcBytes;
+    case CodecId::kBloscLz4:
+      return internal::BloscBytesMax(logical_bytes) + kCrcBytes;
+    case CodecId::kLz4Frame:
+      return internal::Lz4FrameBytesMax(logical_bytes) + kCrcBytes;
+  }
+  return logical_bytes + kCrcBytes;
+}
+
+Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logical,
+                              MutableBytes out) {
+  if (logical.size() > kPayloadLogicalMax) {
+    return InvalidArgumentError(
+        StrCat("a chunk of ", logical.size(), " bytes; the limit is ", kPayloadLogicalMax));
+  }
+  if (out.size() < PayloadBytesMax(codec, logical.size())) {
+    return InvalidArgumentError(StrCat("room for ", out.size(), " bytes, the payload may need ",
+                                       PayloadBytesMax(codec, logical.size())));
+  }
+  const MutableBytes body = out.first(out.size() - kCrcBytes);
+  Payload payload;
+  size_t size = 0;
+  switch (codec) {
+    case CodecId::kRaw:
+      size = logical.size();
+      payload.crc =
+          logical.data() == out.data() ? Crc32c(logical) : CopyAndSum(logical, out.data());
+      break;
+    case CodecId::kBloscLz4: {
+      STEPWELL_ASSIGN_OR_RETURN(size, internal::BloscEncode(item_bytes, logical, body));
+      payload.crc = Crc32c(out.first(size));
+      break;
+    }
+    case CodecId::kLz4Frame: {
+      STEPWELL_ASSIGN_OR_RETURN(size, internal::Lz4FrameEncode(logical, body));
+      payload.crc = Crc32c(out.first(size));
+      break;
+    }
+    default:
+      return InvalidArgumentError(StrCat("codec ", static_cast<unsigned>(codec)));
+  }
+  StoreLittle(out.data() + size, payload.crc);
+  payload.size_bytes = size + kCrcBytes;
+  return payload;
+}
+
+Status CheckPayload(ConstBytes payload, uint32_t crc) {
+  if (payload.size() < kCrcBytes) {
+    return DataLossError(StrCat("a payload of ", payload.size(), " bytes is shorter than its CRC"));
+  }
+  const ConstBytes body = payload.first(payload.size() - kCrcBytes);
+  const uint32_t found = Crc32c(body);
+  if (found != crc) {
+    return DataLossError(StrCat("checksum mismatch: expected ", Hex(crc), ", found ", Hex(found)));
+  }
+  const auto trailer = LoadLittle<uint32_t>(payload.data() + body.size());
+  if (trailer != crc) {
+    return DataLossError(
+        StrCat("checksum trailer mismatch: expected ", Hex(crc), ", found ", Hex(trailer)));
+  }
+  return OkStatus();
+}
+
+Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out) {
+  if (payload.size() < kCrcBytes) {
+    return DataLossError(StrCat("a payload of ", payload.size(), " bytes is shorter than its CRC"));
+  }
+  if (out.size() > kPayloadLogicalMax) {
+    return DataLossError(
+        StrCat("a chunk of ", out.size(), " bytes; the limit is ", kPayloadLogicalMax));
+  }
+  const ConstBytes body = payload.first(payload.size() - kCrcBytes);
+  switch (codec) {
+    case CodecId::kRaw:
+      if (body.size() != out.size()) {
+        return DataLossError(
+            StrCat("raw payload holds ", body.size(), " bytes, expected ", out.size()));
+      }
+      // The payload may have been read straight to its place.
+      if (!out.empty() && body.data() != out.data()) {
+        std::memcpy(out.data(), body.data(), out.size());
+      }
+      return OkStatus();
+    case CodecId::kBloscLz4:
+      return internal::BloscDecode(body, out);
+    case CodecId::kLz4Frame:
+      return internal::Lz4FrameDecode(body, out);
+  }
+  return DataLossError(StrCat("unknown codec ", static_cast<unsigned>(codec)));
+}
+
+double SampleRatio(ConstBytes sample, size_t item_bytes) {
+  sample = sample.first(std::min<size_t>(sample.size(), kPayloadLogicalMax));
+  if (sample.empty()) return 1;
+  std::vector<std::byte> scratch(internal::BloscBytesMax(sample.size()));
+  const Result<size_t> size = internal::BloscEncode(item_bytes, sample, scratch);
+  if (!size.ok()) return 1;
+  return std::max(0.9, static_cast<double>(sample.size()) / static_cast<double>(*size));
+}
+
+}  // namespace stepwell::format

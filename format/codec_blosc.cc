@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// C-Blosc 1 streams, through the context functions only: no global state, no threads, and no
+// environment variable is read. Only LZ4 inside is accepted: other inner codecs have known memory
+// errors (Blosc/c-blosc#405) and are never written.
+#include <blosc.h>
+
+#include "format/codec.h"
+#include "format/codec_internal.h"
+#include "format/endian.h"
+
+namespace stepwell::format::internal {
+namespace {
+
+// The level has no influence on LZ4's speed class here; 5 chooses the block size (256 KiB and
+// less).
+constexpr int kLevel = 5;
+
+// Header: version, inner version, flags, type size, then nbytes, blocksize and cbytes (uint32
+// each).
+constexpr size_t kFlagsAt = 2;
+constexpr size_t kTypeSizeAt = 3;
+constexpr size_t kLogicalBytesAt = 4;
+constexpr size_t kBlockBytesAt = 8;
+constexpr size_t kStreamBytesAt = 12;
+constexpr uint8_t kFlagReserved = 0x08;
+constexpr int kInnerCodecShift = 5;
+
+Status BadStream(std::string_view what) {
+  return DataLossError(StrCat("bad blosc stream: ", what));
+}
+
+}  // namespace
+
+size_t BloscBytesMax(size_t logical_bytes) { return logical_bytes + BLOSC_MAX_OVERHEAD; }
+
+Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes out) {
+  if (logical.empty()) return InvalidArgumentError("blosc has no stream for zero bytes");
+  if (item_bytes < 1 || item_bytes > BLOSC_MAX_TYPESIZE) {
+    return InvalidArgumentError(StrCat("blosc type size ", item_bytes));
+  }
+  const int size = blosc_compress_ctx(kLevel, BLOSC_BITSHUFFLE, item_bytes, logical.size(),
+                                      logical.data(), out.data(), out.size(), BLOSC_LZ4_COMPNAME,
+                                      /*blocksize=*/0, /*numinternalthreads=*/1);
+  if (size <= 0) return InternalError(StrCat("blosc_compress_ctx returned ", size));
+  return static_cast<size_t>(size);
+}
+
+Status BloscDecode(ConstBytes stream, MutableBytes out) {
+  if (stream.size() < BLOSC_MIN_HEADER_LENGTH) return BadStream("shorter than its header");
+  if (stream.size() > BLOSC_MAX_BUFFERSIZE) return BadStream("too long");
+  const auto version = std::to_integer<uint8_t>(stream[0]);
+  if (version != BLOSC_VERSION_FORMAT) return BadStream(StrCat("version ", int{version}));
+  const auto flags = std::to_integer<uint8_t>(stream[kFlagsAt]);
+  if ((flags & kFlagReserved) != 0) return BadStream("reserved flag");
+  const int inner_codec = flags >> kInnerCodecShift;
+  if ((flags & BLOSC_MEMCPYED) == 0 && inner_codec != BLOSC_LZ4_FORMAT) {
+    return BadStream(StrCat("inner codec ", inner_codec, ", only LZ4 is accepted"));
+  }
+  if (stream[kTypeSizeAt] == std::byte{0}) return BadStream("type size 0");
+  const auto logical_bytes = LoadLittle<uint32_t>(&stream[kLogicalBytesAt]);
+  if (logical_bytes != out.size() || out.empty()) {
+    return BadStream(StrCat("holds ", logical_bytes, " bytes, expected ", out.size()));
+  }
+  const auto block_bytes = LoadLittle<uint32_t>(&stream[kBlockBytesAt]);
+  if (block_bytes == 0 || block_bytes > logical_bytes) {
+    return BadStream(StrCat("block size ", block_bytes));
+  }
+  const auto stream_bytes = LoadLittle<uint32_t>(&stream[kStreamBytesAt]);
+  if (stream_bytes != stream.size()) {
+    return BadStream(StrCat("says it has ", stream_bytes, " bytes, has ", stream.size()));
+  }
+  size_t validated_bytes = 0;
+  if (blosc_cbuffer_validate(stream.data(), stream.size(), &validated_bytes) != 0 ||
+      validated_bytes != out.size()) {
+    return BadStream("invalid header");
+  }
+  const int size = blosc_decompress_ctx(stream.data(), out.data(), out.size(),
+                                        /*numinternalthreads=*/1);
+  if (size < 0 || static_cast<size_t>(size) != out.size()) {
+    return BadStream(StrCat("decoder returned ", size, ", expected ", out.size()));
+  }
+  return OkStatus();
+}
+
+}  // namespace stepwell::format::internal

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Payloads of frames.
+#include "format/records_internal.h"
+#include "format/schema/frame.capnp.h"
+
+namespace stepwell::format {
+namespace {
+
+using internal::DataWords;
+using internal::DecodeMessage;
+using internal::EncodeMessage;
+using internal::FromData;
+using internal::ListWords;
+using internal::ReadId;
+using internal::ReadList;
+using internal::ReadNumbers;
+using internal::Require;
+using internal::StructWords;
+using internal::ToData;
+
+constexpr size_t kPlaceWords = StructWords<schema::Place>();
+constexpr size_t kIdWords = DataWords(sizeof(Id128));
+
+void WritePlace(const FramePlace& place, schema::Place::Builder out) {
+  out.setSegment(place.segment);
+  out.setOffset(place.offset_bytes);
+  out.setLengthBytes(place.length_bytes);
+  out.setCrc(place.crc);
+  out.setDirectory(place.directory);
+}
+
+// A null pointer reads as a place of length 0.
+FramePlace ReadPlace(schema::Place::Reader in) {
+  return {in.getDirectory(), in.getSegment(), in.getOffset(), in.getLengthBytes(), in.getCrc()};
+}
+
+void WriteNumbers(const std::vector<uint64_t>& numbers, capnp::List<uint64_t>::Builder out) {
+  for (uint32_t i = 0; i < out.size(); ++i) out.set(i, numbers[i]);
+}
+
+template <typename T>
+uint32_t Count(const std::vector<T>& list) {
+  return static_cast<uint32_t>(list.size());
+}
+
+size_t LeavesWords(const std::vector<LeafRecord>& records) {
+  size_t words = ListWords<schema::Leaf>(records.size());
+  for (const LeafRecord& record : records) words += internal::LeafTailWords(record, true);
+  return words;
+}
+
+void WriteLeaves(const std::vector<LeafRecord>& records, capnp::List<schema::Leaf>::Builder out) {
+  for (uint32_t i = 0; i < out.size(); ++i) internal::WriteLeaf(records[i], true, out[i]);
+}
+
+void ReadLeaves(capnp::List<schema::Leaf>::Reader in, std::vector<LeafRecord>* records) {
+  ReadList(in, records, [](schema::Leaf::Reader leaf, LeafRecord* record) {
+    internal::ReadLeaf(leaf, true, record);
+  });
+}
+
+}  // namespace
+
+std::string EncodeSegmentHeader(const SegmentHeader& header) {
+  const size_t words = 1 + StructWords<schema::SegmentHeader>() + 2 * kIdWords;
+  return EncodeMessage<schema::SegmentHeader>(words, [&](schema::SegmentHeader::Builder out) {
+    out.setStoreId(ToData(header.store_id));
+    out.setNonce(ToData(header.nonce));
+    out.setSegment(header.segment);
+    out.setCreatedNs(header.created_ns);
+    out.setDirectory(header.directory);
+    out.setProcess(header.process);
+  });
+}
+
+Result<SegmentHeader> DecodeSegmentHeader(ConstBytes bytes) {
+  return DecodeMessage<schema::SegmentHeader, SegmentHeader>(
+      "segment header", bytes, [](schema::SegmentHeader::Reader in, SegmentHeader* header) {
+        header->store_id = ReadId(in.getStoreId(), "store id is not 16 bytes");
+        header->nonce = ReadId(in.getNonce(), "nonce is not 16 bytes");
+        header->segment = in.getSegment();
+        header->created_ns = in.getCreatedNs();
+        header->directory = in.getDirectory();
+        header->process = in.getProcess();
+      });
+}
+
+std::string EncodeCatalog(const Catalog& catalog) {
+  size_t words = 1 + StructWords<schema::Catalog>() + kPlaceWords +
+                 ListWords<schema::LiveCommit>(catalog.live.size()) +
+                 ListWords<schema::Segment>(catalog.segments.size()) +
+                 catalog.segments.size() * kIdWords;
+  for (const LiveCommit& live : catalog.live) {
+    words += StructWords<schema::Step>() + internal::StepTailWords(live.step) + kPlaceWords;
+  }
+  return EncodeMessage<schema::Catalog>(words, [&](schema::Catalog::Builder out) {
+    out.setEpoch(catalog.epoch);
+    out.setLastCommit(catalog.last_commit);
+    WritePlace(catalog.last_place, out.initLastPlace());
+    auto live = out.initLive(Count(catalog.live));
+    for (uint32_t i = 0; i < live.size(); ++i) {
+      internal::WriteStep(catalog.live[i].step, live[i].initStep());
+      WritePlace(catalog.live[i].place, live[i].initPlace());
+      live[i].setPinned(catalog.live[i].pinned);
+    }
+    auto segments = out.initSegments(Count(catalog.segments));
+    for (uint32_t i = 0; i < segments.size(); ++i) {
+      const SegmentEntry& entry = catalog.segments[i];
+      segments[i].setSegment(entry.segment);
+      segments[i].setDirectory(entry.directory);
+      segments[i].setNonce(ToData(entry.nonce));
+      segments[i].setLengthBytes(entry.length_bytes);
+    }
+  });
+}
+
+Result<Catalog> DecodeCatalog(ConstBytes bytes) {
+  return DecodeMessage<schema::Catalog, Catalog>(
+      "catalog", bytes, [](schema::Catalog::Reader in, Catalog* catalog) {
+        catalog->epoch = in.getEpoch();
+        catalog->last_commit = in.getLastCommit();
+        catalog->last_place = ReadPlace(in.getLastPlace());
+        ReadList(in.getLive(), &catalog->live,
+                 [](schema::LiveCommit::Reader live, LiveCommit* out) {
+                   internal::ReadStep(live.getStep(), &out->step);
+                   out->place = ReadPlace(live.getPlace());
+                   out->pinned = live.getPinned();
+                 });
+        ReadList(in.getSegments(), &catalog->segments,
+                 [](schema::Segment::Reader segment, SegmentEntry* out) {
+                   out->segment = segment.getSegment();
+                   out->directory = segment.getDirectory();
+                   out->nonce = ReadId(segment.getNonce(), "nonce is not 16 bytes");
+                   out->length_bytes = segment.getLengthBytes();
+                 });
+      });
+}
+
+std::string EncodeEpoch(const EpochRecord& record) {
+  const size_t words = 1 + StructWords<schema::Epoch>() + kPlaceWords;
+  return EncodeMessage<schema::Epoch>(words, [&](schema::Epoch::Builder out) {
+    out.setEpoch(record.epoch);
+    out.setLastCommit(record.last_commit);
+    WritePlace(record.last_place, out.initLastPlace());
+  });
+}
+
+Result<EpochRecord> DecodeEpoch(ConstBytes bytes) {
+  return DecodeMessage<schema::Epoch, EpochRecord>(
+      "epoch", bytes, [](schema::Epoch::Reader in, EpochRecord* record) {
+        record->epoch = in.getEpoch();
+        record->last_commit = in.getLastCommit();
+        record->last_place = ReadPlace(in.getLastPlace());
+      });
+}
+
+std::string EncodeRecords(const std::vector<LeafRecord>& records) {
+  const size_t words = 1 + StructWords<schema::Records>() + LeavesWords(records);
+  return EncodeMessage<schema::Records>(words, [&](schema::Records::Builder out) {
+    WriteLeaves(records, out.initLeaves(Count(records)));
+  });
+}
+
+Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes bytes) {
+  return DecodeMessage<schema::Records, std::vector<LeafRecord>>(
+      "records", bytes, [](schema::Records::Reader in, std::vector<LeafRecord>* records) {
+        ReadLeaves(in.getLeaves(), records);
+      });
+}
+
+std::string EncodeCommit(const Commit& commit) {
+  size_t words = 1 + StructWords<schema::Commit>() + StructWords<schema::Step>() +
+                 internal::StepTailWords(commit.step) + commit.kills.size() +
+                 ListWords<schema::RecordsBlock>(commit.blocks.size()) +
+                 LeavesWords(commit.records);
+  for (const RecordsBlock& block : commit.blocks) {
+    words += kPlaceWords + DataWords(block.first_key.size());
+  }
+  return EncodeMessage<schema::Commit>(words, [&](schema::Commit::Builder out) {
+    internal::WriteStep(commit.step, out.initStep());
+    WriteNumbers(commit.kills, out.initKills(Count(commit.kills)));
+    auto blocks = out.initBlocks(Count(commit.blocks));
+    for (uint32_t i = 0; i < blocks.size(); ++i) {
+      WritePlace(commit.blocks[i].place, blocks[i].initPlace());
+      blocks[i].setFirstKey(ToData(commit.blocks[i].first_key));
+      blocks[i].setFirstChunk(commit.blocks[i].first_chunk);
+    }
+    WriteLeaves(commit.records, out.initLeaves(Count(commit.records)));
+  });
+}
+
+Result<Commit> DecodeCommit(ConstBytes bytes) {
+  return DecodeMessage<schema::Commit, Commit>(
+      "commit", bytes, [](schema::Commit::Reader in, Commit* commit) {
+        internal::ReadStep(in.getStep(), &commit->step);
+        ReadNumbers(in.getKills(), &commit->kills);
+        ReadList(in.getBlocks(), &commit->blocks,
+                 [](schema::RecordsBlock::Reader block, RecordsBlock* out) {
+                   out->place = ReadPlace(block.getPlace());
+                   out->first_key = FromData(block.getFirstKey());
+                   out->first_chunk = block.getFirstChunk();
+                   Require(out->place.length_bytes > 0, "records block without a place");
+                 });
+        ReadLeaves(in.getLeaves(), &commit->records);
+      });
+}
+
+std::string EncodeDelete(const Delete& record) {
+  const size_t words =
+      1 + StructWords<schema::Delete>() + record.kills.size() + record.steps.size();
+  return EncodeMessage<schema::Delete>(words, [&](schema::Delete::Builder out) {
+    WriteNumbers(record.kills, out.initKills(Count(record.kills)));
+    WriteNumbers(record.steps, out.initSteps(Count(record.steps)));
+  });
+}
+
+Result<Delete> DecodeDelete(ConstBytes bytes) {
+  return DecodeMessage<schema::Delete, Delete>("delete", bytes,
+                                               [](schema::Delete::Reader in, Delete* record) {
+                                                 ReadNumbers(in.getKills(), &record->kills);
+                                                 ReadNumbers(in.getSteps(), &record->steps);
+                                               });
+}
+
+std::string EncodeFooter(const Footer& footer) {
+  const size_t words = 1 + StructWords<schema::Footer>() +
+                       ListWords<schema::FooterEntry>(footer.frames.size()) +
+                       footer.frames.size() * kPlaceWords;
+  return EncodeMessage<schema::Footer>(words, [&](schema::Footer::Builder out) {
+    auto frames = out.initFrames(Count(footer.frames));
+    for (uint32_t i = 0; i < frames.size(); ++i) {
+      frames[i].setKind(footer.frames[i].kind);
+      frames[i].setCommit(footer.frames[i].commit);
+      WritePlace(footer.frames[i].place, frames[i].initPlace());
+    }
+  });
+}
+
+Result<Footer> DecodeFooter(ConstBytes bytes) {
+  return DecodeMessage<schema::Footer, Footer>(
+      "footer", bytes, [](schema::Footer::Reader in, Footer* footer) {
+        ReadList(in.getFrames(), &footer->frames,
+                 [](schema::FooterEntry::Reader entry, FooterEntry* out) {
+                   out->kind = entry.getKind();
+                   out->commit = entry.getCommit();
+                   out->place = ReadPlace(entry.getPlace());
+                   Require(out->kind > 0, "frame kind 0");
+                 });
+      });
+}
+
+std::string EncodeTrailer(const Trailer& trailer) {
+  const size_t words = 1 + StructWords<schema::Trailer>() + kPlaceWords;
+  return EncodeMessage<schema::Trailer>(words, [&](schema::Trailer::Builder out) {
+    WritePlace(trailer.footer, out.initFooter());
+    out.setCommitMin(trailer.commit_min);
+    out.setCommitMax(trailer.commit_max);
+  });
+}
+
+Result<Trailer> DecodeTrailer(ConstBytes bytes) {
+  return DecodeMessage<schema::Trailer, Trailer>("trailer", bytes,
+                                                 [](schema::Trailer::Reader in, Trailer* trailer) {
+                                                   trailer->footer = ReadPlace(in.getFooter());
+                                                   trailer->commit_min = in.getCommitMin();
+                                                   trailer->commit_max = in.getCommitMax();
+                                                 });
+}
+
+}  // namespace stepwell::format

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chunk, leaf and step records, and their encodings as values of the index.
+#include "format/records_internal.h"
+
+namespace stepwell::format {
+namespace internal {
+namespace {
+
+void WriteNumbers(const Shape& numbers, capnp::List<uint64_t>::Builder out) {
+  for (uint32_t i = 0; i < out.size(); ++i) out.set(i, numbers[i]);
+}
+
+// A leaf's first record must describe it completely and consistently: restore trusts it.
+void CheckArray(const LeafRecord& record) {
+  const DTypeInfo* dtype = FindDType(record.dtype);
+  Require(dtype != nullptr, "unknown dtype");
+  Require(record.shape.size() <= kRankMax, "rank too high");
+  Require(record.shape.size() == record.chunk_shape.size(), "chunk shape of another rank");
+  Require(ElementCount(record.shape, dtype->item_bytes).ok(), "shape too large");
+  for (const uint64_t extent : record.chunk_shape) Require(extent >= 1, "chunk extent 0");
+  const uint64_t chunk_bytes = ChunkBytes(record.chunk_shape, dtype->item_bytes);
+  Require(chunk_bytes <= kPayloadLogicalMax, "chunk too large");
+  Require(record.chunk_count == ChunkCount(record.shape, record.chunk_shape),
+          "chunk count does not match the grid");
+  for (const ChunkRecord& chunk : record.chunks) {
+    Require(chunk.logical_bytes == chunk_bytes, "chunk of another size than the grid's");
+  }
+}
+
+void CheckLeaf(const LeafRecord& record) {
+  Require(record.kind >= LeafKind::kArray && record.kind <= LeafKind::kNode, "unknown leaf kind");
+  Require(record.value_type <= ValueType::kComplex, "unknown value type");
+  Require(record.container <= ContainerKind::kObject, "unknown container kind");
+  Require(record.inline_value.size() <= kInlineValueBytesMax, "inline value too long");
+  if (record.first_chunk > 0) return;  // goes on with a leaf: only key and chunks count
+  Require(record.chunks.size() <= record.chunk_count, "more chunks than counted");
+  if (record.kind == LeafKind::kArray) CheckArray(record);
+}
+
+}  // namespace
+
+Id128 ReadId(capnp::Data::Reader data, const char* what) {
+  Id128 id{};
+  Require(data.size() == id.size(), what);
+  std::memcpy(id.data(), data.begin(), id.size());
+  return id;
+}
+
+size_t ChunkTailWords(const ChunkRecord& record) {
+  return record.content_hash.has_value() ? DataWords(sizeof(Id128)) : 0;
+}
+
+void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
+  out.setSegment(record.segment);
+  out.setOffset(record.offset_bytes);
+  out.setStoredBytes(record.stored_bytes);
+  out.setCrc(record.crc);
+  out.setLogicalBytes(record.logical_bytes);
+  out.setDirectory(record.directory);
+  out.setProcess(record.process);
+  if (record.content_hash.has_value()) out.setContentHash(ToData(*record.content_hash));
+}
+
+void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
+  record->segment = in.getSegment();
+  record->offset_bytes = in.getOffset();
+  record->stored_bytes = in.getStoredBytes();
+  record->crc = in.getCrc();
+  record->logical_bytes = in.getLogicalBytes();
+  record->directory = in.getDirectory();
+  record->process = in.getProcess();
+  Require(record->stored_bytes >= kCrcBytes, "payload shorter than its CRC");
+  Require(record->logical_bytes <= kPayloadLogicalMax, "chunk too large");
+  Require(record->offset_bytes <= UINT64_MAX - record->stored_bytes, "offset out of range");
+  Require(!in.hasExtra(), "chunk needs a newer version");
+  const capnp::Data::Reader hash = in.getContentHash();
+  if (hash.size() != 0) record->content_hash = ReadId(hash, "content hash is not 16 bytes");
+}
+
+size_t LeafTailWords(const LeafRecord& record, bool whole) {
+  size_t words = TextWords(record.type_name.size()) + record.shape.size() +
+                 record.chunk_shape.size() + TextWords(record.prng_impl.size()) +
+                 TextWords(record.sharding_json.size()) + DataWords(record.inline_value.size());
+  if (!whole) return words;
+  words += DataWords(record.key.size()) + ListWords<schema::Chunk>(record.chunks.size());
+  for (const ChunkRecord& chunk : record.chunks) words += ChunkTailWords(chunk);
+  return words;
+}
+
+void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) {
+  out.setKind(static_cast<uint16_t>(record.kind));
+  out.setValueType(static_cast<uint16_t>(record.value_type));
+  out.setContainer(static_cast<uint16_t>(record.container));
+  out.setDtype(static_cast<uint16_t>(record.dtype));
+  out.setCodec(static_cast<uint16_t>(record.codec));
+  out.setWeakType(record.weak_type);
+  if (!record.type_name.empty()) out.setTypeName(ToText(record.type_name));
+  out.setChildCount(record.child_count);
+  const auto rank = static_cast<uint32_t>(record.shape.size());
+  if (rank > 0) WriteNumbers(record.shape, out.initShape(rank));
+  const auto chunk_rank = static_cast<uint32_t>(record.chunk_shape.size());
+  if (chunk_rank > 0) WriteNumbers(record.chunk_shape, out.initChunkShape(chunk_rank));
+  if (!record.prng_impl.empty()) out.setPrngImpl(ToText(record.prng_impl));
+  if (!record.sharding_json.empty()) out.setShardingJson(ToText(record.sharding_json));
+  if (!record.inline_value.empty()) out.setInlineValue(ToData(record.inline_value));
+  out.setLogicalBytes(record.logical_bytes);
+  out.setChunkCount(record.chunk_count);
+  if (!whole) return;
+  out.setFirstChunk(record.first_chunk);
+  out.setKey(ToData(record.key));
+  if (record.chunks.empty()) return;
+  auto chunks = out.initChunks(static_cast<uint32_t>(record.chunks.size()));
+  for (uint32_t i = 0; i < chunks.size(); ++i) WriteChunk(record.chunks[i], chunks[i]);
+}
+
+void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
+  const auto narrow = [](uint16_t number) {  // on to an enum of 8 bits
+    Require(number <= UINT8_MAX, "unknown kind or type");
+    return static_cast<uint8_t>(number);
+  };
+  record->kind = static_cast<LeafKind>(narrow(in.getKind()));
+  record->value_type = static_cast<ValueType>(narrow(in.getValueType()));
+  record->container = static_cast<ContainerKind>(narrow(in.getContainer()));
+  record->dtype = static_cast<DType>(in.getDtype());
+  // An unknown codec is met when a payload is decoded: other leaves stay readable.
+  record->codec = static_cast<CodecId>(in.getCodec());
+  record->weak_type = in.getWeakType();
+  record->type_name = FromText(in.getTypeName());
+  record->child_count = in.getChildCount();
+  ReadNumbers(in.getShape(), &record->shape);
+  ReadNumbers(in.getChunkShape(), &record->chunk_shape);
+  record->prng_impl = FromText(in.getPrngImpl());
+  record->sharding_json = FromText(in.getShardingJson());
+  record->inline_value = FromData(in.getInlineValue());
+  record->logical_bytes = in.getLogicalBytes();
+  record->chunk_count = in.getChunkCount();
+  Require(!in.hasPieces(), "leaf needs a newer version");
+  if (whole) {
+    record->first_chunk = in.getFirstChunk();
+    record->key = FromData(in.getKey());
+    Require(!record->key.empty(), "leaf without a key");
+    ReadList(in.getChunks(), &record->chunks, ReadChunk);
+  }
+  CheckLeaf(*record);
+}
+
+size_t StepTailWords(const StepRecord& record) {
+  size_t words = TextWords(record.metadata_json.size()) + TextWords(record.metrics_json.size()) +
+                 ListWords<schema::Item>(record.items.size());
+  for (const ItemRecord& item : record.items) words += TextWords(item.name.size());
+  return words;
+}
+
+void WriteStep(const StepRecord& record, schema::Step::Builder out) {
+  out.setStep(record.step);
+  out.setCommit(record.commit);
+  out.setTimeNs(record.time_ns);
+  out.setDraft(record.draft);
+  if (!record.metadata_json.empty()) out.setMetadataJson(ToText(record.metadata_json));
+  if (!record.metrics_json.empty()) out.setMetricsJson(ToText(record.metrics_json));
+  if (!record.items.empty()) {
+    auto items = out.initItems(static_cast<uint32_t>(record.items.size()));
+    for (uint32_t i = 0; i < items.size(); ++i) {
+      const ItemRecord& item = record.items[i];
+      items[i].setName(ToText(item.name));
+      items[i].setKind(static_cast<uint16_t>(item.kind));
+      items[i].setLeafCount(item.leaf_count);
+      items[i].setLogicalBytes(item.logical_bytes);
+      items[i].setStoredBytes(item.stored_bytes);
+    }
+  }
+  out.setLeafCount(record.leaf_count);
+  out.setChunkCount(record.chunk_count);
+  out.setLogicalBytes(record.logical_bytes);
+  out.setStoredBytes(record.stored_bytes);
+}
+
+void ReadStep(schema::Step::Reader in, StepRecord* record) {
+  record->step = in.getStep();
+  record->commit = in.getCommit();
+  record->time_ns = in.getTimeNs();
+  record->draft = in.getDraft();
+  record->metadata_json = FromText(in.getMetadataJson());
+  record->metrics_json = FromText(in.getMetricsJson());
+  ReadList(in.getItems(), &record->items, [](schema::Item::Reader item, ItemRecord* out) {
+    out->name = FromText(item.getName());
+    const uint16_t kind = item.getKind();
+    Require(kind >= 1 && kind <= 3, "unknown item kind");
+    out->kind = static_cast<ItemKind>(kind);
+    out->leaf_count = item.getLeafCount();
+    out->logical_bytes = item.getLogicalBytes();
+    out->stored_bytes = item.getStoredBytes();
+  });
+  record->leaf_count = in.getLeafCount();
+  record->chunk_count = in.getChunkCount();
+  record->logical_bytes = in.getLogicalBytes();
+  record->stored_bytes = in.getStoredBytes();
+  Require(record->commit > 0, "commit number 0");
+}
+
+}  // namespace internal
+
+using internal::DecodeMessage;
+using internal::EncodeMessage;
+using internal::StructWords;
+
+std::string EncodeStepRecord(const StepRecord& record) {
+  const size_t words = 1 + StructWords<schema::Step>() + internal::StepTailWords(record);
+  return EncodeMessage<schema::Step>(
+      words, [&](schema::Step::Builder out) { internal::WriteStep(record, out); });
+}
+
+Result<StepRecord> DecodeStepRecord(ConstBytes bytes) {
+  return DecodeMessage<schema::Step, StepRecord>("step record", bytes, internal::ReadStep);
+}
+
+std::string EncodeLeafValue(const LeafRecord& record) {
+  const size_t words = 1 + StructWords<schema::Leaf>() + internal::LeafTailWords(record, false);
+  return EncodeMessage<schema::Leaf>(
+      words, [&](schema::Leaf::Builder out) { internal::WriteLeaf(record, false, out); });
+}
+
+Result<LeafRecord> DecodeLeafValue(std::string_view key, ConstBytes bytes) {
+  return DecodeMessage<schema::Leaf, LeafRecord>(
+      "leaf record", bytes, [key](schema::Leaf::Reader in, LeafRecord* record) {
+        internal::ReadLeaf(in, false, record);
+        record->key = key;
+      });
+}
+
+std::string EncodeChunkRecord(const ChunkRecord& record) {
+  const size_t words = 1 + StructWords<schema::Chunk>() + internal::ChunkTailWords(record);
+  return EncodeMessage<schema::Chunk>(
+      words, [&](schema::Chunk::Builder out) { internal::WriteChunk(record, out); });
+}
+
+Result<ChunkRecord> DecodeChunkRecord(ConstBytes bytes) {
+  return DecodeMessage<schema::Chunk, ChunkRecord>("chunk record", bytes, internal::ReadChunk);
+}
+
+}  // namespace stepwell::format

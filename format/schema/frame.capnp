@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+# Payloads of frames, one struct per frame kind. The frame header before each payload is a fixed
+# 128-byte layout (FORMAT.md, "Frames"), not Cap'n Proto. The same rules as in record.capnp: never
+# remove, renumber or retype a field.
+@0xe8a3b7f2c94d1056;
+
+using Cxx = import "/capnp/c++.capnp";
+using Record = import "record.capnp";
+$Cxx.namespace("stepwell::format::schema");
+
+struct Place {
+  # Where a frame lies.
+  segment @0 :UInt64;      # segment number
+  offset @1 :UInt64;       # bytes from the start of the segment file
+  lengthBytes @2 :UInt32;  # header and payload without padding; 0: no frame
+  crc @3 :UInt32;          # the frame header's CRC
+  directory @4 :UInt16;    # ordinal of the store directory
+  flags @5 :UInt16;        # reserved
+  process @6 :UInt32;      # reserved: process that owns the segment
+}
+
+struct SegmentHeader {
+  # Kind 1: the first frame of a segment, at offset 0.
+  storeId @0 :Data;        # 16 bytes
+  nonce @1 :Data;          # 16 random bytes, new at every use of the file
+  segment @2 :UInt64;      # segment number
+  createdNs @3 :Int64;     # wall time, nanoseconds since the epoch
+  directory @4 :UInt16;    # ordinal of the store directory
+  process @5 :UInt32;      # reserved
+}
+
+struct Catalog {
+  # Kind 2: what was live when the segment was started.
+  epoch @0 :UInt64;            # epoch of the writer
+  lastCommit @1 :UInt64;       # number of the newest chain frame that this catalog covers
+  lastPlace @2 :Place;         # where that frame lies; null: none yet
+  live @3 :List(LiveCommit);   # every live commit, ascending commit numbers
+  segments @4 :List(Segment);  # every segment, also those without live bytes
+  segmentNext @5 :UInt64;      # reserved: smallest segment number that was never used
+}
+
+struct LiveCommit {
+  # One live commit in a catalog.
+  step @0 :Record.Step;  # with items, without metadata texts
+  place @1 :Place;       # its commit frame
+  pinned @2 :Bool;       # kept whatever the retention policy says
+}
+
+struct Segment {
+  # One segment in a catalog.
+  segment @0 :UInt64;
+  lengthBytes @1 :UInt64;  # 0: not sealed yet
+  nonce @2 :Data;          # 16 bytes
+  directory @3 :UInt16;
+  flags @4 :UInt16;        # reserved
+  process @5 :UInt32;      # reserved
+}
+
+struct Epoch {
+  # Kind 3: written durably when a store is opened for writing, before anything else.
+  epoch @0 :UInt64;       # the new epoch, greater than every one before
+  lastCommit @1 :UInt64;  # newest accepted chain frame of older epochs; beyond it they are void
+  lastPlace @2 :Place;    # where it lies; null: none
+  formatVersion @3 :UInt32;  # reserved: format version that the writer uses from here on
+}
+
+struct Records {
+  # Kind 4: leaves of a step that is still being written.
+  leaves @0 :List(Record.Leaf);  # ascending (key, firstChunk)
+}
+
+struct RecordsBlock {
+  # One earlier records frame of a commit.
+  place @0 :Place;
+  firstKey @1 :Data;      # key of its first leaf
+  firstChunk @2 :UInt64;  # firstChunk of its first leaf
+}
+
+struct Commit {
+  # Kind 5: makes a step durable; its records are those of `blocks`, in order, then `leaves`.
+  step @0 :Record.Step;
+  kills @1 :List(UInt64);          # commit numbers that this commit replaces
+  blocks @2 :List(RecordsBlock);
+  leaves @3 :List(Record.Leaf);    # ascending (key, firstChunk)
+  deletedItems @4 :List(Text);     # reserved: items removed from the commit that this one replaces
+  parity @5 :List(Stripe);         # reserved
+}
+
+struct Delete {
+  # Kind 6: ends the life of commits.
+  kills @0 :List(UInt64);  # their commit numbers
+  steps @1 :List(UInt64);  # their step numbers, same order, for people and readers
+}
+
+struct Meta {
+  # Kind 7, reserved: changes of what is known about live steps.
+  changes @0 :List(Change);
+  struct Change {
+    commit @0 :UInt64;          # the live commit that is changed
+    pinned @1 :Bool;            # new state of the pin, if `setPinned`
+    setPinned @2 :Bool;
+    setMetadata @3 :Bool;       # metadataJson replaces what was there
+    setMetrics @4 :Bool;        # metricsJson replaces what was there
+    metadataJson @5 :Text;
+    metricsJson @6 :Text;
+  }
+}
+
+struct Footer {
+  # Kind 8: every frame of a sealed segment before this one, in the order of their offsets.
+  frames @0 :List(FooterEntry);
+}
+
+struct FooterEntry {
+  kind @0 :UInt16;    # FrameKind
+  commit @1 :UInt64;  # the frame header's commit field
+  place @2 :Place;
+}
+
+struct Trailer {
+  # Kind 9: the last block of a sealed segment.
+  footer @0 :Place;
+  commitMin @1 :UInt64;  # of the chain frames in this segment; 0: none
+  commitMax @2 :UInt64;
+}
+
+struct Decided {
+  # Kind 10, reserved: the outcome of a step that many processes saved together.
+  group @0 :Record.Group;
+  commit @1 :UInt64;     # the prepared commit
+  committed @2 :Bool;    # false: aborted
+}
+
+struct Stripe {
+  # Kind 11, reserved: parity over blocks of one step.
+  stripe @0 :UInt64;                 # number of the stripe
+  commit @1 :UInt64;                 # the step's commit
+  blockBytes @2 :UInt32;
+  data @3 :List(Record.Chunk);       # data blocks, each with a CRC of its own
+  parity @4 :List(Record.Chunk);     # parity blocks
+  scheme @5 :UInt16;                 # erasure code
+}

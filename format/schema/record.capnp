@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# Records: what stands at a key-path, where its chunks lie, and what a step is. These messages are
+# the values of the index and parts of the frames (frame.capnp).
+#
+# Rules: never remove, renumber or retype a field; add at the end. Numbers of kinds, types and
+# codecs are listed in FORMAT.md and are UInt16 here, so that a number that this version does not
+# know survives a copy. A field marked "reserved" is written as its default by format version 1.
+@0xd1f5c6d0a8b94e21;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("stepwell::format::schema");
+
+struct Chunk {
+  # Where the payload of one chunk lies, and how to check it.
+  segment @0 :UInt64;       # segment number
+  offset @1 :UInt64;        # bytes from the start of the segment file
+  storedBytes @2 :UInt32;   # payload with its CRC trailer, >= 4
+  crc @3 :UInt32;           # CRC-32C of the payload without its trailer
+  logicalBytes @4 :UInt64;  # decoded length
+  directory @5 :UInt16;     # ordinal of the store directory that holds the segment
+  flags @6 :UInt16;         # reserved
+  process @7 :UInt32;       # reserved: process that owns the segment, in stores of many processes
+  contentHash @8 :Data;     # empty, or 16 bytes: hash of the decoded bytes (reuse of equal chunks)
+  extra @9 :ChunkExtra;     # reserved: null
+}
+
+struct ChunkExtra {
+  # Reserved: chunks that cannot be decoded, or repaired, from their payload alone.
+  deltaBaseCommit @0 :UInt64;  # commit number of the step that holds the base, 0: no base
+  deltaBaseChunk @1 :UInt64;   # chunk index of the base within the same leaf
+  deltaBase @2 :Chunk;         # place of the base's payload
+  parityStripe @3 :UInt64;     # stripe that protects this payload, 0: none
+}
+
+struct Leaf {
+  # One key-path of an item: an array, a value, or a node of the tree.
+  key @0 :Data;             # item and path, FORMAT.md "Keys"; empty in the index (it is in the key)
+  kind @1 :UInt16;          # LeafKind
+  valueType @2 :UInt16;     # ValueType: the type that the leaf had in memory
+  container @3 :UInt16;     # ContainerKind, nodes only
+  dtype @4 :UInt16;         # DType, arrays only
+  codec @5 :UInt16;         # CodecId of every chunk of this leaf
+  flags @6 :UInt16;         # reserved
+  weakType @7 :Bool;        # JAX's weak type
+  typeName @8 :Text;        # nodes: qualified name of the container's type
+  childCount @9 :UInt64;    # nodes: number of children
+  shape @10 :List(UInt64);       # arrays: extents
+  chunkShape @11 :List(UInt64);  # arrays: extents of every chunk, each >= 1
+  prngImpl @12 :Text;       # typed JAX keys: name of the generator
+  shardingJson @13 :Text;   # sharding at the time of the save, or empty
+  inlineValue @14 :Data;    # values of at most 1024 bytes; longer ones have chunks
+  logicalBytes @15 :UInt64; # decoded length of the whole leaf, without padding
+  chunkCount @16 :UInt64;   # chunks of the whole leaf
+  firstChunk @17 :UInt64;   # index of chunks[0]; > 0 in a record that goes on with a leaf
+  chunks @18 :List(Chunk);  # in the index: empty (a key of its own each)
+  shardShape @19 :List(UInt64);  # reserved: extents of one shard
+  pieces @20 :List(Piece);       # reserved: leaves cut unevenly across processes
+  metadataJson @21 :Text;        # reserved: user metadata of one leaf
+}
+
+struct Piece {
+  # Reserved: a box of a leaf that is stored with a chunk grid of its own.
+  origin @0 :List(UInt64);      # index of the first element
+  shape @1 :List(UInt64);       # extents
+  chunkShape @2 :List(UInt64);  # the grid
+  firstChunk @3 :UInt64;        # index, within the leaf, of the piece's first chunk
+  process @4 :UInt32;           # process that wrote it
+}
+
+struct Item {
+  # One named item of a step, e.g. "params".
+  name @0 :Text;             # any bytes
+  kind @1 :UInt16;           # ItemKind: 1 tree, 2 JSON, 3 files (reserved)
+  flags @2 :UInt16;          # reserved: an item deleted from its step
+  leafCount @3 :UInt64;      # arrays and values, not nodes
+  logicalBytes @4 :UInt64;   # decoded, without padding
+  storedBytes @5 :UInt64;    # payloads
+  metadataJson @6 :Text;     # reserved: user metadata of one item
+}
+
+struct Step {
+  # One committed step, without its leaves.
+  step @0 :UInt64;           # the user's step number
+  commit @1 :UInt64;         # commit number, > 0
+  timeNs @2 :Int64;          # wall time of the commit, nanoseconds since the epoch
+  draft @3 :Bool;            # reserved: filled by several commits and not final yet
+  pinned @4 :Bool;           # reserved: kept whatever the retention policy says
+  metadataJson @5 :Text;     # user metadata, empty: none
+  metricsJson @6 :Text;      # metrics, empty: none
+  items @7 :List(Item);      # in the order of the save
+  leafCount @8 :UInt64;      # sums over the items
+  chunkCount @9 :UInt64;
+  logicalBytes @10 :UInt64;
+  storedBytes @11 :UInt64;
+  group @12 :Group;          # reserved: null
+}
+
+struct Group {
+  # Reserved: this store's part of a step that many processes save together.
+  groupHigh @0 :UInt64;      # 128-bit id of the group of stores
+  groupLow @1 :UInt64;
+  part @2 :UInt32;           # id of this part; not the process index, which changes
+  partCount @3 :UInt32;
+  state @4 :UInt16;          # 0 alone, 1 prepared, 2 decided
+  attempt @5 :UInt32;        # attempt of the save that the parts agreed on
+  treeDigest @6 :Data;       # digest of the tree that every part must share
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots of the STEPWELL file: a fixed layout, so that any version can read the identity of any
+// other's store. FORMAT.md has it as a table.
+#include <cstring>
+
+#include "format/crc32c.h"
+#include "format/endian.h"
+#include "format/records.h"
+
+namespace stepwell::format {
+namespace {
+
+constexpr char kMagic[8] = {'\x89', 'S', 'T', 'E', 'P', 'W', 'L', '\n'};
+
+constexpr size_t kVersionAt = 8;
+constexpr size_t kFlagsAt = 12;  // bit 0: clean
+constexpr size_t kStoreIdAt = 16;
+constexpr size_t kSequenceAt = 32;
+constexpr size_t kEpochAt = 40;
+constexpr size_t kDurableCommitAt = 48;
+constexpr size_t kIndexCommitAt = 56;
+constexpr size_t kDirectoryAt = 64;
+constexpr size_t kDirectoryCountAt = 66;
+constexpr size_t kDurablePlaceAt = 72;
+constexpr size_t kCatalogPlaceAt = 104;
+// 136 to 4091: reserved, zero.
+constexpr size_t kCrcAt = kSlotBytes - sizeof(uint32_t);
+constexpr uint32_t kFlagClean = 1;
+
+// 32 bytes: segment 8, offset 8, length 4, CRC 4, directory 2, reserved 2, process 4 (reserved).
+void StorePlace(const FramePlace& place, std::byte* at) {
+  StoreLittle(at, place.segment);
+  StoreLittle(at + 8, place.offset_bytes);
+  StoreLittle(at + 16, place.length_bytes);
+  StoreLittle(at + 20, place.crc);
+  StoreLittle(at + 24, place.directory);
+}
+
+FramePlace LoadPlace(const std::byte* at) {
+  FramePlace place;
+  place.segment = LoadLittle<uint64_t>(at);
+  place.offset_bytes = LoadLittle<uint64_t>(at + 8);
+  place.length_bytes = LoadLittle<uint32_t>(at + 16);
+  place.crc = LoadLittle<uint32_t>(at + 20);
+  place.directory = LoadLittle<uint16_t>(at + 24);
+  return place;
+}
+
+}  // namespace
+
+std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot) {
+  std::array<std::byte, kSlotBytes> bytes{};
+  std::byte* at = bytes.data();
+  std::memcpy(at, kMagic, sizeof(kMagic));
+  StoreLittle(at + kVersionAt, slot.format_version);
+  StoreLittle(at + kFlagsAt, slot.clean ? kFlagClean : uint32_t{0});
+  std::memcpy(at + kStoreIdAt, slot.store_id.data(), slot.store_id.size());
+  StoreLittle(at + kSequenceAt, slot.sequence);
+  StoreLittle(at + kEpochAt, slot.epoch);
+  StoreLittle(at + kDurableCommitAt, slot.durable_commit);
+  StoreLittle(at + kIndexCommitAt, slot.index_commit);
+  StoreLittle(at + kDirectoryAt, slot.directory);
+  StoreLittle(at + kDirectoryCountAt, slot.directory_count);
+  StorePlace(slot.durable_place, at + kDurablePlaceAt);
+  StorePlace(slot.catalog_place, at + kCatalogPlaceAt);
+  StoreLittle(at + kCrcAt, Crc32c({at, kCrcAt}));
+  return bytes;
+}
+
+Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
+  if (bytes.size() < kSlotBytes) {
+    return DataLossError(StrCat("STEPWELL slot cut short at ", bytes.size(), " bytes"));
+  }
+  const std::byte* at = bytes.data();
+  const uint32_t expected = LoadLittle<uint32_t>(at + kCrcAt);
+  const uint32_t found = Crc32c({at, kCrcAt});
+  if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0) {
+    // All zeros, or one of our slots with damage in the magic itself: not a foreign file.
+    if (expected == found || (expected == 0 && LoadLittle<uint64_t>(at) == 0)) {
+      return DataLossError("STEPWELL slot without a magic");
+    }
+    return UnimplementedError("not a Stepwell store: STEPWELL does not start with \\x89STEPWL");
+  }
+  if (expected != found) {
+    return DataLossError(
+        StrCat("STEPWELL slot checksum mismatch: expected ", expected, ", found ", found));
+  }
+  StoreSlot slot;
+  slot.format_version = LoadLittle<uint32_t>(at + kVersionAt);
+  if (slot.format_version == 0 || slot.format_version > kFormatVersion) {
+    return UnimplementedError(StrCat("the store has format version ", slot.format_version,
+                                     "; this version of Stepwell reads up to ", kFormatVersion));
+  }
+  slot.clean = (LoadLittle<uint32_t>(at + kFlagsAt) & kFlagClean) != 0;
+  std::memcpy(slot.store_id.data(), at + kStoreIdAt, slot.store_id.size());
+  slot.sequence = LoadLittle<uint64_t>(at + kSequenceAt);
+  slot.epoch = LoadLittle<uint64_t>(at + kEpochAt);
+  slot.durable_commit = LoadLittle<uint64_t>(at + kDurableCommitAt);
+  slot.index_commit = LoadLittle<uint64_t>(at + kIndexCommitAt);
+  slot.directory = LoadLittle<uint16_t>(at + kDirectoryAt);
+  slot.directory_count = LoadLittle<uint16_t>(at + kDirectoryCountAt);
+  if (slot.directory >= slot.directory_count) {
+    return DataLossError(
+        StrCat("STEPWELL slot of directory ", slot.directory, " of ", slot.directory_count));
+  }
+  slot.durable_place = LoadPlace(at + kDurablePlaceAt);
+  slot.catalog_place = LoadPlace(at + kCatalogPlaceAt);
+  return slot;
+}
+
+}  // namespace stepwell::format
