@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pin file holds its commit as 20 decimal digits and a newline: one length, so one write moves
+// it.
+#include "db/pins.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "db/layout.h"
+#include "db/lock.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr std::chrono::milliseconds kRetryInterval{1};
+constexpr int kCreateTriesMax = 1000;
+constexpr size_t kDigits = 20;
+constexpr size_t kPinBytes = kDigits + 1;
+
+std::string PinText(uint64_t commit) {
+  const std::string digits = std::to_string(commit);
+  return std::string(kDigits - digits.size(), '0') + digits + "\n";
+}
+
+// 0, "keep everything", for what is not (yet) a commit.
+Result<uint64_t> ReadPin(io::File* file) {
+  std::string text(kPinBytes, '\0');
+  STEPWELL_ASSIGN_OR_RETURN(const size_t size,
+                            file->ReadAt(0, std::as_writable_bytes(std::span(text))));
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (size != kPinBytes || text.back() != '\n') return uint64_t{0};
+  if (!std::all_of(text.begin(), text.end() - 1, is_digit)) return uint64_t{0};
+  uint64_t commit = 0;
+  for (const char c : std::string_view(text).substr(0, kDigits)) {
+    const auto digit = static_cast<uint64_t>(c - '0');
+    if (__builtin_mul_overflow(commit, uint64_t{10}, &commit) ||
+        __builtin_add_overflow(commit, digit, &commit)) {
+      return uint64_t{0};
+    }
+  }
+  return commit;
+}
+
+// Whether `file` still is what its path names: not removed, nor replaced by a forked child's
+// stand-in for it.
+Result<bool> IsNamed(io::FileSystem* file_system, io::File* file) {
+  const Result<io::FileInfo> named = file_system->Stat(file->path());
+  if (named.status().code() == StatusCode::kNotFound) return false;
+  STEPWELL_RETURN_IF_ERROR(named.status());
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo opened, file->Info());
+  return opened.inode == named->inode;
+}
+
+// The commit of one pin file; none when its reader is gone (the file is then removed).
+Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::string& path) {
+  const std::optional<uint64_t> none;
+  io::OpenOptions options;
+  options.write = true;  // for an exclusive lock
+  Result<std::unique_ptr<io::File>> file = file_system->Open(path, options);
+  if (file.status().code() == StatusCode::kNotFound) return none;
+  if (file.status().code() == StatusCode::kPermissionDenied) {
+    // Another user's. An unlocked one may be in the making: it pins nothing before its first Set,
+    // which waits for RECLAIM.
+    file = file_system->Open(path, io::OpenOptions{});
+    if (file.status().code() == StatusCode::kNotFound) return none;
+    STEPWELL_RETURN_IF_ERROR(file.status());
+    STEPWELL_ASSIGN_OR_RETURN(const bool alive, (*file)->LockedByOther());
+    if (!alive) return none;
+  } else {
+    STEPWELL_RETURN_IF_ERROR(file.status());
+    // Each open file has its own lock, so this also fails for a pin of this very process.
+    STEPWELL_ASSIGN_OR_RETURN(const bool dead, (*file)->TryLock(io::LockKind::kExclusive));
+    if (dead) {
+      // Under the lock: a reader that is just making this file notices, see ReaderPin::Create.
+      file_system->Remove(path).IgnoreError("the next pass tries again; it pins nothing");
+      return none;
+    }
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t commit, ReadPin(file->get()));
+  return std::optional<uint64_t>(commit);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_system,
+                                                          const std::string& store_path,
+                                                          io::LockKind kind) {
+  io::OpenOptions options;
+  options.write = true;
+  options.create = true;
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file,
+                            file_system->Open(ReclaimFilePath(store_path), options));
+  const int descriptor = file->descriptor();
+  auto lock = std::unique_ptr<ReclaimLock>(new ReclaimLock(std::move(file)));
+  CloseInForkedChild(lock.get(), descriptor);
+  for (;;) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, lock->file_->TryLock(kind));
+    if (locked) return lock;
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+}
+
+ReclaimLock::~ReclaimLock() { ForgetForkDescriptors(this); }
+
+Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system,
+                                                     const std::string& store_path,
+                                                     uint64_t random_id) {
+  const std::string directory = ReadersPath(store_path);
+  const Status made = file_system->CreateDirectory(directory);
+  if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+  char name[17];
+  std::snprintf(name, sizeof(name), "%016llx", static_cast<unsigned long long>(random_id));
+  const std::string path = StrCat(directory, "/", name);
+  for (int tries = 0; tries < kCreateTriesMax; ++tries) {
+    io::OpenOptions options;
+    options.write = true;
+    options.create = true;
+    options.exclusive = true;
+    STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file, file_system->Open(path, options));
+    // Before it is locked LowestPin may take it for a dead reader's. It removes it under that same
+    // lock, so once the lock is here, either the name is gone or it stays.
+    for (;;) {
+      STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
+      if (locked) break;
+      std::this_thread::sleep_for(kRetryInterval);
+    }
+    STEPWELL_ASSIGN_OR_RETURN(const bool named, IsNamed(file_system, file.get()));
+    if (!named) continue;
+    const int descriptor = file->descriptor();
+    auto pin = std::unique_ptr<ReaderPin>(new ReaderPin(file_system, std::move(file)));
+    CloseInForkedChild(pin.get(), descriptor);
+    return pin;
+  }
+  return UnavailableError(StrCat(path, ": a pin that was made went away again, many times"));
+}
+
+ReaderPin::~ReaderPin() {
+  ForgetForkDescriptors(this);
+  const Result<bool> named = IsNamed(file_system_, file_.get());
+  if (named.ok() && *named) {
+    file_system_->Remove(file_->path()).IgnoreError("an unlocked pin is removed by reclaim");
+  }
+}
+
+Status ReaderPin::Set(uint64_t commit) { return file_->WriteAt(0, AsBytes(PinText(commit))); }
+
+Result<std::optional<uint64_t>> LowestPin(io::FileSystem* file_system,
+                                          const std::string& store_path) {
+  const std::string directory = ReadersPath(store_path);
+  const Result<std::vector<std::string>> names = file_system->List(directory);
+  std::optional<uint64_t> lowest;
+  if (names.status().code() == StatusCode::kNotFound) return lowest;
+  STEPWELL_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    STEPWELL_ASSIGN_OR_RETURN(const std::optional<uint64_t> pin,
+                              LivePin(file_system, StrCat(directory, "/", name)));
+    if (pin) lowest = std::min(lowest.value_or(*pin), *pin);
+  }
+  return lowest;
+}
+
+}  // namespace stepwell::db

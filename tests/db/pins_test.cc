@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/pins.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "db/layout.h"
+#include "io/open_disk.h"
+
+namespace stepwell::db {
+namespace {
+
+using io::LockKind;
+
+constexpr uid_t kNobody = 65534;
+
+// A pipe between processes, one byte at a time.
+class Signal {
+ public:
+  Signal() { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
+  ~Signal() {
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  void Raise() const { EXPECT_EQ(write(ends_[1], "x", 1), 1); }
+  void Wait() const {
+    char byte;
+    EXPECT_EQ(read(ends_[0], &byte, 1), 1);
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+pid_t Fork(const std::function<bool()>& body) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  _exit(body() ? 0 : 1);
+}
+int Reap(pid_t pid) {
+  int status = -1;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return status;
+}
+void Kill(pid_t pid) {
+  kill(pid, SIGKILL);
+  Reap(pid);
+}
+
+class PinsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = testing::TempDir() + "stepwell_pins_XXXXXX";
+    ASSERT_NE(mkdtemp(store_.data()), nullptr);
+  }
+  void TearDown() override {
+    chmod(store_.c_str(), 0700);
+    std::filesystem::remove_all(store_);
+  }
+
+  io::FileSystem* files() { return io::LocalFileSystem(); }
+  Result<std::unique_ptr<ReaderPin>> Create(uint64_t id) {
+    return ReaderPin::Create(files(), store_, id);
+  }
+  // -1: no reader.
+  int64_t Lowest() {
+    const auto reclaim = ReclaimLock::Acquire(files(), store_, LockKind::kExclusive);
+    EXPECT_TRUE(reclaim.ok());
+    const auto pin = LowestPin(files(), store_);
+    EXPECT_TRUE(pin.ok()) << pin.status().ToString();
+    if (!pin.ok()) return -2;
+    return pin->has_value() ? static_cast<int64_t>(**pin) : -1;
+  }
+  size_t PinFiles() { return files()->List(ReadersPath(store_)).value().size(); }
+  void WritePin(const std::string& name, std::string_view text) {
+    io::OpenOptions options;
+    options.write = true;
+    options.create = true;
+    const auto file = files()->Open(ReadersPath(store_) + "/" + name, options);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE((*file)->WriteAt(0, AsBytes(text)).ok());
+  }
+
+  std::string store_;
+};
+
+TEST_F(PinsTest, NoReaders) {
+  EXPECT_EQ(Lowest(), -1);  // not even the directory
+  ASSERT_TRUE(Create(1).ok());
+  EXPECT_EQ(Lowest(), -1);
+}
+
+TEST_F(PinsTest, OwnPinsCount) {
+  const auto pin = Create(1);
+  ASSERT_TRUE(pin.ok()) << pin.status().ToString();
+  EXPECT_EQ(Lowest(), 0);  // being made: keep everything
+  ASSERT_TRUE((*pin)->Set(7).ok());
+  EXPECT_EQ(Lowest(), 7);
+  ASSERT_TRUE((*pin)->Set(12).ok());
+  EXPECT_EQ(Lowest(), 12);
+  ASSERT_TRUE((*pin)->Set(3).ok());
+  EXPECT_EQ(Lowest(), 3);
+}
+
+TEST_F(PinsTest, LowestOfMany) {
+  auto high = Create(UINT64_MAX);
+  ASSERT_TRUE((*high)->Set(UINT64_MAX / 2).ok());
+  {
+    const auto low = Create(0);
+    ASSERT_TRUE((*low)->Set(5).ok());
+    EXPECT_EQ(Lowest(), 5);
+  }
+  EXPECT_EQ(Lowest(), static_cast<int64_t>(UINT64_MAX / 2));
+  EXPECT_EQ(PinFiles(), 1u);
+}
+
+TEST_F(PinsTest, LargestCommit) {
+  const auto pin = Create(1);
+  ASSERT_TRUE((*pin)->Set(UINT64_MAX).ok());
+  EXPECT_EQ(LowestPin(files(), store_).value(), std::optional<uint64_t>(UINT64_MAX));
+}
+
+TEST_F(PinsTest, TakenIdIsRefused) {
+  const auto pin = Create(1);
+  EXPECT_EQ(Create(1).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Lowest(), 0);
+}
+
+TEST_F(PinsTest, ReaderInAnotherProcess) {
+  const Signal ready;
+  const pid_t pid = Fork([&] {
+    const auto pin = Create(1);
+    const bool set = pin.ok() && (*pin)->Set(9).ok();
+    ready.Raise();
+    pause();
+    return set;
+  });
+  ready.Wait();
+  EXPECT_EQ(Lowest(), 9);
+  Kill(pid);
+  EXPECT_EQ(PinFiles(), 1u);  // nobody tidied up
+  EXPECT_EQ(Lowest(), -1);
+  EXPECT_EQ(PinFiles(), 0u);
+}
+
+TEST_F(PinsTest, TextsThatAreNoCommitKeepEverything) {
+  const auto pin = Create(1);
+  ASSERT_TRUE((*pin)->Set(7).ok());
+  const std::string name = "0000000000000001";
+  for (const std::string_view text :
+       {"0000000000000000000x\n", "99999999999999999999\n", "-0000000000000000007\n"}) {
+    WritePin(name, text);
+    EXPECT_EQ(Lowest(), 0) << text;
+  }
+  ASSERT_TRUE((*pin)->Set(7).ok());
+  EXPECT_EQ(truncate((ReadersPath(store_) + "/" + name).c_str(), 20), 0);
+  EXPECT_EQ(Lowest(), 0);
+}
+
+TEST_F(PinsTest, DeadFilesOfAnyTextAreRemoved) {
+  ASSERT_TRUE(Create(1).ok());
+  WritePin("dead", "00000000000000000004\n");
+  WritePin("empty", "");
+  WritePin("rubbish", "rubbish");
+  EXPECT_EQ(Lowest(), -1);
+  EXPECT_EQ(PinFiles(), 0u);
+}
+
+TEST_F(PinsTest, OrphanedChildOfAReaderPinsNothing) {
+  const Signal ready, finish;
+  const pid_t reader = Fork([&] {
+    const auto pin = Create(1);
+    if (fork() == 0) {
+      ready.Raise();
+      finish.Wait();
+      _exit(0);
+    }
+    pause();
+    return pin.ok();
+  });
+  ready.Wait();
+  EXPECT_EQ(Lowest(), 0);
+  Kill(reader);
+  EXPECT_EQ(Lowest(), -1);
+  finish.Raise();
+}
+
+TEST_F(PinsTest, ForkedChildThatTidiesUpLeavesThePinAlone) {
+  auto pin = Create(1);
+  ASSERT_TRUE((*pin)->Set(4).ok());
+  EXPECT_EQ(Reap(Fork([&] {
+              std::move(pin).value().reset();
+              return true;
+            })),
+            0);
+  EXPECT_EQ(PinFiles(), 1u);
+  EXPECT_EQ(Lowest(), 4);
+}
+
+TEST_F(PinsTest, SharedReclaimLocksLiveTogetherAndKeepExclusiveOut) {
+  auto one = ReclaimLock::Acquire(files(), store_, LockKind::kShared);
+  auto two = ReclaimLock::Acquire(files(), store_, LockKind::kShared);
+  ASSERT_TRUE(one.ok() && two.ok());
+  std::atomic<bool> released{false};
+  std::thread exclusive([&] {
+    const auto lock = ReclaimLock::Acquire(files(), store_, LockKind::kExclusive);
+    EXPECT_TRUE(lock.ok());
+    EXPECT_TRUE(released);
+  });
+  one.value().reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  released = true;
+  two.value().reset();
+  exclusive.join();
+}
+
+TEST_F(PinsTest, ExclusiveReclaimOfAnotherProcessKeepsSharedOut) {
+  const Signal ready;
+  const pid_t pid = Fork([&] {
+    const auto lock = ReclaimLock::Acquire(files(), store_, LockKind::kExclusive);
+    ready.Raise();
+    pause();
+    return lock.ok();
+  });
+  ready.Wait();
+  std::atomic<bool> killed{false};
+  std::thread shared([&] {
+    const auto lock = ReclaimLock::Acquire(files(), store_, LockKind::kShared);
+    EXPECT_TRUE(lock.ok());
+    EXPECT_TRUE(killed);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  killed = true;
+  Kill(pid);
+  shared.join();
+}
+
+// Readers come and go beside passes of reclaim that take unlocked files for dead ones.
+TEST_F(PinsTest, PinsMadeBesideReclaimHold) {
+  std::atomic<bool> stop{false};
+  std::thread reclaim([&] {
+    while (!stop) Lowest();
+  });
+  std::vector<std::thread> readers;
+  for (uint64_t reader = 1; reader <= 2; ++reader) {
+    readers.emplace_back([&, reader] {
+      for (uint64_t i = 0; i < 100; ++i) {
+        const auto pin = Create(reader);
+        ASSERT_TRUE(pin.ok()) << pin.status().ToString();
+        {
+          const auto lock = ReclaimLock::Acquire(files(), store_, LockKind::kShared);
+          ASSERT_TRUE((*pin)->Set(reader).ok());
+        }
+        const int64_t lowest = Lowest();
+        ASSERT_GE(lowest, 0);
+        ASSERT_LE(lowest, static_cast<int64_t>(reader));
+      }
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  stop = true;
+  reclaim.join();
+  EXPECT_EQ(Lowest(), -1);
+  EXPECT_EQ(PinFiles(), 0u);
+}
+
+// As a user without rights here (root has all of them).
+bool DropRights() { return getuid() != 0 || setuid(kNobody) == 0; }
+
+TEST_F(PinsTest, WithoutWriteAccess) {
+  ASSERT_EQ(chmod(store_.c_str(), 0555), 0);
+  EXPECT_EQ(Reap(Fork([&] {
+              return DropRights() && Create(1).status().code() == StatusCode::kPermissionDenied &&
+                     ReclaimLock::Acquire(files(), store_, LockKind::kShared).status().code() ==
+                         StatusCode::kPermissionDenied;
+            })),
+            0);
+}
+
+TEST_F(PinsTest, PinsOfAnotherUserCount) {
+  const auto pin = Create(1);
+  ASSERT_TRUE((*pin)->Set(6).ok());
+  WritePin("dead", "00000000000000000002\n");
+  const std::string path = ReadersPath(store_) + "/0000000000000001";
+  ASSERT_EQ(chmod(path.c_str(), 0444), 0);
+  ASSERT_EQ(chmod((ReadersPath(store_) + "/dead").c_str(), 0444), 0);
+  ASSERT_EQ(chmod(store_.c_str(), 0755), 0);
+  EXPECT_EQ(Reap(Fork([&] {
+              if (!DropRights()) return false;
+              const auto lowest = LowestPin(files(), store_);
+              return lowest.ok() && *lowest == std::optional<uint64_t>(6);
+            })),
+            0);
+}
+
+}  // namespace
+}  // namespace stepwell::db
