@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/layout.h"
+
+#include <charconv>
+
+namespace stepwell::db {
+namespace {
+
+constexpr size_t kDigitsMin = 10;
+constexpr std::string_view kSuffix = ".seg";
+
+}  // namespace
+
+std::string SegmentPath(const std::string& store, uint64_t segment) {
+  const std::string digits = std::to_string(segment);
+  const size_t zeros = digits.size() < kDigitsMin ? kDigitsMin - digits.size() : 0;
+  std::string path = SegmentsPath(store);
+  path += '/';
+  path.append(zeros, '0');
+  path += digits;
+  path += kSuffix;
+  return path;
+}
+
+std::optional<uint64_t> ParseSegmentName(std::string_view name) {
+  if (name.size() < kDigitsMin + kSuffix.size() || !name.ends_with(kSuffix)) return std::nullopt;
+  const std::string_view digits = name.substr(0, name.size() - kSuffix.size());
+  // One spelling a number: zeros only fill up to the shortest length.
+  if (digits.size() > kDigitsMin && digits.front() == '0') return std::nullopt;
+  uint64_t segment = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, segment);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return segment;
+}
+
+}  // namespace stepwell::db

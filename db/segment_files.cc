@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/segment_files.h"
+
+#include <algorithm>
+
+#include "db/layout.h"
+#include "io/buffer.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr uint64_t kOffsetMax = uint64_t{1} << 62;          // above every file, far from overflow
+constexpr uint64_t kUncheckedBytesMax = uint64_t{1} << 20;  // read without asking for the size
+constexpr uint64_t kFrameBytesMax = format::kFrameHeaderBytes + format::kFramePayloadBytesMax;
+
+Status EndsBefore(const io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {
+  return DataLossError(StrCat(file.path(), ": offset ", offset_bytes, ": the file ends before ",
+                              length_bytes, " bytes from there"));
+}
+
+// Reads up to `length_bytes`; fewer only where the file ends.
+Result<std::string> ReadUpTo(io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {
+  const io::Alignment alignment = file.alignment();
+  const uint64_t begin = AlignDown(offset_bytes, alignment.offset_bytes);
+  const uint64_t end = AlignUp(offset_bytes + length_bytes, alignment.offset_bytes);
+  std::string out;
+  if (alignment.offset_bytes == 1 && alignment.memory_bytes == 1) {
+    out.resize(length_bytes);
+    STEPWELL_ASSIGN_OR_RETURN(
+        const size_t count,
+        file.ReadAt(offset_bytes, {reinterpret_cast<std::byte*>(out.data()), out.size()}));
+    out.resize(count);
+    return out;
+  }
+  io::AlignedBuffer scratch(end - begin);  // page-aligned: more than any device asks for
+  if (!scratch) return ResourceExhaustedError(StrCat("no memory to read ", file.path()));
+  STEPWELL_ASSIGN_OR_RETURN(const size_t count, file.ReadAt(begin, scratch.bytes()));
+  const uint64_t skip = offset_bytes - begin;
+  if (count > skip) {
+    out.assign(reinterpret_cast<const char*>(scratch.data()) + skip,
+               std::min<uint64_t>(length_bytes, count - skip));
+  }
+  return out;
+}
+
+// The frame at `offset_bytes` of which `head` (at least a header) was read already.
+Result<Frame> FinishFrame(io::File& file, uint64_t offset_bytes, std::string head) {
+  const auto context = [&] { return StrCat(file.path(), ": offset ", offset_bytes); };
+  const ConstBytes bytes = AsBytes(head);
+  Result<format::FrameHeader> header =
+      format::DecodeFrameHeader(bytes.first(std::min(bytes.size(), format::kFrameHeaderBytes)));
+  if (!header.ok()) return header.status().WithContext(context());
+  Frame frame;
+  frame.header = *header;
+  const size_t length = frame.header.payload_bytes;
+  if (head.size() >= format::kFrameHeaderBytes + length) {
+    head.resize(format::kFrameHeaderBytes + length);
+    head.erase(0, format::kFrameHeaderBytes);
+    frame.payload = std::move(head);
+  } else {
+    STEPWELL_ASSIGN_OR_RETURN(frame.payload,
+                              ReadRange(file, offset_bytes + format::kFrameHeaderBytes, length));
+  }
+  const Status good = format::CheckFramePayload(frame.header, AsBytes(frame.payload));
+  if (!good.ok()) return good.WithContext(context());
+  return frame;
+}
+
+}  // namespace
+
+std::string SegmentFiles::PathOf(uint64_t segment) const {
+  return SegmentPath(store_path_, segment);
+}
+
+Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint64_t segment) {
+  std::lock_guard lock(mutex_);
+  const auto found = files_.find(segment);
+  if (found != files_.end()) return found->second;
+  io::OpenOptions options;
+  options.direct = direct_;
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<io::File> file,
+                            file_system_->Open(PathOf(segment), options));
+  files_[segment] = file;
+  return file;
+}
+
+void SegmentFiles::Drop(uint64_t segment) {
+  std::shared_ptr<io::File> file;  // closed after the lock is given back
+  std::lock_guard lock(mutex_);
+  const auto found = files_.find(segment);
+  if (found == files_.end()) return;
+  file = std::move(found->second);
+  files_.erase(found);
+}
+
+Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {
+  if (length_bytes == 0) return std::string();
+  if (offset_bytes > kOffsetMax || length_bytes > kOffsetMax) {
+    return EndsBefore(file, offset_bytes, length_bytes);
+  }
+  // A length from disk must not make us ask for memory that the file could never fill.
+  if (length_bytes > kUncheckedBytesMax) {
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file.Info());
+    if (offset_bytes + length_bytes > info.size_bytes) {
+      return EndsBefore(file, offset_bytes, length_bytes);
+    }
+  }
+  STEPWELL_ASSIGN_OR_RETURN(std::string bytes, ReadUpTo(file, offset_bytes, length_bytes));
+  if (bytes.size() != length_bytes) return EndsBefore(file, offset_bytes, length_bytes);
+  return bytes;
+}
+
+Result<Frame> ReadFrame(SegmentFiles& files, const format::FramePlace& place,
+                        format::FrameKind kind) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<io::File> file, files.Get(place.segment));
+  const auto bad = [&](const auto&... what) {
+    return DataLossError(StrCat(file->path(), ": offset ", place.offset_bytes, ": ", what...));
+  };
+  if (place.length_bytes < format::kFrameHeaderBytes || place.length_bytes > kFrameBytesMax) {
+    return bad("a frame cannot have ", place.length_bytes, " bytes");
+  }
+  STEPWELL_ASSIGN_OR_RETURN(std::string head,
+                            ReadRange(*file, place.offset_bytes, place.length_bytes));
+  Result<Frame> frame = FinishFrame(*file, place.offset_bytes, std::move(head));
+  // There ought to be one: where it was promised, no frame at all is damage too.
+  if (!frame.ok() && frame.status().code() == StatusCode::kNotFound) {
+    return DataLossError(frame.status().message());
+  }
+  if (!frame.ok()) return frame.status();
+  const format::FrameHeader& header = frame->header;
+  if (header.crc != place.crc ||
+      header.payload_bytes + format::kFrameHeaderBytes != place.length_bytes) {
+    return bad("another frame than the one recorded (checksum ", header.crc, ", expected ",
+               place.crc, ")");
+  }
+  if (kind != format::FrameKind{} && header.kind != kind) {
+    return bad("a frame of kind ", static_cast<int>(header.kind), ", expected ",
+               static_cast<int>(kind));
+  }
+  return frame;
+}
+
+Result<Frame> ReadFrameAt(io::File& file, uint64_t segment, uint64_t offset_bytes,
+                          format::FramePlace* place) {
+  constexpr uint64_t kFirstReadBytes = 4096;  // most frames fit
+  STEPWELL_ASSIGN_OR_RETURN(std::string head, ReadUpTo(file, offset_bytes, kFirstReadBytes));
+  if (head.size() < format::kFrameHeaderBytes) {
+    return NotFoundError(StrCat(file.path(), ": offset ", offset_bytes, ": the file ends here"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(Frame frame, FinishFrame(file, offset_bytes, std::move(head)));
+  place->directory = 0;
+  place->segment = segment;
+  place->offset_bytes = offset_bytes;
+  place->length_bytes =
+      static_cast<uint32_t>(format::kFrameHeaderBytes + frame.header.payload_bytes);
+  place->crc = frame.header.crc;
+  return frame;
+}
+
+}  // namespace stepwell::db
