@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "db/store.h"
@@ -20,7 +21,8 @@ struct PlannedChunk {
   const format::LeafRecord* leaf = nullptr;  // the first request's
   uint64_t chunk_index = 0;
   const format::ChunkRecord* record = nullptr;
-  std::vector<uint32_t> requests;  // indices into the requests, ascending
+  uint64_t value_offset_bytes = 0;  // kValue: where its bytes go in the value
+  std::vector<uint32_t> requests;   // indices into the requests, ascending
 };
 struct PlannedRead {
   uint64_t segment = 0;
@@ -39,5 +41,17 @@ struct RestorePlan {
 // kInvalidArgument: a box outside its array; kDataLoss: a record that contradicts itself (chunk
 // count, logical size against the grid, payload over the limits).
 Result<RestorePlan> PlanRestore(std::span<const LoadRequest> requests);
+
+// Cuts `chunks` (any order; their records checked with CheckChunk) into reads. Equal chunks stay
+// apart.
+RestorePlan PlanReads(std::vector<PlannedChunk> chunks);
+
+// Records come from disk and are never trusted. kDataLoss naming the leaf when they contradict
+// themselves: the leaf without its chunks, and one chunk of a leaf that passed.
+Status CheckLeaf(const format::LeafRecord& leaf);
+Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index);
+
+// "item/path" for messages.
+std::string LeafName(const format::LeafRecord& leaf);
 
 }  // namespace stepwell::db
