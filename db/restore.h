@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executes restore plans: keeps the disk's queue full on the calling thread, checks and decodes on
-// the workers, into memory the caller owns. Thread-safe: each call borrows a context (a Disk and its
-// read buffers) from a small pool.
+// the workers, into memory the caller owns. Thread-safe: each call borrows a context (a Disk and
+// its read buffers) from a small pool.
 #pragma once
 
 #include <functional>
@@ -24,9 +24,11 @@ namespace stepwell::db {
 struct BadChunk {
   const format::LeafRecord* leaf = nullptr;
   uint64_t chunk_index = 0;
-  const format::ChunkRecord* record = nullptr;
-  Status status;  // kDataLoss with file and offset
+  const format::ChunkRecord* record = nullptr;  // null: the leaf's record itself is damaged
+  Status status;                                // kDataLoss with file and offset
 };
+
+class ReadContext;
 
 class Restorer {
  public:
@@ -47,15 +49,14 @@ class Restorer {
                const std::function<bool(uint64_t)>& progress);
 
  private:
-  class Context;
-  std::unique_ptr<Context> Borrow(Status* status);
-  void Return(std::unique_ptr<Context> context);
+  Result<std::unique_ptr<ReadContext>> Borrow();
+  void Return(std::unique_ptr<ReadContext> context);
 
   SegmentFiles* const files_;
   io::Executor* const executor_;
   const DiskFactory make_disk_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Context>> idle_;  // guarded by mutex_
+  std::vector<std::unique_ptr<ReadContext>> idle_;  // guarded by mutex_, oldest first
 };
 
 }  // namespace stepwell::db

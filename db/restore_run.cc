@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/restore_run.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace stepwell::db {
+namespace {
+
+// Room for a whole read on the strictest device; what a plan of several reads uses.
+constexpr uint64_t kBufferBytesFull = kReadBytesMax + (uint64_t{128} << 10);
+constexpr uint64_t kBufferBytesMin = uint64_t{64} << 10;
+constexpr size_t kBufferCountMax = 16;
+constexpr uint64_t kBuffersBytesMax = 12 * kBufferBytesFull;  // all buffers of a context
+
+}  // namespace
+
+void ReadContext::Fit(uint64_t bytes) {
+  // Few sizes, so that a loop over small leaves keeps its buffer.
+  const uint64_t wanted =
+      bytes > kBufferBytesFull
+          ? AlignUp(bytes, uint64_t{1} << 20)
+          : std::min(kBufferBytesFull, std::bit_ceil(std::max(bytes, kBufferBytesMin)));
+  if (wanted <= buffer_bytes_) return;
+  idle_.clear();
+  buffers_.clear();  // registered ones only for buffers of unusual size; see reusable()
+  buffer_bytes_ = wanted;
+  buffers_max_ = std::clamp<size_t>(kBuffersBytesMax / wanted, 1, kBufferCountMax);
+}
+
+ReadBuffer* ReadContext::Acquire() {
+  if (!idle_.empty()) {
+    ReadBuffer* buffer = idle_.back();
+    idle_.pop_back();
+    return buffer;
+  }
+  if (buffers_.size() >= buffers_max_) return nullptr;
+  auto buffer = std::make_unique<ReadBuffer>();
+  buffer->memory = io::AlignedBuffer(buffer_bytes_);
+  if (!buffer->memory) return nullptr;
+  if (buffer_bytes_ == kBufferBytesFull) {
+    buffer->buffer_index = disk_->RegisterBuffer(buffer->memory.bytes());
+  }
+  buffers_.push_back(std::move(buffer));
+  return buffers_.back().get();
+}
+
+void ReadContext::Release(ReadBuffer* buffer) { idle_.push_back(buffer); }
+
+bool ReadContext::reusable() const { return buffer_bytes_ <= kBufferBytesFull; }
+
+// One read on its way: disk, then worker, then back.
+struct ReadRun::Slot final : io::Op {
+  void OnComplete() override {
+    if (run->inline_) return run->Process(this);
+    run->executor_->Run([slot = this] { slot->run->Process(slot); });
+  }
+
+  ReadRun* run = nullptr;
+  const PlannedRead* read = nullptr;
+  ReadBuffer* buffer = nullptr;
+  iovec vector{};
+  std::vector<ChunkError> errors;
+};
+
+ReadRun::ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* context,
+                 const RestorePlan* plan, bool stop_at_error, TakeChunk take)
+    : files_(files),
+      executor_(executor),
+      context_(context),
+      plan_(plan),
+      stop_at_error_(stop_at_error),
+      take_(std::move(take)),
+      inline_(plan->reads.size() == 1) {}
+
+ReadRun::~ReadRun() = default;
+
+uint64_t ReadRun::OpenSegments() {
+  uint64_t bytes_max = 0;
+  for (const PlannedRead& read : plan_->reads) {
+    if (segments_.empty() || segments_.back().segment != read.segment) {
+      Segment& segment = segments_.emplace_back();
+      segment.segment = read.segment;
+      Result<std::shared_ptr<io::File>> file = files_->Get(read.segment);
+      if (file.ok()) {
+        segment.file = *std::move(file);
+      } else {
+        segment.status = file.status();
+      }
+    }
+    if (segments_.back().file == nullptr) continue;
+    const uint64_t block = segments_.back().file->alignment().offset_bytes;
+    const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
+    bytes_max = std::max(bytes_max, end - AlignDown(read.offset_bytes, block));
+  }
+  return bytes_max;
+}
+
+Status ReadRun::Run(const ReadDone& done) {
+  context_->Fit(OpenSegments());
+  io::Disk& disk = context_->disk();
+  Status status;
+  bool go_on = true;
+  size_t next = 0;
+  for (;;) {
+    while (go_on && next < plan_->reads.size() && disk.in_flight() < disk.depth()) {
+      if (stop_at_error_ && lowest_error_.load(std::memory_order_relaxed) != UINT32_MAX) {
+        go_on = false;  // every read before the bad one was submitted
+        break;
+      }
+      ReadBuffer* buffer = context_->Acquire();
+      if (buffer == nullptr) {
+        if (context_->in_use() == 0) {
+          status = ResourceExhaustedError("no memory for a read buffer");
+          go_on = false;
+        }
+        break;
+      }
+      Submit(plan_->reads[next++], buffer);
+    }
+    if (busy_ == 0) return status;
+    if (!Collect(done)) go_on = false;
+  }
+}
+
+void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
+  if (free_slots_.empty()) {
+    slots_.push_back(std::make_unique<Slot>());
+    free_slots_.push_back(slots_.back().get());
+  }
+  Slot* slot = free_slots_.back();
+  free_slots_.pop_back();
+  ++busy_;
+  slot->run = this;
+  slot->read = &read;
+  slot->buffer = buffer;
+  slot->file = nullptr;
+  slot->transferred_bytes = 0;
+  slot->errors.clear();
+  while (segments_[segment_at_].segment != read.segment) ++segment_at_;
+  const Segment& segment = segments_[segment_at_];
+  if (segment.file == nullptr) {
+    for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
+      AddError(slot, i, segment.status);
+      if (stop_at_error_) break;
+    }
+    return Finish(slot);
+  }
+  const uint64_t block = segment.file->alignment().offset_bytes;
+  slot->file = segment.file.get();
+  slot->offset_bytes = AlignDown(read.offset_bytes, block);
+  const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
+  slot->vector = {buffer->memory.data(), end - slot->offset_bytes};
+  slot->vectors = {&slot->vector, 1};
+  slot->buffer_index = buffer->buffer_index;
+  slot->status = OkStatus();
+  context_->disk().Submit(slot);
+}
+
+void ReadRun::Process(Slot* slot) {
+  for (uint32_t i = slot->read->chunk_begin; i < slot->read->chunk_end; ++i) {
+    if (stop_at_error_ && i > lowest_error_.load(std::memory_order_relaxed)) break;
+    const Status status = TakeOne(slot, plan_->chunks[i]);
+    if (!status.ok()) AddError(slot, i, status);
+  }
+  Finish(slot);
+}
+
+Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
+  const format::ChunkRecord& record = *chunk.record;
+  const uint64_t skip = record.offset_bytes - slot->offset_bytes;
+  if (slot->status.ok() && skip + record.stored_bytes <= slot->transferred_bytes) {
+    const ConstBytes bytes = slot->buffer->memory.bytes();
+    return take_(chunk, bytes.subspan(skip, record.stored_bytes), &slot->buffer->scratch);
+  }
+  // The read failed or met the end of the file. Others' bytes, or a gap, may be the reason.
+  STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
+                            ReadRange(*slot->file, record.offset_bytes, record.stored_bytes));
+  return take_(chunk, AsBytes(payload), &slot->buffer->scratch);
+}
+
+void ReadRun::AddError(Slot* slot, uint32_t chunk_number, const Status& status) {
+  const PlannedChunk& chunk = plan_->chunks[chunk_number];
+  slot->errors.push_back({chunk_number, status.WithContext(StrCat(
+                                            files_->PathOf(chunk.record->segment), ": offset ",
+                                            chunk.record->offset_bytes, ": leaf ",
+                                            LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
+  uint32_t lowest = lowest_error_.load(std::memory_order_relaxed);
+  while (chunk_number < lowest && !lowest_error_.compare_exchange_weak(lowest, chunk_number)) {
+  }
+}
+
+void ReadRun::Finish(Slot* slot) {
+  // The calling thread may destroy this object as soon as the lock is free: Wake comes before.
+  std::lock_guard lock(mutex_);
+  finished_.push_back(slot);
+  if (std::this_thread::get_id() != context_->thread()) context_->disk().Wake();
+}
+
+bool ReadRun::Collect(const ReadDone& done) {
+  std::vector<Slot*> finished;
+  const auto take = [&] {
+    std::lock_guard lock(mutex_);
+    finished.swap(finished_);
+  };
+  take();
+  if (finished.empty()) {
+    context_->disk().Poll(/*wait=*/true);
+    take();
+  }
+  bool go_on = true;
+  for (Slot* slot : finished) {
+    --busy_;
+    if (slot->file != nullptr) ++reads_;
+    bytes_read_ += slot->transferred_bytes;
+    context_->Release(slot->buffer);
+    free_slots_.push_back(slot);
+    if (!done(*slot->read, slot->errors)) go_on = false;
+  }
+  return go_on;
+}
+
+}  // namespace stepwell::db
