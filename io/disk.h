@@ -102,7 +102,7 @@ struct OpenOptions {
   bool exclusive = false;  // with create: kAlreadyExists when present
   bool truncate = false;
   bool direct = false;  // O_DIRECT where the file system takes it, else buffered (see alignment())
-  std::shared_ptr<Freeze> freeze;  // null: a domain of its own
+  std::shared_ptr<Freeze> freeze = nullptr;  // null: a domain of its own
 };
 
 // Names. All calls block and are thread-safe. Paths are used as given (relative to the process).

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/io/support.h"
+
+namespace stepwell::io {
+namespace {
+
+using testing::AlignedCopy;
+using testing::Create;
+using testing::CreateOptions;
+using testing::Pattern;
+using testing::TempDir;
+
+class FileSystemTest : public ::testing::Test {
+ protected:
+  std::string ReadAll(File* file) {
+    std::string text(file->Info().value().size_bytes, '\0');
+    EXPECT_EQ(file->ReadAt(0, std::as_writable_bytes(std::span(text))).value(), text.size());
+    return text;
+  }
+
+  TempDir dir_;
+  FileSystem* const files_ = LocalFileSystem();
+};
+
+TEST_F(FileSystemTest, WritesReadsAndTruncates) {
+  const auto file = Create(dir_ / "a");
+  ASSERT_OK(file->WriteAt(3, AsBytes("world")));
+  ASSERT_OK(file->WriteAt(0, AsBytes("hel")));
+  ASSERT_OK(file->Sync());
+  EXPECT_EQ(ReadAll(file.get()), "helworld");
+  std::string more(20, '?');
+  EXPECT_EQ(file->ReadAt(5, std::as_writable_bytes(std::span(more))).value(), 3U);
+  EXPECT_EQ(more.substr(0, 4), "rld?");
+  EXPECT_EQ(file->ReadAt(100, std::as_writable_bytes(std::span(more))).value(), 0U);
+  ASSERT_OK(file->Truncate(2));
+  EXPECT_EQ(ReadAll(file.get()), "he");
+}
+
+TEST_F(FileSystemTest, OpenKeepsItsOptions) {
+  EXPECT_EQ(files_->Open(dir_ / "a", {}).status().message(),
+            StrCat("open ", dir_ / "a", ": No such file or directory"));
+  OpenOptions options = CreateOptions();
+  options.exclusive = true;
+  ASSERT_OK(files_->Open(dir_ / "a", options).value()->WriteAt(0, AsBytes("x")));
+  EXPECT_EQ(files_->Open(dir_ / "a", options).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(files_->Open(dir_ / "a", CreateOptions()).value()->Info().value().size_bytes, 1U);
+  options.exclusive = false;
+  options.truncate = true;
+  EXPECT_EQ(files_->Open(dir_ / "a", options).value()->Info().value().size_bytes, 0U);
+}
+
+TEST_F(FileSystemTest, AllocateGrowsAndReserves) {
+  const auto file = Create(dir_ / "a");
+  ASSERT_OK(file->Allocate(0, 1 << 20));
+  const FileInfo info = file->Info().value();
+  EXPECT_EQ(info.size_bytes, 1U << 20);
+  EXPECT_GE(info.allocated_bytes, 1U << 20);
+  EXPECT_EQ(info.link_count, 1U);
+  EXPECT_FALSE(info.is_directory);
+}
+
+TEST_F(FileSystemTest, AllocateBeyondTheDiskFailsAndDoesNotFreeze) {
+  const auto file = Create(dir_ / "a");
+  const uint64_t too_much = files_->FreeBytes(dir_.path()).value() + (uint64_t{1} << 40);
+  const Status status = file->Allocate(0, too_much);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+  EXPECT_FALSE(file->freeze()->frozen());
+  EXPECT_OK(file->WriteAt(0, AsBytes("x")));
+}
+
+TEST_F(FileSystemTest, NamesAreListedRenamedLinkedAndRemoved) {
+  ASSERT_OK(files_->CreateDirectory(dir_ / "d"));
+  EXPECT_EQ(files_->CreateDirectory(dir_ / "d").code(), StatusCode::kAlreadyExists);
+  ASSERT_OK(Create(dir_ / "d/b")->WriteAt(0, AsBytes("b")));
+  Create(dir_ / "d/a");
+  EXPECT_EQ(files_->List(dir_ / "d").value(), (std::vector<std::string>{"a", "b"}));
+  ASSERT_OK(files_->Rename(dir_ / "d/b", dir_ / "d/a"));
+  EXPECT_EQ(files_->Stat(dir_ / "d/a").value().size_bytes, 1U);
+  EXPECT_EQ(files_->Stat(dir_ / "d/b").status().code(), StatusCode::kNotFound);
+  ASSERT_OK(files_->Link(dir_ / "d/a", dir_ / "d/c"));
+  EXPECT_EQ(files_->Stat(dir_ / "d/c").value().link_count, 2U);
+  EXPECT_EQ(files_->Stat(dir_ / "d/c").value().inode, files_->Stat(dir_ / "d/a").value().inode);
+  EXPECT_EQ(files_->Link(dir_ / "d/a", dir_ / "d/c").code(), StatusCode::kAlreadyExists);
+  EXPECT_FALSE(files_->RemoveDirectory(dir_ / "d").ok());
+  ASSERT_OK(files_->SyncDirectory(dir_ / "d"));
+  ASSERT_OK(files_->Remove(dir_ / "d/a"));
+  ASSERT_OK(files_->Remove(dir_ / "d/c"));
+  EXPECT_EQ(files_->Remove(dir_ / "d/c").code(), StatusCode::kNotFound);
+  ASSERT_OK(files_->RemoveDirectory(dir_ / "d"));
+  EXPECT_EQ(files_->SyncDirectory(dir_ / "d").code(), StatusCode::kNotFound);
+  EXPECT_EQ(files_->List(dir_ / "d").status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(files_->Stat(dir_.path()).value().is_directory);
+  EXPECT_GT(files_->FreeBytes(dir_.path()).value(), 0U);
+}
+
+TEST_F(FileSystemTest, DirectFilesKeepTheirAlignment) {
+  const auto file = Create(dir_ / "a", /*direct=*/true);
+  const Alignment alignment = file->alignment();
+  ASSERT_GT(alignment.offset_bytes, 0U);
+  const std::string text = Pattern(64 << 10, 1);
+  AlignedBuffer buffer = AlignedCopy(text);
+  ASSERT_OK(file->WriteAt(alignment.offset_bytes, buffer.bytes()));
+  AlignedBuffer back(128 << 10);
+  const size_t got = file->ReadAt(alignment.offset_bytes, back.bytes()).value();
+  EXPECT_EQ(AsText(back.bytes().first(got)), text) << "short only at the end of the file";
+  ASSERT_OK(file->Truncate(alignment.offset_bytes + 1000));
+  EXPECT_EQ(file->ReadAt(alignment.offset_bytes, back.bytes()).value(), 1000U);
+}
+
+TEST_F(FileSystemTest, TmpfsIsWrittenDirectlyOrBuffered) {
+  const TempDir memory("/dev/shm");
+  const auto file = Create(memory / "a", /*direct=*/true);
+  // tmpfs does not say what it wants: buffered, or the careful guess.
+  EXPECT_TRUE(file->alignment().offset_bytes == 1 || file->alignment().offset_bytes == 4096);
+  const std::string text = Pattern(8192, 2);
+  AlignedBuffer buffer = AlignedCopy(text);
+  ASSERT_OK(file->WriteAt(0, buffer.bytes()));
+  ASSERT_OK(file->Sync());
+  AlignedBuffer back(8192);
+  ASSERT_OK(file->ReadAt(0, back.bytes()));
+  EXPECT_EQ(AsText(back.bytes()), text);
+}
+
+TEST_F(FileSystemTest, LocksBelongToTheOpenFile) {
+  const auto first = Create(dir_ / "LOCK");
+  const auto second = Create(dir_ / "LOCK");  // in one process: a POSIX lock would not conflict
+  EXPECT_FALSE(second->LockedByOther().value());
+  EXPECT_TRUE(first->TryLock(LockKind::kExclusive).value());
+  EXPECT_TRUE(first->TryLock(LockKind::kExclusive).value()) << "again is fine";
+  EXPECT_FALSE(second->TryLock(LockKind::kExclusive).value());
+  EXPECT_FALSE(second->TryLock(LockKind::kShared).value());
+  EXPECT_TRUE(second->LockedByOther().value());
+  EXPECT_FALSE(first->LockedByOther().value());
+  Create(dir_ / "LOCK").reset();  // closing another open of the file does not drop the lock
+  EXPECT_TRUE(second->LockedByOther().value());
+  ASSERT_OK(first->Unlock());
+  EXPECT_TRUE(second->TryLock(LockKind::kShared).value());
+  EXPECT_FALSE(first->LockedByOther().value()) << "a shared lock does not count";
+  EXPECT_TRUE(first->TryLock(LockKind::kShared).value());
+  EXPECT_FALSE(first->TryLock(LockKind::kExclusive).value());
+}
+
+TEST_F(FileSystemTest, ClosingUnlocks) {
+  const auto second = Create(dir_ / "LOCK");
+  {
+    const auto first = Create(dir_ / "LOCK");
+    EXPECT_TRUE(first->TryLock(LockKind::kExclusive).value());
+  }
+  EXPECT_TRUE(second->TryLock(LockKind::kExclusive).value());
+}
+
+}  // namespace
+}  // namespace stepwell::io
