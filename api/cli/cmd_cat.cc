@@ -124,10 +124,8 @@ Result<Entry> OnlyLeaf(const Selection& selection) {
 
 }  // namespace
 
-Result<Outcome> RunCat(const Options& options) {
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, OpenStore(options));
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                            ReadStep(store.get(), options.step));
+Result<Outcome> RunCat(db::Store* store, const Options& options) {
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader, ReadStep(store, options.step));
   STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), options.path));
   STEPWELL_ASSIGN_OR_RETURN(Entry entry, OnlyLeaf(selection));
   Json document = {{"schema", kJsonSchema},

@@ -29,8 +29,7 @@ Json StepJson(const format::StepRecord& step) {
 
 }  // namespace
 
-Result<Outcome> RunLs(const Options& options) {
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, OpenStore(options));
+Result<Outcome> RunLs(db::Store* store, const Options& options) {
   STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
   Outcome outcome;
   if (options.json) {

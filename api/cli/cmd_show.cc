@@ -241,10 +241,8 @@ Json StepJson(const format::StepRecord& step) {
 
 }  // namespace
 
-Result<Outcome> RunShow(const Options& options) {
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, OpenStore(options));
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                            ReadStep(store.get(), options.step));
+Result<Outcome> RunShow(db::Store* store, const Options& options) {
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader, ReadStep(store, options.step));
   STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), options.path));
   Outcome outcome;
   if (options.json) {

@@ -26,12 +26,11 @@ std::string ProblemText(const db::VerifyProblem& problem) {
 
 }  // namespace
 
-Result<Outcome> RunVerify(const Options& options) {
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, OpenStore(options));
+Result<Outcome> RunVerify(db::Store* store, const Options& options) {
   db::VerifyOptions verify;
   if (!options.step.empty()) {
     STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                              ReadStep(store.get(), options.step));
+                              ReadStep(store, options.step));
     verify.step = reader->step().step;
   }
   Progress progress("verifying");

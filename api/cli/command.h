@@ -38,13 +38,11 @@ struct Outcome {
   ExitCode exit = ExitCode::kOk;
 };
 
-Result<Outcome> RunLs(const Options& options);
-Result<Outcome> RunShow(const Options& options);
-Result<Outcome> RunCat(const Options& options);
-Result<Outcome> RunVerify(const Options& options);
+Result<Outcome> RunLs(db::Store* store, const Options& options);
+Result<Outcome> RunShow(db::Store* store, const Options& options);
+Result<Outcome> RunCat(db::Store* store, const Options& options);
+Result<Outcome> RunVerify(db::Store* store, const Options& options);
 
-// The store of `options`, read-only; warnings go to stderr.
-Result<std::unique_ptr<db::Store>> OpenStore(const Options& options);
 // The step that `text` names ("latest", empty: the newest).
 Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text);
 // kInvalidArgument unless `text` is a decimal step number.

@@ -24,16 +24,6 @@ Result<uint64_t> ParseStep(const std::string& text) {
   return step;
 }
 
-Result<std::unique_ptr<db::Store>> OpenStore(const Options& options) {
-  db::StoreOptions store_options;
-  store_options.read_only = true;
-  store_options.create = false;
-  store_options.log = [](LogLevel level, std::string_view message) {
-    if (level >= LogLevel::kWarning) Warn(std::string(message));
-  };
-  return db::Store::Open(options.store, store_options);
-}
-
 Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text) {
   if (!text.empty() && text != "latest") {
     STEPWELL_ASSIGN_OR_RETURN(uint64_t step, ParseStep(text));
@@ -61,7 +51,7 @@ constexpr const char* kFooter =
     "  stepwell cat run1 900 params/head/bias --json\n"
     "  stepwell verify run1";
 
-using Command = Result<Outcome> (*)(const Options&);
+using Command = Result<Outcome> (*)(db::Store*, const Options&);
 
 CLI::App* AddCommand(CLI::App* app, const char* name, const char* what, Options* options) {
   CLI::App* command = app->add_subcommand(name, what);
@@ -70,11 +60,35 @@ CLI::App* AddCommand(CLI::App* app, const char* name, const char* what, Options*
   return command;
 }
 
-Status Run(const Options& options, Command command, ExitCode* exit) {
-  STEPWELL_ASSIGN_OR_RETURN(Outcome outcome, command(options));
-  STEPWELL_RETURN_IF_ERROR(WriteStdout(outcome.text));
-  *exit = outcome.exit;
-  return OkStatus();
+Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path) {
+  db::StoreOptions options;
+  options.read_only = true;
+  options.create = false;
+  options.log = [](LogLevel level, std::string_view message) {
+    if (level >= LogLevel::kWarning) Warn(std::string(message));
+  };
+  return db::Store::Open(path, options);
+}
+
+// Runs the command and says how it went; nothing of it is printed when it fails.
+ExitCode Run(const Options& options, Command command) {
+  Result<std::unique_ptr<db::Store>> store = OpenStore(options.store);
+  if (!store.ok()) {
+    ReportError(store.status(), HintFor(store.status(), false), options.json);
+    return ExitCodeOf(store.status());
+  }
+  const Result<Outcome> outcome = command(store->get(), options);
+  const Status status = outcome.ok() ? WriteStdout(outcome->text) : outcome.status();
+  if (status.ok()) return outcome->exit;
+  ReportError(status, HintFor(status, true), options.json);
+  return ExitCodeOf(status);
+}
+
+int UsageError(const std::string& message, int argc, char** argv) {
+  const bool json =
+      std::any_of(argv, argv + argc, [](const char* arg) { return !std::strcmp(arg, "--json"); });
+  ReportError(InvalidArgumentError(message), kUsageHint, json);
+  return static_cast<int>(ExitCode::kUsage);
 }
 
 int Main(int argc, char** argv) {
@@ -100,22 +114,18 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const bool json =
-        std::any_of(argv, argv + argc, [](const char* arg) { return !std::strcmp(arg, "--json"); });
-    ReportError(InvalidArgumentError(error.what()), json);
-    return static_cast<int>(ExitCode::kUsage);
+    if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+      return UsageError(StrCat("no command \"", argv[1], "\"; there are ls, show, cat, verify"),
+                        argc, argv);
+    }
+    return UsageError(error.what(), argc, argv);
   }
   const std::pair<CLI::App*, Command> commands[] = {
       {ls, RunLs}, {show, RunShow}, {cat, RunCat}, {verify, RunVerify}};
-  ExitCode exit = ExitCode::kOk;
   for (const auto& [parsed, command] : commands) {
-    if (!parsed->parsed()) continue;
-    const Status status = Run(options, command, &exit);
-    if (status.ok()) break;
-    ReportError(status, options.json);
-    exit = ExitCodeOf(status);
+    if (parsed->parsed()) return static_cast<int>(Run(options, command));
   }
-  return static_cast<int>(exit);
+  return static_cast<int>(ExitCode::kUsage);  // unreachable: one subcommand is required
 }
 
 }  // namespace
@@ -127,7 +137,7 @@ int main(int argc, char** argv) {
   try {
     return stepwell::cli::Main(argc, argv);
   } catch (const std::exception& error) {  // of the parser and JSON libraries: a bug here
-    stepwell::cli::ReportError(stepwell::InternalError(error.what()), false);
+    stepwell::cli::ReportError(stepwell::InternalError(error.what()), "", false);
     return static_cast<int>(stepwell::cli::ExitCode::kError);
   }
 }

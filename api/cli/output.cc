@@ -79,12 +79,17 @@ ExitCode ExitCodeOf(const Status& status) {
   }
 }
 
-std::string HintFor(const Status& status) {
+std::string HintFor(const Status& status, bool opened) {
+  if (!opened) {
+    return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kUnimplemented
+               ? "a store is the directory that was given to stepwell.open()"
+               : "";
+  }
   switch (status.code()) {
     case StatusCode::kDataLoss:
       return "`stepwell verify STORE` lists every damaged leaf; the others still load";
     case StatusCode::kInvalidArgument:
-      return "`stepwell --help` shows the commands, `stepwell COMMAND --help` one of them";
+      return kUsageHint;
     case StatusCode::kNotFound:
       return "`stepwell ls STORE` lists the steps, `stepwell show STORE STEP` the paths of one";
     default:
@@ -107,8 +112,7 @@ Status WriteStdout(const std::string& text) {
   return OkStatus();
 }
 
-void ReportError(const Status& status, bool json) {
-  const std::string hint = HintFor(status);
+void ReportError(const Status& status, const std::string& hint, bool json) {
   if (json) {
     Json error = {{"code", JsonCode(status)}, {"message", status.message()}, {"hint", nullptr}};
     if (!hint.empty()) error["hint"] = hint;

@@ -18,14 +18,17 @@ std::string JsonText(const Json& document);
 // Text that the store holds as JSON; null when it is empty, the text itself when it does not parse.
 Json ParsedJson(const std::string& text);
 
+inline constexpr const char* kUsageHint =
+    "`stepwell --help` shows the commands, `stepwell COMMAND --help` one of them";
+
 ExitCode ExitCodeOf(const Status& status);
-// What the user can do about it; may be empty.
-std::string HintFor(const Status& status);
+// What the user can do about it; may be empty. `opened`: the store itself could be opened.
+std::string HintFor(const Status& status, bool opened);
 
 // Writes all of `text` to stdout. A closed pipe is a reader that has seen enough: OK.
 Status WriteStdout(const std::string& text);
 // The error for people on stderr, or as the one JSON document on stdout.
-void ReportError(const Status& status, bool json);
+void ReportError(const Status& status, const std::string& hint, bool json);
 void Warn(const std::string& message);
 
 // One line on a terminal's stderr that is written over; nothing elsewhere.

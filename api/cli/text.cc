@@ -50,9 +50,13 @@ std::string HumanBytes(uint64_t bytes) {
 }
 
 std::string HumanCount(uint64_t count) {
-  std::string digits = std::to_string(count);
-  for (size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
-  return digits;
+  const std::string digits = std::to_string(count);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string Ratio(uint64_t logical_bytes, uint64_t stored_bytes) {
