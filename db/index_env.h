@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What RocksDB runs on inside the index: an Env without threads. Private to db/index*.cc.
+//
+// RocksDB calls Env::Schedule with its mutex held, so a job cannot run there. It is queued, and the
+// index runs the queue on its own thread right after it asked for a flush (without waiting) or
+// wrote. Hence a run is one sequence of operations, in the simulation and outside, and a forked
+// child has no pool of lost threads to join at exit.
+#pragma once
+
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/system_clock.h>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/result.h"
+
+namespace stepwell::db {
+
+// kOk stays kOk. What RocksDB calls corrupt, missing or misfit is kDataLoss: the index is bad.
+Status FromRocks(const rocksdb::Status& status, std::string_view context);
+
+// RocksDB waits a second after each failed job, for disks that come back. Ours is frozen by then.
+class UnhurriedClock final : public rocksdb::SystemClockWrapper {
+ public:
+  using SystemClockWrapper::SystemClockWrapper;
+  const char* Name() const override { return "StepwellClock"; }
+  void SleepForMicroseconds(int) override {}
+};
+
+class SilentLogger final : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
+// Keeps the first error that stopped RocksDB.
+class ErrorKeeper final : public rocksdb::EventListener {
+ public:
+  void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* status) override {
+    std::lock_guard lock(mutex_);
+    if (first_.ok()) first_ = *status;
+  }
+  rocksdb::Status first() const {
+    std::lock_guard lock(mutex_);
+    return first_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  rocksdb::Status first_;  // guarded by mutex_
+};
+
+// Thread-safe.
+class JobQueueEnv final : public rocksdb::EnvWrapper {
+ public:
+  explicit JobQueueEnv(const std::shared_ptr<rocksdb::FileSystem>& files)
+      : EnvWrapper(rocksdb::NewCompositeEnv(files)) {
+    file_system_ = files;
+    system_clock_ = std::make_shared<UnhurriedClock>(rocksdb::SystemClock::Default());
+  }
+  const char* Name() const override { return "StepwellEnv"; }
+
+  void Schedule(void (*function)(void*), void* argument, Priority priority, void* tag,
+                void (*unscheduled)(void*)) override {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back({function, argument, priority, tag, unscheduled});
+  }
+
+  int UnSchedule(void* tag, Priority priority) override {
+    std::vector<Job> dropped;
+    {
+      std::lock_guard lock(mutex_);
+      std::deque<Job> kept;
+      for (const Job& job : jobs_) {
+        if (job.tag == tag && job.priority == priority) {
+          dropped.push_back(job);
+        } else {
+          kept.push_back(job);
+        }
+      }
+      jobs_ = std::move(kept);
+    }
+    for (const Job& job : dropped) {
+      if (job.unscheduled != nullptr) job.unscheduled(job.argument);
+    }
+    return static_cast<int>(dropped.size());
+  }
+
+  unsigned int GetThreadPoolQueueLen(Priority priority) const override {
+    std::lock_guard lock(mutex_);
+    unsigned int count = 0;
+    for (const Job& job : jobs_) count += job.priority == priority ? 1 : 0;
+    return count;
+  }
+  void SetBackgroundThreads(int, Priority) override {}
+  int GetBackgroundThreads(Priority) override { return 1; }
+  void IncBackgroundThreadsIfNeeded(int, Priority) override {}
+
+  // Runs what is queued, and what that queues, while `go_on()` says so; flushes first.
+  template <typename GoOn>
+  void RunJobs(GoOn go_on) {
+    Job job;
+    while (go_on() && Take(&job)) job.function(job.argument);
+  }
+
+ private:
+  struct Job {
+    void (*function)(void*) = nullptr;
+    void* argument = nullptr;
+    Priority priority = LOW;
+    void* tag = nullptr;
+    void (*unscheduled)(void*) = nullptr;
+  };
+
+  bool Take(Job* job) {
+    std::lock_guard lock(mutex_);
+    if (jobs_.empty()) return false;
+    auto next = jobs_.begin();
+    for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+      if (it->priority == HIGH) {
+        next = it;
+        break;
+      }
+    }
+    *job = *next;
+    jobs_.erase(next);
+    return true;
+  }
+
+  mutable std::mutex mutex_;
+  std::deque<Job> jobs_;  // guarded by mutex_
+};
+
+}  // namespace stepwell::db

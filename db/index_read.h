@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading steps out of the index's column families. Private to db/index*.cc.
+#pragma once
+
+#include <rocksdb/db.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "db/index.h"
+
+namespace stepwell::db {
+
+struct IndexFamilies {
+  rocksdb::DB* db = nullptr;
+  rocksdb::ColumnFamilyHandle* meta = nullptr;
+  rocksdb::ColumnFamilyHandle* steps = nullptr;
+  rocksdb::ColumnFamilyHandle* leaves = nullptr;
+  rocksdb::ColumnFamilyHandle* chunks = nullptr;
+};
+
+// Row of `steps`: the commit frame's CRC (4 bytes, little-endian), then the StepRecord message.
+std::string EncodeStepRow(const format::StepRecord& step, uint32_t frame_crc);
+
+// Errors are Status values; exceptions (memory) pass through.
+Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families);
+Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFamilies& families,
+                                                                  uint64_t step, uint64_t commit,
+                                                                  uint32_t frame_crc,
+                                                                  std::string_view key_prefix);
+
+}  // namespace stepwell::db
