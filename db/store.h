@@ -186,8 +186,11 @@ class Store {
   // background. Errors in the request, and kAlreadyExists, come from here, before any I/O.
   // Blocks while the staging memory is full or two saves are in flight.
   virtual Result<SaveHandle> Save(SaveRequest request) = 0;
-  // Waits for every save so far and returns the first error not yet reported by Wait.
+  // Waits for every save so far and returns the first error that no handle and no earlier call has
+  // reported.
   virtual Status Wait() = 0;
+  // The same without waiting: the first unreported error of the saves that have finished.
+  virtual Status TakeError() = 0;
 
   // Committed steps, ascending. A read-only store looks for new ones each time.
   virtual Result<std::vector<StepSummary>> Steps() = 0;

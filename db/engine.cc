@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks: from posted tasks to the log. Commit groups are in engine_commit.cc, the beginning and the
+// end of a session in engine_session.cc.
+#include "db/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "db/engine_internal.h"
+
+namespace stepwell::db {
+namespace {
+
+// Held data is encoded only as fast as it is written, into few, warm blocks.
+constexpr size_t kEncodesInFlightMax = 8;
+// 4 MiB writes: a few of them keep any local drive busy.
+constexpr size_t kBlockWritesInFlightMax = 8;
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)), slot_(options_.slot) {}
+Engine::~Engine() = default;
+
+void Engine::Post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(posted_mutex_);
+    posted_.push_back(std::move(task));
+  }
+  options_.disk->Wake();
+}
+
+void Engine::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
+                         io::BufferPool::Block* block, EncodedBlock encoded) {
+  auto ready = std::make_shared<ReadyBlock>(
+      ReadyBlock{std::move(job), held, index, block, std::move(encoded)});
+  Post([this, ready] {
+    if (ready->held) {
+      --ready->job->held_encoding;
+      --encodes_in_flight_;
+    }
+    ready_.push_back(std::move(*ready));
+  });
+}
+
+bool Engine::RunPosted() {
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(posted_mutex_);
+    tasks.swap(posted_);
+  }
+  for (auto& task : tasks) task();
+  return !tasks.empty();
+}
+
+void Engine::Step(bool wait) {
+  const bool ran = RunPosted();
+  Pump();
+  options_.disk->Poll(wait && !ran);
+  RunPosted();
+  Pump();
+}
+
+void Engine::Pump() {
+  if (options_.freeze->frozen() && !frozen_reported_) {
+    frozen_reported_ = true;
+    FailAll(options_.freeze->Check());
+    options_.pool->Stop();
+  }
+  StartEncodes();
+  StartWrites();
+  FailReadyHeads();
+  StartGroup();
+  if (group_ == nullptr && log_ != nullptr) {
+    if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
+      options_.freeze->Trip(status);
+    }
+  }
+}
+
+void Engine::Begin(std::shared_ptr<SaveJob> job) {
+  if (frozen_reported_) Fail(job.get(), options_.freeze->Check());
+  jobs_.push_back(std::move(job));
+}
+
+void Engine::StagingDone(SaveJob* job, size_t expected, const Status& status) {
+  job->staging_done = true;
+  job->staged_expected = expected;
+  if (!status.ok()) Fail(job, status);
+}
+
+void Engine::HeldPlanned(SaveJob* job, const Status& status) {
+  job->held_planned = true;
+  if (!status.ok()) Fail(job, status);
+  if (job->held_blocks.empty()) ReleaseHolds(job);
+}
+
+void Engine::NeedOutput(std::shared_ptr<SaveJob> job, size_t index,
+                        io::BufferPool::Block* staged) {
+  pending_outputs_.push_back({std::move(job), index, staged});
+}
+
+void Engine::Fail(SaveJob* job, const Status& status) {
+  if (!job->error.ok()) return;
+  job->error = status;
+  job->failed.store(true);
+}
+
+void Engine::FailAll(const Status& status) {
+  for (auto& job : jobs_) Fail(job.get(), status);
+  if (group_ != nullptr && group_->error.ok()) group_->error = status;
+}
+
+void Engine::ReleaseHolds(SaveJob* job) {
+  // The arrays' memory was read for the last time; the trainer may donate it again.
+  for (PlannedLeaf& leaf : job->leaves) leaf.input.hold.reset();
+}
+
+// Blocks staged for transcoding come first: their staging blocks are what callers wait for.
+void Engine::StartEncodes() {
+  while (!pending_outputs_.empty()) {
+    PendingOutput& pending = pending_outputs_.front();
+    if (pending.job->failed.load()) {
+      options_.pool->Release(pending.staged);
+      ++pending.job->staged_arrived;
+      pending_outputs_.pop_front();
+      continue;
+    }
+    io::BufferPool::Block* output = options_.pool->TryAcquire();
+    if (output == nullptr) return;
+    Encode(pending.job, /*held=*/false, pending.index, pending.staged, output);
+    pending_outputs_.pop_front();
+  }
+  for (auto& job : jobs_) {
+    if (!job->held_planned || job->is_delete || !job->error.ok()) continue;
+    while (job->held_started < job->held_blocks.size()) {
+      if (encodes_in_flight_ + ready_.size() >= kEncodesInFlightMax) return;
+      io::BufferPool::Block* output = options_.pool->TryAcquire();
+      if (output == nullptr) return;
+      ++encodes_in_flight_;
+      ++job->held_encoding;
+      Encode(job, /*held=*/true, job->held_started++, nullptr, output);
+    }
+  }
+}
+
+void Engine::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
+                    io::BufferPool::Block* staged, io::BufferPool::Block* output) {
+  const size_t alignment = block_bytes();
+  options_.environment.workers->Run([this, job = std::move(job), held, index, staged, output,
+                                     alignment]() mutable {
+    const BlockTask& task = held ? job->held_blocks[index] : job->staged_blocks[index];
+    EncodedBlock encoded =
+        EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
+                    alignment, output->memory.bytes());
+    if (staged != nullptr) options_.pool->Release(staged);
+    PostEncoded(std::move(job), held, index, output, std::move(encoded));
+  });
+}
+
+void Engine::StartWrites() {
+  while (!ready_.empty() && writes_in_flight_ < kBlockWritesInFlightMax) {
+    ReadyBlock ready = std::move(ready_.front());
+    ready_.pop_front();
+    SaveJob* job = ready.job.get();
+    if (job->held_planned && job->held_started == job->held_blocks.size() &&
+        job->held_encoding == 0) {
+      ReleaseHolds(job);
+    }
+    if (!ready.encoded.status.ok()) Fail(job, ready.encoded.status);
+    if (!job->error.ok()) {
+      BlockDone(ready);
+      continue;
+    }
+    auto placement =
+        PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes, /*may_drop=*/false);
+    if (!placement.ok()) {
+      Fail(job, placement.status());
+      BlockDone(ready);
+      continue;
+    }
+    auto* write = new BlockWrite;
+    if (ready.block->buffer_index == -1) {
+      ready.block->buffer_index = options_.disk->RegisterBuffer(ready.block->memory.bytes());
+      // -2: asked once, not to be had.
+      if (ready.block->buffer_index < 0) ready.block->buffer_index = -2;
+    }
+    write->engine = this;
+    write->kind = io::Op::Kind::kWrite;
+    write->segment = placement->segment;
+    write->file = placement->segment->file.get();
+    write->offset_bytes = placement->offset_bytes;
+    write->vector = {ready.block->memory.data(), ready.encoded.used_bytes};
+    write->vectors = {&write->vector, 1};
+    write->buffer_index = std::max(ready.block->buffer_index, -1);
+    write->ready = std::move(ready);
+    ++write->segment->writes_in_flight;
+    ++writes_in_flight_;
+    options_.disk->Submit(write);
+  }
+}
+
+void Engine::BlockWritten(BlockWrite* raw) {
+  const std::unique_ptr<BlockWrite> write(raw);
+  --writes_in_flight_;
+  Segment* segment = write->segment;
+  --segment->writes_in_flight;
+  segment->dirty = true;
+  SaveJob* job = write->ready.job.get();
+  if (!write->status.ok()) {
+    // Even "no space": the range was reserved, so the device did something unexpected.
+    options_.freeze->Trip(write->status);
+    Fail(job, write->status);
+  } else {
+    bytes_written_ += write->vector.iov_len;
+    auto& extent = job->extents[segment->id];
+    extent.segment = segment->id;
+    extent.end_bytes =
+        std::max(extent.end_bytes, write->offset_bytes + write->ready.encoded.used_bytes);
+    const BlockTask& task = write->ready.held ? job->held_blocks[write->ready.index]
+                                              : job->staged_blocks[write->ready.index];
+    for (size_t i = 0; i < task.chunks.size(); ++i) {
+      const ChunkTask& chunk = task.chunks[i];
+      const EncodedChunk& encoded = write->ready.encoded.chunks[i];
+      auto& record = job->leaves[chunk.leaf].input.record;
+      record.chunks.resize(record.chunk_count);
+      format::ChunkRecord& stored = record.chunks[chunk.chunk_index];
+      stored.segment = segment->id;
+      stored.offset_bytes = write->offset_bytes + encoded.offset_bytes;
+      stored.stored_bytes = encoded.stored_bytes;
+      stored.logical_bytes = chunk.logical_bytes;
+      stored.crc = encoded.crc;
+      extent.stored_bytes += encoded.stored_bytes;
+    }
+  }
+  BlockDone(write->ready);
+}
+
+// The block's bytes are written or given up: its memory is free again.
+void Engine::BlockDone(const ReadyBlock& ready) {
+  options_.pool->Release(ready.block);
+  ++(ready.held ? ready.job->held_arrived : ready.job->staged_arrived);
+}
+
+}  // namespace stepwell::db

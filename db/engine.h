@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: takes encoded blocks to the log, commits steps in order, retires old ones.
+// DESIGN.md has the protocol as numbered steps. One thread (the one that calls Step) owns all of it;
+// other threads only Post.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/environment.h"
+#include "db/index_keeper.h"
+#include "db/live_steps.h"
+#include "db/log_writer.h"
+#include "db/recovery.h"
+#include "db/save_job.h"
+#include "db/slot_file.h"
+#include "io/buffer.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+struct EngineOptions {
+  Environment environment;
+  std::string store_path;
+  format::StoreSlot slot;
+  std::shared_ptr<io::Freeze> freeze;  // of the log
+  SlotFile* slot_file = nullptr;
+  SegmentFiles* files = nullptr;
+  LiveSteps* live = nullptr;
+  IndexKeeper* index = nullptr;
+  io::BufferPool* pool = nullptr;
+  io::Disk* disk = nullptr;
+  std::optional<uint64_t> keep_latest;
+  uint64_t segment_bytes_max = 0;
+  LogSink log;
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine();
+
+  // ---- any thread --------------------------------------------------------------------------
+  void Post(std::function<void()> task);
+  // A block was encoded (or the encoding failed) into `block`.
+  void PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
+                   io::BufferPool::Block* block, EncodedBlock encoded);
+
+  // ---- before the engine thread starts -----------------------------------------------------
+  // Begins a new epoch after recovery: new segment, epoch frame, marks; all durable. Then seals or
+  // removes what the last writer left open.
+  Status Start(LogState state);
+
+  // ---- engine thread -----------------------------------------------------------------------
+  // Runs posted tasks and completions; with `wait`, sleeps until there is something.
+  void Step(bool wait);
+  void Begin(std::shared_ptr<SaveJob> job);
+  void StagingDone(SaveJob* job, size_t expected, const Status& status);
+  // A staged block that must be encoded into another one.
+  void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged);
+  void HeldPlanned(SaveJob* job, const Status& status);
+  // Start() went through.
+  bool started() const { return started_; }
+  bool idle() const { return jobs_.empty() && group_ == nullptr; }
+  // Seals, syncs and marks the store clean; nothing may be in flight.
+  Status Finish();
+  void IndexReached(uint64_t commit, bool durable);
+
+  uint64_t bytes_written() const { return bytes_written_.load(); }
+  uint64_t syncs() const { return syncs_.load(); }
+  // What blocks are padded to; fixed once Start() has run.
+  size_t block_bytes() const { return block_bytes_.load(); }
+  size_t segment_count() const { return segment_count_.load(); }
+
+ private:
+  struct BlockWrite;
+  struct FrameWrite;
+  struct SegmentSync;
+  struct GroupEntry;
+  struct Group;
+  struct ReadyBlock {
+    std::shared_ptr<SaveJob> job;
+    bool held = false;
+    size_t index = 0;
+    io::BufferPool::Block* block = nullptr;
+    EncodedBlock encoded;
+  };
+  struct PendingOutput {
+    std::shared_ptr<SaveJob> job;
+    size_t index = 0;
+    io::BufferPool::Block* staged = nullptr;
+  };
+
+  bool RunPosted();
+  void Pump();
+  void StartEncodes();
+  void StartWrites();
+  void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
+              io::BufferPool::Block* staged, io::BufferPool::Block* output);
+  void BlockDone(const ReadyBlock& ready);
+  void BlockWritten(BlockWrite* write);
+  void Fail(SaveJob* job, const Status& status);
+  void FailAll(const Status& status);
+  void ReleaseHolds(SaveJob* job);
+
+  void FailReadyHeads();
+  void StartGroup();
+  Status AddToGroup(const std::shared_ptr<SaveJob>& job);
+  Status AddSave(const std::shared_ptr<SaveJob>& job, GroupEntry* entry);
+  Status AddDelete(const std::shared_ptr<SaveJob>& job, GroupEntry* entry);
+  std::vector<uint64_t> KillsFor(uint64_t step) const;
+  Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
+                                         uint64_t step_bytes);
+  Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,
+                                         const LogWriter::Placement& spot);
+  Result<LogWriter::Placement> PlaceWithBallast(uint64_t length, uint64_t step_bytes,
+                                                bool may_drop_ballast);
+  void FrameWritten(FrameWrite* write);
+  void SyncGroup();
+  void SegmentSynced(SegmentSync* sync);
+  void Publish();
+  void FailGroup(const Status& status);
+  void NoteSegments();
+  void ScheduleReclaim();
+  std::set<uint64_t> Reclaimable();
+  void Reclaim(const std::set<uint64_t>& candidates);
+  Status SettleAbandoned(const LogState& state);
+  Status WriteSlot(bool sync);
+  format::Catalog MakeCatalog() const;
+  uint64_t GuardSegment();
+
+  EngineOptions options_;
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+
+  // ---- engine thread only ------------------------------------------------------------------
+  std::unique_ptr<LogWriter> log_;
+  format::StoreSlot slot_;
+  uint64_t epoch_ = 0;
+  uint64_t tip_commit_ = 0;  // of the last frame placed
+  format::FramePlace tip_place_;
+  std::deque<std::shared_ptr<SaveJob>> jobs_;  // in commit order
+  std::deque<ReadyBlock> ready_;
+  std::deque<PendingOutput> pending_outputs_;
+  size_t encodes_in_flight_ = 0;
+  size_t writes_in_flight_ = 0;
+  std::unique_ptr<Group> group_;
+  std::deque<std::pair<uint64_t, uint64_t>> chain_;     // (commit, segment) of chain frames
+  std::vector<std::pair<uint64_t, uint64_t>> catalogs_;  // durable: (segment, its last commit)
+  std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist
+  std::atomic<size_t> segment_count_{0};
+  uint64_t old_tip_ = 0;  // the tip when this session began
+  bool started_ = false;
+  bool reclaim_scheduled_ = false;
+  bool frozen_reported_ = false;
+  uint64_t unapplied_ = 0;  // commits that the index has not taken yet
+  std::atomic<size_t> block_bytes_{4096};
+  std::atomic<uint64_t> bytes_written_{0};
+  std::atomic<uint64_t> syncs_{0};
+};
+
+}  // namespace stepwell::db

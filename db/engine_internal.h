@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's operations in flight; private to db/engine*.cc.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "db/engine.h"
+#include "io/buffer.h"
+
+namespace stepwell::db {
+
+struct Engine::BlockWrite final : io::Op {
+  Engine* engine = nullptr;
+  ReadyBlock ready;
+  Segment* segment = nullptr;
+  iovec vector{};
+  void OnComplete() override { engine->BlockWritten(this); }
+};
+
+struct Engine::FrameWrite final : io::Op {
+  Engine* engine = nullptr;
+  io::AlignedBuffer buffer;
+  Segment* segment = nullptr;
+  iovec vector{};
+  void OnComplete() override { engine->FrameWritten(this); }
+};
+
+struct Engine::SegmentSync final : io::Op {
+  Engine* engine = nullptr;
+  Segment* segment = nullptr;
+  void OnComplete() override { engine->SegmentSynced(this); }
+};
+
+// A job whose chain frame is placed.
+struct Engine::GroupEntry {
+  std::shared_ptr<SaveJob> job;
+  uint64_t commit = 0;
+  format::FramePlace place;
+  std::vector<uint64_t> kills;          // commit numbers
+  std::vector<uint64_t> removed_steps;  // their step numbers
+  std::shared_ptr<const LiveStep> added;  // null for deletes
+};
+
+// Jobs that share one flush.
+struct Engine::Group {
+  std::vector<GroupEntry> entries;
+  std::vector<std::unique_ptr<FrameWrite>> frames;
+  std::vector<std::unique_ptr<SegmentSync>> sync_ops;
+  std::set<Segment*> touched;
+  size_t writes_left = 0;
+  size_t syncs_left = 0;
+  bool syncing = false;
+  Status error;
+};
+
+}  // namespace stepwell::db

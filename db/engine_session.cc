@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// The beginning and the end of a session, marks, and reclaim.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "db/engine.h"
+#include "db/engine_internal.h"
+#include "db/layout.h"
+#include "db/pins.h"
+
+namespace stepwell::db {
+
+using format::FrameKind;
+
+format::Catalog Engine::MakeCatalog() const {
+  format::Catalog catalog;
+  catalog.epoch = epoch_;
+  catalog.last_commit = slot_.durable_commit;
+  catalog.last_place = slot_.durable_place;
+  for (const auto& live : options_.live->All()) {
+    format::LiveCommit entry;
+    entry.step = live->record;
+    entry.step.metadata_json.clear();
+    entry.step.metrics_json.clear();
+    entry.place = live->place;
+    catalog.live.push_back(std::move(entry));
+  }
+  for (const auto& [id, segment] : segments_) catalog.segments.push_back(segment);
+  return catalog;
+}
+
+Status Engine::WriteSlot(bool sync) { return options_.slot_file->Write(slot_, sync); }
+
+void Engine::NoteSegments() {
+  for (const auto& [id, segment] : log_->open_segments()) {
+    segments_[id] = {.segment = id, .directory = 0, .nonce = segment->nonce, .length_bytes = 0};
+  }
+  segment_count_ = segments_.size();
+}
+
+Status Engine::Start(LogState state) {
+  old_tip_ = tip_commit_ = state.tip_commit;
+  tip_place_ = state.tip_place;
+  epoch_ = std::max(state.epoch_max, slot_.epoch) + 1;
+  for (const auto& [commit, segment] : state.chain) chain_.emplace_back(commit, segment);
+  if (state.catalog_place.length_bytes > 0) {
+    catalogs_.emplace_back(state.catalog_place.segment, state.catalog_commit);
+  }
+  uint64_t highest = 0;
+  for (const SegmentInfo& info : state.segments) {
+    segments_[info.segment] = {.segment = info.segment,
+                               .directory = 0,
+                               .nonce = info.nonce,
+                               .length_bytes = info.sealed ? info.length_bytes : 0};
+    highest = std::max(highest, info.segment);
+  }
+  slot_.durable_commit = state.tip_commit;
+  slot_.durable_place = state.tip_place;
+
+  // The clean mark goes durably before the first write (rule 4).
+  if (slot_.clean) {
+    slot_.clean = false;
+    STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
+  }
+  LogWriterOptions log;
+  log.file_system = options_.environment.file_system;
+  log.store_path = options_.store_path;
+  log.store_id = slot_.store_id;
+  log.freeze = options_.freeze;
+  log.segment_bytes_max = options_.segment_bytes_max;
+  log.make_nonce = [random = options_.environment.random] {
+    format::Id128 nonce;
+    for (size_t i = 0; i < nonce.size(); i += 8) {
+      const uint64_t word = random();
+      std::memcpy(nonce.data() + i, &word, 8);
+    }
+    return nonce;
+  };
+  log.wall_nanos = [clock = options_.environment.clock] { return clock->WallNanos(); };
+  log.make_catalog = [this] { return MakeCatalog(); };
+  log.disk = options_.disk;
+  log_ = std::make_unique<LogWriter>(std::move(log), highest + 1, epoch_);
+  Status status = log_->Start();
+  if (status.code() == StatusCode::kResourceExhausted) {
+    options_.environment.file_system->Remove(BallastFilePath(options_.store_path))
+        .IgnoreError("it may be gone already");
+    status = log_->Start();
+  }
+  STEPWELL_RETURN_IF_ERROR(status);
+  block_bytes_ = log_->block_bytes();
+
+  // The epoch frame, durable before anything else: older epochs' frames beyond the tip are void.
+  group_ = std::make_unique<Group>();
+  format::EpochRecord record;
+  record.epoch = epoch_;
+  record.last_commit = state.tip_commit;
+  record.last_place = state.tip_place;
+  STEPWELL_ASSIGN_OR_RETURN(const auto place,
+                            AppendFrame(FrameKind::kEpoch, format::EncodeEpoch(record), 0));
+  Segment* segment = log_->current();
+  const FrameWrite& frame = *group_->frames.front();
+  STEPWELL_RETURN_IF_ERROR(segment->file->WriteAt(
+      frame.offset_bytes, ConstBytes(frame.buffer.data(), frame.buffer.size())));
+  --segment->writes_in_flight;
+  group_.reset();
+  STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
+  segment->dirty = false;
+  catalogs_.emplace_back(segment->id, segment->catalog_commit);
+  slot_.epoch = epoch_;
+  slot_.durable_commit = tip_commit_;
+  slot_.durable_place = place;
+  slot_.catalog_place = segment->catalog_place;
+  STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
+  NoteSegments();
+  STEPWELL_RETURN_IF_ERROR(SettleAbandoned(state));
+  ScheduleReclaim();
+  started_ = true;
+  return OkStatus();
+}
+
+// Segments that the last writer left open: sealed behind what they still hold. What the rejected
+// tail took comes back here; reclaim then removes those that hold nothing.
+Status Engine::SettleAbandoned(const LogState& state) {
+  std::optional<uint64_t> pin = 0;
+  if (auto lock = ReclaimLock::Acquire(options_.environment.file_system, options_.store_path,
+                                       io::LockKind::kExclusive);
+      lock.ok()) {
+    auto lowest = LowestPin(options_.environment.file_system, options_.store_path);
+    if (lowest.ok()) pin = *lowest;
+  }
+  for (const SegmentInfo& info : state.segments) {
+    if (info.sealed || !info.header_ok || state.report.clean) continue;
+    uint64_t end = 0;
+    for (const auto& live : options_.live->All()) {
+      for (const auto& extent : live->record.extents) {
+        if (extent.segment == info.segment) end = std::max(end, extent.end_bytes);
+      }
+    }
+    std::vector<format::FooterEntry> frames;
+    if (const auto it = state.scanned.find(info.segment); it != state.scanned.end()) {
+      for (const format::FooterEntry& entry : it->second) {
+        if (entry.commit > state.tip_commit) continue;
+        frames.push_back(entry);
+        end = std::max(end, entry.place.offset_bytes + entry.place.length_bytes);
+      }
+    }
+    if (end == 0) {
+      // Header and catalog only: keep them as they are until reclaim may remove the file.
+      continue;
+    }
+    options_.files->Drop(info.segment);
+    STEPWELL_RETURN_IF_ERROR(SealAbandoned(options_.environment.file_system, options_.store_path,
+                                           info.segment, info.nonce, epoch_, end,
+                                           /*keep_tail=*/pin.has_value(), options_.freeze,
+                                           std::move(frames)));
+    options_.files->Drop(info.segment);
+  }
+  return OkStatus();
+}
+
+Status Engine::Finish() {
+  STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+  for (const auto& [id, segment] : log_->open_segments()) {
+    if (!segment->dirty) continue;
+    STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
+    segment->dirty = false;
+  }
+  // A full disk may refuse the footers; the next open then scans these segments.
+  log_->SealIdle(/*all=*/true).IgnoreError("an unsealed segment is scanned");
+  STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+  slot_.clean = true;
+  return WriteSlot(/*sync=*/true);
+}
+
+void Engine::IndexReached(uint64_t commit, bool durable) {
+  unapplied_ = slot_.durable_commit > commit ? slot_.durable_commit - commit : 0;
+  if (durable && commit > slot_.index_commit) {
+    slot_.index_commit = commit;
+    if (options_.freeze->frozen()) return;
+    if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
+  }
+}
+
+// The lowest segment that recovery may need: of the second-newest durable catalog and of every chain
+// frame after it (rule 6).
+uint64_t Engine::GuardSegment() {
+  if (catalogs_.size() < 2) return 0;
+  catalogs_.erase(catalogs_.begin(), catalogs_.end() - 2);
+  const auto [segment, commit] = catalogs_.front();
+  while (!chain_.empty() && chain_.front().first <= commit) chain_.pop_front();
+  uint64_t guard = segment;
+  for (const auto& [number, where] : chain_) guard = std::min(guard, where);
+  return guard;
+}
+
+// Segments without live steps that nothing else keeps, but for readers' pins.
+std::set<uint64_t> Engine::Reclaimable() {
+  std::set<uint64_t> candidates;
+  const uint64_t guard = GuardSegment();
+  for (const auto& [id, segment] : segments_) {
+    if (id < guard && !log_->open_segments().contains(id)) candidates.insert(id);
+  }
+  for (const auto& live : options_.live->All()) {
+    for (const auto& extent : live->record.extents) candidates.erase(extent.segment);
+  }
+  for (const auto& job : jobs_) {
+    for (const auto& [id, extent] : job->extents) candidates.erase(id);
+  }
+  if (group_ != nullptr) {
+    for (const GroupEntry& entry : group_->entries) {
+      if (entry.added == nullptr) continue;
+      for (const auto& extent : entry.added->record.extents) candidates.erase(extent.segment);
+    }
+  }
+  return candidates;
+}
+
+void Engine::ScheduleReclaim() {
+  if (reclaim_scheduled_ || options_.freeze->frozen()) return;
+  std::set<uint64_t> candidates = Reclaimable();
+  if (candidates.empty()) return;
+  reclaim_scheduled_ = true;
+  options_.environment.index_worker->Run(
+      [this, candidates = std::move(candidates)] { Reclaim(candidates); });
+}
+
+// On the index worker: unlinking is slow, and the index's rebuild reads segments on this thread.
+void Engine::Reclaim(const std::set<uint64_t>& candidates) {
+  std::vector<uint64_t> removed;
+  const auto pass = [&]() -> Status {
+    io::FileSystem* file_system = options_.environment.file_system;
+    STEPWELL_ASSIGN_OR_RETURN(
+        const auto lock,
+        ReclaimLock::Acquire(file_system, options_.store_path, io::LockKind::kExclusive));
+    STEPWELL_ASSIGN_OR_RETURN(const auto pin, LowestPin(file_system, options_.store_path));
+    const std::set<uint64_t> needed = options_.live->NeededSegments(pin);
+    for (const uint64_t id : candidates) {
+      if (needed.contains(id)) continue;
+      // Which dead steps older sessions left is not known here: a reader from before keeps all.
+      if (pin && *pin < old_tip_ && id < log_->first_id()) continue;
+      STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+      options_.files->Drop(id);
+      STEPWELL_RETURN_IF_ERROR(file_system->Remove(SegmentPath(options_.store_path, id)));
+      removed.push_back(id);
+    }
+    return OkStatus();
+  };
+  if (Status status = pass(); !status.ok()) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(options_.store_path, ": space was not given back: ", status.message()));
+  }
+  Post([this, removed = std::move(removed)] {
+    for (const uint64_t id : removed) segments_.erase(id);
+    segment_count_ = segments_.size();
+    reclaim_scheduled_ = false;
+  });
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/environment.h"
+
+#include <algorithm>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "io/open_disk.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr size_t kWorkersDefaultMax = 4;
+
+// One for the process and never destroyed: a user's callback may hold the last reference to a store.
+std::shared_ptr<io::Executor> CallbackExecutor() {
+  static auto* const executor =
+      new std::shared_ptr<io::Executor>(io::MakeThreadPool(/*thread_count=*/1));
+  return *executor;
+}
+
+uint64_t Random() {
+  static std::mutex mutex;
+  static std::random_device device;
+  const std::lock_guard lock(mutex);
+  return uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
+Result<Environment> MakeEnvironment(const StoreOptions& options) {
+  Environment environment;
+  environment.file_system = io::LocalFileSystem();
+  // The reason why io_uring is not used is said once a store, by its first disk.
+  auto said = std::make_shared<std::once_flag>();
+  io::DiskOptions disk;
+  disk.kind = options.disk;
+  disk.log = [log = options.log, said](LogLevel level, std::string_view text) {
+    std::call_once(*said, [&] { Log(log, level, text); });
+  };
+  environment.make_disk = [disk] { return io::OpenDisk(disk); };
+  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  environment.workers = io::MakeThreadPool(
+      options.threads > 0 ? options.threads : std::min(kWorkersDefaultMax, cores));
+  environment.index_worker = io::MakeThreadPool(1);
+  environment.callbacks = CallbackExecutor();
+  environment.clock = io::SystemClock();
+  environment.random = Random;
+  return environment;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine stands on, injected: the machine in production, one seed in the simulation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "db/store.h"
+#include "io/clock.h"
+#include "io/disk.h"
+#include "io/executor.h"
+
+namespace stepwell::db {
+
+struct Environment {
+  io::FileSystem* file_system = nullptr;
+  std::function<Result<std::unique_ptr<io::Disk>>()> make_disk;
+  std::shared_ptr<io::Executor> workers;       // pure CPU work
+  std::shared_ptr<io::Executor> index_worker;  // one thread: RocksDB's blocking calls, in order
+  std::shared_ptr<io::Executor> callbacks;     // one thread: the user's callbacks
+  io::Clock* clock = nullptr;
+  std::function<uint64_t()> random;  // thread-safe
+  // One thread for everything: whoever waits runs the engine. For the simulation.
+  bool inline_mode = false;
+};
+
+Result<Environment> MakeEnvironment(const StoreOptions& options);
+
+// Store::Open on a given environment.
+Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
+                                         Environment environment);
+
+}  // namespace stepwell::db

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/index_keeper.h"
+
+#include <algorithm>
+#include <map>
+
+#include "db/layout.h"
+
+namespace stepwell::db {
+namespace {
+
+// Memtable bytes after which the index is flushed.
+constexpr uint64_t kFlushBytes = uint64_t{16} << 20;
+
+}  // namespace
+
+std::shared_ptr<Index> IndexKeeper::current() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::kReady ? index_ : nullptr;
+}
+
+void IndexKeeper::StartOpen() {
+  options_.environment.index_worker->Run([this] { Open(); });
+}
+
+void IndexKeeper::Open() {
+  bool rebuilt = false;
+  if (Status status = OpenAndSync(&rebuilt); !status.ok()) {
+    GiveUp(status);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  state_ = State::kReady;
+  rebuilt_ = rebuilt_ || rebuilt;
+  rebuild_queued_ = false;
+}
+
+Status IndexKeeper::OpenAndSync(bool* rebuilt) {
+  Index::Options options;
+  options.file_system = options_.environment.file_system;
+  options.path = IndexPath(options_.store_path);
+  options.store_id = options_.store_id;
+  options.inline_jobs = options_.environment.inline_mode;
+  options.log = options_.log;
+  Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (attempt > 0) {
+      {
+        const std::lock_guard lock(mutex_);
+        index_.reset();
+      }
+      Log(options_.log, LogLevel::kWarning,
+          StrCat(options_.store_path, ": the index is being rebuilt from the log: ",
+                 status.message()));
+      STEPWELL_RETURN_IF_ERROR(
+          Index::Destroy(options_.environment.file_system, options.path));
+      *rebuilt = true;
+    }
+    options.freeze = std::make_shared<io::Freeze>();
+    auto index = Index::Open(options);
+    if (!index.ok()) {
+      status = index.status();
+      if (status.code() == StatusCode::kResourceExhausted) return status;
+      continue;
+    }
+    const std::shared_ptr<Index> shared = std::move(*index);
+    {
+      const std::lock_guard lock(mutex_);
+      index_ = shared;
+    }
+    status = SyncWithLog(shared.get());
+    if (status.ok()) return status;
+  }
+  return status;
+}
+
+// Brings the index to the set of live steps, whatever it holds: a step is right when commit number
+// and frame CRC agree, else it is taken out, and put in again from the log.
+Status IndexKeeper::SyncWithLog(Index* index) {
+  const uint64_t tip = options_.live->tip();
+  STEPWELL_ASSIGN_OR_RETURN(const auto indexed, index->Steps());
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> missing;
+  for (auto& live : options_.live->All()) missing[live->record.step] = live;
+  IndexBatch stale;
+  for (const IndexedStep& step : indexed) {
+    const auto it = missing.find(step.step);
+    if (it != missing.end() && it->second->record.commit == step.commit &&
+        it->second->place.crc == step.frame_crc) {
+      missing.erase(it);
+    } else {
+      stale.removed_steps.push_back(step.step);
+    }
+  }
+  stale.through_commit = tip;
+  STEPWELL_RETURN_IF_ERROR(index->Apply(stale));
+  for (const auto& [step, live] : missing) {
+    std::vector<format::LeafRecord> from_log;
+    format::StepRecord record = live->record;
+    const auto* leaves = live->records.get();
+    if (leaves == nullptr) {
+      auto read = ReadStepRecords(*options_.files, live->place, "", &record);
+      // A damaged commit frame: the step stays out of the index; reading it says what is wrong.
+      if (!read.ok()) continue;
+      from_log = std::move(*read);
+      leaves = &from_log;
+    }
+    IndexBatch batch;
+    batch.added.push_back({&record, live->place.crc, leaves});
+    batch.through_commit = tip;
+    STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
+    if (index->unflushed_bytes() >= kFlushBytes) STEPWELL_RETURN_IF_ERROR(index->Flush());
+    options_.live->DropOverlay(live->record.commit);
+  }
+  const std::lock_guard lock(mutex_);
+  applied_ = tip;
+  return OkStatus();
+}
+
+void IndexKeeper::Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed,
+                        uint64_t commit) {
+  options_.environment.index_worker->Run(
+      [this, added = std::move(added), removed = std::move(removed), commit] {
+        ApplyNow(added, removed, commit);
+      });
+}
+
+void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
+                           const std::vector<uint64_t>& removed, uint64_t commit) {
+  bool durable = false;
+  if (const std::shared_ptr<Index> index = current()) {
+    IndexBatch batch;
+    batch.removed_steps = removed;
+    if (added != nullptr) {
+      batch.added.push_back({&added->record, added->place.crc, added->records.get()});
+    }
+    batch.through_commit = commit;
+    Status status = index->Apply(batch);
+    if (status.ok() && index->unflushed_bytes() >= kFlushBytes) {
+      status = index->Flush();
+      durable = status.ok();
+    }
+    if (!status.ok()) GiveUp(status);
+  }
+  if (added != nullptr) options_.live->DropOverlay(added->record.commit);
+  {
+    const std::lock_guard lock(mutex_);
+    applied_ = commit;
+  }
+  options_.reached(commit, durable);
+}
+
+// Without its index the store goes on: the log answers everything. The next open rebuilds it.
+void IndexKeeper::GiveUp(const Status& why) {
+  Log(options_.log, LogLevel::kWarning,
+      StrCat(options_.store_path, ": going on without an index (reads use the log): ",
+             why.message()));
+  {
+    const std::lock_guard lock(mutex_);
+    index_.reset();
+    state_ = State::kGone;
+  }
+  options_.live->DropOverlays();
+}
+
+void IndexKeeper::Close() {
+  std::shared_ptr<Index> index = current();
+  if (index != nullptr) {
+    uint64_t applied = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      applied = applied_;
+    }
+    if (Status status = index->Flush(); status.ok()) {
+      options_.reached(applied, true);
+    } else {
+      Log(options_.log, LogLevel::kWarning,
+          StrCat(options_.store_path, ": the index was not flushed: ", status.message()));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  index_.reset();
+  state_ = State::kGone;
+}
+
+Result<std::vector<format::LeafRecord>> IndexKeeper::Leaves(const LiveStep& step,
+                                                            std::string_view key_prefix) {
+  if (step.records != nullptr) {
+    std::vector<format::LeafRecord> leaves;
+    const auto by_key = [](const format::LeafRecord& leaf, std::string_view key) {
+      return std::string_view(leaf.key) < key;
+    };
+    for (auto it = std::lower_bound(step.records->begin(), step.records->end(), key_prefix, by_key);
+         it != step.records->end() && std::string_view(it->key).starts_with(key_prefix); ++it) {
+      leaves.push_back(*it);
+    }
+    return leaves;
+  }
+  if (const std::shared_ptr<Index> index = current()) {
+    auto leaves =
+        index->Read(step.record.step, step.record.commit, step.place.crc, key_prefix);
+    if (leaves.ok() && leaves->has_value()) return std::move(**leaves);
+    if (!leaves.ok()) {
+      Log(options_.log, LogLevel::kWarning,
+          StrCat(options_.store_path, ": the index is damaged (", leaves.status().message(),
+                 "); reading from the log"));
+      const std::lock_guard lock(mutex_);
+      if (!rebuild_queued_ && state_ == State::kReady) {
+        rebuild_queued_ = true;
+        state_ = State::kOpening;
+        index_.reset();
+        options_.environment.index_worker->Run([this] {
+          bool rebuilt = true;
+          Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
+              .IgnoreError("opening it will say what is wrong");
+          if (Status status = OpenAndSync(&rebuilt); !status.ok()) {
+            GiveUp(status);
+            return;
+          }
+          const std::lock_guard done(mutex_);
+          state_ = State::kReady;
+          rebuilt_ = true;
+          rebuild_queued_ = false;
+        });
+      }
+    }
+  }
+  return ReadStepRecords(*options_.files, step.place, key_prefix);
+}
+
+std::string IndexKeeper::Describe() const {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kReady) return StrCat("rocksdb through commit ", applied_);
+  return state_ == State::kOpening ? "opening" : "log";
+}
+
+bool IndexKeeper::rebuilt() const {
+  const std::lock_guard lock(mutex_);
+  return rebuilt_;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the index in step with the log, on the index worker: opens it, brings it to what the log
+// says, applies commits, rebuilds it when it is lost or damaged. The store never depends on it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "db/environment.h"
+#include "db/index.h"
+#include "db/live_steps.h"
+#include "db/segment_files.h"
+
+namespace stepwell::db {
+
+class IndexKeeper {
+ public:
+  struct Options {
+    Environment environment;
+    std::string store_path;
+    format::Id128 store_id{};
+    SegmentFiles* files = nullptr;
+    LiveSteps* live = nullptr;
+    LogSink log;
+    // Called on the index worker: everything through `commit` is in the index (or the index is
+    // gone); with `durable`, flushed too.
+    std::function<void(uint64_t commit, bool durable)> reached;
+  };
+  explicit IndexKeeper(Options options) : options_(std::move(options)) {}
+
+  // Any thread: queue work for the index worker.
+  void StartOpen();
+  // `added` may be null (a delete). `removed` are step numbers that the commit killed.
+  void Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed,
+             uint64_t commit);
+  // Index worker, nothing else queued: flushes and closes. OK also without an index.
+  void Close();
+
+  // Leaf records of a live step: from its overlay, the index, or the log. Any thread.
+  Result<std::vector<format::LeafRecord>> Leaves(const LiveStep& step,
+                                                 std::string_view key_prefix);
+  std::string Describe() const;
+  bool rebuilt() const;
+
+ private:
+  enum class State { kOpening, kReady, kGone };
+
+  void Open();
+  Status OpenAndSync(bool* rebuilt);
+  Status SyncWithLog(Index* index);
+  void ApplyNow(const std::shared_ptr<const LiveStep>& added,
+                const std::vector<uint64_t>& removed, uint64_t commit);
+  void GiveUp(const Status& why);
+  std::shared_ptr<Index> current() const;
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Index> index_;       // guarded by mutex_; null: serve from the log
+  State state_ = State::kOpening;      // guarded by mutex_
+  uint64_t applied_ = 0;               // guarded by mutex_
+  bool rebuilt_ = false;               // guarded by mutex_
+  bool rebuild_queued_ = false;        // guarded by mutex_
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The committed, visible steps of a store open for writing; where readers of this process meet the
+// engine thread. Thread-safe: the one structure of db/ that both sides touch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "db/index.h"
+#include "db/recovery.h"
+#include "db/store.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+struct LiveStep {
+  format::StepRecord record;  // without metadata texts unless `texts_known`
+  bool texts_known = false;
+  format::FramePlace place;
+  // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
+  std::shared_ptr<const std::vector<format::LeafRecord>> records;
+};
+
+class LiveSteps {
+ public:
+  void Load(const LogState& state);
+
+  // A reader's hold on everything that was live when it was made.
+  class Pin {
+   public:
+    Pin(LiveSteps* steps, uint64_t commit) : steps_(steps), commit_(commit) {}
+    ~Pin() { steps_->Unpin(commit_); }
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+   private:
+    LiveSteps* const steps_;
+    const uint64_t commit_;
+  };
+  struct Pinned {
+    std::shared_ptr<const LiveStep> step;
+    std::shared_ptr<Pin> pin;
+  };
+
+  std::vector<std::shared_ptr<const LiveStep>> All() const;  // ascending
+  std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
+  // The step and a pin, in one instant; step is null when there is none.
+  Pinned FindAndPin(uint64_t step);
+
+  // Engine thread: one committed change. `killed` are commit numbers.
+  void Commit(std::shared_ptr<const LiveStep> added, const std::vector<uint64_t>& killed,
+              uint64_t commit);
+  // The index has the step with this commit number (or there is no index): drop its overlay.
+  void DropOverlay(uint64_t commit);
+  void DropOverlays();
+  // Segments that must stay: of live steps, and of dead ones that a pin (of this process, or
+  // `other_pin`) may still read. Forgets dead commits that hold nothing any more.
+  std::set<uint64_t> NeededSegments(std::optional<uint64_t> other_pin);
+  uint64_t tip() const;
+
+ private:
+  void Unpin(uint64_t commit);
+
+  mutable std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> steps_;  // guarded by mutex_, as all below
+  std::vector<DeadCommit> dead_;
+  std::multiset<uint64_t> pins_;
+  uint64_t tip_ = 0;
+};
+
+}  // namespace stepwell::db

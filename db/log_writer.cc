@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/log_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "db/layout.h"
+#include "io/buffer.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::FrameHeader;
+using format::FrameKind;
+using format::FramePlace;
+
+// Small states get small segments, so that retention gives space back soon: a segment holds about
+// four steps.
+constexpr uint64_t kStepsPerSegment = 4;
+constexpr uint64_t kSegmentBytesMin = uint64_t{16} << 20;
+// Space is reserved in pieces, so that a small store stays small.
+constexpr uint64_t kReserveBytesMax = uint64_t{64} << 20;
+constexpr uint64_t kReserveBytesMin = uint64_t{1} << 20;
+
+Status WriteAligned(io::File& file, uint64_t offset, const std::string& bytes) {
+  io::AlignedBuffer buffer(bytes.size());
+  if (!buffer) return ResourceExhaustedError("no memory for a frame");
+  std::memcpy(buffer.data(), bytes.data(), bytes.size());
+  return file.WriteAt(offset, ConstBytes(buffer.data(), bytes.size()));
+}
+
+// Footer and trailer at `end_bytes`; the file then ends with the trailer's block.
+Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, uint64_t epoch,
+                 uint64_t end_bytes, size_t block_bytes,
+                 const std::vector<format::FooterEntry>& frames) {
+  format::Trailer trailer;
+  for (const auto& entry : frames) {
+    if (!format::IsChainFrame(static_cast<FrameKind>(entry.kind))) continue;
+    trailer.commit_min =
+        trailer.commit_min == 0 ? entry.commit : std::min(trailer.commit_min, entry.commit);
+    trailer.commit_max = std::max(trailer.commit_max, entry.commit);
+  }
+  FrameHeader header;
+  header.nonce = nonce;
+  header.epoch = epoch;
+  header.commit = trailer.commit_max;
+  header.kind = FrameKind::kFooter;
+  const std::string payload = format::EncodeFooter({frames});
+  std::string seal = format::EncodeFrame(header, payload, block_bytes, &trailer.footer.crc);
+  trailer.footer.segment = segment;
+  trailer.footer.offset_bytes = end_bytes;
+  trailer.footer.length_bytes =
+      static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
+  header.kind = FrameKind::kTrailer;
+  seal += format::EncodeFrame(header, format::EncodeTrailer(trailer), block_bytes, nullptr);
+  STEPWELL_RETURN_IF_ERROR(WriteAligned(file, end_bytes, seal));
+  return file.Truncate(end_bytes + seal.size());
+}
+
+}  // namespace
+
+Status LogWriter::Start() {
+  first_id_ = next_id_;
+  return Roll(0);
+}
+
+Result<LogWriter::Placement> LogWriter::Place(uint64_t length_bytes, uint64_t step_bytes) {
+  if (current_->end_bytes > 4 * block_bytes_ &&
+      current_->end_bytes + length_bytes > target_bytes_) {
+    STEPWELL_RETURN_IF_ERROR(Roll(step_bytes));
+  }
+  Segment* segment = current_;
+  const uint64_t end = segment->end_bytes + length_bytes;
+  if (end > segment->allocated_bytes) {
+    const uint64_t ahead =
+        std::clamp(AlignUp(step_bytes, block_bytes_), kReserveBytesMin, kReserveBytesMax);
+    uint64_t wanted = std::max(end, std::min(target_bytes_, segment->end_bytes + ahead));
+    wanted = AlignUp(wanted, block_bytes_);
+    Status status = segment->file->Allocate(segment->allocated_bytes,
+                                            wanted - segment->allocated_bytes);
+    if (status.code() == StatusCode::kResourceExhausted && wanted > end) {
+      wanted = AlignUp(end, block_bytes_);
+      status = segment->file->Allocate(segment->allocated_bytes,
+                                       wanted - segment->allocated_bytes);
+    }
+    STEPWELL_RETURN_IF_ERROR(status);
+    segment->allocated_bytes = wanted;
+  }
+  Placement placement{segment, segment->end_bytes};
+  segment->end_bytes = end;
+  return placement;
+}
+
+Status LogWriter::Roll(uint64_t step_bytes) {
+  auto segment = std::make_unique<Segment>();
+  segment->id = next_id_;
+  segment->nonce = options_.make_nonce();
+  const std::string path = SegmentPath(options_.store_path, segment->id);
+  STEPWELL_ASSIGN_OR_RETURN(
+      segment->file, options_.file_system->Open(path, {.write = true,
+                                                       .create = true,
+                                                       .exclusive = true,
+                                                       .direct = true,
+                                                       .freeze = options_.freeze}));
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
+  block_bytes_ = std::max<size_t>({4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
+                                   segment->file->alignment().offset_bytes});
+  const format::Catalog catalog = options_.make_catalog();
+  format::SegmentHeader header;
+  header.store_id = options_.store_id;
+  header.segment = segment->id;
+  header.nonce = segment->nonce;
+  header.created_ns = options_.wall_nanos();
+  FramePlace header_place;
+  Status status = WriteFrameNow(segment.get(), FrameKind::kSegmentHeader,
+                                format::EncodeSegmentHeader(header), &header_place);
+  if (status.ok()) {
+    status = WriteFrameNow(segment.get(), FrameKind::kCatalog, format::EncodeCatalog(catalog),
+                           &segment->catalog_place);
+  }
+  if (status.ok()) {
+    status = options_.file_system->SyncDirectory(SegmentsPath(options_.store_path));
+    if (!status.ok()) options_.freeze->Trip(status);
+  }
+  if (!status.ok()) {
+    // Nothing was acknowledged in it; on a full disk this gives the blocks back.
+    segment->file.reset();
+    options_.file_system->Remove(path).IgnoreError("best effort: an empty segment is harmless");
+    ++next_id_;
+    return status;
+  }
+  ++next_id_;
+  segment->catalog_commit = catalog.last_commit;
+  segment->dirty = true;
+  if (options_.disk != nullptr) options_.disk->RegisterFile(segment->file.get());
+  if (current_ != nullptr) current_->current = false;
+  current_ = segment.get();
+  target_bytes_ = std::clamp(kStepsPerSegment * step_bytes,
+                             std::min(kSegmentBytesMin, options_.segment_bytes_max),
+                             options_.segment_bytes_max);
+  segments_[segment->id] = std::move(segment);
+  return OkStatus();
+}
+
+Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, const std::string& payload,
+                                FramePlace* place) {
+  FrameHeader header;
+  header.kind = kind;
+  header.nonce = segment->nonce;
+  header.epoch = epoch_;
+  const std::string bytes = format::EncodeFrame(header, payload, block_bytes_, &place->crc);
+  place->segment = segment->id;
+  place->offset_bytes = segment->end_bytes;
+  place->length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
+  STEPWELL_RETURN_IF_ERROR(segment->file->Allocate(segment->end_bytes, bytes.size()));
+  STEPWELL_RETURN_IF_ERROR(WriteAligned(*segment->file, segment->end_bytes, bytes));
+  segment->frames.push_back({static_cast<uint16_t>(kind), 0, *place});
+  segment->end_bytes += bytes.size();
+  segment->allocated_bytes = segment->end_bytes;
+  return OkStatus();
+}
+
+Status LogWriter::Seal(Segment* segment) {
+  if (options_.disk != nullptr) options_.disk->UnregisterFile(segment->file.get());
+  STEPWELL_RETURN_IF_ERROR(WriteSeal(*segment->file, segment->id, segment->nonce, epoch_,
+                                     segment->end_bytes, block_bytes_, segment->frames));
+  segment->sealed = true;
+  return OkStatus();
+}
+
+Status LogWriter::SealIdle(bool all) {
+  for (auto it = segments_.begin(); it != segments_.end();) {
+    Segment* segment = it->second.get();
+    if ((segment->current && !all) || segment->writes_in_flight > 0 || segment->dirty) {
+      ++it;
+      continue;
+    }
+    STEPWELL_RETURN_IF_ERROR(Seal(segment));
+    if (segment == current_) current_ = nullptr;
+    it = segments_.erase(it);
+  }
+  return OkStatus();
+}
+
+Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
+                     const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes,
+                     bool keep_tail, std::shared_ptr<io::Freeze> freeze,
+                     std::vector<format::FooterEntry> frames) {
+  STEPWELL_ASSIGN_OR_RETURN(
+      const auto file,
+      file_system->Open(SegmentPath(store_path, segment),
+                        {.write = true, .direct = true, .freeze = std::move(freeze)}));
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
+  const size_t block = std::max<size_t>(
+      {4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
+       file->alignment().offset_bytes});
+  uint64_t end = AlignUp(keep_tail ? std::max(end_bytes, info.size_bytes) : end_bytes, block);
+  if (!keep_tail && end < info.size_bytes) STEPWELL_RETURN_IF_ERROR(file->Truncate(end));
+  return WriteSeal(*file, segment, nonce, epoch, end, block, frames);
+}
+
+}  // namespace stepwell::db

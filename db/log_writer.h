@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Appends to the log: where blocks and frames go, new segments, seals. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "format/frame.h"
+#include "format/records.h"
+#include "io/disk.h"
+#include "io/log.h"
+
+namespace stepwell::db {
+
+// A segment that this process writes.
+struct Segment {
+  uint64_t id = 0;
+  format::Id128 nonce{};
+  std::unique_ptr<io::File> file;
+  uint64_t end_bytes = 0;        // of what was placed
+  uint64_t allocated_bytes = 0;  // of what was reserved
+  std::vector<format::FooterEntry> frames;
+  format::FramePlace catalog_place;
+  uint64_t catalog_commit = 0;
+  size_t writes_in_flight = 0;
+  bool dirty = false;    // has completed writes that no sync covers yet
+  bool current = true;
+  bool sealed = false;
+};
+
+struct LogWriterOptions {
+  io::FileSystem* file_system = nullptr;
+  std::string store_path;
+  format::Id128 store_id{};
+  std::shared_ptr<io::Freeze> freeze;
+  uint64_t segment_bytes_max = 0;
+  std::function<format::Id128()> make_nonce;
+  std::function<int64_t()> wall_nanos;
+  // The catalog that a new segment begins with.
+  std::function<format::Catalog()> make_catalog;
+  io::Disk* disk = nullptr;
+};
+
+class LogWriter {
+ public:
+  LogWriter(LogWriterOptions options, uint64_t next_segment_id, uint64_t epoch)
+      : options_(std::move(options)), next_id_(next_segment_id), epoch_(epoch) {}
+
+  // max(4 KiB, st_blksize, direct I/O alignment): every block and frame starts and ends on it.
+  size_t block_bytes() const { return block_bytes_; }
+
+  // Makes the first segment: header and catalog written, the name durable (not yet the contents).
+  Status Start();
+
+  // Space for `length_bytes` (a multiple of block_bytes()) in one piece; `step_bytes` is what the
+  // whole step will take, which sizes a new segment. kResourceExhausted: no room, nothing changed.
+  struct Placement {
+    Segment* segment = nullptr;
+    uint64_t offset_bytes = 0;
+  };
+  Result<Placement> Place(uint64_t length_bytes, uint64_t step_bytes);
+
+  Segment* current() { return current_; }
+  // Segments of this session that are not sealed yet, the current one included.
+  const std::map<uint64_t, std::unique_ptr<Segment>>& open_segments() const { return segments_; }
+
+  // Seals every segment that is no longer current, has no writes in flight and is not dirty. With
+  // `all`, the current one too (at close).
+  Status SealIdle(bool all);
+
+  // Forgets a sealed segment that was unlinked.
+  uint64_t first_id() const { return first_id_; }
+
+ private:
+  Status Roll(uint64_t step_bytes);
+  Status WriteFrameNow(Segment* segment, format::FrameKind kind, const std::string& payload,
+                       format::FramePlace* place);
+  Status Seal(Segment* segment);
+
+  const LogWriterOptions options_;
+  uint64_t next_id_;
+  const uint64_t epoch_;
+  uint64_t first_id_ = 0;
+  size_t block_bytes_ = 4096;
+  uint64_t target_bytes_ = 0;  // size at which the current segment is full
+  std::map<uint64_t, std::unique_ptr<Segment>> segments_;
+  Segment* current_ = nullptr;
+};
+
+// Seals a segment that an earlier process left open: gives back what lies behind `end_bytes` (unless
+// `keep_tail`), then appends footer and trailer. The frames are found by scanning.
+Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
+                     const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes,
+                     bool keep_tail, std::shared_ptr<io::Freeze> freeze,
+                     std::vector<format::FooterEntry> frames);
+
+}  // namespace stepwell::db

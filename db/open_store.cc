@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Open: what is there, what may be made, who may write.
+#include <algorithm>
+#include <cstring>
+
+#include "db/environment.h"
+#include "db/layout.h"
+#include "db/lock.h"
+#include "db/reader_store.h"
+#include "db/slot_file.h"
+#include "db/writer_store.h"
+
+namespace stepwell::db {
+namespace {
+
+Status NotAStore(const std::string& path, std::string_view why) {
+  return UnimplementedError(StrCat(path, " is not a Stepwell store: ", why));
+}
+
+// Whether a directory without STEPWELL holds nothing but what an unfinished creation leaves.
+Result<bool> IsUnfinishedCreation(io::FileSystem* file_system, const std::string& path) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(path));
+  for (const std::string& name : names) {
+    if (name == "LOCK" || name == "RECLAIM" || name == "STEPWELL.new" || name == "readers" ||
+        name == "index") {
+      continue;
+    }
+    if (name != "segments") return false;
+    STEPWELL_ASSIGN_OR_RETURN(const auto segments, file_system->List(SegmentsPath(path)));
+    if (!segments.empty()) return false;
+  }
+  return true;
+}
+
+std::string ParentOf(const std::string& path) {
+  std::string trimmed = path;
+  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
+  const size_t slash = trimmed.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : trimmed.substr(0, slash);
+}
+
+Status CreateStore(const std::string& path, const Environment& environment) {
+  io::FileSystem* file_system = environment.file_system;
+  for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
+    const Status status = file_system->CreateDirectory(directory);
+    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
+  }
+  format::StoreSlot slot;
+  for (size_t i = 0; i < slot.store_id.size(); i += 8) {
+    const uint64_t word = environment.random();
+    std::memcpy(slot.store_id.data() + i, &word, 8);
+  }
+  slot.clean = true;
+  STEPWELL_RETURN_IF_ERROR(SlotFile::Create(file_system, path, slot));
+  return file_system->SyncDirectory(ParentOf(path));
+}
+
+Status CheckDirectory(const std::string& path, const StoreOptions& options,
+                      io::FileSystem* file_system, bool* is_new) {
+  const auto info = file_system->Stat(path);
+  if (info.status().code() == StatusCode::kNotFound) {
+    if (options.read_only || !options.create) {
+      return NotFoundError(StrCat(path, ": there is no such store"));
+    }
+    const auto parent = file_system->Stat(ParentOf(path));
+    if (parent.status().code() == StatusCode::kNotFound) {
+      return NotFoundError(
+          StrCat(path, ": its parent directory ", ParentOf(path), " does not exist"));
+    }
+    const Status made = file_system->CreateDirectory(path);
+    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+    *is_new = true;
+    return OkStatus();
+  }
+  if (!info.ok()) return info.status();
+  if (!info->is_directory) return NotAStore(path, "it is a file; a store is a directory");
+  const auto slot = file_system->Stat(SlotFilePath(path));
+  if (slot.ok()) return OkStatus();
+  if (slot.status().code() != StatusCode::kNotFound) return slot.status();
+  STEPWELL_ASSIGN_OR_RETURN(const bool unfinished, IsUnfinishedCreation(file_system, path));
+  if (!unfinished || options.read_only || !options.create) {
+    return NotAStore(path, "the directory has no STEPWELL file");
+  }
+  *is_new = true;
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
+                                         Environment environment) {
+  if (path.empty()) return InvalidArgumentError("the path of a store is empty");
+  if (options.keep_latest && *options.keep_latest == 0) {
+    return InvalidArgumentError("keep: at least one step must be kept");
+  }
+  bool is_new = false;
+  STEPWELL_RETURN_IF_ERROR(
+      CheckDirectory(path, options, environment.file_system, &is_new));
+  if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto lock, AcquireLock(environment.file_system, path, options.lock_timeout));
+  // Another process may have finished the creation meanwhile.
+  if (environment.file_system->Stat(SlotFilePath(path)).status().code() ==
+      StatusCode::kNotFound) {
+    STEPWELL_RETURN_IF_ERROR(CreateStore(path, environment));
+  }
+  return WriterStore::Open(path, options, std::move(environment), std::move(lock));
+}
+
+Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(Environment environment, MakeEnvironment(options));
+  return OpenStore(path, options, std::move(environment));
+}
+
+}  // namespace stepwell::db

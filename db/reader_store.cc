@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/reader_store.h"
+
+#include <unistd.h>
+
+#include "db/layout.h"
+#include "db/lock.h"
+#include "db/step_reader.h"
+
+namespace stepwell::db {
+namespace {
+
+// The slot may move on, and old segments with it, while a view is made.
+constexpr int kRefreshAttempts = 20;
+
+Status ReadOnly(const std::string& path) {
+  return FailedPreconditionError(path + ": the store is open for reading only (mode=\"r\")");
+}
+
+}  // namespace
+
+ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
+                         Environment environment)
+    : options_(options), pid_(getpid()), core_(std::make_shared<Core>()) {
+  core_->path = path;
+  core_->environment = std::move(environment);
+  core_->files = std::make_unique<SegmentFiles>(core_->environment.file_system, path);
+  core_->restorer = std::make_unique<Restorer>(core_->files.get(),
+                                               core_->environment.workers.get(),
+                                               core_->environment.make_disk);
+}
+
+ReaderStore::~ReaderStore() {
+  if (getpid() == pid_) return;
+  // A forked child: the threads are not here; leave everything as it is.
+  (void)new std::shared_ptr<Core>(std::move(core_));
+  (void)new std::shared_ptr<const View>(std::move(view_));
+  (void)slot_file_.release();
+}
+
+Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
+                                                 const StoreOptions& options,
+                                                 Environment environment) {
+  std::unique_ptr<ReaderStore> store(new ReaderStore(path, options, std::move(environment)));
+  STEPWELL_ASSIGN_OR_RETURN(store->slot_file_,
+                            SlotFile::Open(store->core_->environment.file_system, path,
+                                           /*write=*/false, nullptr));
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, store->Refresh());
+  store->recovery_ = view->state.report;
+  for (const std::string& problem : store->recovery_.problems) {
+    Log(options.log, LogLevel::kError, StrCat(path, ": ", problem));
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<bool> ReaderStore::WriterLives() {
+  auto lock = core_->environment.file_system->Open(LockFilePath(core_->path), {});
+  if (lock.status().code() == StatusCode::kNotFound) return false;
+  if (!lock.ok()) return lock.status();
+  return (*lock)->LockedByOther();
+}
+
+Result<LogState> ReaderStore::ReadLog(const format::StoreSlot& slot, bool writer_lives) {
+  if (slot.durable_commit == 0) return LogState{};
+  if (slot.clean || writer_lives) {
+    const LogState* known = view_ != nullptr && view_live_ ? &view_->state : nullptr;
+    auto state = RecoverByMarks(slot, *core_->files, known);
+    if (state.ok() || writer_lives) return state;
+  }
+  // The writer is gone without closing: what it acknowledged may be newer than the slot.
+  ScanOptions scan;
+  scan.sync_first = false;  // not ours to write; read-only media refuse it
+  scan.check_payloads = [this](const std::vector<format::LeafRecord>& leaves) {
+    Status first;
+    const auto bad = [&](const BadChunk& chunk) {
+      if (first.ok()) first = chunk.status;
+    };
+    STEPWELL_RETURN_IF_ERROR(core_->restorer->Check(leaves, bad, [](uint64_t) { return true; }));
+    return first;
+  };
+  return RecoverByScan(core_->environment.file_system, core_->path, slot, *core_->files, scan);
+}
+
+Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  const std::lock_guard lock(mutex_);
+  if (closed_) return FailedPreconditionError(core_->path + ": the store is closed");
+  io::FileSystem* file_system = core_->environment.file_system;
+  Status status;
+  for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool lives, WriterLives());
+    STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
+    if (view_ != nullptr && slot.sequence == view_sequence_ && lives == view_live_) return view_;
+    auto view = std::make_shared<View>();
+    auto reclaim = ReclaimLock::Acquire(file_system, core_->path, io::LockKind::kShared);
+    if (reclaim.ok()) {
+      auto pin = ReaderPin::Create(file_system, core_->path, core_->environment.random());
+      if (pin.ok()) view->pin = std::move(*pin);
+    }
+    if (view->pin != nullptr) {
+      // Under RECLAIM: what the slot names now cannot go away before the pin is written.
+      STEPWELL_ASSIGN_OR_RETURN(slot, slot_file_->Read());
+      STEPWELL_RETURN_IF_ERROR(view->pin->Set(slot.durable_commit));
+    } else if (!said_no_pin_) {
+      said_no_pin_ = true;
+      Log(options_.log, LogLevel::kInfo,
+          StrCat(core_->path, ": reading without a pin (readers/ is not writable): a step may be "
+                              "deleted while it is read"));
+    }
+    auto state = ReadLog(slot, lives);
+    if (state.ok()) {
+      view->state = std::move(*state);
+      view_ = std::move(view);
+      view_sequence_ = slot.sequence;
+      view_live_ = lives;
+      return view_;
+    }
+    status = state.status();
+    // Beside a writer the log moves; and a writer may have come or gone meanwhile.
+    if (!lives && attempt > 0) break;
+  }
+  return status;
+}
+
+Result<std::vector<StepSummary>> ReaderStore::Steps() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  std::vector<StepSummary> steps;
+  for (const auto& [step, live] : view->state.live) steps.push_back({live.record});
+  return steps;
+}
+
+Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  const auto it = view->state.live.find(step);
+  if (it == view->state.live.end()) {
+    std::vector<uint64_t> known;
+    for (const auto& [number, live] : view->state.live) known.push_back(number);
+    return StepNotFound(core_->path, step, known);
+  }
+  auto record = ReadStepRecord(*core_->files, it->second.place);
+  if (!record.ok()) {
+    if (record.status().code() == StatusCode::kNotFound) {
+      return NotFoundError(StrCat(core_->path, ": step ", step, " was deleted while reading"));
+    }
+    return record.status().WithContext(StrCat(core_->path, ": step ", step));
+  }
+  struct Keep {
+    std::shared_ptr<Core> core;
+    std::shared_ptr<const View> view;
+    format::FramePlace place;
+  };
+  auto keep = std::make_shared<Keep>(Keep{core_, view, it->second.place});
+  const auto leaves = [keep](std::string_view prefix) {
+    return ReadStepRecords(*keep->core->files, keep->place, prefix);
+  };
+  Restorer* restorer = core_->restorer.get();
+  return MakeStepReader(std::move(*record), leaves, restorer, core_->path, keep);
+}
+
+Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  std::vector<LogStep> steps;
+  for (const auto& [step, live] : view->state.live) {
+    if (!options.step || step == *options.step) steps.push_back(live);
+  }
+  if (options.step && steps.empty()) return Read(*options.step).status();
+  return VerifySteps(steps, *core_->files, *core_->restorer, options);
+}
+
+StoreStats ReaderStore::Stats() {
+  StoreStats stats;
+  if (auto view = Refresh(); view.ok()) {
+    for (const auto& [step, live] : (*view)->state.live) {
+      ++stats.steps;
+      stats.live_bytes += live.record.stored_bytes;
+    }
+  }
+  const std::string segments = SegmentsPath(core_->path);
+  if (auto names = core_->environment.file_system->List(segments); names.ok()) {
+    for (const std::string& name : *names) {
+      auto info = core_->environment.file_system->Stat(segments + "/" + name);
+      if (!info.ok()) continue;
+      ++stats.segments;
+      stats.segment_bytes += info->allocated_bytes;
+    }
+  }
+  stats.index = "log";
+  return stats;
+}
+
+Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(core_->path); }
+Status ReaderStore::Delete(std::span<const uint64_t>) { return ReadOnly(core_->path); }
+
+Status ReaderStore::Close() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  view_.reset();
+  return OkStatus();
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store open for reading, in any process, also beside a live writer and on read-only media.
+//
+// It reads the log alone: the durable slot names the newest commit and catalog, the chain between
+// them is the rest (DESIGN.md, "Readers", has why no RocksDB is involved). Takes no lock on the
+// store, creates nothing but its pin.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "db/environment.h"
+#include "db/pins.h"
+#include "db/recovery.h"
+#include "db/restore.h"
+#include "db/slot_file.h"
+#include "db/store.h"
+
+namespace stepwell::db {
+
+class ReaderStore final : public Store {
+ public:
+  static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
+                                             Environment environment);
+  ~ReaderStore() override;
+
+  Result<SaveHandle> Save(SaveRequest request) override;
+  Status Wait() override { return OkStatus(); }
+  Status TakeError() override { return OkStatus(); }
+  Result<std::vector<StepSummary>> Steps() override;
+  Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Status Delete(std::span<const uint64_t> steps) override;
+  Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  StoreStats Stats() override;
+  const RecoveryReport& recovery() const override { return recovery_; }
+  const std::string& path() const override { return core_->path; }
+  bool read_only() const override { return true; }
+  Status Close() override;
+
+ private:
+  struct Core {
+    std::string path;
+    Environment environment;
+    std::unique_ptr<SegmentFiles> files;
+    std::unique_ptr<Restorer> restorer;
+  };
+  // What was read at one instant, pinned while somebody uses it.
+  struct View {
+    LogState state;
+    std::unique_ptr<ReaderPin> pin;  // null: readers/ is not writable
+  };
+
+  ReaderStore(const std::string& path, const StoreOptions& options, Environment environment);
+  // The newest view; made anew when the slot has moved on.
+  Result<std::shared_ptr<const View>> Refresh();
+  Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives);
+  Result<bool> WriterLives();
+
+  const StoreOptions options_;
+  const int pid_;
+  std::shared_ptr<Core> core_;
+  std::unique_ptr<SlotFile> slot_file_;
+  RecoveryReport recovery_;
+  std::mutex mutex_;
+  std::shared_ptr<const View> view_;  // guarded by mutex_, as all below
+  uint64_t view_sequence_ = 0;
+  bool view_live_ = false;
+  bool said_no_pin_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chain: applying its frames, and following it from the slot's marks.
+#include "db/recovery.h"
+
+#include <algorithm>
+
+namespace stepwell::db {
+
+using format::FrameHeader;
+using format::FrameKind;
+using format::FramePlace;
+
+namespace {
+
+void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state) {
+  for (const uint64_t commit : commits) {
+    for (auto it = state->live.begin(); it != state->live.end(); ++it) {
+      if (it->second.record.commit != commit) continue;
+      state->dead.push_back({commit, killer, it->second.record.extents});
+      state->live.erase(it);
+      break;
+    }
+  }
+}
+
+Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state) {
+  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, place, FrameKind::kCatalog));
+  auto catalog = format::DecodeCatalog(AsBytes(frame.payload));
+  if (!catalog.ok()) {
+    return catalog.status().WithContext(
+        StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes));
+  }
+  for (auto& live : catalog->live) {
+    const uint64_t step = live.step.step;
+    state->live[step] = {std::move(live.step), live.place};
+  }
+  for (const auto& entry : catalog->segments) {
+    SegmentInfo info;
+    info.segment = entry.segment;
+    info.nonce = entry.nonce;
+    info.header_ok = true;
+    info.sealed = entry.length_bytes > 0;
+    info.length_bytes = entry.length_bytes;
+    state->segments.push_back(info);
+  }
+  state->epoch = catalog->epoch;
+  state->epoch_max = catalog->epoch;
+  state->tip_commit = catalog->last_commit;
+  state->tip_place = catalog->last_place;
+  state->catalog_place = place;
+  state->catalog_commit = catalog->last_commit;
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
+                       const std::string& payload, LogState* state) {
+  switch (header.kind) {
+    case FrameKind::kCommit: {
+      STEPWELL_ASSIGN_OR_RETURN(auto commit, format::DecodeCommit(AsBytes(payload)));
+      if (commit.step.commit != header.commit) {
+        return DataLossError("a commit frame's two commit numbers differ");
+      }
+      Kill(commit.kills, header.commit, state);
+      const uint64_t step = commit.step.step;
+      commit.step.metadata_json.clear();
+      commit.step.metrics_json.clear();
+      state->live[step] = {std::move(commit.step), place};
+      break;
+    }
+    case FrameKind::kDelete: {
+      STEPWELL_ASSIGN_OR_RETURN(const auto deletion, format::DecodeDelete(AsBytes(payload)));
+      Kill(deletion.kills, header.commit, state);
+      break;
+    }
+    case FrameKind::kEpoch:
+    case FrameKind::kMeta:
+      break;
+    default:
+      return DataLossError("a frame in the chain is of no chain kind");
+  }
+  state->tip_commit = header.commit;
+  state->tip_place = place;
+  state->epoch = std::max(state->epoch, header.epoch);
+  state->epoch_max = std::max(state->epoch_max, header.epoch);
+  state->chain.emplace_back(header.commit, place.segment);
+  return OkStatus();
+}
+
+Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
+                                const LogState* known) {
+  // Back from the durable frame, until something known or the catalog's last commit is met. The
+  // chain is bounded: each frame's number is one less than its successor's.
+  struct Link {
+    Frame frame;
+    FramePlace place;
+  };
+  std::vector<Link> links;
+  FramePlace place = slot.durable_place;
+  uint64_t commit = slot.durable_commit;
+  LogState state;
+  if (known != nullptr && known->tip_commit <= commit && known->tip_commit >= 1) {
+    state = *known;
+  } else {
+    STEPWELL_RETURN_IF_ERROR(LoadCatalog(slot.catalog_place, files, &state));
+  }
+  while (commit > state.tip_commit) {
+    STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(files, place, FrameKind{}));
+    if (frame.header.commit != commit || !format::IsChainFrame(frame.header.kind)) {
+      return DataLossError(StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes,
+                                  ": not the frame of commit ", commit));
+    }
+    const FramePlace previous = frame.header.previous;
+    links.push_back({std::move(frame), place});
+    place = previous;
+    --commit;
+  }
+  if (commit == state.tip_commit && commit > 0 && !links.empty() && place != state.tip_place) {
+    // The known chain was cut by a recovery since: start from the catalog.
+    if (known != nullptr) return RecoverByMarks(slot, files, nullptr);
+    return DataLossError("the chain of frames does not meet its catalog");
+  }
+  for (auto link = links.rbegin(); link != links.rend(); ++link) {
+    Status status = ApplyChainFrame(link->frame.header, link->place, link->frame.payload, &state);
+    if (!status.ok()) {
+      return status.WithContext(StrCat(files.PathOf(link->place.segment), ": offset ",
+                                       link->place.offset_bytes));
+    }
+  }
+  return state;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is in the log: newest valid catalog + the chain of frames after it (rules 3 to 6).
+// Reads only; the writer seals, renumbers and reclaims afterwards (DESIGN.md, "Recovery").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "db/segment_files.h"
+#include "db/store.h"
+#include "format/frame.h"
+#include "format/records.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+struct LogStep {
+  format::StepRecord record;  // without metadata texts when it came from a catalog
+  format::FramePlace place;   // of its commit frame
+};
+
+// A commit that some later frame killed; its space is taken back when nobody can be reading it.
+struct DeadCommit {
+  uint64_t commit = 0;
+  uint64_t killer = 0;  // commit number of the frame that killed it
+  std::vector<format::SegmentExtent> extents;
+};
+
+struct SegmentInfo {
+  uint64_t segment = 0;
+  format::Id128 nonce{};
+  bool header_ok = false;
+  bool sealed = false;
+  uint64_t length_bytes = 0;  // of the file
+};
+
+struct LogState {
+  std::map<uint64_t, LogStep> live;  // by step
+  std::vector<DeadCommit> dead;
+  uint64_t epoch = 0;      // of the newest accepted frame
+  uint64_t epoch_max = 0;  // the highest seen, accepted or not
+  uint64_t tip_commit = 0;
+  format::FramePlace tip_place;
+  format::FramePlace catalog_place;  // of the catalog that was the base; length 0: none
+  uint64_t catalog_commit = 0;       // its last commit
+  // Ascending. After RecoverByMarks: those of the catalog (newer ones may exist).
+  std::vector<SegmentInfo> segments;
+  // Where chain frames after the catalog lie: (commit, segment).
+  std::vector<std::pair<uint64_t, uint64_t>> chain;
+  // Every chain frame found in unsealed segments: what their footers will list.
+  std::map<uint64_t, std::vector<format::FooterEntry>> scanned;
+  RecoveryReport report;
+};
+
+// Applies one chain frame to the state (kills, additions, tip).
+Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,
+                       const std::string& payload, LogState* state);
+
+// From the slot's marks alone: its catalog and the chain back from its durable frame. For stores
+// that were closed cleanly, and for readers beside a live writer. Starts from `known` (the result of
+// an earlier call) where the chain reaches it.
+Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
+                                const LogState* known);
+
+struct ScanOptions {
+  // fdatasync unsealed segments first, so that what is then read back is on the device (rule 4).
+  bool sync_first = true;
+  // Checks the payloads of one in-doubt step; errors reject it and all later ones.
+  std::function<Status(const std::vector<format::LeafRecord>&)> check_payloads;
+};
+// From the segments themselves: for stores whose last writer did not close them.
+Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
+                               const format::StoreSlot& slot, SegmentFiles& files,
+                               const ScanOptions& options);
+
+// Segments of the directory with their headers and seals, ascending.
+Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
+                                              const std::string& store_path,
+                                              const format::StoreSlot& slot, SegmentFiles& files);
+
+// The step record of a commit frame, metadata texts included.
+Result<format::StepRecord> ReadStepRecord(SegmentFiles& files,
+                                          const format::FramePlace& commit_place);
+
+// A step's leaf records below a key prefix, from its commit frame and record blocks, continuation
+// records joined; checks that counts agree. kDataLoss names file and offset.
+Result<std::vector<format::LeafRecord>> ReadStepRecords(SegmentFiles& files,
+                                                        const format::FramePlace& commit_place,
+                                                        std::string_view key_prefix,
+                                                        format::StepRecord* step = nullptr);
+
+}  // namespace stepwell::db

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recovery from the segments themselves.
+#include <algorithm>
+#include <optional>
+
+#include "db/layout.h"
+#include "db/recovery.h"
+#include "io/buffer.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::FrameHeader;
+using format::FrameKind;
+using format::FramePlace;
+
+// Frames start on this boundary at least (rule 8).
+constexpr uint64_t kScanStepBytes = 4096;
+constexpr size_t kScanBufferBytes = size_t{1} << 20;
+
+struct Found {
+  Frame frame;
+  FramePlace place;
+};
+
+// Every valid chain frame of an unsealed segment: looks at each block for a frame with the segment's
+// nonce. Bounded by the file's size.
+Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, std::vector<Found>* found) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
+  io::AlignedBuffer buffer(kScanBufferBytes);
+  if (!buffer) return ResourceExhaustedError("no memory for the recovery scan");
+  uint64_t skip_until = 0;
+  for (uint64_t base = 0; base < info.length_bytes; base += kScanBufferBytes) {
+    STEPWELL_ASSIGN_OR_RETURN(const size_t size, file->ReadAt(base, buffer.bytes()));
+    for (uint64_t i = 0; i + format::kFrameHeaderBytes <= size; i += kScanStepBytes) {
+      if (base + i < skip_until) continue;
+      const auto header =
+          format::DecodeFrameHeader({buffer.data() + i, format::kFrameHeaderBytes});
+      if (!header.ok() || header->nonce != info.nonce) continue;
+      Found candidate;
+      auto frame = ReadFrameAt(*file, info.segment, base + i, &candidate.place);
+      if (!frame.ok()) continue;  // torn: its payload did not arrive
+      skip_until = base + i + candidate.place.length_bytes;
+      if (!format::IsChainFrame(frame->header.kind)) continue;
+      candidate.frame = std::move(*frame);
+      found->push_back(std::move(candidate));
+    }
+    if (size < kScanBufferBytes) break;
+  }
+  return OkStatus();
+}
+
+Result<format::Trailer> ReadTrailer(const SegmentInfo& info, SegmentFiles& files) {
+  if (info.length_bytes < 2 * kScanStepBytes || info.length_bytes % kScanStepBytes != 0) {
+    return NotFoundError("no trailer");
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
+  // The trailer is the last block; blocks may be larger than 4 KiB, so look back a little.
+  for (uint64_t back = kScanStepBytes; back <= 16 * kScanStepBytes && back < info.length_bytes;
+       back *= 2) {
+    FramePlace place;
+    auto frame = ReadFrameAt(*file, info.segment, info.length_bytes - back, &place);
+    if (frame.ok() && frame->header.kind == FrameKind::kTrailer &&
+        frame->header.nonce == info.nonce) {
+      return format::DecodeTrailer(AsBytes(frame->payload));
+    }
+  }
+  return NotFoundError("no trailer");
+}
+
+// Chain frames newer than `after_commit` of a sealed segment, by its footer.
+Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& files,
+                  std::vector<Found>* found) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto trailer, ReadTrailer(info, files));
+  if (trailer.commit_max <= after_commit) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const Frame footer_frame,
+                            ReadFrame(files, trailer.footer, FrameKind::kFooter));
+  STEPWELL_ASSIGN_OR_RETURN(const auto footer,
+                            format::DecodeFooter(AsBytes(footer_frame.payload)));
+  for (const auto& entry : footer.frames) {
+    if (!format::IsChainFrame(static_cast<FrameKind>(entry.kind))) continue;
+    if (entry.commit <= after_commit) continue;
+    auto frame = ReadFrame(files, entry.place, static_cast<FrameKind>(entry.kind));
+    if (!frame.ok()) continue;  // damage: the chain will show the gap
+    found->push_back({std::move(*frame), entry.place});
+  }
+  return OkStatus();
+}
+
+// The newest catalog that can be read: each segment begins with one.
+Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles& files,
+                         LogState* state) {
+  for (auto info = segments.rbegin(); info != segments.rend(); ++info) {
+    if (!info->header_ok) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info->segment));
+    FramePlace header_place;
+    const auto header = ReadFrameAt(*file, info->segment, 0, &header_place);
+    if (!header.ok()) continue;
+    // Blocks may be larger than 4 KiB.
+    for (uint64_t at = AlignUp(header_place.length_bytes, kScanStepBytes);
+         at <= 16 * kScanStepBytes; at *= 2) {
+      FramePlace place;
+      const auto frame = ReadFrameAt(*file, info->segment, at, &place);
+      if (!frame.ok() || frame->header.kind != FrameKind::kCatalog ||
+          frame->header.nonce != info->nonce) {
+        continue;
+      }
+      auto catalog = format::DecodeCatalog(AsBytes(frame->payload));
+      if (!catalog.ok()) break;
+      for (auto& live : catalog->live) {
+        const uint64_t step = live.step.step;
+        state->live[step] = {std::move(live.step), live.place};
+      }
+      state->epoch = state->epoch_max = catalog->epoch;
+      state->tip_commit = state->catalog_commit = catalog->last_commit;
+      state->tip_place = catalog->last_place;
+      state->catalog_place = place;
+      return OkStatus();
+    }
+  }
+  return DataLossError("no segment of the store has a readable catalog");
+}
+
+class ChainBuilder {
+ public:
+  ChainBuilder(std::vector<Found> found, uint64_t durable_commit, LogState* state)
+      : state_(state), durable_(durable_commit) {
+    for (Found& one : found) {
+      state->epoch_max = std::max(state->epoch_max, one.frame.header.epoch);
+      // A frame says what was flushed when it was written; a frame of any epoch says the truth.
+      durable_ = std::max(durable_, one.frame.header.durable_through);
+      by_commit_[one.frame.header.commit].push_back(std::move(one));
+    }
+  }
+
+  uint64_t durable() const { return durable_; }
+
+  // The next frame: the one that links to the tip (of the highest epoch, should there be several).
+  // Up to the durable mark a gap is damage: reported, and the chain goes on behind it.
+  const Found* Next() {
+    const auto next = by_commit_.find(state_->tip_commit + 1);
+    if (next != by_commit_.end()) {
+      if (const Found* best = Best(next->second, /*linked=*/true)) return best;
+    }
+    if (state_->tip_commit >= durable_) return nullptr;
+    auto later = by_commit_.upper_bound(state_->tip_commit);
+    if (later == by_commit_.end() || later->first > durable_) {
+      ReportGap(durable_);
+      return nullptr;
+    }
+    if (later->first > state_->tip_commit + 1) ReportGap(later->first - 1);
+    return Best(later->second, /*linked=*/false);
+  }
+
+  uint64_t FramesAfter(uint64_t commit) const {
+    uint64_t count = 0;
+    for (auto it = by_commit_.upper_bound(commit); it != by_commit_.end(); ++it) ++count;
+    return count;
+  }
+
+ private:
+  const Found* Best(const std::vector<Found>& candidates, bool linked) const {
+    const Found* best = nullptr;
+    for (const Found& one : candidates) {
+      const FrameHeader& header = one.frame.header;
+      if (header.epoch < state_->epoch) continue;  // void since a later epoch began
+      if (linked && (header.previous_commit != state_->tip_commit ||
+                     header.previous != state_->tip_place)) {
+        continue;
+      }
+      if (best == nullptr || header.epoch > best->frame.header.epoch) best = &one;
+    }
+    return best;
+  }
+
+  void ReportGap(uint64_t last) {
+    state_->report.problems.push_back(
+        StrCat("data loss: the frames of commits ", state_->tip_commit + 1, " to ", last,
+               " are damaged or missing; what they saved or deleted is not known"));
+  }
+
+  LogState* const state_;
+  uint64_t durable_;
+  std::map<uint64_t, std::vector<Found>> by_commit_;
+};
+
+// Extends the state along the chain; in-doubt steps (newer than everything known flushed) are
+// believed only when all of their payloads are there.
+Status FollowChain(ChainBuilder* chain, SegmentFiles& files, const ScanOptions& options,
+                   LogState* state) {
+  while (const Found* next = chain->Next()) {
+    const FrameHeader& header = next->frame.header;
+    const bool in_doubt = header.commit > chain->durable();
+    if (in_doubt && header.kind == FrameKind::kCommit) {
+      auto records = ReadStepRecords(files, next->place, "");
+      Status status = records.status();
+      if (records.ok() && options.check_payloads) status = options.check_payloads(*records);
+      if (!status.ok()) {
+        state->report.commits_rejected = chain->FramesAfter(state->tip_commit);
+        return OkStatus();
+      }
+    }
+    if (Status status = ApplyChainFrame(header, next->place, next->frame.payload, state);
+        !status.ok()) {
+      if (in_doubt) break;
+      state->report.problems.push_back(StrCat(files.PathOf(next->place.segment), ": offset ",
+                                              next->place.offset_bytes, ": ", status.message()));
+      state->tip_commit = header.commit;
+      state->tip_place = next->place;
+      continue;
+    }
+    if (in_doubt) ++state->report.commits_recovered;
+  }
+  state->report.commits_rejected = chain->FramesAfter(state->tip_commit);
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
+                                              const std::string& store_path,
+                                              const format::StoreSlot& slot,
+                                              SegmentFiles& files) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
+  std::vector<SegmentInfo> segments;
+  for (const std::string& name : names) {
+    const auto id = ParseSegmentName(name);
+    if (!id) continue;
+    SegmentInfo info;
+    info.segment = *id;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
+    STEPWELL_ASSIGN_OR_RETURN(const auto file_info, file->Info());
+    info.length_bytes = file_info.size_bytes;
+    FramePlace place;
+    const auto frame = ReadFrameAt(*file, *id, 0, &place);
+    if (frame.ok() && frame->header.kind == FrameKind::kSegmentHeader) {
+      const auto header = format::DecodeSegmentHeader(AsBytes(frame->payload));
+      if (header.ok() && header->segment == *id && header->nonce == frame->header.nonce) {
+        if (header->store_id != slot.store_id) {
+          return DataLossError(StrCat(files.PathOf(*id), " belongs to another store"));
+        }
+        info.header_ok = true;
+        info.nonce = header->nonce;
+        info.sealed = ReadTrailer(info, files).ok();
+      }
+    } else if (!frame.ok() && frame.status().code() != StatusCode::kDataLoss &&
+               frame.status().code() != StatusCode::kNotFound) {
+      return frame.status();
+    }
+    segments.push_back(info);
+  }
+  std::sort(segments.begin(), segments.end(),
+            [](const auto& a, const auto& b) { return a.segment < b.segment; });
+  return segments;
+}
+
+Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
+                               const format::StoreSlot& slot, SegmentFiles& files,
+                               const ScanOptions& options) {
+  LogState state;
+  STEPWELL_ASSIGN_OR_RETURN(state.segments, ListSegments(file_system, store_path, slot, files));
+  if (options.sync_first) {
+    for (const SegmentInfo& info : state.segments) {
+      if (info.sealed) continue;
+      STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
+      STEPWELL_RETURN_IF_ERROR(file->Sync());
+    }
+    STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(SegmentsPath(store_path)));
+  }
+  STEPWELL_RETURN_IF_ERROR(
+      LoadNewestCatalog(state.segments, files, &state).WithContext(store_path));
+  std::vector<Found> found;
+  for (SegmentInfo& info : state.segments) {
+    if (!info.header_ok) {
+      if (info.segment <= slot.durable_place.segment) {
+        state.report.problems.push_back(
+            StrCat(files.PathOf(info.segment), ": the segment's header is damaged"));
+      }
+      continue;
+    }
+    if (info.sealed && ReadSealed(info, state.tip_commit, files, &found).ok()) continue;
+    const size_t before = found.size();
+    STEPWELL_RETURN_IF_ERROR(ScanSegment(info, files, &found));
+    info.sealed = false;
+    auto& entries = state.scanned[info.segment];
+    for (size_t i = before; i < found.size(); ++i) {
+      const FrameHeader& header = found[i].frame.header;
+      entries.push_back({static_cast<uint16_t>(header.kind), header.commit, found[i].place});
+    }
+  }
+  std::erase_if(found, [&](const Found& one) {
+    return one.frame.header.commit <= state.catalog_commit;
+  });
+  ChainBuilder chain(std::move(found), slot.durable_commit, &state);
+  STEPWELL_RETURN_IF_ERROR(FollowChain(&chain, files, options, &state));
+  state.epoch_max = std::max(state.epoch_max, slot.epoch);
+  state.report.clean = false;
+  return state;
+}
+
+}  // namespace stepwell::db

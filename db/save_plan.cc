@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/save_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace stepwell::db {
+namespace {
+
+using format::CodecId;
+using format::LeafKind;
+
+// Values longer than this are cut into several LZ4 frames.
+constexpr uint64_t kValueChunkBytes = uint64_t{1} << 20;
+// Arrays below this are stored raw without a look: the trailer and index cost more than they save.
+constexpr uint64_t kSampledBytesMin = uint64_t{64} << 10;
+// Compression pays on the hot path when it at least halves the bytes: LZ4 with bitshuffle then runs
+// faster than a local drive writes what it saves.
+constexpr double kWorthwhileRatio = 2.0;
+
+size_t PayloadAlignment(size_t payload_bytes) {
+  return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
+}
+
+// Four small pieces spread over the array, gathered through its grid's first, middle and last chunks
+// when it is not contiguous.
+double Sample(const PlannedLeaf& leaf) {
+  constexpr size_t kPieceBytes = 4096;
+  std::array<std::byte, 4 * kPieceBytes> sample;
+  const auto& input = leaf.input;
+  const size_t item = leaf.dtype->item_bytes;
+  const uint64_t total = input.record.logical_bytes;
+  if (input.strides_bytes != format::CStrides(input.record.shape, item)) {
+    std::vector<std::byte> chunk(format::ChunkBytes(input.record.chunk_shape, item));
+    format::GatherChunk({input.data, input.record.shape, input.strides_bytes}, *leaf.dtype,
+                        input.record.chunk_shape, input.record.chunk_count / 2, chunk.data());
+    const size_t size = std::min(chunk.size(), sample.size());
+    return format::SampleRatio(ConstBytes(chunk).first(size), item);
+  }
+  for (size_t i = 0; i < 4; ++i) {
+    const uint64_t at = AlignDown((total - kPieceBytes) / 3 * i, item);
+    std::memcpy(sample.data() + i * kPieceBytes, input.data + at, kPieceBytes);
+  }
+  return format::SampleRatio(sample, item);
+}
+
+Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  leaf->dtype = format::FindDType(record.dtype);
+  if (leaf->dtype == nullptr) return InvalidArgumentError("unknown dtype");
+  const size_t item = leaf->dtype->item_bytes;
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t elements, format::ElementCount(record.shape, item));
+  record.logical_bytes = elements * item;
+  if (leaf->input.strides_bytes.empty()) {
+    leaf->input.strides_bytes = format::CStrides(record.shape, item);
+  }
+  if (leaf->input.strides_bytes.size() != record.shape.size()) {
+    return InvalidArgumentError("as many strides as axes are needed");
+  }
+  if (elements > 0 && leaf->input.data == nullptr) return InvalidArgumentError("no data");
+  record.chunk_shape = format::ChooseChunkShape(record.shape, item, leaf->input.shard_shape);
+  record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  const bool worthwhile =
+      policy == CodecPolicy::kBlosc ||
+      (policy == CodecPolicy::kAuto && record.logical_bytes >= kSampledBytesMin &&
+       Sample(*leaf) >= kWorthwhileRatio);
+  record.codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
+  return OkStatus();
+}
+
+uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index) {
+  const auto& record = leaf.input.record;
+  if (record.kind == LeafKind::kArray) {
+    return static_cast<uint32_t>(
+        format::ChunkBytes(record.chunk_shape, leaf.dtype->item_bytes));
+  }
+  const uint64_t start = chunk_index * kValueChunkBytes;
+  return static_cast<uint32_t>(std::min(kValueChunkBytes, record.logical_bytes - start));
+}
+
+// Collects chunks into blocks of one sort.
+struct BlockBuilder {
+  bool in_place = false;
+  std::vector<BlockTask>* blocks = nullptr;
+  BlockTask current{};
+  size_t used_bytes = 0;
+
+  void Add(uint32_t leaf, uint64_t chunk_index, uint32_t logical_bytes, size_t payload_max) {
+    size_t offset = AlignUp(used_bytes, PayloadAlignment(payload_max));
+    if (offset + payload_max > kBlockBytes) {
+      Flush();
+      offset = 0;
+    }
+    current.chunks.push_back({leaf, logical_bytes, static_cast<uint32_t>(offset), chunk_index});
+    used_bytes = offset + payload_max;
+  }
+  void Flush() {
+    if (current.chunks.empty()) return;
+    current.in_place = in_place;
+    blocks->push_back(std::move(current));
+    current = {};
+    used_bytes = 0;
+  }
+};
+
+// The bytes of a chunk where they already lie in memory as the codec wants them, else empty.
+ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk) {
+  const auto& input = leaf.input;
+  const auto& record = input.record;
+  if (record.kind == LeafKind::kValue) {
+    return AsBytes(input.value).subspan(chunk.chunk_index * kValueChunkBytes, chunk.logical_bytes);
+  }
+  uint64_t offset = 0;
+  const bool canonical =
+      leaf.dtype->value_bits == 0 && leaf.dtype->dtype != format::DType::kBool;
+  if (canonical &&
+      input.strides_bytes == format::CStrides(record.shape, leaf.dtype->item_bytes) &&
+      format::ChunkIsContiguous(record.shape, record.chunk_shape, chunk.chunk_index,
+                                leaf.dtype->item_bytes, &offset)) {
+    return {input.data + offset, chunk.logical_bytes};
+  }
+  return {};
+}
+
+void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out) {
+  const auto& input = leaf.input;
+  if (input.record.kind == LeafKind::kValue) {
+    std::memcpy(out, InSource(leaf, chunk).data(), chunk.logical_bytes);
+    return;
+  }
+  format::GatherChunk({input.data, input.record.shape, input.strides_bytes}, *leaf.dtype,
+                      input.record.chunk_shape, chunk.chunk_index, out);
+}
+
+}  // namespace
+
+Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  record.chunks.clear();
+  record.first_chunk = 0;
+  record.chunk_count = 0;
+  switch (record.kind) {
+    case LeafKind::kNode:
+      return OkStatus();
+    case LeafKind::kArray:
+      return PlanArray(policy, leaf);
+    case LeafKind::kValue:
+      record.logical_bytes = leaf->input.value.size();
+      record.codec = CodecId::kLz4Frame;
+      if (leaf->input.value.size() <= format::kInlineValueBytesMax) {
+        record.inline_value = std::move(leaf->input.value);
+        leaf->input.value.clear();
+      } else {
+        record.chunk_count = (record.logical_bytes + kValueChunkBytes - 1) / kValueChunkBytes;
+      }
+      return OkStatus();
+  }
+  return InvalidArgumentError("unknown kind of leaf");
+}
+
+std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
+                                  std::span<const uint32_t> which, bool stage) {
+  std::vector<BlockTask> blocks;
+  BlockBuilder raw{.in_place = stage, .blocks = &blocks};
+  BlockBuilder coded{.in_place = false, .blocks = &blocks};
+  for (const uint32_t i : which) {
+    const PlannedLeaf& leaf = leaves[i];
+    const auto& record = leaf.input.record;
+    BlockBuilder& builder = stage && record.codec == CodecId::kRaw ? raw : coded;
+    for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
+      const uint32_t logical = LogicalChunkBytes(leaf, chunk);
+      builder.Add(i, chunk, logical, format::PayloadBytesMax(record.codec, logical));
+    }
+  }
+  raw.Flush();
+  coded.Flush();
+  return blocks;
+}
+
+void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std::byte* block) {
+  for (const ChunkTask& chunk : task.chunks) {
+    GatherTo(leaves[chunk.leaf], chunk, block + chunk.offset_bytes);
+  }
+}
+
+EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
+                         const std::byte* staged, size_t alignment, MutableBytes out) {
+  EncodedBlock result;
+  result.chunks.reserve(task.chunks.size());
+  std::vector<std::byte> scratch;
+  size_t used = 0;
+  for (const ChunkTask& chunk : task.chunks) {
+    const PlannedLeaf& leaf = leaves[chunk.leaf];
+    const CodecId codec = leaf.input.record.codec;
+    const size_t payload_max = format::PayloadBytesMax(codec, chunk.logical_bytes);
+    const size_t offset =
+        task.in_place ? chunk.offset_bytes : AlignUp(used, PayloadAlignment(payload_max));
+    std::memset(out.data() + used, 0, offset - used);
+    const MutableBytes target = out.subspan(offset);
+    ConstBytes logical;
+    if (staged != nullptr) {
+      logical = {staged + chunk.offset_bytes, chunk.logical_bytes};
+    } else if (codec == CodecId::kRaw) {
+      GatherTo(leaf, chunk, target.data());
+      logical = target.first(chunk.logical_bytes);
+    } else if (logical = InSource(leaf, chunk); logical.data() == nullptr) {
+      scratch.resize(chunk.logical_bytes);
+      GatherTo(leaf, chunk, scratch.data());
+      logical = scratch;
+    }
+    const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
+    const auto payload = format::EncodePayload(codec, item, logical, target);
+    if (!payload.ok()) {
+      result.status = payload.status();
+      return result;
+    }
+    result.chunks.push_back({static_cast<uint32_t>(offset),
+                             static_cast<uint32_t>(payload->size_bytes), payload->crc});
+    used = offset + payload->size_bytes;
+  }
+  result.used_bytes = AlignUp(used, alignment);
+  std::memset(out.data() + used, 0, result.used_bytes - used);
+  return result;
+}
+
+}  // namespace stepwell::db

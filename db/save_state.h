@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a SaveHandle shares with the engine. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "db/store.h"
+#include "io/executor.h"
+
+namespace stepwell::db {
+
+struct SaveHandle::State {
+  State(uint64_t step_number, std::shared_ptr<io::Executor> callback_executor,
+        std::function<void()> pump_engine)
+      : step(step_number),
+        callbacks_on(std::move(callback_executor)),
+        pump(std::move(pump_engine)) {}
+
+  const uint64_t step;
+  const std::shared_ptr<io::Executor> callbacks_on;
+  const std::function<void()> pump;  // set in inline mode: waiting runs the engine
+  std::function<void()> on_finish;   // the store's own; set before the job is handed over
+
+  mutable std::mutex mutex;
+  mutable std::condition_variable finished;
+  bool done = false;              // guarded by mutex, as all below
+  Status status;
+  bool skipped = false;
+  mutable bool reported = false;  // somebody was given the error
+  std::vector<std::function<void(const Status&)>> callbacks;
+
+  // The first call counts.
+  void Finish(Status outcome) {
+    std::vector<std::function<void(const Status&)>> run;
+    {
+      const std::lock_guard lock(mutex);
+      if (done) return;
+      done = true;
+      status = outcome;
+      run.swap(callbacks);
+    }
+    finished.notify_all();
+    if (on_finish) on_finish();
+    for (auto& callback : run) {
+      callbacks_on->Run([callback = std::move(callback), outcome] { callback(outcome); });
+    }
+  }
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/step_reader.h"
+
+#include <algorithm>
+
+#include "format/key.h"
+
+namespace stepwell::db {
+namespace {
+
+class LogStepReader final : public StepReader {
+ public:
+  LogStepReader(format::StepRecord step, LeafSource leaves, Restorer* restorer,
+                std::string store_path, std::shared_ptr<const void> keep)
+      : step_(std::move(step)),
+        leaves_(std::move(leaves)),
+        restorer_(restorer),
+        store_path_(std::move(store_path)),
+        keep_(std::move(keep)) {}
+
+  const format::StepRecord& step() const override { return step_; }
+
+  Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) override {
+    auto leaves = leaves_(key_prefix);
+    if (!leaves.ok()) return leaves.status().WithContext(Where());
+    return leaves;
+  }
+
+  Result<LoadStats> Load(std::span<const LoadRequest> requests) override {
+    auto stats = restorer_->Load(requests);
+    if (!stats.ok()) return stats.status().WithContext(Where());
+    return stats;
+  }
+
+ private:
+  std::string Where() const { return StrCat(store_path_, ": step ", step_.step); }
+
+  const format::StepRecord step_;
+  const LeafSource leaves_;
+  Restorer* const restorer_;
+  const std::string store_path_;
+  const std::shared_ptr<const void> keep_;
+};
+
+VerifyProblem ProblemAt(uint64_t step, const format::LeafRecord* leaf, std::string file,
+                        uint64_t offset, std::string message) {
+  VerifyProblem problem;
+  problem.step = step;
+  problem.file = std::move(file);
+  problem.offset_bytes = offset;
+  problem.message = std::move(message);
+  if (leaf == nullptr) return problem;
+  if (const auto key = format::DecodeLeafKey(leaf->key); key.ok()) {
+    problem.item = key->item;
+    problem.path = format::PathToText(key->path);
+  }
+  return problem;
+}
+
+}  // namespace
+
+std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
+                                           Restorer* restorer, std::string store_path,
+                                           std::shared_ptr<const void> keep) {
+  return std::make_shared<LogStepReader>(std::move(step), std::move(leaves), restorer,
+                                         std::move(store_path), std::move(keep));
+}
+
+Status StepNotFound(const std::string& store_path, uint64_t step,
+                    const std::vector<uint64_t>& steps) {
+  std::string text = StrCat(store_path, " has no step ", step);
+  if (steps.empty()) return NotFoundError(text + "; it has no step at all");
+  const auto above = std::lower_bound(steps.begin(), steps.end(), step);
+  if (above == steps.end()) {
+    text += StrCat("; the nearest (and newest) is ", steps.back());
+  } else if (above == steps.begin()) {
+    text += StrCat("; the nearest (and oldest) is ", steps.front());
+  } else {
+    text += StrCat("; the nearest are ", *(above - 1), " and ", *above);
+  }
+  return NotFoundError(text);
+}
+
+Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
+                                 Restorer& restorer, const VerifyOptions& options) {
+  VerifyReport report;
+  uint64_t total = 0;
+  for (const LogStep& step : steps) total += step.record.stored_bytes;
+  uint64_t done_before = 0;
+  for (const LogStep& step : steps) {
+    const uint64_t number = step.record.step;
+    ++report.steps;
+    auto leaves = ReadStepRecords(files, step.place, "");
+    if (!leaves.ok()) {
+      report.problems.push_back(ProblemAt(number, nullptr, files.PathOf(step.place.segment),
+                                          step.place.offset_bytes, leaves.status().message()));
+      done_before += step.record.stored_bytes;
+      continue;
+    }
+    for (const auto& leaf : *leaves) {
+      if (leaf.kind != format::LeafKind::kNode) ++report.leaves;
+      report.chunks += leaf.chunks.size();
+      for (const auto& chunk : leaf.chunks) report.bytes += chunk.stored_bytes;
+    }
+    const auto bad = [&](const BadChunk& chunk) {
+      report.problems.push_back(ProblemAt(number, chunk.leaf,
+                                          files.PathOf(chunk.record->segment),
+                                          chunk.record->offset_bytes, chunk.status.message()));
+    };
+    const auto progress = [&](uint64_t done) {
+      return !options.progress || options.progress(std::min(done_before + done, total), total);
+    };
+    STEPWELL_RETURN_IF_ERROR(restorer.Check(*leaves, bad, progress));
+    done_before += step.record.stored_bytes;
+  }
+  return report;
+}
+
+}  // namespace stepwell::db

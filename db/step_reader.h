@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts that the writing and the reading store share: step readers, verification, helpful errors.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "db/recovery.h"
+#include "db/restore.h"
+#include "db/store.h"
+
+namespace stepwell::db {
+
+using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(std::string_view)>;
+
+// A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
+std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
+                                           Restorer* restorer, std::string store_path,
+                                           std::shared_ptr<const void> keep);
+
+// "run1 has no step 5; the nearest are 4 and 8".
+Status StepNotFound(const std::string& store_path, uint64_t step,
+                    const std::vector<uint64_t>& steps);
+
+// Checks commit frames, record blocks and payloads of the given steps, from the log alone.
+Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
+                                 Restorer& restorer, const VerifyOptions& options);
+
+}  // namespace stepwell::db

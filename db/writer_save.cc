@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's side of a save: checks, admission, and the snapshot that the training loop waits for.
+#include <algorithm>
+#include <condition_variable>
+#include <set>
+
+#include "db/lock.h"
+#include "db/step_reader.h"
+#include "db/writer_store.h"
+#include "format/key.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
+// More would only hold more memory: one is being written, one encoded, one snapshotted.
+constexpr size_t kSavesInFlightMax = 3;
+// Below this a snapshot is copied by the caller alone: handing it to workers costs more.
+constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
+
+std::string LeafName(const format::LeafRecord& record) {
+  const auto key = format::DecodeLeafKey(record.key);
+  if (!key.ok()) return "(undecodable key)";
+  return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
+}
+
+// Moves the request's leaves into the job, ascending by key, and checks what can be checked now.
+Status FillJob(SaveRequest request, SaveJob* job) {
+  if (request.step > kStepMax) {
+    return InvalidArgumentError(StrCat("step ", request.step, " is out of range: 0 to 2^63 - 1"));
+  }
+  if (request.items.empty()) return InvalidArgumentError("a step needs at least one item");
+  job->step = request.step;
+  job->metadata_json = std::move(request.metadata_json);
+  job->metrics_json = std::move(request.metrics_json);
+  std::set<std::string> names;
+  for (ItemInput& item : request.items) {
+    if (!names.insert(item.name).second) {
+      return InvalidArgumentError(StrCat("two items are named '", item.name, "'"));
+    }
+    const std::string prefix = format::EncodeItem(item.name);
+    for (LeafInput& leaf : item.leaves) {
+      if (!std::string_view(leaf.record.key).starts_with(prefix)) {
+        return InvalidArgumentError(
+            StrCat(LeafName(leaf.record), ": its key is not below item '", item.name, "'"));
+      }
+      PlannedLeaf planned;
+      planned.input = std::move(leaf);
+      planned.item = static_cast<uint32_t>(job->items.size());
+      job->leaves.push_back(std::move(planned));
+    }
+    job->items.push_back({.name = item.name, .kind = item.kind});
+  }
+  const auto by_key = [](const PlannedLeaf& a, const PlannedLeaf& b) {
+    return a.input.record.key < b.input.record.key;
+  };
+  if (!std::is_sorted(job->leaves.begin(), job->leaves.end(), by_key)) {
+    std::sort(job->leaves.begin(), job->leaves.end(), by_key);
+  }
+  for (size_t i = 1; i < job->leaves.size(); ++i) {
+    if (job->leaves[i].input.record.key == job->leaves[i - 1].input.record.key) {
+      return InvalidArgumentError(
+          StrCat(LeafName(job->leaves[i].input.record), ": there are two leaves with this path"));
+    }
+  }
+  return OkStatus();
+}
+
+Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job) {
+  for (const uint32_t i : which) {
+    PlannedLeaf& leaf = job->leaves[i];
+    if (Status status = PlanLeaf(policy, &leaf); !status.ok()) {
+      return status.WithContext(LeafName(leaf.input.record));
+    }
+  }
+  return OkStatus();
+}
+
+uint64_t BytesOf(const PlannedLeaf& leaf) {
+  const auto& record = leaf.input.record;
+  if (record.kind != format::LeafKind::kArray) return leaf.input.value.size();
+  const auto* dtype = format::FindDType(record.dtype);
+  const auto count = format::ElementCount(record.shape, dtype == nullptr ? 1 : dtype->item_bytes);
+  return count.ok() ? *count * (dtype == nullptr ? 1 : dtype->item_bytes) : 0;
+}
+
+// Waits until as many copies are done as were started. Shared with worker tasks.
+struct CopyLatch {
+  std::mutex mutex;
+  std::condition_variable done;
+  size_t pending = 0;  // guarded by mutex
+  void Start() {
+    const std::lock_guard lock(mutex);
+    ++pending;
+  }
+  void Done() {
+    const std::lock_guard lock(mutex);
+    if (--pending == 0) done.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex);
+    done.wait(lock, [this] { return pending == 0; });
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_save) {
+  std::function<void()> pump;
+  if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  auto state =
+      std::make_shared<SaveHandle::State>(step, environment_.callbacks, std::move(pump));
+  state->on_finish = [this, raw = state.get(), is_save] { Finished(raw, is_save); };
+  return state;
+}
+
+void WriterStore::Finished(SaveHandle::State* state, bool is_save) {
+  const std::lock_guard lock(mutex_);
+  --jobs_in_flight_;
+  if (is_save) {
+    --saves_in_flight_;
+    const auto it = pending_.find(state->step);
+    if (it != pending_.end() && it->second.get() == state) {
+      bool failed = false;
+      {
+        const std::lock_guard state_lock(state->mutex);
+        failed = !state->status.ok();
+      }
+      if (failed) failed_.push_back(it->second);
+      pending_.erase(it);
+    }
+  }
+  changed_.notify_all();
+}
+
+Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(uint64_t step, IfExists if_exists,
+                                                              bool* skip) {
+  std::unique_lock lock(mutex_);
+  WaitUntil(lock, [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; });
+  if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  const auto pending = pending_.find(step);
+  const bool live = core_->live.Find(step) != nullptr;
+  if (if_exists == IfExists::kSkip && (live || pending != pending_.end())) {
+    *skip = true;
+    if (pending != pending_.end()) return pending->second;
+    auto state = NewState(step, true);
+    state->on_finish = nullptr;
+    state->skipped = true;
+    state->Finish(OkStatus());
+    return state;
+  }
+  if (if_exists == IfExists::kError && pending != pending_.end()) {
+    return AlreadyExistsError(StrCat(path_, ": step ", step, " is being saved already"));
+  }
+  if (if_exists == IfExists::kError && live) {
+    return AlreadyExistsError(StrCat(path_, " has step ", step,
+                                     " already; save with if_exists=\"replace\" to replace it or "
+                                     "\"skip\" to keep it"));
+  }
+  auto state = NewState(step, true);
+  // A replaced save in flight keeps its own handle; this one is now the step's newest.
+  pending_[step] = state;
+  ++saves_in_flight_;
+  ++jobs_in_flight_;
+  return state;
+}
+
+Result<SaveHandle> WriterStore::Save(SaveRequest request) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  const IfExists if_exists = request.if_exists;
+  auto job = std::make_shared<SaveJob>();
+  STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
+  std::vector<uint32_t> staged;
+  auto held = std::make_shared<std::vector<uint32_t>>();
+  uint64_t staged_bytes = 0;
+  for (uint32_t i = 0; i < job->leaves.size(); ++i) {
+    const PlannedLeaf& leaf = job->leaves[i];
+    const uint64_t bytes = BytesOf(leaf);
+    job->estimated_bytes += bytes;
+    // Values own their bytes, so only arrays without a hold are copied.
+    if (leaf.input.record.kind == format::LeafKind::kArray && leaf.input.hold == nullptr) {
+      staged.push_back(i);
+      staged_bytes += bytes;
+    } else {
+      held->push_back(i);
+    }
+  }
+  STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, staged, job.get()));
+  job->staged_blocks = PlanBlocks(job->leaves, staged, /*stage=*/true);
+
+  bool skip = false;
+  STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, &skip));
+  if (skip) return SaveHandle(job->state);
+  if (staged_bytes > pool_->block_bytes() * pool_->block_count_max() &&
+      !said_staging_.exchange(true)) {
+    Log(options_.log, LogLevel::kInfo,
+        StrCat(path_, ": a step copies ", staged_bytes >> 20, " MiB, more than the staging memory (",
+               pool_->block_bytes() * pool_->block_count_max() >> 20,
+               " MiB): save waits while the first part is written; staging_bytes sets it"));
+  }
+  const SaveHandle handle(job->state);
+  engine_->Post([this, job] { engine_->Begin(job); });
+  const auto plan_held = [this, job, held] {
+    const Status status = PlanAll(options_.codec, *held, job.get());
+    if (status.ok()) job->held_blocks = PlanBlocks(job->leaves, *held, /*stage=*/false);
+    engine_->Post([this, job, status] { engine_->HeldPlanned(job.get(), status); });
+  };
+  environment_.workers->Run(plan_held);
+  size_t dispatched = 0;
+  const Status status = Stage(job, &dispatched);
+  engine_->Post(
+      [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
+  if (environment_.inline_mode) PumpOnce();
+  return handle;
+}
+
+// Copies what may change into blocks. Blocks whose chunks are stored raw are laid out as they will
+// be written, so this copy is the only one.
+Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatched) {
+  auto latch = std::make_shared<CopyLatch>();
+  std::function<void()> pump;
+  if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  const bool parallel = environment_.workers->parallelism() > 1 &&
+                        job->estimated_bytes >= kParallelCopyBytesMin;
+  Status status;
+  for (size_t i = 0; i < job->staged_blocks.size() && !job->failed.load(); ++i) {
+    io::BufferPool::Block* block = pool_->Acquire(pump);
+    if (block == nullptr) {
+      status = freeze_->Check();
+      if (status.ok()) status = ResourceExhaustedError("no memory for staging");
+      break;
+    }
+    ++*dispatched;
+    const auto encode = [this, job, i, block] {
+      const BlockTask& task = job->staged_blocks[i];
+      if (!task.in_place) {
+        engine_->Post([this, job, i, block] { engine_->NeedOutput(job, i, block); });
+        return;
+      }
+      EncodedBlock encoded =
+          EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
+                      block->memory.bytes());
+      engine_->PostEncoded(job, /*held=*/false, i, block, std::move(encoded));
+    };
+    if (!parallel) {
+      StageBlock(job->leaves, job->staged_blocks[i], block->memory.data());
+      environment_.workers->Run(encode);
+      continue;
+    }
+    latch->Start();
+    environment_.workers->Run([this, job, i, block, latch, encode] {
+      StageBlock(job->leaves, job->staged_blocks[i], block->memory.data());
+      latch->Done();
+      // Behind the copies still queued: the caller waits for those only.
+      environment_.workers->Run(encode);
+    });
+  }
+  latch->Wait();
+  return status;
+}
+
+Status WriterStore::Delete(std::span<const uint64_t> steps) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  if (steps.empty()) return OkStatus();
+  auto job = std::make_shared<SaveJob>();
+  job->is_delete = true;
+  job->delete_steps.assign(steps.begin(), steps.end());
+  std::sort(job->delete_steps.begin(), job->delete_steps.end());
+  job->delete_steps.erase(std::unique(job->delete_steps.begin(), job->delete_steps.end()),
+                          job->delete_steps.end());
+  {
+    std::unique_lock lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    std::vector<uint64_t> known;
+    for (const auto& live : core_->live.All()) known.push_back(live->record.step);
+    for (const uint64_t step : job->delete_steps) {
+      if (!std::binary_search(known.begin(), known.end(), step) && !pending_.contains(step)) {
+        return StepNotFound(path_, step, known);
+      }
+    }
+    job->state = NewState(job->delete_steps.front(), /*is_save=*/false);
+    ++jobs_in_flight_;
+  }
+  engine_->Post([this, job] { engine_->Begin(job); });
+  return SaveHandle(job->state).Wait();
+}
+
+}  // namespace stepwell::db

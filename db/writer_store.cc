@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/writer_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "db/layout.h"
+#include "db/lock.h"
+#include "db/step_reader.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
+constexpr uint64_t kStagingShareOfMemory = 8;
+// Enough for a delete, the frames of an open, and RocksDB's files of an open.
+constexpr uint64_t kBallastBytes = uint64_t{16} << 20;
+
+Result<size_t> StagingBlocks(const StoreOptions& options) {
+  uint64_t bytes = options.staging_bytes;
+  if (bytes == 0) {
+    const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    bytes = std::min(kStagingBytesDefaultMax, memory / kStagingShareOfMemory);
+  }
+  const size_t blocks = bytes / kBlockBytes;
+  if (blocks < 4) {
+    return InvalidArgumentError(StrCat("staging_bytes is ", bytes, "; at least ", 4 * kBlockBytes,
+                                       " (four blocks of ", kBlockBytes, ") are needed"));
+  }
+  return blocks;
+}
+
+// Missing directories of a store that is there (an unfinished creation, a copy without empty ones).
+Status MakeDirectories(io::FileSystem* file_system, const std::string& path) {
+  for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
+    const Status status = file_system->CreateDirectory(directory);
+    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
+  }
+  return file_system->SyncDirectory(path);
+}
+
+}  // namespace
+
+WriterStore::WriterStore(std::string path, const StoreOptions& options, Environment environment,
+                         std::unique_ptr<io::File> lock_file)
+    : path_(std::move(path)),
+      options_(options),
+      pid_(getpid()),
+      environment_(std::move(environment)),
+      lock_file_(std::move(lock_file)),
+      core_(std::make_shared<ReadCore>()) {
+  core_->path = path_;
+  core_->environment.workers = environment_.workers;
+  core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
+  core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
+                                               environment_.make_disk);
+}
+
+WriterStore::~WriterStore() {
+  if (getpid() != pid_) {
+    LeakAfterFork();
+    return;
+  }
+  Close().IgnoreError("whoever wants it calls Close");
+}
+
+// In a forked child no thread of the store exists and nothing of it may be touched: its memory is a
+// copy that nobody else sees, its descriptors are closed already.
+void WriterStore::LeakAfterFork() {
+  (void)new Environment(std::move(environment_));
+  (void)new std::shared_ptr<ReadCore>(std::move(core_));
+  (void)lock_file_.release();
+  (void)slot_file_.release();
+  (void)pool_.release();
+  (void)disk_.release();
+  (void)engine_.release();
+  (void)thread_.release();
+}
+
+Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
+                                                 const StoreOptions& options,
+                                                 Environment environment,
+                                                 std::unique_ptr<io::File> lock_file) {
+  STEPWELL_ASSIGN_OR_RETURN(const size_t blocks, StagingBlocks(options));
+  std::unique_ptr<WriterStore> store(
+      new WriterStore(path, options, std::move(environment), std::move(lock_file)));
+  // A few blocks stay for encoders of held arrays and for transcoding (rule 22).
+  store->pool_ = std::make_unique<io::BufferPool>(kBlockBytes, blocks, 2);
+  if (Status status = store->Recover(); !status.ok()) {
+    return status;  // the destructor closes what was started
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Status WriterStore::Recover() {
+  io::FileSystem* file_system = environment_.file_system;
+  STEPWELL_RETURN_IF_ERROR(MakeDirectories(file_system, path_));
+  STEPWELL_ASSIGN_OR_RETURN(slot_file_,
+                            SlotFile::Open(file_system, path_, /*write=*/true, freeze_));
+  STEPWELL_ASSIGN_OR_RETURN(slot_, slot_file_->Read());
+  STEPWELL_ASSIGN_OR_RETURN(LogState state, ReadLog());
+  recovery_ = state.report;
+  for (const std::string& problem : recovery_.problems) {
+    Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
+  }
+  if (!recovery_.clean) {
+    Log(options_.log, LogLevel::kInfo,
+        StrCat(path_, ": the last writer did not close the store; ", recovery_.commits_recovered,
+               " commits recovered, ", recovery_.commits_rejected, " incomplete ones discarded"));
+  }
+  core_->live.Load(state);
+  STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
+  STEPWELL_RETURN_IF_ERROR(StartEngine(std::move(state)));
+  // Best effort: without it a delete on a full disk may need space freed by hand.
+  if (file_system->Stat(BallastFilePath(path_)).status().code() == StatusCode::kNotFound) {
+    if (auto free = file_system->FreeBytes(path_); free.ok() && *free > 8 * kBallastBytes) {
+      auto ballast = file_system->Open(BallastFilePath(path_), {.write = true, .create = true});
+      if (ballast.ok()) (*ballast)->Allocate(0, kBallastBytes).IgnoreError("best effort");
+    }
+  }
+  core_->index->StartOpen();
+  return OkStatus();
+}
+
+Result<LogState> WriterStore::ReadLog() {
+  io::FileSystem* file_system = environment_.file_system;
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(path_)));
+  if (slot_.durable_commit == 0 && slot_.clean) return LogState{};  // a new store
+  if (slot_.clean) {
+    auto state = RecoverByMarks(slot_, *core_->files, nullptr);
+    if (state.ok()) {
+      // Segments newer than the catalog.
+      for (const std::string& name : names) {
+        const auto id = ParseSegmentName(name);
+        if (!id) continue;
+        const auto known = [&](const SegmentInfo& info) { return info.segment == *id; };
+        if (std::any_of(state->segments.begin(), state->segments.end(), known)) continue;
+        SegmentInfo info;
+        info.segment = *id;
+        state->segments.push_back(info);
+      }
+      return state;
+    }
+    if (state.status().code() != StatusCode::kDataLoss &&
+        state.status().code() != StatusCode::kNotFound) {
+      return state.status();
+    }
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(path_, ": scanning the log: ", state.status().message()));
+  }
+  ScanOptions scan;
+  scan.check_payloads = [this](const std::vector<format::LeafRecord>& leaves) {
+    Status first;
+    const auto bad = [&](const BadChunk& chunk) {
+      if (first.ok()) first = chunk.status;
+    };
+    STEPWELL_RETURN_IF_ERROR(core_->restorer->Check(leaves, bad, [](uint64_t) { return true; }));
+    return first;
+  };
+  return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
+}
+
+Status WriterStore::StartEngine(LogState state) {
+  IndexKeeper::Options index;
+  index.environment = environment_;
+  index.store_path = path_;
+  index.store_id = slot_.store_id;
+  index.files = core_->files.get();
+  index.live = &core_->live;
+  index.log = options_.log;
+  index.reached = [this](uint64_t commit, bool durable) {
+    engine_->Post([this, commit, durable] { engine_->IndexReached(commit, durable); });
+  };
+  core_->index = std::make_unique<IndexKeeper>(std::move(index));
+
+  EngineOptions engine;
+  engine.environment = environment_;
+  engine.store_path = path_;
+  engine.slot = slot_;
+  engine.freeze = freeze_;
+  engine.slot_file = slot_file_.get();
+  engine.files = core_->files.get();
+  engine.live = &core_->live;
+  engine.index = core_->index.get();
+  engine.pool = pool_.get();
+  engine.disk = disk_.get();
+  engine.keep_latest = options_.keep_latest;
+  engine.segment_bytes_max = options_.segment_bytes;
+  engine.log = options_.log;
+  engine_ = std::make_unique<Engine>(std::move(engine));
+
+  CloseInForkedChild(this, lock_file_->descriptor());
+  if (!environment_.inline_mode) {
+    thread_ = std::make_unique<std::thread>([this] { RunEngine(); });
+  }
+  Status status;
+  OnEngine([&] {
+    // The ring keeps the lock until its last write is done, even after SIGKILL (rule 2).
+    disk_->RegisterFile(lock_file_.get());
+    CloseInForkedChild(this, disk_->descriptor());
+    status = engine_->Start(std::move(state));
+  });
+  return status;
+}
+
+void WriterStore::RunEngine() {
+  while (!stop_.load()) engine_->Step(/*wait=*/true);
+}
+
+void WriterStore::PumpOnce() { engine_->Step(/*wait=*/false); }
+
+void WriterStore::OnEngine(std::function<void()> task) {
+  if (environment_.inline_mode) {
+    task();
+    return;
+  }
+  std::mutex mutex;
+  std::condition_variable done;
+  bool finished = false;
+  engine_->Post([&] {
+    task();
+    const std::lock_guard lock(mutex);
+    finished = true;
+    done.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return finished; });
+}
+
+void WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock,
+                            const std::function<bool()>& ready) {
+  if (!environment_.inline_mode) {
+    changed_.wait(lock, ready);
+    return;
+  }
+  while (!ready()) {
+    lock.unlock();
+    PumpOnce();
+    lock.lock();
+  }
+}
+
+Status WriterStore::CheckUsable() const {
+  const Status frozen = freeze_->Check();
+  if (frozen.ok()) return frozen;
+  return FailedPreconditionError(
+      StrCat(path_, ": the store was frozen by an earlier error and only reads; close and open it "
+                    "again: ",
+             freeze_->first_error().message()));
+}
+
+Status WriterStore::Wait() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  {
+    std::unique_lock lock(mutex_);
+    WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
+  }
+  return TakeError();
+}
+
+Status WriterStore::TakeError() {
+  const std::lock_guard lock(mutex_);
+  Status first;
+  for (const auto& state : failed_) {
+    const std::lock_guard state_lock(state->mutex);
+    if (state->reported || !first.ok()) continue;
+    state->reported = true;
+    first = state->status.WithContext(StrCat(path_, ": saving step ", state->step, " failed"));
+  }
+  failed_.clear();
+  return first;
+}
+
+Result<std::vector<StepSummary>> WriterStore::Steps() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  std::vector<StepSummary> steps;
+  for (const auto& live : core_->live.All()) steps.push_back({live->record});
+  return steps;
+}
+
+Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  LiveSteps::Pinned pinned = core_->live.FindAndPin(step);
+  if (pinned.step == nullptr) {
+    std::vector<uint64_t> known;
+    for (const auto& live : core_->live.All()) known.push_back(live->record.step);
+    return StepNotFound(path_, step, known);
+  }
+  format::StepRecord record = pinned.step->record;
+  if (!pinned.step->texts_known) {
+    auto full = ReadStepRecord(*core_->files, pinned.step->place);
+    if (full.ok()) {
+      record = std::move(*full);
+    } else {
+      Log(options_.log, LogLevel::kError,
+          StrCat(path_, ": the metadata of step ", step, " cannot be read: ",
+                 full.status().message()));
+    }
+  }
+  // Core before pin: the pin is let go first.
+  struct Keep {
+    std::shared_ptr<ReadCore> core;
+    LiveSteps::Pinned pinned;
+  };
+  auto keep = std::make_shared<Keep>(Keep{core_, std::move(pinned)});
+  const auto leaves = [keep](std::string_view prefix) {
+    return keep->core->index->Leaves(*keep->pinned.step, prefix);
+  };
+  Restorer* restorer = core_->restorer.get();
+  return MakeStepReader(std::move(record), leaves, restorer, path_, keep);
+}
+
+Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  std::vector<LogStep> steps;
+  std::vector<LiveSteps::Pinned> pins;
+  for (const auto& live : core_->live.All()) {
+    if (options.step && live->record.step != *options.step) continue;
+    auto pinned = core_->live.FindAndPin(live->record.step);
+    if (pinned.step == nullptr) continue;
+    steps.push_back({pinned.step->record, pinned.step->place});
+    pins.push_back(std::move(pinned));
+  }
+  if (options.step && steps.empty()) return Read(*options.step).status();
+  return VerifySteps(steps, *core_->files, *core_->restorer, options);
+}
+
+StoreStats WriterStore::Stats() {
+  StoreStats stats;
+  for (const auto& live : core_->live.All()) {
+    ++stats.steps;
+    stats.live_bytes += live->record.stored_bytes;
+  }
+  if (auto names = environment_.file_system->List(SegmentsPath(path_)); names.ok()) {
+    for (const std::string& name : *names) {
+      auto info = environment_.file_system->Stat(SegmentsPath(path_) + "/" + name);
+      if (!info.ok()) continue;
+      ++stats.segments;
+      stats.segment_bytes += info->allocated_bytes;
+    }
+  }
+  stats.staging_bytes = pool_->block_count() * pool_->block_bytes();
+  stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
+  stats.bytes_written = engine_->bytes_written();
+  stats.syncs = engine_->syncs();
+  stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
+  stats.index = core_->index->Describe();
+  const std::lock_guard lock(mutex_);
+  stats.saves_in_flight = saves_in_flight_;
+  return stats;
+}
+
+Status WriterStore::Close() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  {
+    std::unique_lock lock(mutex_);
+    if (closed_) return OkStatus();
+    closed_ = true;
+    changed_.notify_all();
+    if (engine_ != nullptr) WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
+  }
+  Status status = TakeError();
+  const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
+  if (engine_ != nullptr) {
+    const bool started = core_->index != nullptr;
+    // Everything queued before it on the index worker is done when this is.
+    std::mutex mutex;
+    std::condition_variable done;
+    bool closed = false;
+    environment_.index_worker->Run([&] {
+      if (started) core_->index->Close();
+      const std::lock_guard lock(mutex);
+      closed = true;
+      done.notify_all();
+    });
+    {
+      std::unique_lock lock(mutex);
+      done.wait(lock, [&] { return closed; });
+    }
+    Status finished;
+    OnEngine([&] {
+      engine_->Step(/*wait=*/false);
+      if (engine_->started()) finished = engine_->Finish();
+    });
+    if (status.ok() && !was_frozen) status = finished;
+    if (thread_ != nullptr) {
+      engine_->Post([this] { stop_ = true; });
+      thread_->join();
+      thread_.reset();
+    }
+  }
+  pool_->Stop();
+  ForgetForkDescriptors(this);
+  disk_.reset();       // waits for what is in flight
+  lock_file_.reset();  // only now may another writer come
+  return status;
+}
+
+}  // namespace stepwell::db

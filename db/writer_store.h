@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store open for writing: callers' side of the engine, and the threads. Private to db/.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "db/engine.h"
+#include "db/environment.h"
+#include "db/index_keeper.h"
+#include "db/live_steps.h"
+#include "db/restore.h"
+#include "db/slot_file.h"
+#include "db/store.h"
+
+namespace stepwell::db {
+
+// What reading needs; readers share it, so that they outlive the store.
+struct ReadCore {
+  Environment environment;  // without the threads of the engine
+  std::string path;
+  std::unique_ptr<SegmentFiles> files;
+  std::unique_ptr<Restorer> restorer;
+  LiveSteps live;
+  std::unique_ptr<IndexKeeper> index;
+};
+
+class WriterStore final : public Store {
+ public:
+  // The lock is held and the directory has been made or checked.
+  static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
+                                             Environment environment,
+                                             std::unique_ptr<io::File> lock_file);
+  ~WriterStore() override;
+
+  Result<SaveHandle> Save(SaveRequest request) override;
+  Status Wait() override;
+  Status TakeError() override;
+  Result<std::vector<StepSummary>> Steps() override;
+  Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Status Delete(std::span<const uint64_t> steps) override;
+  Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  StoreStats Stats() override;
+  const RecoveryReport& recovery() const override { return recovery_; }
+  const std::string& path() const override { return path_; }
+  bool read_only() const override { return false; }
+  Status Close() override;
+
+ private:
+  WriterStore(std::string path, const StoreOptions& options, Environment environment,
+              std::unique_ptr<io::File> lock_file);
+
+  Status Recover();
+  Result<LogState> ReadLog();
+  Status StartEngine(LogState state);
+  void RunEngine();
+  void OnEngine(std::function<void()> task);  // runs it on the engine thread and waits
+  void PumpOnce();
+  void WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
+  Status CheckUsable() const;
+  // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
+  Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists, bool* skip);
+  std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
+  Status Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatched);
+  void Finished(SaveHandle::State* state, bool is_save);
+  void LeakAfterFork();
+
+  const std::string path_;
+  const StoreOptions options_;
+  const int pid_;
+  Environment environment_;
+  std::unique_ptr<io::File> lock_file_;
+  std::shared_ptr<io::Freeze> freeze_ = std::make_shared<io::Freeze>();
+  std::unique_ptr<SlotFile> slot_file_;
+  format::StoreSlot slot_;
+  RecoveryReport recovery_;
+
+  std::shared_ptr<ReadCore> core_;
+  std::unique_ptr<io::BufferPool> pool_;
+  std::unique_ptr<io::Disk> disk_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<std::thread> thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> said_staging_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;         // guarded by mutex_, as all below
+  size_t jobs_in_flight_ = 0;   // saves and deletes
+  size_t saves_in_flight_ = 0;
+  std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
+  std::vector<std::shared_ptr<SaveHandle::State>> failed_;          // errors perhaps unreported
+};
+
+}  // namespace stepwell::db
