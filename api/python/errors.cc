@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/python/errors.h"
+
+#include <string>
+
+namespace stepwell::python {
+namespace {
+
+namespace nb = nanobind;
+
+const char* ClassName(const Status& status, bool opening) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kOutOfRange:
+      return "InvalidArgumentError";
+    case StatusCode::kNotFound:
+      return opening ? "StoreNotFoundError" : "StepNotFoundError";
+    case StatusCode::kAlreadyExists:
+      return "StepExistsError";
+    case StatusCode::kPermissionDenied:
+      return "PermissionDeniedError";
+    case StatusCode::kResourceExhausted:
+      return "NoSpaceError";
+    case StatusCode::kDataLoss:
+      return "CorruptionError";
+    case StatusCode::kUnavailable:
+      return "LockedError";
+    case StatusCode::kUnimplemented:
+      return "FormatError";
+    case StatusCode::kFailedPrecondition:
+      return status.message().find("fork") != std::string::npos ? "ForkError" : "Error";
+    default:
+      return status.os_error() != 0 ? "StorageError" : "Error";
+  }
+}
+
+}  // namespace
+
+nb::object MakeException(const Status& status, bool opening) {
+  if (status.ok()) return nb::none();
+  const std::string& text = status.message();
+  nb::object message = nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (!message.is_valid()) nb::raise_python_error();
+  nb::object exception =
+      nb::module_::import_("stepwell.errors").attr(ClassName(status, opening))(message);
+  // Only OSError has errno; its text stays the message alone, as strerror is not set.
+  if (status.os_error() != 0 && PyObject_IsInstance(exception.ptr(), PyExc_OSError) == 1) {
+    exception.attr("errno") = status.os_error();
+  }
+  return exception;
+}
+
+void ThrowIfError(const Status& status, bool opening) {
+  if (status.ok()) return;
+  nb::object exception = MakeException(status, opening);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  nb::raise_python_error();
+}
+
+}  // namespace stepwell::python

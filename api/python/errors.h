@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Status as Python exceptions: the classes of stepwell/errors.py.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <utility>
+
+#include "io/result.h"
+#include "io/status.h"
+
+namespace stepwell::python {
+
+// The exception object for an error, not raised; None for OK. Needs the GIL.
+nanobind::object MakeException(const Status& status, bool opening = false);
+
+// Raises the exception unless `status` is OK. `opening`: kNotFound concerns the store, not a step.
+void ThrowIfError(const Status& status, bool opening = false);
+
+template <typename T>
+T ValueOrThrow(Result<T> result) {
+  ThrowIfError(result.status());
+  return std::move(result).value();
+}
+
+}  // namespace stepwell::python

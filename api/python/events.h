@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What engine threads hand to Python: references to drop, log lines, finished saves. They only put
+// it here, never taking the GIL; a Python thread ("stepwell-service") takes it out.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/log.h"
+
+namespace stepwell::python {
+
+class EventQueue {
+ public:
+  struct Events {
+    std::vector<PyObject*> drops;  // one reference each
+    std::vector<std::pair<LogLevel, std::string>> logs;
+    std::vector<uint64_t> completions;  // tokens of on_complete
+  };
+
+  // The process's queue. Never destroyed: an engine thread may outlive every Python object. After
+  // fork the child gets a new one, as the old one's lock may be held by a thread that is gone.
+  static EventQueue& Get();
+  static void InstallForkHandler();
+
+  void Drop(PyObject* object);
+  void Log(LogLevel level, std::string_view text);
+  void Complete(uint64_t token);
+
+  // Waits for events; without the GIL. Empty after `timeout` or Wake. A wait collects for a
+  // moment before it returns, so that a thousand drops cost one wake-up.
+  Events Take(std::chrono::milliseconds timeout);
+  void Wake();
+
+ private:
+  void Notify(bool was_empty);
+  bool EmptyLocked() const {
+    return events_.drops.empty() && events_.logs.empty() && events_.completions.empty();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Events events_;       // guarded by mutex_
+  bool woken_ = false;  // guarded by mutex_
+};
+
+// A reference that the engine may drop on any thread. Takes over one reference to `object`.
+std::shared_ptr<const void> HoldForEngine(PyObject* object);
+
+}  // namespace stepwell::python

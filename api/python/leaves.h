@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Python's flattened leaves as the engine's inputs. Row formats: stepwell/_tree.py.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+#include "db/store.h"
+
+namespace stepwell::python {
+
+// `items`: list of (name, rows). `to_numpy`: called with a jax.Array whose memory cannot be viewed
+// directly; returns an ndarray that nobody else changes. Raises on bad paths. Needs the GIL.
+std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy);
+
+}  // namespace stepwell::python

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module stepwell._stepwell: the engine's door (db/store.h) for the package stepwell, which
+// does everything that needs Python objects. Not for users.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "api/python/errors.h"
+#include "api/python/events.h"
+#include "api/python/exit.h"
+#include "api/python/leaves.h"
+#include "api/python/records.h"
+#include "db/store.h"
+#include "format/key.h"
+
+namespace stepwell::python {
+namespace {
+
+namespace nb = nanobind;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kSlice{100};  // how long a wait runs before it looks for Ctrl-C
+
+void CheckSignals() {
+  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+}
+
+// Runs an engine call without the GIL; raises its error.
+template <typename Function>
+void CallStatus(Function&& function) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = function();
+  }
+  ThrowIfError(status);
+}
+template <typename Function>
+auto Call(Function&& function) {
+  std::optional<decltype(function())> result;
+  {
+    nb::gil_scoped_release release;
+    result.emplace(function());
+  }
+  return ValueOrThrow(*std::move(result));
+}
+
+// ---- saves ----------------------------------------------------------------------------------
+
+class Handle {
+ public:
+  explicit Handle(db::SaveHandle handle) : handle_(std::move(handle)), pid_(getpid()) {}
+  ~Handle() {
+    if (pid_ != getpid()) new db::SaveHandle(std::move(handle_));  // see Core's destructor
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  uint64_t step() const { return handle_.step(); }
+  bool done() const { return handle_.done(); }
+  bool skipped() const { return handle_.skipped(); }
+  nb::object error() const { return MakeException(handle_.status()); }
+
+  // Whether it finished in time; no timeout: waits for ever. Ctrl-C interrupts.
+  bool Wait(std::optional<double> timeout_s) const {
+    using Clock = std::chrono::steady_clock;
+    constexpr double kForever = 1e9;
+    const double seconds = timeout_s.value_or(kForever);
+    const Clock::time_point end =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(std::min(seconds, kForever)));
+    while (true) {
+      const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+      const milliseconds slice = std::clamp(left, milliseconds{0}, kSlice);
+      bool finished;
+      {
+        nb::gil_scoped_release release;
+        finished = handle_.WaitFor(slice);
+      }
+      if (finished) return true;
+      CheckSignals();
+      if (left <= kSlice) return false;
+    }
+  }
+
+  // Puts `token` into the event queue when done.
+  void Notify(uint64_t token) const {
+    nb::gil_scoped_release release;
+    handle_.OnComplete([token](const Status&) { EventQueue::Get().Complete(token); });
+  }
+
+ private:
+  db::SaveHandle handle_;
+  const pid_t pid_;
+};
+
+// ---- a step -----------------------------------------------------------------------------------
+
+class Reader {
+ public:
+  explicit Reader(std::shared_ptr<db::StepReader> reader)
+      : reader_(std::move(reader)), pid_(getpid()) {}
+  ~Reader() {
+    if (pid_ != getpid()) new std::shared_ptr<db::StepReader>(std::move(reader_));
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  const format::StepRecord& record() const { return reader_->step(); }
+
+  std::unique_ptr<LeafTable> Leaves(const std::optional<std::string>& item) {
+    const std::string prefix = item ? format::EncodeItem(*item) : std::string();
+    return std::make_unique<LeafTable>(reader_, Call([&] { return reader_->Leaves(prefix); }));
+  }
+
+  nb::list Items() const {
+    nb::list items;
+    for (const format::ItemRecord& item : record().items) {
+      items.append(
+          nb::make_tuple(item.name, item.leaf_count, item.logical_bytes, item.stored_bytes));
+    }
+    return items;
+  }
+
+ private:
+  std::shared_ptr<db::StepReader> reader_;
+  const pid_t pid_;
+};
+
+// ---- the store --------------------------------------------------------------------------------
+
+class Core {
+ public:
+  Core(std::string path, bool read_only, std::optional<uint64_t> keep_latest,
+       uint64_t staging_bytes, size_t threads, int codec)
+      : pid_(getpid()) {
+    db::StoreOptions options;
+    options.read_only = read_only;
+    options.keep_latest = keep_latest;
+    options.staging_bytes = staging_bytes;
+    options.threads = threads;
+    options.codec = static_cast<db::CodecPolicy>(codec);
+    options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
+    std::optional<Result<std::unique_ptr<db::Store>>> store;
+    {
+      nb::gil_scoped_release release;
+      store.emplace(db::Store::Open(path, options));
+    }
+    ThrowIfError(store->status(), /*opening=*/true);
+    store_ = std::move(*store).value();
+  }
+
+  ~Core() {
+    // In a forked child the threads, the lock and the ring are the parent's: leave them alone.
+    if (pid_ != getpid()) {
+      (void)store_.release();
+      return;
+    }
+    nb::gil_scoped_release release;
+    store_.reset();
+  }
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  std::unique_ptr<Handle> Save(uint64_t step, nb::list items, std::string metadata,
+                               std::string metrics, int if_exists, nb::object to_numpy) {
+    db::SaveRequest request;
+    request.step = step;
+    request.items = ItemsFromPython(std::move(items), std::move(to_numpy));
+    request.metadata_json = std::move(metadata);
+    request.metrics_json = std::move(metrics);
+    request.if_exists = static_cast<db::IfExists>(if_exists);
+    return std::make_unique<Handle>(Call([&] { return store_->Save(std::move(request)); }));
+  }
+
+  void Wait() {
+    CallStatus([&] { return store_->Wait(); });
+  }
+
+  // [(step, commit, time_ns, logical_bytes, stored_bytes, leaf_count)], ascending.
+  nb::list Steps() {
+    nb::list steps;
+    for (const db::StepSummary& summary : Call([&] { return store_->Steps(); })) {
+      const format::StepRecord& step = summary.step;
+      steps.append(nb::make_tuple(step.step, step.commit, step.time_ns, step.logical_bytes,
+                                  step.stored_bytes, step.leaf_count));
+    }
+    return steps;
+  }
+
+  std::unique_ptr<Reader> Read(uint64_t step) {
+    return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
+  }
+
+  void Delete(const std::vector<uint64_t>& steps) {
+    CallStatus([&] { return store_->Delete(steps); });
+  }
+
+  // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message)]). Ctrl-C stops it.
+  nb::tuple Verify(std::optional<uint64_t> step) {
+    std::atomic<bool> cancelled{false};
+    db::VerifyOptions options;
+    options.step = step;
+    options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
+    std::future<Result<db::VerifyReport>> future =
+        std::async(std::launch::async, [&] { return store_->Verify(options); });
+    while (true) {
+      bool ready;
+      {
+        nb::gil_scoped_release release;
+        ready = future.wait_for(kSlice) == std::future_status::ready;
+      }
+      if (ready) break;
+      if (PyErr_CheckSignals() != 0) {
+        cancelled = true;
+        nb::python_error interrupt;
+        {
+          nb::gil_scoped_release release;
+          future.wait();
+        }
+        throw interrupt;
+      }
+    }
+    const db::VerifyReport report = ValueOrThrow(future.get());
+    nb::list problems;
+    for (const db::VerifyProblem& problem : report.problems) {
+      problems.append(nb::make_tuple(problem.step, problem.item, problem.path, problem.file,
+                                     problem.offset_bytes, problem.message));
+    }
+    return nb::make_tuple(report.steps, report.leaves, report.chunks, report.bytes, problems);
+  }
+
+  nb::dict Stats() {
+    db::StoreStats stats;
+    {
+      nb::gil_scoped_release release;
+      stats = store_->Stats();
+    }
+    nb::dict out;
+    out["steps"] = stats.steps;
+    out["segments"] = stats.segments;
+    out["segment_bytes"] = stats.segment_bytes;
+    out["live_bytes"] = stats.live_bytes;
+    out["staging_bytes"] = stats.staging_bytes;
+    out["staging_bytes_max"] = stats.staging_bytes_max;
+    out["saves_in_flight"] = stats.saves_in_flight;
+    out["bytes_written"] = stats.bytes_written;
+    out["syncs"] = stats.syncs;
+    out["disk"] = stats.disk;
+    out["index"] = stats.index;
+    return out;
+  }
+
+  nb::dict Recovery() {
+    const db::RecoveryReport& report = store_->recovery();
+    nb::dict out;
+    out["clean"] = report.clean;
+    out["commits_recovered"] = report.commits_recovered;
+    out["commits_rejected"] = report.commits_rejected;
+    out["index_rebuilt"] = report.index_rebuilt;
+    out["problems"] = report.problems;
+    return out;
+  }
+
+  void Close() {
+    CallStatus([&] { return store_->Close(); });
+  }
+
+ private:
+  std::unique_ptr<db::Store> store_;
+  const pid_t pid_;
+};
+
+// ([(level, text)], [token]); drops the references that the engine has let go.
+nb::tuple TakeEvents(double timeout_s) {
+  EventQueue::Events events;
+  {
+    nb::gil_scoped_release release;
+    events = EventQueue::Get().Take(milliseconds(static_cast<int64_t>(timeout_s * 1e3)));
+  }
+  for (PyObject* object : events.drops) Py_DECREF(object);
+  nb::list logs;
+  for (const auto& [level, text] : events.logs) {
+    nb::object message = nb::steal(PyUnicode_DecodeUTF8(
+        text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+    logs.append(nb::make_tuple(static_cast<int>(level), message));
+  }
+  nb::list completions;
+  for (uint64_t token : events.completions) completions.append(token);
+  return nb::make_tuple(logs, completions);
+}
+
+}  // namespace
+}  // namespace stepwell::python
+
+NB_MODULE(_stepwell, m) {
+  namespace nb = nanobind;
+  namespace sp = stepwell::python;
+  using nb::arg;
+
+  sp::ImportNumPy();
+  sp::EventQueue::InstallForkHandler();
+  sp::InstallExitHandler();
+  nb::set_leak_warnings(false);  // stores may live until the process ends
+
+  m.doc() = "The engine of stepwell; use the package stepwell instead.";
+  m.def("dtype_names", &sp::DTypeNames, nb::sig("def dtype_names() -> list[tuple[int, str]]"));
+  m.def("set_dtypes", &sp::SetDTypes, arg("dtypes"),
+        nb::sig("def set_dtypes(dtypes: list[tuple[int, object]]) -> None"));
+  m.def("take_events", &sp::TakeEvents, arg("timeout"),
+        nb::sig("def take_events(timeout: float) -> tuple[list[tuple[int, str]], list[int]]"));
+  m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
+  m.def("fail_at_exit", &sp::FailAtExit);
+
+  nb::class_<sp::Handle>(m, "Handle")
+      .def_prop_ro("step", &sp::Handle::step)
+      .def_prop_ro("skipped", &sp::Handle::skipped)
+      .def("done", &sp::Handle::done)
+      .def("error", &sp::Handle::error, nb::sig("def error(self) -> BaseException | None"))
+      .def("wait", &sp::Handle::Wait, arg("timeout").none() = nb::none())
+      .def("notify", &sp::Handle::Notify, arg("token"));
+
+  nb::class_<sp::LeafTable>(m, "LeafTable")
+      .def("__len__", &sp::LeafTable::size)
+      .def("rows", &sp::LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
+      .def("read", &sp::LeafTable::Read, arg("indices"),
+           nb::sig("def read(self, indices: list[int]) -> "
+                   "tuple[list[object], tuple[int, int, int, int, int]]"))
+      .def("read_box", &sp::LeafTable::ReadBox, arg("index"), arg("start"), arg("stop"),
+           nb::sig("def read_box(self, index: int, start: list[int], stop: list[int]) -> "
+                   "tuple[object, tuple[int, int, int, int, int]]"));
+
+  nb::class_<sp::Reader>(m, "Reader")
+      .def_prop_ro("step", [](const sp::Reader& r) { return r.record().step; })
+      .def_prop_ro("commit", [](const sp::Reader& r) { return r.record().commit; })
+      .def_prop_ro("time_ns", [](const sp::Reader& r) { return r.record().time_ns; })
+      .def_prop_ro("metadata_json", [](const sp::Reader& r) { return r.record().metadata_json; })
+      .def_prop_ro("metrics_json", [](const sp::Reader& r) { return r.record().metrics_json; })
+      .def_prop_ro("logical_bytes", [](const sp::Reader& r) { return r.record().logical_bytes; })
+      .def_prop_ro("stored_bytes", [](const sp::Reader& r) { return r.record().stored_bytes; })
+      .def("items", &sp::Reader::Items,
+           nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
+      .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none());
+
+  nb::class_<sp::Core>(m, "Core")
+      .def(nb::init<std::string, bool, std::optional<uint64_t>, uint64_t, size_t, int>(),
+           arg("path"), arg("read_only"), arg("keep_latest").none(), arg("staging_bytes"),
+           arg("threads"), arg("codec"))
+      .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
+           arg("if_exists"), arg("to_numpy"),
+           nb::sig("def save(self, step: int, items: list[tuple[str, list[tuple[object, ...]]]], "
+                   "metadata: str, metrics: str, if_exists: int, to_numpy: object) -> Handle"))
+      .def("wait", &sp::Core::Wait)
+      .def("steps", &sp::Core::Steps,
+           nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int]]"))
+      .def("read", &sp::Core::Read, arg("step"))
+      .def("delete", &sp::Core::Delete, arg("steps"))
+      .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),
+           nb::sig("def verify(self, step: int | None = None) -> tuple[int, int, int, int, "
+                   "list[tuple[int | None, str, str, str, int, str]]]"))
+      .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
+      .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
+      .def("close", &sp::Core::Close);
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/python/records.h"
+
+#include <nanobind/stl/pair.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "api/python/errors.h"
+#include "io/buffer.h"
+
+#define STEPWELL_NUMPY_IMPORT
+#include "api/python/numpy_api.h"
+
+namespace stepwell::python {
+namespace {
+
+namespace nb = nanobind;
+using format::LeafKind;
+using format::LeafRecord;
+using format::PathComponent;
+
+// Small arrays share buffers of this size, so that they do not take a page each; a larger array
+// has its own memory, given back as soon as it dies.
+constexpr size_t kArenaBytes = size_t{1} << 20;
+constexpr size_t kArenaLeafBytesMax = size_t{64} << 10;
+constexpr size_t kArrayAlignment = 64;  // what jax asks for to take host memory without a copy
+
+std::array<PyArray_Descr*, 64> g_descriptors{};  // by number; one reference each, for ever
+
+PyArray_Descr* Descriptor(const LeafRecord& record) {
+  const auto number = static_cast<size_t>(record.dtype);
+  if (number >= g_descriptors.size() || g_descriptors[number] == nullptr) {
+    ThrowIfError(DataLossError(StrCat("unknown dtype number ", number)));
+  }
+  return g_descriptors[number];
+}
+
+nb::object TextObject(std::string_view text) {
+  nb::object object = nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+  if (!object.is_valid()) {
+    PyErr_Clear();
+    object = nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
+                                            "backslashreplace"));
+  }
+  return object;
+}
+
+nb::object ComponentObject(const PathComponent& component) {
+  const bool number = component.type == PathComponent::Type::kIntKey ||
+                      component.type == PathComponent::Type::kIndex;
+  nb::object value =
+      number ? nb::steal(PyLong_FromLongLong(component.number)) : TextObject(component.name);
+  return nb::make_tuple(static_cast<int>(component.type), value);
+}
+
+nb::object TupleOf(const std::vector<uint64_t>& numbers) {
+  nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(numbers.size())));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
+                     PyLong_FromUnsignedLongLong(numbers[i]));
+  }
+  return tuple;
+}
+
+nb::object CapsuleOf(std::shared_ptr<io::AlignedBuffer> buffer) {
+  auto* held = new std::shared_ptr<io::AlignedBuffer>(std::move(buffer));
+  return nb::capsule(
+      held, [](void* p) noexcept { delete static_cast<std::shared_ptr<io::AlignedBuffer>*>(p); });
+}
+
+std::shared_ptr<io::AlignedBuffer> NewBuffer(size_t size_bytes) {
+  auto buffer = std::make_shared<io::AlignedBuffer>(size_bytes);
+  if (!*buffer) throw std::bad_alloc();
+  return buffer;
+}
+
+// Hands out memory for a load's arrays, each with the object that owns it.
+class ArrayMemory {
+ public:
+  nb::object NewArray(const LeafRecord& record, const std::vector<uint64_t>& shape) {
+    PyArray_Descr* descriptor = Descriptor(record);
+    const size_t item_bytes = static_cast<size_t>(PyDataType_ELSIZE(descriptor));
+    const uint64_t count = ValueOrThrow(format::ElementCount(shape, item_bytes));
+    const size_t size_bytes = static_cast<size_t>(count) * item_bytes;
+    if (shape.size() > NPY_MAXDIMS) {
+      throw nb::value_error("more axes than NumPy's arrays can have");
+    }
+    std::array<npy_intp, NPY_MAXDIMS> dims{};
+    for (size_t i = 0; i < shape.size(); ++i) dims[i] = static_cast<npy_intp>(shape[i]);
+
+    std::byte* data = nullptr;
+    nb::object owner;
+    if (size_bytes > kArenaLeafBytesMax) {
+      auto buffer = NewBuffer(size_bytes);
+      data = buffer->data();
+      owner = CapsuleOf(std::move(buffer));
+    } else if (size_bytes > 0) {
+      if (!arena_.is_valid() || arena_used_ + size_bytes > kArenaBytes) {
+        auto buffer = NewBuffer(kArenaBytes);
+        arena_data_ = buffer->data();
+        arena_ = CapsuleOf(std::move(buffer));
+        arena_used_ = 0;
+      }
+      data = arena_data_ + arena_used_;
+      arena_used_ += static_cast<size_t>(AlignUp(size_bytes, kArrayAlignment));
+      owner = arena_;
+    }
+    Py_INCREF(descriptor);  // PyArray_NewFromDescr takes it over
+    nb::object array = nb::steal(
+        PyArray_NewFromDescr(&PyArray_Type, descriptor, static_cast<int>(shape.size()), dims.data(),
+                             nullptr, data, data == nullptr ? 0 : NPY_ARRAY_CARRAY, nullptr));
+    if (!array.is_valid()) nb::raise_python_error();
+    if (owner.is_valid()) {
+      if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()),
+                                owner.release().ptr()) < 0) {
+        nb::raise_python_error();
+      }
+    }
+    return array;
+  }
+
+ private:
+  nb::object arena_;
+  std::byte* arena_data_ = nullptr;
+  size_t arena_used_ = 0;
+};
+
+std::byte* DataOf(const nb::object& array) {
+  return static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
+}
+
+nb::tuple StatsTuple(const db::LoadStats& stats) {
+  return nb::make_tuple(stats.bytes_read, stats.bytes_needed, stats.bytes_out, stats.reads,
+                        stats.chunks);
+}
+
+db::LoadStats LoadOrThrow(db::StepReader& reader, const std::vector<db::LoadRequest>& requests) {
+  if (requests.empty()) return {};
+  std::optional<Result<db::LoadStats>> stats;
+  {
+    nb::gil_scoped_release release;
+    stats.emplace(reader.Load(requests));
+  }
+  return ValueOrThrow(*std::move(stats));
+}
+
+// Whether `inner` lies below `outer` (or is it): an encoded path is a prefix of those below.
+bool IsBelow(std::string_view inner, std::string_view outer) {
+  return inner.size() >= outer.size() && inner.substr(0, outer.size()) == outer;
+}
+
+}  // namespace
+
+void ImportNumPy() {
+  if (_import_array() < 0) nb::raise_python_error();
+}
+
+void SetDTypes(nb::list dtypes) {
+  for (nb::handle entry : dtypes) {
+    auto [number, dtype] = nb::cast<std::pair<size_t, nb::object>>(entry);
+    if (number >= g_descriptors.size() || !PyArray_DescrCheck(dtype.ptr())) {
+      throw nb::value_error("not a dtype");
+    }
+    g_descriptors[number] = reinterpret_cast<PyArray_Descr*>(dtype.release().ptr());
+  }
+}
+
+nb::list DTypeNames() {
+  nb::list names;
+  for (const format::DTypeInfo& info : format::AllDTypes()) {
+    names.append(nb::make_tuple(static_cast<int>(info.dtype), TextObject(info.name)));
+  }
+  return names;
+}
+
+LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRecord> records)
+    : reader_(std::move(reader)), records_(std::move(records)), pid_(getpid()) {}
+
+LeafTable::~LeafTable() {
+  // A forked child owns neither the pin nor the files behind the reader.
+  if (pid_ != getpid()) new std::shared_ptr<db::StepReader>(std::move(reader_));
+}
+
+nb::list LeafTable::Rows() const {
+  nb::list rows;
+  std::vector<size_t> open;  // nodes that hold the current record, outermost first
+  for (size_t index = 0; index < records_.size(); ++index) {
+    const LeafRecord& record = records_[index];
+    format::LeafKey key = ValueOrThrow(format::DecodeLeafKey(record.key));
+    while (!open.empty() && !IsBelow(record.key, records_[open.back()].key)) open.pop_back();
+    const Py_ssize_t parent = open.empty() ? -1 : static_cast<Py_ssize_t>(open.back());
+    nb::object component = nb::none();
+    if (!key.path.empty()) component = ComponentObject(key.path.back());
+    nb::object dtype = nb::none();
+    if (record.kind == LeafKind::kArray) {
+      dtype = nb::borrow(reinterpret_cast<PyObject*>(Descriptor(record)));
+    }
+    rows.append(nb::make_tuple(parent, component, TextObject(key.item), key.path.size(),
+                               static_cast<int>(record.kind), static_cast<int>(record.value_type),
+                               static_cast<int>(record.container), TextObject(record.type_name),
+                               dtype, TupleOf(record.shape), record.weak_type,
+                               TextObject(record.prng_impl), TextObject(record.sharding_json),
+                               TupleOf(record.chunk_shape), record.logical_bytes));
+    if (record.kind == LeafKind::kNode) open.push_back(index);
+  }
+  return rows;
+}
+
+const LeafRecord& LeafTable::Record(size_t index) const {
+  if (index >= records_.size()) throw nb::index_error("no such record");
+  return records_[index];
+}
+
+nb::tuple LeafTable::Read(const std::vector<size_t>& indices) {
+  ArrayMemory memory;
+  nb::list objects;
+  std::vector<db::LoadRequest> requests;
+  requests.reserve(indices.size());
+  for (size_t index : indices) {
+    const LeafRecord& record = Record(index);
+    db::LoadRequest request;
+    request.leaf = &record;
+    if (record.kind == LeafKind::kArray) {
+      nb::object array = memory.NewArray(record, record.shape);
+      objects.append(array);
+      if (PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())) == 0) continue;
+      request.box = format::WholeArray(record.shape);
+      request.out = DataOf(array);
+    } else if (record.chunk_count == 0) {
+      objects.append(nb::bytes(record.inline_value.data(), record.inline_value.size()));
+      continue;
+    } else {
+      nb::object bytes = nb::steal(
+          PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(record.logical_bytes)));
+      if (!bytes.is_valid()) nb::raise_python_error();
+      objects.append(bytes);
+      request.out = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr()));
+    }
+    requests.push_back(std::move(request));
+  }
+  const db::LoadStats stats = LoadOrThrow(*reader_, requests);
+  return nb::make_tuple(objects, StatsTuple(stats));
+}
+
+nb::tuple LeafTable::ReadBox(size_t index, std::vector<uint64_t> start,
+                             std::vector<uint64_t> stop) {
+  const LeafRecord& record = Record(index);
+  if (record.kind != LeafKind::kArray || start.size() != record.shape.size() ||
+      stop.size() != record.shape.size()) {
+    throw nb::value_error("the box does not fit the array");
+  }
+  std::vector<uint64_t> extents(start.size());
+  for (size_t i = 0; i < start.size(); ++i) {
+    if (start[i] > stop[i] || stop[i] > record.shape[i]) {
+      throw nb::value_error("the box does not fit the array");
+    }
+    extents[i] = stop[i] - start[i];
+  }
+  ArrayMemory memory;
+  nb::object array = memory.NewArray(record, extents);
+  std::vector<db::LoadRequest> requests;
+  if (PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())) != 0) {
+    db::LoadRequest& request = requests.emplace_back();
+    request.leaf = &record;
+    request.box = {std::move(start), std::move(stop)};
+    request.out = DataOf(array);
+  }
+  const db::LoadStats stats = LoadOrThrow(*reader_, requests);
+  return nb::make_tuple(array, StatsTuple(stats));
+}
+
+}  // namespace stepwell::python

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of a step for Python, and loading into NumPy arrays.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "db/store.h"
+
+namespace stepwell::python {
+
+// Imports NumPy's C API; raises when NumPy cannot be used.
+void ImportNumPy();
+// `dtypes`: list of (number, np.dtype); done once by stepwell/_dtypes.py.
+void SetDTypes(nanobind::list dtypes);
+// [(number, name)] of every element type of the format.
+nanobind::list DTypeNames();
+
+// A step's leaf records; pins the step while it lives.
+class LeafTable {
+ public:
+  LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<format::LeafRecord> records);
+  ~LeafTable();
+  LeafTable(const LeafTable&) = delete;
+  LeafTable& operator=(const LeafTable&) = delete;
+
+  size_t size() const { return records_.size(); }
+  // One tuple a record, in key order; fields: stepwell/_records.py.
+  nanobind::list Rows() const;
+  // (objects, stats): arrays as ndarrays, values as bytes, in the order of `indices`.
+  nanobind::tuple Read(const std::vector<size_t>& indices);
+  // (array, stats): the elements start <= i < stop of one array.
+  nanobind::tuple ReadBox(size_t index, std::vector<uint64_t> start, std::vector<uint64_t> stop);
+
+ private:
+  const format::LeafRecord& Record(size_t index) const;
+
+  std::shared_ptr<db::StepReader> reader_;
+  std::vector<format::LeafRecord> records_;
+  const int pid_;
+};
+
+}  // namespace stepwell::python

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stepwell: a checkpoint store for JAX training.
+
+    with stepwell.open("run1", keep=stepwell.policy.LatestN(20)) as store:
+        state, start = store.load_or(init_state)
+        for step in range(start, 1000):
+            state = train_step(state)
+            store.save(step, state)
+
+Start with `open`; everything else hangs off the `Store` that it returns.
+"""
+
+from . import policy
+from ._store import SaveHandle, Store, VerifyProblem, VerifyReport, open
+from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
+from .errors import (
+    AmbiguousPathError,
+    CorruptionError,
+    Error,
+    ForkError,
+    FormatError,
+    InvalidArgumentError,
+    LockedError,
+    Mismatch,
+    MismatchError,
+    NoSpaceError,
+    PathNotFoundError,
+    PermissionDeniedError,
+    StepExistsError,
+    StepNotFoundError,
+    StorageError,
+    StoreNotFoundError,
+    UnsupportedLeafError,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AmbiguousPathError",
+    "ArrayView",
+    "CorruptionError",
+    "Error",
+    "ForkError",
+    "FormatError",
+    "InvalidArgumentError",
+    "LeafInfo",
+    "LockedError",
+    "Mismatch",
+    "MismatchError",
+    "NoSpaceError",
+    "NodeView",
+    "PathNotFoundError",
+    "PermissionDeniedError",
+    "SaveHandle",
+    "StepExistsError",
+    "StepNotFoundError",
+    "StepView",
+    "StorageError",
+    "Store",
+    "StoreNotFoundError",
+    "Tree",
+    "UnsupportedLeafError",
+    "VerifyProblem",
+    "VerifyReport",
+    "open",
+    "policy",
+]

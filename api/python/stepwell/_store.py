@@ -1,0 +1,518 @@
+# SPDX-License-Identifier: Apache-2.0
+"""open() and the Store."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, SupportsIndex
+
+from . import _service, _stepwell
+from ._like import Matcher
+from ._paths import PathLike, resolve
+from ._tree import flatten_items, to_numpy
+from ._views import StepView, Tree, _Source
+from .errors import (
+    Error,
+    ForkError,
+    InvalidArgumentError,
+    Mismatch,
+    MismatchError,
+    PermissionDeniedError,
+    StepNotFoundError,
+)
+from .policy import Policy
+
+_STEP_MAX = 2**63 - 1
+_CODECS = {"auto": 0, "raw": 1, "blosc": 2}
+_IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}
+_LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+_MISSING: Final = _Missing()
+
+
+class VerifyProblem(NamedTuple):
+    """One damaged place: the step and the leaf that it concerns (None and "" where it is no single
+    one), the file and the offset in bytes."""
+
+    step: int | None
+    path: str
+    file: str
+    offset: int
+    message: str
+
+
+class VerifyReport(NamedTuple):
+    """What `Store.verify` read and found; `bytes` is what was read, in bytes."""
+
+    steps: int
+    leaves: int
+    chunks: int
+    bytes: int
+    problems: list[VerifyProblem]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class SaveHandle:
+    """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
+    store's next call, `wait` or `close`."""
+
+    def __init__(self, handle: _stepwell.Handle, store: Store) -> None:
+        self._handle = handle
+        self._store = store
+        self._reported = False
+
+    @property
+    def step(self) -> int:
+        return self._handle.step
+
+    @property
+    def skipped(self) -> bool:
+        """Whether `if_exists="skip"` met a step that was there."""
+        return self._handle.skipped
+
+    def done(self) -> bool:
+        """Whether it has finished, well or not."""
+        self._store._check_fork()
+        return self._handle.done()
+
+    def result(self, timeout: float | None = None) -> int:
+        """Waits until the step is durable and visible; returns its number.
+
+        `timeout` is in seconds; TimeoutError when it runs out (the save goes on). Raises the save's
+        error each time it is called.
+        """
+        self._store._check_fork()
+        if not self._handle.wait(timeout):
+            raise TimeoutError(f"the save of step {self.step} is not done after {timeout} s")
+        error = self._handle.error()
+        if error is not None:
+            self._reported = True
+            raise error
+        return self.step
+
+    def on_complete(self, callback: Callable[[SaveHandle], object]) -> None:
+        """Calls `callback(handle)` once when done, at once if it is. It runs on a thread of
+        Stepwell's own and may call the store; an exception from it is logged."""
+        self._store._check_fork()
+        _service.call_when_done(self._handle, lambda: callback(self))
+
+    def __repr__(self) -> str:
+        state = "done" if self._handle.done() else "under way"
+        return f"<save of step {self.step}, {state}>"
+
+
+def open(
+    path: str | os.PathLike[str],
+    mode: Literal["a", "r"] = "a",
+    keep: Policy | None = None,
+    staging_bytes: int | None = None,
+    threads: int | None = None,
+    codec: Literal["auto", "raw", "blosc"] = "auto",
+) -> Store:
+    """Opens a store, a directory; mode "a" creates it where there is none.
+
+    mode: "a" reads and writes and takes the store's lock (LockedError names the process that has
+        it); "r" only reads, never creates, takes no lock, and works beside a live writer.
+    keep: which steps to keep, e.g. `stepwell.policy.LatestN(20)`; None keeps all.
+    staging_bytes: bound of the memory for saves in flight, in bytes; None: the smaller of 1 GiB and
+        1/8 of the machine's memory.
+    threads: how many threads encode and decode; None: at most 4.
+    codec: "raw" stores arrays as they are, "blosc" always compresses (bitshuffle and LZ4), "auto"
+        decides per array from a sample.
+
+    Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
+    for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError.
+    """
+    if mode not in ("a", "r"):
+        raise InvalidArgumentError(f"mode is 'a' or 'r', not {mode!r}")
+    if codec not in _CODECS:
+        raise InvalidArgumentError(f"codec is one of {', '.join(_CODECS)}, not {codec!r}")
+    if keep is not None and not isinstance(keep, Policy):
+        raise InvalidArgumentError(f"keep is a policy of stepwell.policy or None, not {keep!r}")
+    for name, value in (("staging_bytes", staging_bytes), ("threads", threads)):
+        if value is not None and operator.index(value) < 1:
+            raise InvalidArgumentError(f"{name} is at least 1, not {value}")
+    return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
+                 threads or 0, _CODECS[codec])
+
+
+class Store:
+    """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
+
+    def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
+                 threads: int, codec: int) -> None:
+        self._closed = True  # until it is open: __del__ may run before
+        self.path = path
+        self.read_only = read_only
+        self._generation = _service.generation
+        self._lock = threading.Lock()
+        self._pending: list[SaveHandle] = []
+        self._raised: set[str] = set()
+        self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
+        _service.start()
+        self._core = _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
+                                    None if keep is None else keep._keep_latest(), staging_bytes,
+                                    threads, codec)
+        self._closed = False
+        _service.stores.add(self)
+        if keep is None and not read_only:
+            _service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) "
+                                 "deletes old ones", path)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else ("read-only" if self.read_only else "open")
+        return f"<stepwell store {self.path!r}, {state}>"
+
+    # ---- life ----
+
+    def _check_fork(self) -> None:
+        if self._generation != _service.generation:
+            raise ForkError(
+                f"{self.path!r} was opened by the parent process, before fork; only that process "
+                "may use it. Open it again here (mode 'r' works beside a live writer)")
+
+    def _check(self) -> None:
+        """What each call does first: refuses a closed or forked store, raises a background error."""
+        self._check_fork()
+        if self._closed:
+            raise Error(f"{self.path!r} is closed")
+        if self._pending:
+            self._raise_background()
+
+    def _raise_background(self) -> None:
+        error = self._take_error()
+        if error is not None:
+            raise error
+
+    def _take_error(self) -> BaseException | None:
+        """The first error of a finished save that nobody has seen; those after it with the same
+        text (a frozen store) count as seen with it."""
+        with self._lock:
+            done = [handle for handle in self._pending if handle._handle.done()]
+            first: BaseException | None = None
+            for handle in done:
+                self._pending.remove(handle)
+                error = handle._handle.error()
+                if error is None or handle._reported:
+                    continue
+                handle._reported = True
+                if first is None and str(error) not in self._raised:
+                    first = error
+                    self._raised.add(str(error))
+            return first
+
+    def wait(self) -> None:
+        """Waits until every save so far is durable and visible. Raises the first background error
+        that was not raised yet. Ctrl-C interrupts the wait, not the saves."""
+        self._check()
+        self._wait_pending()
+        self._raise_background()
+
+    def _wait_pending(self) -> None:
+        with self._lock:
+            pending = list(self._pending)
+        for handle in pending:
+            handle._handle.wait(None)
+
+    def close(self) -> None:
+        """Waits for the saves and gives the lock back; idempotent. Raises the first background
+        error that was not raised yet; the store is closed then, too."""
+        self._check_fork()
+        if self._closed:
+            return
+        self._wait_pending()
+        error = self._take_error()
+        self._closed = True
+        _service.stores.discard(self)
+        try:
+            if not self.read_only:
+                try:
+                    self._core.wait()
+                except Error:
+                    pass  # the handles have told it
+            self._core.close()
+        except Error as closing:
+            if error is None and not self._is_known(closing):
+                error = closing
+        if error is not None:
+            raise error
+
+    def _is_known(self, error: Error) -> bool:
+        """Whether an error of close only repeats one that was raised before."""
+        text = str(error)
+        return any(text in known or known in text for known in self._raised)
+
+    def _close_quietly(self) -> None:
+        """For the end of the interpreter and for stores that are simply dropped."""
+        if self._generation != _service.generation:
+            return
+        try:
+            self.close()
+        except BaseException as error:
+            _service.report_lost(self.path, error)
+
+    def __enter__(self) -> Store:
+        self._check_fork()
+        if self._closed:
+            raise Error(f"{self.path!r} is closed")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None or self._generation != _service.generation:
+            if self._generation == _service.generation:
+                self.close()
+            return
+        try:
+            self.close()
+        except Error as closing:  # the caller's own exception goes first
+            error.add_note(f"stepwell: closing {self.path!r} failed, too: {closing}")
+            _service.logger.error("closing %s failed: %s", self.path, closing)
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._close_quietly()
+
+    # ---- saving ----
+
+    def save(
+        self,
+        step: SupportsIndex,
+        state: Any = _MISSING,
+        *,
+        items: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        if_exists: Literal["error", "replace", "skip"] = "error",
+    ) -> SaveHandle:
+        """Saves a step; asynchronous. When it returns, the state may be changed or donated.
+
+        step: 0 … 2^63 − 1, in any order.
+        state: any pytree; it becomes the item "state". Functions in it, and whatever is no data in
+            an Equinox module, are left out.
+        items: further items by name; each is a pytree of its own.
+        metadata, metrics: JSON, seen as `store[step].metadata` and `.metrics`.
+        if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".
+
+        Arrays that JAX shares with NumPy memory (`jax.device_put` of an aligned ndarray on CPU) are
+        read in the background: do not change that memory before the handle is done.
+
+        Raises, before any I/O: StepExistsError, UnsupportedLeafError with every leaf that cannot be
+        saved, InvalidArgumentError. NoSpaceError may come from here or from the handle; it fails
+        this save alone.
+        """
+        self._check()
+        number = _step_number(step)
+        if self.read_only:
+            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+        if if_exists not in _IF_EXISTS:
+            raise InvalidArgumentError(
+                f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
+        trees: dict[str, Any] = {} if state is _MISSING else {"state": state}
+        for name, tree in (items or {}).items():
+            if not isinstance(name, str) or not name:
+                raise InvalidArgumentError(f"an item's name is a str that is not empty, not {name!r}")
+            if name in trees:
+                raise InvalidArgumentError("items has a 'state', and a state is given, too")
+            trees[name] = tree
+        if not trees:
+            raise InvalidArgumentError("save needs a state or items")
+        metadata_text = _json_text(metadata, "metadata")
+        metrics_text = _json_text(metrics, "metrics")
+        rows = flatten_items(trees)
+        handle = SaveHandle(
+            self._core.save(number, rows, metadata_text, metrics_text, _IF_EXISTS[if_exists],
+                            to_numpy), self)
+        with self._lock:
+            self._pending.append(handle)
+        return handle
+
+    # ---- reading ----
+
+    def steps(self) -> list[int]:
+        """Numbers of the committed steps, ascending."""
+        self._check()
+        return [summary[0] for summary in self._core.steps()]
+
+    @property
+    def latest(self) -> int | None:
+        """The highest committed step; None when there is none."""
+        steps = self.steps()
+        return steps[-1] if steps else None
+
+    def _step(self, step: SupportsIndex | None) -> int:
+        if step is not None:
+            return _step_number(step)
+        latest = self.latest
+        if latest is None:
+            raise StepNotFoundError(f"{self.path!r} has no step yet")
+        return latest
+
+    def _source(self, step: SupportsIndex | None) -> _Source:
+        self._check()
+        return _Source(self._core.read(self._step(step)), self._check_open, self._account)
+
+    def _check_open(self) -> None:
+        self._check_fork()
+        if self._closed:
+            raise Error(f"{self.path!r} is closed")
+
+    def _account(self, stats: tuple[int, int, int, int, int]) -> None:
+        self._last_load = dict(zip(_LOAD_STATS, stats, strict=True))
+
+    def __getitem__(self, step: SupportsIndex) -> StepView:
+        """Looks into a step without loading it. Raises StepNotFoundError."""
+        return StepView(self._source(step))
+
+    def __contains__(self, step: SupportsIndex) -> bool:
+        return operator.index(step) in self.steps()
+
+    def tree(self, step: SupportsIndex | None = None) -> Tree:
+        """Paths, shapes and dtypes of a step (None: the newest); printing it gives a table."""
+        source = self._source(step)
+        return Tree(source.tree, source.step)
+
+    def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
+             like: Any = _MISSING) -> Any:
+        """Loads a step (None: the newest), or what is at `path` in it.
+
+        A leaf gives the leaf, a node its subtree, a glob a flat dict by path. Only the chunks of
+        what is asked for are read.
+
+        Without `like`: NumPy (ml_dtypes) arrays and Python values in dicts, lists and tuples;
+        namedtuples, dataclasses and States come as dicts, typed PRNG keys as their uint32 data.
+        With `like`, a tree of the same structure with concrete or abstract leaves (for a glob: a
+        flat dict by path): that structure, each leaf being what `like` has there: jax arrays with
+        its sharding, NumPy arrays, Python scalars (also from a 0-d array of their kind, and the
+        other way round). Dtypes are compared after JAX's canonicalisation.
+
+        Raises StepNotFoundError, PathNotFoundError, AmbiguousPathError, MismatchError with every
+        leaf that does not fit, CorruptionError.
+        """
+        source = self._source(step)
+        tree = source.tree
+        selection = resolve(tree, path, source.step)
+        if like is not _MISSING:
+            if selection.number is None:
+                return self._load_flat(source, selection.leaves, like)
+            matcher = Matcher(tree, source.step)
+            plan = matcher.plan(like, selection.number)
+            return matcher.finish(plan, source.read([slot.number for slot in matcher.slots]))
+        numbers = selection.leaves
+        if selection.number is not None:
+            numbers = list(tree.leaves(selection.number))
+        raws = source.read(numbers)
+        values = {n: tree.value(n, raw) for n, raw in zip(numbers, raws, strict=True)}
+        if selection.number is not None:
+            return tree.build(selection.number, values)
+        return {tree.text(n): value for n, value in values.items()}
+
+    def _load_flat(self, source: _Source, leaves: list[int], like: Any) -> dict[str, Any]:
+        """A glob with `like`, a flat dict by path."""
+        tree = source.tree
+        if not isinstance(like, Mapping):
+            raise InvalidArgumentError("with a glob, `like` is a flat dict by path")
+        stored = {tree.text(n): n for n in leaves}
+        bad = [Mismatch(name, f"stored {tree.describe(stored[name])}, not in `like`")
+               for name in stored if name not in like]
+        bad += [Mismatch(name, "not among what the pattern takes")
+                for name in like if name not in stored]
+        if bad:
+            lines = "".join([f"\n  {m.path}: {m.message}" for m in bad])
+            raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:{lines}",
+                                bad)
+        matcher = Matcher(tree, source.step)
+        plans = {name: matcher.plan(like[name], n) for name, n in stored.items()}
+        raws = source.read([slot.number for slot in matcher.slots])
+        built = matcher.finish_all(list(plans.values()), raws)
+        return dict(zip(plans, built, strict=True))
+
+    def load_or(self, init: Any) -> tuple[Any, int]:
+        """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
+        store has no step. A step that is damaged or does not fit raises: never a silent fallback.
+        """
+        latest = self.latest
+        if latest is None:
+            return init, 0
+        return self.load(latest, like=init), latest + 1
+
+    # ---- upkeep ----
+
+    def delete(self, steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
+        """Deletes one step or several; durable when it returns. StepNotFoundError, with nothing
+        deleted, when one of them is not there."""
+        self._check()
+        numbers = ([_step_number(steps)] if isinstance(steps, SupportsIndex)
+                   else [_step_number(step) for step in steps])
+        if self.read_only:
+            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+        if numbers:
+            self._core.delete(numbers)
+
+    def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
+        """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
+        report, not raised. Ctrl-C stops it."""
+        self._check()
+        steps, leaves, chunks, size, problems = self._core.verify(
+            None if step is None else _step_number(step))
+        return VerifyReport(steps, leaves, chunks, size, [
+            VerifyProblem(number, _problem_path(item, path), file, offset, message)
+            for number, item, path, file, offset, message in problems])
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers about the store: steps, segments, bytes (`*_bytes`, in bytes), saves in flight,
+        the disk and the index in words, what opening had to recover (`recovery`), and what the last
+        load of this object read (`last_load`)."""
+        self._check_open()
+        return {**self._core.stats(), "recovery": self._core.recovery(),
+                "last_load": dict(self._last_load)}
+
+
+def _problem_path(item: str, path: str) -> str:
+    if item in ("", "state"):
+        return path
+    return f"{item}/{path}" if path else item
+
+
+def _step_number(step: SupportsIndex) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise InvalidArgumentError(f"a step is an int, not {step!r}") from None
+    if not 0 <= number <= _STEP_MAX:
+        raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}")
+    return number
+
+
+def _json_text(value: Mapping[str, Any] | None, name: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{name} is a dict, not a {type(value).__name__}")
+    try:
+        return json.dumps(value, default=_json_scalar)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{name} is not JSON: {error}") from None
+
+
+def _json_scalar(value: Any) -> Any:
+    """0-d arrays and NumPy scalars, as metrics often are."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"object of type {type(value).__name__}")
+
+

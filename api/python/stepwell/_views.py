@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking into a step without loading it: trees, nodes, lazy arrays."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from types import EllipsisType
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from . import _stepwell
+from ._paths import PathLike, resolve
+from ._records import ARRAY, VALUE, StoredTree
+from ._tree import V_PRNG_KEY, decode_value
+from .errors import InvalidArgumentError
+
+Index = SupportsIndex | slice | EllipsisType | None
+
+
+class LeafInfo(NamedTuple):
+    """One stored leaf: `kind` is "array", "key" (typed PRNG keys; shape and dtype are those of
+    their key data) or a Python type's name; `nbytes` is the size when loaded, in bytes."""
+
+    kind: str
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any] | None
+    nbytes: int
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return self.kind
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def _info(tree: StoredTree, number: int) -> LeafInfo:
+    record = tree.records[number]
+    if record.kind == VALUE:
+        return LeafInfo(tree.describe(number), None, None, record.logical_bytes)
+    count = 1
+    for extent in record.shape:
+        count *= extent
+    kind = "key" if record.value_type == V_PRNG_KEY else "array"
+    return LeafInfo(kind, record.shape, record.dtype, count * record.dtype.itemsize)
+
+
+class Tree(Mapping[str, LeafInfo]):
+    """What a step holds: path -> LeafInfo, in key order. Printing it gives a table."""
+
+    def __init__(self, tree: StoredTree, step: int) -> None:
+        self.step = step
+        self._leaves = {tree.text(number): _info(tree, number)
+                        for number in tree.leaves(tree.top)}
+
+    def __getitem__(self, path: str) -> LeafInfo:
+        return self._leaves[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all leaves when loaded, in bytes."""
+        return sum(info.nbytes for info in self._leaves.values())
+
+    def __repr__(self) -> str:
+        rows = [(path or "(the state)", str(info), format_bytes(info.nbytes))
+                for path, info in self._leaves.items()]
+        widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+        lines = [f"step {self.step}: {len(rows)} leaves, {format_bytes(self.nbytes)}"]
+        lines += [f"  {path:<{widths[0]}}  {what:<{widths[1]}}  {size:>{widths[2]}}"
+                  for path, what, size in rows]
+        return "\n".join(lines)
+
+
+def format_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+class ArrayView:
+    """A stored array. Slicing reads the chunks that the slice touches and gives a NumPy array.
+
+    Indices are ints, slices (any step), `...` and `None`; negative ones count from the end. Lists
+    and masks need the array in memory: `np.asarray(view)[mask]`.
+    """
+
+    def __init__(self, source: _Source, number: int) -> None:
+        self._source = source
+        self._number = number
+        record = source.tree.records[number]
+        self.shape: tuple[int, ...] = record.shape
+        self.dtype: np.dtype[Any] = record.dtype
+        self.chunk_shape: tuple[int, ...] = record.chunk_shape
+
+    @property
+    def path(self) -> str:
+        return self._source.tree.text(self._number)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def sharding(self) -> dict[str, Any] | None:
+        """The sharding that the array had, as Orbax spells it; None for NumPy arrays."""
+        text = self._source.tree.records[self._number].sharding
+        return json.loads(text) if text else None
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d array")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<stored {self.path or 'state'}: {self._source.tree.describe(self._number)}>"
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
+        start, stop, local = _cover(self.shape, index if isinstance(index, tuple) else (index,))
+        box = self._source.read_box(self._number, start, stop)
+        return box[local]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("a stored array is always read into new memory")
+        array: np.ndarray[Any, Any] = self._source.read_box(
+            self._number, [0] * self.ndim, list(self.shape))
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _cover(
+    shape: tuple[int, ...], index: tuple[Any, ...]
+) -> tuple[list[int], list[int], tuple[Any, ...]]:
+    """The box that covers basic indices, and the index that takes them out of the box."""
+    axes = sum(1 for part in index if part is not None and part is not Ellipsis)
+    dots = sum(1 for part in index if part is Ellipsis)
+    if dots > 1:
+        raise IndexError("an index can have only one ellipsis ('...')")
+    if axes > len(shape):
+        raise IndexError(f"too many indices: the array has {len(shape)} axes, {axes} were indexed")
+    if not dots:
+        index = (*index, Ellipsis)
+    start: list[int] = []
+    stop: list[int] = []
+    local: list[Any] = []
+    for part in index:
+        if part is None:
+            local.append(None)
+        elif part is Ellipsis:
+            # Kept in the local index: with it NumPy gives an array even when no axis is left.
+            if dots:
+                local.append(Ellipsis)
+            for extent in shape[len(start):len(start) + len(shape) - axes]:
+                start.append(0)
+                stop.append(extent)
+                if not dots:
+                    local.append(slice(None))
+        elif isinstance(part, slice):
+            wanted = range(*part.indices(shape[len(start)]))
+            if not wanted:
+                start.append(0)
+                stop.append(0)
+                local.append(slice(0, 0))
+                continue
+            low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
+            start.append(low)
+            stop.append(high + 1)
+            local.append(slice(None, None, wanted.step))
+        else:
+            if isinstance(part, (bool, np.bool_)) or not hasattr(part, "__index__"):
+                raise TypeError(
+                    "a stored array takes ints, slices, ... and None; for lists and masks read it "
+                    "first: np.asarray(view)[...]")
+            extent = shape[len(start)]
+            number = operator.index(part)
+            if not -extent <= number < extent:
+                raise IndexError(f"index {number} is out of bounds for axis {len(start)} with size "
+                                 f"{extent}")
+            number %= extent
+            start.append(number)
+            stop.append(number + 1)
+            local.append(0)
+    return start, stop, tuple(local)
+
+
+class _Source:
+    """A step opened for looking, shared by its views: the tree, and how to read from it."""
+
+    def __init__(self, reader: _stepwell.Reader, check: Callable[[], None],
+                 account: Callable[[tuple[int, int, int, int, int]], None]) -> None:
+        self.reader = reader
+        self.step = reader.step
+        self.check = check
+        self.account = account
+        self._tree: StoredTree | None = None
+
+    @property
+    def tree(self) -> StoredTree:
+        if self._tree is None:
+            self.check()
+            self._tree = StoredTree(self.reader.leaves())
+        return self._tree
+
+    def read_box(self, number: int, start: list[int], stop: list[int]) -> Any:
+        self.check()
+        array, stats = self.tree.table.read_box(number, start, stop)
+        self.account(stats)
+        return array
+
+    def read(self, numbers: list[int]) -> list[Any]:
+        self.check()
+        raws, stats = self.tree.table.read(numbers)
+        self.account(stats)
+        return raws
+
+    def view(self, number: int) -> Any:
+        """A record as users see it: NodeView, ArrayView or the Python value itself."""
+        tree = self.tree
+        if tree.is_node(number):
+            return NodeView(self, number)
+        record = tree.records[number]
+        if record.kind == ARRAY:
+            return ArrayView(self, number)
+        (raw,) = self.read([number])
+        return decode_value(record.value_type, raw)
+
+
+class NodeView(Mapping[str | int, Any]):
+    """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a NodeView,
+    a Python value, or for a glob a dict of them by path (paths are relative to this node)."""
+
+    def __init__(self, source: _Source, number: int) -> None:
+        self._source = source
+        self._number = number
+
+    def _children(self) -> dict[Any, int]:
+        return self._source.tree.children[self._number]
+
+    def __iter__(self) -> Iterator[str | int]:
+        return iter([name for _, name in self._children()])
+
+    def __len__(self) -> int:
+        return len(self._children())
+
+    def __getitem__(self, path: PathLike | int) -> Any:
+        exact: PathLike = (path,) if isinstance(path, int) else path
+        tree = self._source.tree
+        selection = resolve(tree, exact, self._source.step, below=self._number)
+        if selection.number is None:
+            return {tree.relative_text(leaf, self._number): self._source.view(leaf)
+                    for leaf in selection.leaves}
+        return self._source.view(selection.number)
+
+    def __repr__(self) -> str:
+        tree = self._source.tree
+        lines = [f"<{tree.text(self._number) or 'state'} of step {self._source.step}: "
+                 f"{tree.describe(self._number)}>"]
+        lines += [f"  {tree.relative_text(leaf, self._number)}  {tree.describe(leaf)}"
+                  for leaf in tree.leaves(self._number)]
+        return "\n".join(lines)
+
+
+class StepView:
+    """One committed step as it was when it was opened; it stays readable while this object lives,
+    even when the step is deleted or replaced meanwhile."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+
+    @property
+    def step(self) -> int:
+        return self._source.step
+
+    @property
+    def metadata(self) -> Any:
+        """What `save(metadata=)` was given (JSON); None for none."""
+        text = self._source.reader.metadata_json
+        return json.loads(text) if text else None
+
+    @property
+    def metrics(self) -> Any:
+        """What `save(metrics=)` was given (JSON); None for none."""
+        text = self._source.reader.metrics_json
+        return json.loads(text) if text else None
+
+    @property
+    def items(self) -> list[str]:
+        """Names of the items, sorted."""
+        return sorted(name for name, *_ in self._source.reader.items())
+
+    @property
+    def time(self) -> datetime:
+        """When the step was committed (UTC)."""
+        return datetime.fromtimestamp(self._source.reader.time_ns / 1e9, tz=timezone.utc)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the step's arrays and values when loaded, in bytes."""
+        return self._source.reader.logical_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the step's chunks on disk, in bytes."""
+        return self._source.reader.stored_bytes
+
+    @property
+    def tree(self) -> Tree:
+        return Tree(self._source.tree, self.step)
+
+    def __getitem__(self, path: PathLike) -> Any:
+        """ArrayView, NodeView or Python value at `path`; for a glob a dict of them by path. Raises
+        PathNotFoundError and AmbiguousPathError."""
+        tree = self._source.tree
+        selection = resolve(tree, path, self.step)
+        if selection.number is None:
+            return {tree.text(leaf): self._source.view(leaf) for leaf in selection.leaves}
+        return self._source.view(selection.number)
+
+    def __contains__(self, path: object) -> bool:
+        if not isinstance(path, (str, tuple)):
+            raise InvalidArgumentError(f"a path is a str or a tuple of str and int, not {path!r}")
+        try:
+            resolve(self._source.tree, path, self.step)
+        except KeyError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tree)
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    def __repr__(self) -> str:
+        when = self.time.strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"<step {self.step}, committed {when}, items {', '.join(self.items)}>\n{self.tree!r}"
+
+
+__all__ = ["ArrayView", "LeafInfo", "NodeView", "StepView", "Tree"]

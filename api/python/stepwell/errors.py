@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that Stepwell raises.
+
+All errors are `Error`; each is also the built-in exception that a caller would expect, so both
+`except stepwell.StepNotFoundError` and `except FileNotFoundError` work. `OSError`s carry `errno`
+where the operating system gave one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Error(Exception):
+    """Base of all of Stepwell's errors; itself raised for a closed or frozen store."""
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument that cannot be right: a negative step, an unknown mode, a malformed path."""
+
+
+class StoreNotFoundError(Error, FileNotFoundError):
+    """There is no store at this path (`open` with mode "r")."""
+
+
+class StepExistsError(Error, FileExistsError):
+    """The step is there already and `if_exists` is "error"."""
+
+
+class StepNotFoundError(Error, FileNotFoundError):
+    """No such step; the message names the nearest ones."""
+
+
+class PathNotFoundError(Error, KeyError):
+    """The step has nothing at this path; the message names the nearest paths."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class AmbiguousPathError(PathNotFoundError):
+    """The path can be read in several ways; the message lists them."""
+
+
+class Mismatch(NamedTuple):
+    """One leaf that does not fit: where, and what is wrong, in words."""
+
+    path: str
+    message: str
+
+
+class MismatchError(Error, ValueError):
+    """What is stored does not fit `like`. `mismatches` has one entry a leaf; the message has all."""
+
+    def __init__(self, message: str, mismatches: Sequence[Mismatch] = ()) -> None:
+        super().__init__(message)
+        self.mismatches = tuple(mismatches)
+
+
+class UnsupportedLeafError(Error, TypeError):
+    """Leaves that cannot be saved; `paths` has all of them. Raised before any I/O."""
+
+    def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.paths = tuple(paths)
+
+
+class CorruptionError(Error, OSError):
+    """Bytes on disk are damaged; the message has file and offset."""
+
+
+class NoSpaceError(Error, OSError):
+    """No room on the file system. Only this save failed; earlier steps are there."""
+
+
+class PermissionDeniedError(Error, PermissionError):
+    """The file system does not allow it, or the store is open for reading only."""
+
+
+class StorageError(Error, OSError):
+    """Another error of the operating system; see `errno`."""
+
+
+class LockedError(Error):
+    """Another process writes to this store; the message has its pid."""
+
+
+class ForkError(Error):
+    """The store was opened before `fork`; only the parent process may use it."""
+
+
+class FormatError(Error):
+    """Not a store, or one whose format this version cannot read."""
