@@ -56,7 +56,7 @@ class BufferPool {
   // Waits for a block. While none is free, `pump` (if any) is called instead of sleeping: the
   // simulation runs the engine there. Null after Stop(), or when the kernel has no memory.
   Block* Acquire(const std::function<void()>& pump = {});
-  // Null when none is free now.
+  // Null when none is free now. Goes on after Stop(), so that what runs already can end.
   Block* TryAcquire();
   void Release(Block* block);
   // Wakes every waiter with null; used by freeze and close. Release still works.

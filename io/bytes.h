@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of bytes, alignment arithmetic and string concatenation: the small vocabulary of all folders.
+// Spans of bytes, alignment arithmetic and string concatenation: the small vocabulary of all
+// folders.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// STEPWELL_CHECK: for bugs in Stepwell itself, never for bad input or failed I/O. Prints and aborts.
+// STEPWELL_CHECK: for bugs in Stepwell itself, never for bad input or failed I/O. Prints and
+// aborts.
 #pragma once
 
 #include <string_view>
@@ -9,9 +10,9 @@ namespace stepwell::internal {
                               std::string_view message);
 }  // namespace stepwell::internal
 
-#define STEPWELL_CHECK(condition, message)                                                \
-  do {                                                                                    \
-    if (!(condition)) [[unlikely]] {                                                      \
-      ::stepwell::internal::CheckFailed(__FILE__, __LINE__, #condition, (message));       \
-    }                                                                                     \
+#define STEPWELL_CHECK(condition, message)                                          \
+  do {                                                                              \
+    if (!(condition)) [[unlikely]] {                                                \
+      ::stepwell::internal::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
+    }                                                                               \
   } while (false)

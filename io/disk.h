@@ -115,8 +115,8 @@ class FileSystem {
   virtual Result<std::vector<std::string>> List(const std::string& path) = 0;
   // kAlreadyExists when present (as a directory too).
   virtual Status CreateDirectory(const std::string& path) = 0;
-  virtual Status Remove(const std::string& path) = 0;           // a file
-  virtual Status RemoveDirectory(const std::string& path) = 0;  // an empty directory
+  virtual Status Remove(const std::string& path) = 0;                         // a file
+  virtual Status RemoveDirectory(const std::string& path) = 0;                // an empty directory
   virtual Status Rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual Status Link(const std::string& from, const std::string& to) = 0;    // hard link
   // fsync of a directory: makes names created, renamed or removed in it durable.

@@ -87,9 +87,9 @@ Status ErrnoStatus(int os_error, std::string_view context);
 #define STEPWELL_CONCAT_INNER_(a, b) a##b
 #define STEPWELL_CONCAT_(a, b) STEPWELL_CONCAT_INNER_(a, b)
 
-#define STEPWELL_RETURN_IF_ERROR(expr)                         \
-  do {                                                         \
+#define STEPWELL_RETURN_IF_ERROR(expr)                                          \
+  do {                                                                          \
     if (::stepwell::Status stepwell_status_ = (expr); !stepwell_status_.ok()) { \
-      return stepwell_status_;                                 \
-    }                                                          \
+      return stepwell_status_;                                                  \
+    }                                                                           \
   } while (false)
