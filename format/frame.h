@@ -46,6 +46,8 @@ struct FrameHeader {
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;
   uint32_t crc = 0;  // of the header before this field
+
+  bool operator==(const FrameHeader&) const = default;
 };
 
 // Header and payload, padded with zeros to a multiple of `block_bytes`. `crc` (may be null)
@@ -53,7 +55,8 @@ struct FrameHeader {
 std::string EncodeFrame(FrameHeader header, std::string_view payload, size_t block_bytes,
                         uint32_t* crc);
 // Checks magic, version, CRC and limits of the first kFrameHeaderBytes of `bytes`. kNotFound: no
-// magic there (not a frame); kDataLoss: a frame's magic with a bad header.
+// magic there (not a frame); kDataLoss: a frame's magic with a bad header; kUnimplemented: an
+// intact header of a newer version or with a kind that this version does not know.
 Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes);
 // Checks the payload that follows `header` (payload must be exactly payload_bytes long).
 Status CheckFramePayload(const FrameHeader& header, ConstBytes payload);

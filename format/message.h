@@ -31,10 +31,10 @@ template <typename Schema>
 constexpr size_t StructWords() {
   return Schema::_capnpPrivate::dataWordSize + Schema::_capnpPrivate::pointerCount;
 }
-// Without what the elements point to.
+// Without what the elements point to. An empty list has its tag, too.
 template <typename Schema>
 constexpr size_t ListWords(size_t count) {
-  return count == 0 ? 0 : 1 + count * StructWords<Schema>();
+  return 1 + count * StructWords<Schema>();
 }
 
 // ---- text and data -----------------------------------------------------------------------------

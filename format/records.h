@@ -156,17 +156,23 @@ struct SegmentHeader {
   uint16_t directory = 0;
   uint32_t process = 0;
   int64_t created_ns = 0;
+
+  bool operator==(const SegmentHeader&) const = default;
 };
 struct LiveCommit {
   StepRecord step;   // with items, without metadata texts (those stay in the commit frame)
   FramePlace place;  // of its commit frame
   bool pinned = false;
+
+  bool operator==(const LiveCommit&) const = default;
 };
 struct SegmentEntry {
   uint64_t segment = 0;
   uint16_t directory = 0;
   Id128 nonce{};
   uint64_t length_bytes = 0;  // 0: not sealed yet
+
+  bool operator==(const SegmentEntry&) const = default;
 };
 struct Catalog {
   uint64_t epoch = 0;
@@ -174,39 +180,55 @@ struct Catalog {
   FramePlace last_place;  // of the frame with that commit number; length 0 when none
   std::vector<LiveCommit> live;
   std::vector<SegmentEntry> segments;
+
+  bool operator==(const Catalog&) const = default;
 };
 struct EpochRecord {
   uint64_t epoch = 0;
   uint64_t last_commit = 0;  // the last accepted commit of the epochs before
   FramePlace last_place;
+
+  bool operator==(const EpochRecord&) const = default;
 };
 struct RecordsBlock {  // place of a records frame, in order
   FramePlace place;
   std::string first_key;
   uint64_t first_chunk = 0;
+
+  bool operator==(const RecordsBlock&) const = default;
 };
 struct Commit {
   StepRecord step;
   std::vector<uint64_t> kills;       // commit numbers that this one replaces
   std::vector<RecordsBlock> blocks;  // earlier records of this step
   std::vector<LeafRecord> records;   // the last ones, sorted by (key, first_chunk)
+
+  bool operator==(const Commit&) const = default;
 };
 struct Delete {
   std::vector<uint64_t> kills;
   std::vector<uint64_t> steps;  // of the killed commits, for people and readers
+
+  bool operator==(const Delete&) const = default;
 };
 struct FooterEntry {
   uint16_t kind = 0;  // FrameKind
   uint64_t commit = 0;
   FramePlace place;
+
+  bool operator==(const FooterEntry&) const = default;
 };
 struct Footer {
   std::vector<FooterEntry> frames;
+
+  bool operator==(const Footer&) const = default;
 };
 struct Trailer {
   FramePlace footer;
   uint64_t commit_min = 0;  // of the chain frames in this segment; 0 when none
   uint64_t commit_max = 0;
+
+  bool operator==(const Trailer&) const = default;
 };
 
 std::string EncodeSegmentHeader(const SegmentHeader&);
@@ -243,6 +265,8 @@ struct StoreSlot {
   FramePlace durable_place;     // its frame
   FramePlace catalog_place;     // the newest catalog known flushed
   uint64_t index_commit = 0;    // N_d: what the index has durably reached
+
+  bool operator==(const StoreSlot&) const = default;
 };
 std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot);
 // kUnimplemented: another magic, or a newer format version (the message names both);
