@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// One fixed example of everything that has an encoding: what the golden files were made from.
+// Never change an example of a released format version; add new ones.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "format/frame.h"
+#include "format/key.h"
+#include "format/records.h"
+
+namespace stepwell::format {
+
+Id128 ExampleId(uint8_t first);
+FramePlace ExamplePlace(uint64_t segment);
+ChunkRecord ExampleChunk();
+LeafRecord ExampleArray();
+LeafRecord ExampleValue();
+LeafRecord ExampleNode();
+StepRecord ExampleStep();
+SegmentHeader ExampleSegmentHeader();
+Catalog ExampleCatalog();
+EpochRecord ExampleEpoch();
+Commit ExampleCommit();
+Delete ExampleDelete();
+Footer ExampleFooter();
+Trailer ExampleTrailer();
+StoreSlot ExampleSlot();
+FrameHeader ExampleFrameHeader();
+KeyPath ExamplePath();
+// 64 x 16 float32: 0.5, 1.0, 1.5 ...
+std::string ExampleLogical();
+std::string ExamplePayload(CodecId codec);
+
+struct Golden {
+  std::string name;
+  std::string bytes;
+  bool
+      canonical;  // encoding is the same for ever; compressed bytes depend on the library's version
+};
+std::vector<Golden> MakeGolden();
+
+}  // namespace stepwell::format

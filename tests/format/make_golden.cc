@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the golden files: stepwell_make_golden FOLDER. Files of a released version are never
+// written again; a new version gets a new folder.
+#include <fstream>
+#include <iostream>
+
+#include "tests/format/examples.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: stepwell_make_golden FOLDER\n";
+    return 2;
+  }
+  for (const stepwell::format::Golden& golden : stepwell::format::MakeGolden()) {
+    const std::string path = std::string(argv[1]) + "/" + golden.name + ".bin";
+    std::ofstream file(path, std::ios::binary);
+    file.write(golden.bytes.data(), static_cast<std::streamsize>(golden.bytes.size()));
+    if (!file.flush()) {
+      std::cerr << "cannot write " << path << "\n";
+      return 1;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// splitmix64: the same numbers on every machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/bytes.h"
+
+namespace stepwell::format {
+
+class Prng {
+ public:
+  explicit Prng(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  uint64_t Below(uint64_t limit) { return Next() % limit; }
+  std::vector<std::byte> Bytes(size_t size) {
+    std::vector<std::byte> bytes(size);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(Next() & 0xFF);
+    return bytes;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace stepwell::format

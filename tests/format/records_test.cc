@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Round trips beyond the golden examples, and what decoders refuse.
+#include "format/records.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/format/examples.h"
+#include "tests/format/prng.h"
+
+namespace stepwell::format {
+namespace {
+
+std::string RandomText(Prng& prng) {
+  std::string text;
+  for (uint64_t i = prng.Below(20); i > 0; --i) text.push_back(static_cast<char>(prng.Below(256)));
+  return text;
+}
+
+StepRecord RandomStep(Prng& prng) {
+  StepRecord step;
+  step.step = prng.Next();
+  step.commit = 1 + prng.Below(1000);
+  step.time_ns = static_cast<int64_t>(prng.Next());
+  step.draft = prng.Below(2) == 0;
+  step.metadata_json = RandomText(prng);
+  step.metrics_json = RandomText(prng);
+  for (uint64_t i = prng.Below(4); i > 0; --i) {
+    step.items.push_back({RandomText(prng), static_cast<ItemKind>(1 + prng.Below(3)), prng.Next(),
+                          prng.Next(), prng.Next()});
+  }
+  step.leaf_count = prng.Next();
+  step.chunk_count = prng.Next();
+  step.logical_bytes = prng.Next();
+  step.stored_bytes = prng.Next();
+  return step;
+}
+
+FramePlace RandomPlace(Prng& prng) {
+  return {static_cast<uint16_t>(prng.Next()), prng.Next(), prng.Next(),
+          static_cast<uint32_t>(prng.Next() | 1), static_cast<uint32_t>(prng.Next())};
+}
+
+LeafRecord RandomLeaf(Prng& prng) {
+  LeafRecord leaf;
+  leaf.key = EncodeItem(RandomText(prng));
+  leaf.kind = static_cast<LeafKind>(1 + prng.Below(3));
+  leaf.value_type = static_cast<ValueType>(prng.Below(11));
+  leaf.container = static_cast<ContainerKind>(prng.Below(6));
+  leaf.type_name = RandomText(prng);
+  leaf.child_count = prng.Next();
+  leaf.codec = static_cast<CodecId>(prng.Below(5));  // newer codecs, too
+  leaf.weak_type = prng.Below(2) == 0;
+  leaf.prng_impl = RandomText(prng);
+  leaf.sharding_json = RandomText(prng);
+  leaf.inline_value = RandomText(prng);
+  leaf.logical_bytes = prng.Next();
+  uint64_t chunk_bytes = prng.Below(1000);
+  leaf.chunk_count = prng.Below(5);
+  if (leaf.kind == LeafKind::kArray) {
+    const DTypeInfo& dtype = AllDTypes()[prng.Below(AllDTypes().size())];
+    leaf.dtype = dtype.dtype;
+    for (uint64_t i = prng.Below(4); i > 0; --i) {
+      leaf.shape.push_back(prng.Below(10));
+      leaf.chunk_shape.push_back(1 + prng.Below(10));
+    }
+    leaf.chunk_count = ChunkCount(leaf.shape, leaf.chunk_shape);
+    chunk_bytes = ChunkBytes(leaf.chunk_shape, dtype.item_bytes);
+  }
+  for (uint64_t i = 0; i < leaf.chunk_count; ++i) {
+    ChunkRecord chunk{static_cast<uint16_t>(prng.Next()),
+                      static_cast<uint32_t>(prng.Next()),
+                      prng.Next(),
+                      prng.Next() >> 1,
+                      static_cast<uint32_t>(4 + prng.Below(1000)),
+                      chunk_bytes,
+                      static_cast<uint32_t>(prng.Next()),
+                      {}};
+    if (prng.Below(2) == 0) chunk.content_hash = ExampleId(static_cast<uint8_t>(prng.Next()));
+    leaf.chunks.push_back(chunk);
+  }
+  return leaf;
+}
+
+TEST(RecordsTest, RandomCommitsRoundTrip) {
+  Prng prng(1);
+  for (int i = 0; i < 1000; ++i) {
+    Commit commit;
+    commit.step = RandomStep(prng);
+    for (uint64_t k = prng.Below(4); k > 0; --k) commit.kills.push_back(prng.Next());
+    for (uint64_t k = prng.Below(4); k > 0; --k) {
+      commit.blocks.push_back({RandomPlace(prng), RandomText(prng), prng.Next()});
+    }
+    for (uint64_t k = prng.Below(6); k > 0; --k) commit.records.push_back(RandomLeaf(prng));
+    const Result<Commit> decoded = DecodeCommit(AsBytes(EncodeCommit(commit)));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    ASSERT_TRUE(*decoded == commit);
+    const Result<std::vector<LeafRecord>> records =
+        DecodeRecords(AsBytes(EncodeRecords(commit.records)));
+    ASSERT_TRUE(records.ok()) << records.status().ToString();
+    ASSERT_TRUE(*records == commit.records);
+    ASSERT_TRUE(DecodeStepRecord(AsBytes(EncodeStepRecord(commit.step))).value() == commit.step);
+    Catalog catalog{prng.Next(), prng.Next(), RandomPlace(prng), {}, {}};
+    catalog.live.push_back({commit.step, RandomPlace(prng), true});
+    catalog.segments.push_back({prng.Next(), 3, ExampleId(5), prng.Next()});
+    ASSERT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog(catalog))).value() == catalog);
+  }
+}
+
+TEST(RecordsTest, EmptyListsRoundTrip) {
+  EXPECT_TRUE(DecodeRecords(AsBytes(EncodeRecords({}))).value().empty());
+  EXPECT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog({}))).value() == Catalog{});
+  EXPECT_TRUE(DecodeDelete(AsBytes(EncodeDelete({}))).value() == Delete{});
+  EXPECT_TRUE(DecodeFooter(AsBytes(EncodeFooter({}))).value() == Footer{});
+  EXPECT_TRUE(DecodeTrailer(AsBytes(EncodeTrailer({}))).value() == Trailer{});
+  EXPECT_TRUE(DecodeEpoch(AsBytes(EncodeEpoch({}))).value() == EpochRecord{});
+}
+
+TEST(RecordsTest, UnalignedBytesDecode) {
+  const std::string commit = EncodeCommit(ExampleCommit());
+  for (size_t shift = 0; shift < 8; ++shift) {
+    const std::string moved = std::string(shift, 'x') + commit;
+    EXPECT_TRUE(DecodeCommit(AsBytes(moved).subspan(shift)).value() == ExampleCommit());
+  }
+}
+
+TEST(RecordsTest, LeavesThatGoOnCarryOnlyChunks) {
+  LeafRecord leaf;
+  leaf.key = "k";
+  leaf.first_chunk = 7;
+  leaf.chunks = {ExampleChunk()};
+  EXPECT_TRUE(DecodeRecords(AsBytes(EncodeRecords({leaf}))).value().front() == leaf);
+}
+
+void ExpectRefused(LeafRecord leaf, const std::string& why) {
+  const Status status = DecodeRecords(AsBytes(EncodeRecords({std::move(leaf)}))).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_EQ(status.message(), "bad records: " + why);
+}
+
+TEST(RecordsTest, InconsistentLeavesAreRefused) {
+  const auto with = [](auto change) {
+    LeafRecord leaf = ExampleArray();
+    change(leaf);
+    return leaf;
+  };
+  ExpectRefused(with([](auto& leaf) { leaf.key.clear(); }), "leaf without a key");
+  ExpectRefused(with([](auto& leaf) { leaf.kind = static_cast<LeafKind>(9); }),
+                "unknown leaf kind");
+  ExpectRefused(with([](auto& leaf) { leaf.dtype = static_cast<DType>(99); }), "unknown dtype");
+  ExpectRefused(with([](auto& leaf) { leaf.chunk_shape.pop_back(); }),
+                "chunk shape of another rank");
+  ExpectRefused(with([](auto& leaf) { leaf.chunk_shape[0] = 0; }), "chunk extent 0");
+  ExpectRefused(with([](auto& leaf) { leaf.shape[0] = UINT64_MAX; }), "shape too large");
+  ExpectRefused(with([](auto& leaf) { leaf.chunk_shape[0] = uint64_t{1} << 40; }),
+                "chunk too large");
+  ExpectRefused(with([](auto& leaf) { leaf.chunk_count = 3; }),
+                "chunk count does not match the grid");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[0].logical_bytes = 5; }),
+                "chunk of another size than the grid's");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[0].stored_bytes = 3; }),
+                "payload shorter than its CRC");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks.push_back(ExampleChunk()); }),
+                "more chunks than counted");
+  ExpectRefused(with([](auto& leaf) { leaf.inline_value.assign(1025, 'x'); }),
+                "inline value too long");
+}
+
+TEST(RecordsTest, AMillionChunksRoundTrip) {
+  LeafRecord leaf = ExampleArray();
+  leaf.shape = {64'000'000, 16};
+  leaf.chunk_count = 1'000'000;
+  leaf.chunks.assign(leaf.chunk_count, ExampleChunk());
+  const std::string bytes = EncodeRecords({leaf});
+  EXPECT_LT(bytes.size(), size_t{64} << 20);
+  EXPECT_TRUE(DecodeRecords(AsBytes(bytes)).value().front() == leaf);
+}
+
+}  // namespace
+}  // namespace stepwell::format
