@@ -18,7 +18,7 @@ struct Axis {
 };
 
 // What happens to one-byte elements on the way.
-enum class Fix { kNone, kBool, kMask2, kMask4, kSigned2, kSigned4 };
+enum class Fix { kNone, kBool, kMask2, kMask4 };
 
 std::byte Apply(Fix fix, std::byte value) {
   const auto bits = std::to_integer<uint8_t>(value);
@@ -31,10 +31,6 @@ std::byte Apply(Fix fix, std::byte value) {
       return value & std::byte{0x03};
     case Fix::kMask4:
       return value & std::byte{0x0F};
-    case Fix::kSigned2:  // 2 -> 0xFE, 3 -> 0xFF
-      return std::byte{static_cast<uint8_t>(((bits & 0x03) ^ 0x02) - 0x02)};
-    case Fix::kSigned4:
-      return std::byte{static_cast<uint8_t>(((bits & 0x0F) ^ 0x08) - 0x08)};
   }
   return value;
 }
@@ -76,10 +72,6 @@ RowFunction ChooseRow(uint8_t item_bytes, Fix fix) {
       return FixRow<Fix::kMask2>;
     case Fix::kMask4:
       return FixRow<Fix::kMask4>;
-    case Fix::kSigned2:
-      return FixRow<Fix::kSigned2>;
-    case Fix::kSigned4:
-      return FixRow<Fix::kSigned4>;
     case Fix::kNone:
       break;
   }
@@ -141,17 +133,13 @@ void CopyBox(std::byte* to, const std::byte* from, std::array<Axis, kRankMax>& a
   }
 }
 
-Fix FixOnSave(const DTypeInfo& dtype) {
+// The same in both directions: a chunk that is read straight to its place, without a copy, must
+// leave the same bytes.
+Fix FixFor(const DTypeInfo& dtype) {
   if (dtype.dtype == DType::kBool) return Fix::kBool;
   if (dtype.value_bits == 2) return Fix::kMask2;
   if (dtype.value_bits == 4) return Fix::kMask4;
   return Fix::kNone;
-}
-
-Fix FixOnRestore(const DTypeInfo& dtype) {
-  if (dtype.dtype == DType::kInt2) return Fix::kSigned2;
-  if (dtype.dtype == DType::kInt4) return Fix::kSigned4;
-  return FixOnSave(dtype);
 }
 
 }  // namespace
@@ -174,7 +162,7 @@ void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
     stride *= static_cast<int64_t>(chunk_shape[axis]);
   }
   if (padded) std::memset(out, 0, static_cast<size_t>(stride));
-  CopyBox(out, from, axes, rank, dtype.item_bytes, FixOnSave(dtype));
+  CopyBox(out, from, axes, rank, dtype.item_bytes, FixFor(dtype));
 }
 
 void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint64_t> shape,
@@ -198,7 +186,7 @@ void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint
     to += static_cast<int64_t>(start - box.start[axis]) * out.strides_bytes[axis];
     stride *= static_cast<int64_t>(chunk_shape[axis]);
   }
-  CopyBox(to, from, axes, rank, dtype.item_bytes, FixOnRestore(dtype));
+  CopyBox(to, from, axes, rank, dtype.item_bytes, FixFor(dtype));
 }
 
 }  // namespace stepwell::format

@@ -74,7 +74,8 @@ void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
 bool ChunkIsContiguous(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape,
                        uint64_t chunk_index, uint64_t item_bytes, uint64_t* offset_bytes);
 // Copies the part of a decoded chunk that lies in `box` to `out`, whose element 0 is box.start.
-// int4, int2 come out sign-extended as ml_dtypes holds them in memory (0x08 -> 0xF8).
+// Sub-byte types come out with zero high bits, as ml_dtypes 0.6 and JAX hold them (-8 as int4 is
+// 0x08; all versions read 0xF8 as the same value).
 void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint64_t> shape,
                   std::span<const uint64_t> chunk_shape, uint64_t chunk_index, const Box& box,
                   const MutableArrayView& out);
