@@ -37,7 +37,7 @@ struct Layout {
   std::array<int64_t, format::kRankMax> strides;
 };
 
-// Whether elements are stored other than they lie in memory.
+// Whether a copy makes elements canonical: a byte from disk must not become an impossible bool.
 bool Converts(const format::DTypeInfo& dtype) {
   return dtype.value_bits != 0 || dtype.dtype == format::DType::kBool;
 }

@@ -88,7 +88,7 @@ Array MakeArray(Prng& random, const std::string& name, format::DType type, forma
     if (type == format::DType::kBool) {
       byte = static_cast<char>(random.Below(2));
     } else if (type == format::DType::kInt4) {
-      byte = static_cast<char>(static_cast<int>(random.Below(16)) - 8);
+      byte = static_cast<char>(random.Below(16));
     } else {
       byte = static_cast<char>(random.Next() & (codec == format::CodecId::kRaw ? 0xFF : 0x0F));
     }
