@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks: from posted tasks to the log. Commit groups are in engine_commit.cc, the beginning and the
-// end of a session in engine_session.cc.
+// Blocks: from posted tasks to the log. Commit groups are in engine_commit.cc, the beginning and
+// the end of a session in engine_session.cc.
 #include "db/engine.h"
 
 #include <algorithm>
@@ -94,8 +94,7 @@ void Engine::HeldPlanned(SaveJob* job, const Status& status) {
   if (job->held_blocks.empty()) ReleaseHolds(job);
 }
 
-void Engine::NeedOutput(std::shared_ptr<SaveJob> job, size_t index,
-                        io::BufferPool::Block* staged) {
+void Engine::NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged) {
   pending_outputs_.push_back({std::move(job), index, staged});
 }
 
@@ -146,15 +145,15 @@ void Engine::StartEncodes() {
 void Engine::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
                     io::BufferPool::Block* staged, io::BufferPool::Block* output) {
   const size_t alignment = block_bytes();
-  options_.environment.workers->Run([this, job = std::move(job), held, index, staged, output,
-                                     alignment]() mutable {
-    const BlockTask& task = held ? job->held_blocks[index] : job->staged_blocks[index];
-    EncodedBlock encoded =
-        EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
-                    alignment, output->memory.bytes());
-    if (staged != nullptr) options_.pool->Release(staged);
-    PostEncoded(std::move(job), held, index, output, std::move(encoded));
-  });
+  options_.environment.workers->Run(
+      [this, job = std::move(job), held, index, staged, output, alignment]() mutable {
+        const BlockTask& task = held ? job->held_blocks[index] : job->staged_blocks[index];
+        EncodedBlock encoded =
+            EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
+                        alignment, output->memory.bytes());
+        if (staged != nullptr) options_.pool->Release(staged);
+        PostEncoded(std::move(job), held, index, output, std::move(encoded));
+      });
 }
 
 void Engine::StartWrites() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine: takes encoded blocks to the log, commits steps in order, retires old ones.
-// DESIGN.md has the protocol as numbered steps. One thread (the one that calls Step) owns all of it;
-// other threads only Post.
+// DESIGN.md has the protocol as numbered steps. One thread (the one that calls Step) owns all of
+// it; other threads only Post.
 #pragma once
 
 #include <atomic>
@@ -103,8 +103,8 @@ class Engine {
   void Pump();
   void StartEncodes();
   void StartWrites();
-  void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
-              io::BufferPool::Block* staged, io::BufferPool::Block* output);
+  void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index, io::BufferPool::Block* staged,
+              io::BufferPool::Block* output);
   void BlockDone(const ReadyBlock& ready);
   void BlockWritten(BlockWrite* write);
   void Fail(SaveJob* job, const Status& status);
@@ -153,9 +153,9 @@ class Engine {
   size_t encodes_in_flight_ = 0;
   size_t writes_in_flight_ = 0;
   std::unique_ptr<Group> group_;
-  std::deque<std::pair<uint64_t, uint64_t>> chain_;     // (commit, segment) of chain frames
+  std::deque<std::pair<uint64_t, uint64_t>> chain_;      // (commit, segment) of chain frames
   std::vector<std::pair<uint64_t, uint64_t>> catalogs_;  // durable: (segment, its last commit)
-  std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist
+  std::map<uint64_t, format::SegmentEntry> segments_;    // all that exist
   std::atomic<size_t> segment_count_{0};
   uint64_t old_tip_ = 0;  // the tip when this session began
   bool started_ = false;

@@ -93,8 +93,8 @@ void Engine::StartGroup() {
     return;
   }
   group_->writes_left = group_->frames.size();
-  // Submitted together: whatever lands first, recovery believes a commit frame only when its records
-  // and, until a flush is known, its payloads are all there.
+  // Submitted together: whatever lands first, recovery believes a commit frame only when its
+  // records and, until a flush is known, its payloads are all there.
   for (auto& frame : group_->frames) options_.disk->Submit(frame.get());
 }
 
@@ -166,9 +166,9 @@ Status Engine::AddSave(const std::shared_ptr<SaveJob>& job, GroupEntry* entry) {
   commit.kills = entry->kills;
   std::vector<std::vector<LeafRecord>> runs = SplitRecords(*records);
   for (size_t i = 0; i + 1 < runs.size(); ++i) {
-    STEPWELL_ASSIGN_OR_RETURN(const FramePlace place,
-                              AppendFrame(FrameKind::kRecords, format::EncodeRecords(runs[i]),
-                                          job->estimated_bytes));
+    STEPWELL_ASSIGN_OR_RETURN(
+        const FramePlace place,
+        AppendFrame(FrameKind::kRecords, format::EncodeRecords(runs[i]), job->estimated_bytes));
     auto& extent = job->extents[place.segment];
     extent.segment = place.segment;
     extent.end_bytes = std::max(
@@ -190,15 +190,15 @@ Status Engine::AddSave(const std::shared_ptr<SaveJob>& job, GroupEntry* entry) {
       for (const auto& [id, extent] : extents) commit.step.extents.push_back(extent);
     };
     set_extents(0);
-    const size_t length = AlignUp(
-        format::kFrameHeaderBytes + format::EncodeCommit(commit).size(), log_->block_bytes());
+    const size_t length = AlignUp(format::kFrameHeaderBytes + format::EncodeCommit(commit).size(),
+                                  log_->block_bytes());
     STEPWELL_ASSIGN_OR_RETURN(const auto spot,
                               PlaceWithBallast(length, job->estimated_bytes, /*may_drop=*/false));
     if (spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
     if (spot.segment != segment) return InternalError("a commit frame found no place");
     set_extents(spot.offset_bytes + length);
-    STEPWELL_ASSIGN_OR_RETURN(place, SubmitFrame(FrameKind::kCommit, format::EncodeCommit(commit),
-                                                 spot));
+    STEPWELL_ASSIGN_OR_RETURN(place,
+                              SubmitFrame(FrameKind::kCommit, format::EncodeCommit(commit), spot));
     break;
   }
   for (const auto& extent : commit.step.extents) {
@@ -270,8 +270,7 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
     header.previous_commit = tip_commit_;
   }
   FramePlace place;
-  const std::string bytes =
-      format::EncodeFrame(header, payload, log_->block_bytes(), &place.crc);
+  const std::string bytes = format::EncodeFrame(header, payload, log_->block_bytes(), &place.crc);
   place.segment = segment->id;
   place.offset_bytes = spot.offset_bytes;
   place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());

@@ -182,8 +182,8 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
   }
 }
 
-// The lowest segment that recovery may need: of the second-newest durable catalog and of every chain
-// frame after it (rule 6).
+// The lowest segment that recovery may need: of the second-newest durable catalog and of every
+// chain frame after it (rule 6).
 uint64_t Engine::GuardSegment() {
   if (catalogs_.size() < 2) return 0;
   catalogs_.erase(catalogs_.begin(), catalogs_.end() - 2);

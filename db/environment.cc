@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kWorkersDefaultMax = 4;
 
-// One for the process and never destroyed: a user's callback may hold the last reference to a store.
+// One for the process and never destroyed: a user's callback may hold the last reference to a
+// store.
 std::shared_ptr<io::Executor> CallbackExecutor() {
   static auto* const executor =
       new std::shared_ptr<io::Executor>(io::MakeThreadPool(/*thread_count=*/1));

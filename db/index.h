@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index: RocksDB as the LSM tree over the log. The only file pair that includes rocksdb headers.
+// The index: RocksDB as the LSM tree over the log. The only file pair that includes rocksdb
+// headers.
 //
 // It is a cache of the log and never the only witness: no WAL, atomic flush, and every call may
 // fail, upon which the engine serves from the log and rebuilds. Column families `steps`, `leaves`,

@@ -50,10 +50,9 @@ Status IndexKeeper::OpenAndSync(bool* rebuilt) {
         index_.reset();
       }
       Log(options_.log, LogLevel::kWarning,
-          StrCat(options_.store_path, ": the index is being rebuilt from the log: ",
-                 status.message()));
-      STEPWELL_RETURN_IF_ERROR(
-          Index::Destroy(options_.environment.file_system, options.path));
+          StrCat(options_.store_path,
+                 ": the index is being rebuilt from the log: ", status.message()));
+      STEPWELL_RETURN_IF_ERROR(Index::Destroy(options_.environment.file_system, options.path));
       *rebuilt = true;
     }
     options.freeze = std::make_shared<io::Freeze>();
@@ -118,10 +117,9 @@ Status IndexKeeper::SyncWithLog(Index* index) {
 
 void IndexKeeper::Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed,
                         uint64_t commit) {
-  options_.environment.index_worker->Run(
-      [this, added = std::move(added), removed = std::move(removed), commit] {
-        ApplyNow(added, removed, commit);
-      });
+  options_.environment.index_worker->Run([this, added = std::move(added),
+                                          removed = std::move(removed),
+                                          commit] { ApplyNow(added, removed, commit); });
 }
 
 void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
@@ -152,8 +150,8 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
 // Without its index the store goes on: the log answers everything. The next open rebuilds it.
 void IndexKeeper::GiveUp(const Status& why) {
   Log(options_.log, LogLevel::kWarning,
-      StrCat(options_.store_path, ": going on without an index (reads use the log): ",
-             why.message()));
+      StrCat(options_.store_path,
+             ": going on without an index (reads use the log): ", why.message()));
   {
     const std::lock_guard lock(mutex_);
     index_.reset();
@@ -196,8 +194,7 @@ Result<std::vector<format::LeafRecord>> IndexKeeper::Leaves(const LiveStep& step
     return leaves;
   }
   if (const std::shared_ptr<Index> index = current()) {
-    auto leaves =
-        index->Read(step.record.step, step.record.commit, step.place.crc, key_prefix);
+    auto leaves = index->Read(step.record.step, step.record.commit, step.place.crc, key_prefix);
     if (leaves.ok() && leaves->has_value()) return std::move(**leaves);
     if (!leaves.ok()) {
       Log(options_.log, LogLevel::kWarning,

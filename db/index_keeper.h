@@ -35,14 +35,12 @@ class IndexKeeper {
   // Any thread: queue work for the index worker.
   void StartOpen();
   // `added` may be null (a delete). `removed` are step numbers that the commit killed.
-  void Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed,
-             uint64_t commit);
+  void Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed, uint64_t commit);
   // Index worker, nothing else queued: flushes and closes. OK also without an index.
   void Close();
 
   // Leaf records of a live step: from its overlay, the index, or the log. Any thread.
-  Result<std::vector<format::LeafRecord>> Leaves(const LiveStep& step,
-                                                 std::string_view key_prefix);
+  Result<std::vector<format::LeafRecord>> Leaves(const LiveStep& step, std::string_view key_prefix);
   std::string Describe() const;
   bool rebuilt() const;
 
@@ -52,18 +50,18 @@ class IndexKeeper {
   void Open();
   Status OpenAndSync(bool* rebuilt);
   Status SyncWithLog(Index* index);
-  void ApplyNow(const std::shared_ptr<const LiveStep>& added,
-                const std::vector<uint64_t>& removed, uint64_t commit);
+  void ApplyNow(const std::shared_ptr<const LiveStep>& added, const std::vector<uint64_t>& removed,
+                uint64_t commit);
   void GiveUp(const Status& why);
   std::shared_ptr<Index> current() const;
 
   const Options options_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Index> index_;       // guarded by mutex_; null: serve from the log
-  State state_ = State::kOpening;      // guarded by mutex_
-  uint64_t applied_ = 0;               // guarded by mutex_
-  bool rebuilt_ = false;               // guarded by mutex_
-  bool rebuild_queued_ = false;        // guarded by mutex_
+  std::shared_ptr<Index> index_;   // guarded by mutex_; null: serve from the log
+  State state_ = State::kOpening;  // guarded by mutex_
+  uint64_t applied_ = 0;           // guarded by mutex_
+  bool rebuilt_ = false;           // guarded by mutex_
+  bool rebuild_queued_ = false;    // guarded by mutex_
 };
 
 }  // namespace stepwell::db

@@ -8,7 +8,8 @@ namespace stepwell::db {
 void LiveSteps::Load(const LogState& state) {
   const std::lock_guard lock(mutex_);
   for (const auto& [step, live] : state.live) {
-    steps_[step] = std::make_shared<const LiveStep>(LiveStep{live.record, false, live.place, nullptr});
+    steps_[step] =
+        std::make_shared<const LiveStep>(LiveStep{live.record, false, live.place, nullptr});
   }
   dead_ = state.dead;
   tip_ = state.tip_commit;

@@ -47,7 +47,7 @@ class LiveSteps {
     std::shared_ptr<Pin> pin;
   };
 
-  std::vector<std::shared_ptr<const LiveStep>> All() const;  // ascending
+  std::vector<std::shared_ptr<const LiveStep>> All() const;   // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);

@@ -49,8 +49,7 @@ Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, u
   std::string seal = format::EncodeFrame(header, payload, block_bytes, &trailer.footer.crc);
   trailer.footer.segment = segment;
   trailer.footer.offset_bytes = end_bytes;
-  trailer.footer.length_bytes =
-      static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
+  trailer.footer.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
   header.kind = FrameKind::kTrailer;
   seal += format::EncodeFrame(header, format::EncodeTrailer(trailer), block_bytes, nullptr);
   STEPWELL_RETURN_IF_ERROR(WriteAligned(file, end_bytes, seal));
@@ -76,12 +75,11 @@ Result<LogWriter::Placement> LogWriter::Place(uint64_t length_bytes, uint64_t st
         std::clamp(AlignUp(step_bytes, block_bytes_), kReserveBytesMin, kReserveBytesMax);
     uint64_t wanted = std::max(end, std::min(target_bytes_, segment->end_bytes + ahead));
     wanted = AlignUp(wanted, block_bytes_);
-    Status status = segment->file->Allocate(segment->allocated_bytes,
-                                            wanted - segment->allocated_bytes);
+    Status status =
+        segment->file->Allocate(segment->allocated_bytes, wanted - segment->allocated_bytes);
     if (status.code() == StatusCode::kResourceExhausted && wanted > end) {
       wanted = AlignUp(end, block_bytes_);
-      status = segment->file->Allocate(segment->allocated_bytes,
-                                       wanted - segment->allocated_bytes);
+      status = segment->file->Allocate(segment->allocated_bytes, wanted - segment->allocated_bytes);
     }
     STEPWELL_RETURN_IF_ERROR(status);
     segment->allocated_bytes = wanted;
@@ -96,12 +94,12 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   segment->id = next_id_;
   segment->nonce = options_.make_nonce();
   const std::string path = SegmentPath(options_.store_path, segment->id);
-  STEPWELL_ASSIGN_OR_RETURN(
-      segment->file, options_.file_system->Open(path, {.write = true,
-                                                       .create = true,
-                                                       .exclusive = true,
-                                                       .direct = true,
-                                                       .freeze = options_.freeze}));
+  STEPWELL_ASSIGN_OR_RETURN(segment->file,
+                            options_.file_system->Open(path, {.write = true,
+                                                              .create = true,
+                                                              .exclusive = true,
+                                                              .direct = true,
+                                                              .freeze = options_.freeze}));
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
   block_bytes_ = std::max<size_t>({4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
                                    segment->file->alignment().offset_bytes});
@@ -183,17 +181,16 @@ Status LogWriter::SealIdle(bool all) {
 }
 
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
-                     const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes,
-                     bool keep_tail, std::shared_ptr<io::Freeze> freeze,
-                     std::vector<format::FooterEntry> frames) {
+                     const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes, bool keep_tail,
+                     std::shared_ptr<io::Freeze> freeze, std::vector<format::FooterEntry> frames) {
   STEPWELL_ASSIGN_OR_RETURN(
       const auto file,
       file_system->Open(SegmentPath(store_path, segment),
                         {.write = true, .direct = true, .freeze = std::move(freeze)}));
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
-  const size_t block = std::max<size_t>(
-      {4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
-       file->alignment().offset_bytes});
+  const size_t block =
+      std::max<size_t>({4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
+                        file->alignment().offset_bytes});
   uint64_t end = AlignUp(keep_tail ? std::max(end_bytes, info.size_bytes) : end_bytes, block);
   if (!keep_tail && end < info.size_bytes) STEPWELL_RETURN_IF_ERROR(file->Truncate(end));
   return WriteSeal(*file, segment, nonce, epoch, end, block, frames);

@@ -27,7 +27,7 @@ struct Segment {
   format::FramePlace catalog_place;
   uint64_t catalog_commit = 0;
   size_t writes_in_flight = 0;
-  bool dirty = false;    // has completed writes that no sync covers yet
+  bool dirty = false;  // has completed writes that no sync covers yet
   bool current = true;
   bool sealed = false;
 };
@@ -91,11 +91,10 @@ class LogWriter {
   Segment* current_ = nullptr;
 };
 
-// Seals a segment that an earlier process left open: gives back what lies behind `end_bytes` (unless
-// `keep_tail`), then appends footer and trailer. The frames are found by scanning.
+// Seals a segment that an earlier process left open: gives back what lies behind `end_bytes`
+// (unless `keep_tail`), then appends footer and trailer. The frames are found by scanning.
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
-                     const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes,
-                     bool keep_tail, std::shared_ptr<io::Freeze> freeze,
-                     std::vector<format::FooterEntry> frames);
+                     const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes, bool keep_tail,
+                     std::shared_ptr<io::Freeze> freeze, std::vector<format::FooterEntry> frames);
 
 }  // namespace stepwell::db

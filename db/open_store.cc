@@ -95,14 +95,12 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
     return InvalidArgumentError("keep: at least one step must be kept");
   }
   bool is_new = false;
-  STEPWELL_RETURN_IF_ERROR(
-      CheckDirectory(path, options, environment.file_system, &is_new));
+  STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system, &is_new));
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
-  STEPWELL_ASSIGN_OR_RETURN(
-      auto lock, AcquireLock(environment.file_system, path, options.lock_timeout));
+  STEPWELL_ASSIGN_OR_RETURN(auto lock,
+                            AcquireLock(environment.file_system, path, options.lock_timeout));
   // Another process may have finished the creation meanwhile.
-  if (environment.file_system->Stat(SlotFilePath(path)).status().code() ==
-      StatusCode::kNotFound) {
+  if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound) {
     STEPWELL_RETURN_IF_ERROR(CreateStore(path, environment));
   }
   return WriterStore::Open(path, options, std::move(environment), std::move(lock));

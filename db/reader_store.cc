@@ -25,8 +25,7 @@ ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
   core_->path = path;
   core_->environment = std::move(environment);
   core_->files = std::make_unique<SegmentFiles>(core_->environment.file_system, path);
-  core_->restorer = std::make_unique<Restorer>(core_->files.get(),
-                                               core_->environment.workers.get(),
+  core_->restorer = std::make_unique<Restorer>(core_->files.get(), core_->environment.workers.get(),
                                                core_->environment.make_disk);
 }
 
@@ -104,8 +103,9 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
     } else if (!said_no_pin_) {
       said_no_pin_ = true;
       Log(options_.log, LogLevel::kInfo,
-          StrCat(core_->path, ": reading without a pin (readers/ is not writable): a step may be "
-                              "deleted while it is read"));
+          StrCat(core_->path,
+                 ": reading without a pin (readers/ is not writable): a step may be "
+                 "deleted while it is read"));
     }
     auto state = ReadLog(slot, lives);
     if (state.ok()) {

@@ -124,8 +124,8 @@ Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& fil
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
     Status status = ApplyChainFrame(link->frame.header, link->place, link->frame.payload, &state);
     if (!status.ok()) {
-      return status.WithContext(StrCat(files.PathOf(link->place.segment), ": offset ",
-                                       link->place.offset_bytes));
+      return status.WithContext(
+          StrCat(files.PathOf(link->place.segment), ": offset ", link->place.offset_bytes));
     }
   }
   return state;

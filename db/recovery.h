@@ -60,8 +60,8 @@ Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePla
                        const std::string& payload, LogState* state);
 
 // From the slot's marks alone: its catalog and the chain back from its durable frame. For stores
-// that were closed cleanly, and for readers beside a live writer. Starts from `known` (the result of
-// an earlier call) where the chain reaches it.
+// that were closed cleanly, and for readers beside a live writer. Starts from `known` (the result
+// of an earlier call) where the chain reaches it.
 Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
                                 const LogState* known);
 

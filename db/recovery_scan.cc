@@ -23,8 +23,8 @@ struct Found {
   FramePlace place;
 };
 
-// Every valid chain frame of an unsealed segment: looks at each block for a frame with the segment's
-// nonce. Bounded by the file's size.
+// Every valid chain frame of an unsealed segment: looks at each block for a frame with the
+// segment's nonce. Bounded by the file's size.
 Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, std::vector<Found>* found) {
   STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
   io::AlignedBuffer buffer(kScanBufferBytes);
@@ -34,8 +34,7 @@ Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, std::vector<Fou
     STEPWELL_ASSIGN_OR_RETURN(const size_t size, file->ReadAt(base, buffer.bytes()));
     for (uint64_t i = 0; i + format::kFrameHeaderBytes <= size; i += kScanStepBytes) {
       if (base + i < skip_until) continue;
-      const auto header =
-          format::DecodeFrameHeader({buffer.data() + i, format::kFrameHeaderBytes});
+      const auto header = format::DecodeFrameHeader({buffer.data() + i, format::kFrameHeaderBytes});
       if (!header.ok() || header->nonce != info.nonce) continue;
       Found candidate;
       auto frame = ReadFrameAt(*file, info.segment, base + i, &candidate.place);
@@ -75,8 +74,7 @@ Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& 
   if (trailer.commit_max <= after_commit) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const Frame footer_frame,
                             ReadFrame(files, trailer.footer, FrameKind::kFooter));
-  STEPWELL_ASSIGN_OR_RETURN(const auto footer,
-                            format::DecodeFooter(AsBytes(footer_frame.payload)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto footer, format::DecodeFooter(AsBytes(footer_frame.payload)));
   for (const auto& entry : footer.frames) {
     if (!format::IsChainFrame(static_cast<FrameKind>(entry.kind))) continue;
     if (entry.commit <= after_commit) continue;
@@ -164,8 +162,8 @@ class ChainBuilder {
     for (const Found& one : candidates) {
       const FrameHeader& header = one.frame.header;
       if (header.epoch < state_->epoch) continue;  // void since a later epoch began
-      if (linked && (header.previous_commit != state_->tip_commit ||
-                     header.previous != state_->tip_place)) {
+      if (linked &&
+          (header.previous_commit != state_->tip_commit || header.previous != state_->tip_place)) {
         continue;
       }
       if (best == nullptr || header.epoch > best->frame.header.epoch) best = &one;
@@ -219,8 +217,7 @@ Status FollowChain(ChainBuilder* chain, SegmentFiles& files, const ScanOptions& 
 
 Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
                                               const std::string& store_path,
-                                              const format::StoreSlot& slot,
-                                              SegmentFiles& files) {
+                                              const format::StoreSlot& slot, SegmentFiles& files) {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
   std::vector<SegmentInfo> segments;
   for (const std::string& name : names) {
@@ -288,9 +285,8 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
       entries.push_back({static_cast<uint16_t>(header.kind), header.commit, found[i].place});
     }
   }
-  std::erase_if(found, [&](const Found& one) {
-    return one.frame.header.commit <= state.catalog_commit;
-  });
+  std::erase_if(found,
+                [&](const Found& one) { return one.frame.header.commit <= state.catalog_commit; });
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
   STEPWELL_RETURN_IF_ERROR(FollowChain(&chain, files, options, &state));
   state.epoch_max = std::max(state.epoch_max, slot.epoch);

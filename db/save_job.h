@@ -47,9 +47,9 @@ struct SaveJob {
   std::map<uint64_t, format::SegmentExtent> extents;
 
   bool Ready() const {
-    return is_delete || (staging_done && held_planned && staged_arrived == staged_expected &&
-                         held_arrived == held_started &&
-                         (!error.ok() || held_started == held_blocks.size()));
+    return is_delete ||
+           (staging_done && held_planned && staged_arrived == staged_expected &&
+            held_arrived == held_started && (!error.ok() || held_started == held_blocks.size()));
   }
 };
 

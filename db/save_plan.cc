@@ -23,8 +23,8 @@ size_t PayloadAlignment(size_t payload_bytes) {
   return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
 }
 
-// Four small pieces spread over the array, gathered through its grid's first, middle and last chunks
-// when it is not contiguous.
+// Four small pieces spread over the array, gathered through its grid's first, middle and last
+// chunks when it is not contiguous.
 double Sample(const PlannedLeaf& leaf) {
   constexpr size_t kPieceBytes = 4096;
   std::array<std::byte, 4 * kPieceBytes> sample;
@@ -72,8 +72,7 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
 uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index) {
   const auto& record = leaf.input.record;
   if (record.kind == LeafKind::kArray) {
-    return static_cast<uint32_t>(
-        format::ChunkBytes(record.chunk_shape, leaf.dtype->item_bytes));
+    return static_cast<uint32_t>(format::ChunkBytes(record.chunk_shape, leaf.dtype->item_bytes));
   }
   const uint64_t start = chunk_index * kValueChunkBytes;
   return static_cast<uint32_t>(std::min(kValueChunkBytes, record.logical_bytes - start));
@@ -112,10 +111,8 @@ ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk) {
     return AsBytes(input.value).subspan(chunk.chunk_index * kValueChunkBytes, chunk.logical_bytes);
   }
   uint64_t offset = 0;
-  const bool canonical =
-      leaf.dtype->value_bits == 0 && leaf.dtype->dtype != format::DType::kBool;
-  if (canonical &&
-      input.strides_bytes == format::CStrides(record.shape, leaf.dtype->item_bytes) &&
+  const bool canonical = leaf.dtype->value_bits == 0 && leaf.dtype->dtype != format::DType::kBool;
+  if (canonical && input.strides_bytes == format::CStrides(record.shape, leaf.dtype->item_bytes) &&
       format::ChunkIsContiguous(record.shape, record.chunk_shape, chunk.chunk_index,
                                 leaf.dtype->item_bytes, &offset)) {
     return {input.data + offset, chunk.logical_bytes};
@@ -215,8 +212,8 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
       result.status = payload.status();
       return result;
     }
-    result.chunks.push_back({static_cast<uint32_t>(offset),
-                             static_cast<uint32_t>(payload->size_bytes), payload->crc});
+    result.chunks.push_back(
+        {static_cast<uint32_t>(offset), static_cast<uint32_t>(payload->size_bytes), payload->crc});
     used = offset + payload->size_bytes;
   }
   result.used_bytes = AlignUp(used, alignment);

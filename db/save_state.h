@@ -23,11 +23,13 @@ struct SaveHandle::State {
   const uint64_t step;
   const std::shared_ptr<io::Executor> callbacks_on;
   const std::function<void()> pump;  // set in inline mode: waiting runs the engine
-  std::function<void()> on_finish;   // the store's own; set before the job is handed over
+  // The store's own, set before the job is handed over: runs `mark` (false: it was done already)
+  // together with its bookkeeping, so that nobody sees one without the other.
+  std::function<void(const std::function<bool()>& mark)> on_finish;
 
   mutable std::mutex mutex;
   mutable std::condition_variable finished;
-  bool done = false;              // guarded by mutex, as all below
+  bool done = false;  // guarded by mutex, as all below
   Status status;
   bool skipped = false;
   mutable bool reported = false;  // somebody was given the error
@@ -36,15 +38,20 @@ struct SaveHandle::State {
   // The first call counts.
   void Finish(Status outcome) {
     std::vector<std::function<void(const Status&)>> run;
-    {
+    const auto mark = [&] {
       const std::lock_guard lock(mutex);
-      if (done) return;
+      if (done) return false;
       done = true;
       status = outcome;
       run.swap(callbacks);
+      return true;
+    };
+    if (on_finish) {
+      on_finish(mark);
+    } else {
+      mark();
     }
     finished.notify_all();
-    if (on_finish) on_finish();
     for (auto& callback : run) {
       callbacks_on->Run([callback = std::move(callback), outcome] { callback(outcome); });
     }

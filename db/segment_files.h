@@ -41,8 +41,8 @@ struct Frame {
 
 // Reads any byte range of a (possibly direct) file; kDataLoss when the file ends before it.
 Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes);
-// Reads and checks the frame at `place`: kind (unless FrameKind{}), CRCs, length. kDataLoss names file and
-// offset.
+// Reads and checks the frame at `place`: kind (unless FrameKind{}), CRCs, length. kDataLoss names
+// file and offset.
 Result<Frame> ReadFrame(SegmentFiles& files, const format::FramePlace& place,
                         format::FrameKind kind);
 // The frame at an offset, whatever it is; its place is returned too. kNotFound: no frame there.

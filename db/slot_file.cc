@@ -18,8 +18,7 @@ Status SlotFile::Create(io::FileSystem* file_system, const std::string& store_pa
   const std::string temporary = path + ".new";
   {
     STEPWELL_ASSIGN_OR_RETURN(
-        auto file,
-        file_system->Open(temporary, {.write = true, .create = true, .truncate = true}));
+        auto file, file_system->Open(temporary, {.write = true, .create = true, .truncate = true}));
     StoreSlot first = slot;
     for (uint64_t sequence : {1, 2}) {
       first.sequence = sequence;
@@ -36,8 +35,8 @@ Result<std::unique_ptr<SlotFile>> SlotFile::Open(io::FileSystem* file_system,
                                                  const std::string& store_path, bool write,
                                                  std::shared_ptr<io::Freeze> freeze) {
   STEPWELL_ASSIGN_OR_RETURN(
-      auto file, file_system->Open(SlotFilePath(store_path),
-                                   {.write = write, .freeze = std::move(freeze)}));
+      auto file,
+      file_system->Open(SlotFilePath(store_path), {.write = write, .freeze = std::move(freeze)}));
   return std::unique_ptr<SlotFile>(new SlotFile(std::move(file)));
 }
 

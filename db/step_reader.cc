@@ -103,8 +103,7 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
       for (const auto& chunk : leaf.chunks) report.bytes += chunk.stored_bytes;
     }
     const auto bad = [&](const BadChunk& chunk) {
-      report.problems.push_back(ProblemAt(number, chunk.leaf,
-                                          files.PathOf(chunk.record->segment),
+      report.problems.push_back(ProblemAt(number, chunk.leaf, files.PathOf(chunk.record->segment),
                                           chunk.record->offset_bytes, chunk.status.message()));
     };
     const auto progress = [&](uint64_t done) {

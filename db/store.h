@@ -30,14 +30,14 @@ enum class CodecPolicy {
 };
 
 struct StoreOptions {
-  bool read_only = false;     // takes no lock, creates nothing, works beside a live writer
-  bool create = true;         // with write access: make the store where there is none
+  bool read_only = false;      // takes no lock, creates nothing, works beside a live writer
+  bool create = true;          // with write access: make the store where there is none
   uint64_t staging_bytes = 0;  // bound of all save buffers; 0: min(1 GiB, 1/8 of memory)
   size_t threads = 0;          // encode and decode workers; 0: min(4, cores)
   std::optional<uint64_t> keep_latest;  // after each commit keep the n highest steps; none: all
   CodecPolicy codec = CodecPolicy::kAuto;
   io::DiskKind disk = io::DiskKind::kAuto;
-  uint64_t segment_bytes = uint64_t{256} << 20;  // upper bound; small states get smaller ones
+  uint64_t segment_bytes = uint64_t{256} << 20;   // upper bound; small states get smaller ones
   std::chrono::milliseconds lock_timeout{10000};  // waited only while a dead holder's I/O drains
   LogSink log;
 };
@@ -51,7 +51,8 @@ struct LeafInput {
   std::vector<int64_t> strides_bytes;
   format::Shape shard_shape;  // chunks keep its borders; empty: the whole array
   // Set: the bytes do not change while this reference is held, so they are read in the background;
-  // dropped after the last read, on an engine thread. Null: the bytes are copied before Save returns.
+  // dropped after the last read, on an engine thread. Null: the bytes are copied before Save
+  // returns.
   std::shared_ptr<const void> hold;
   // kValue: the bytes (moved in). kArray: unused.
   std::string value;
@@ -102,8 +103,8 @@ class SaveHandle {
 struct LoadRequest {
   const format::LeafRecord* leaf = nullptr;  // with its chunks, from StepReader::Leaves
   format::Box box;                           // kArray; format::WholeArray(shape) for all of it
-  std::byte* out = nullptr;                  // kArray: element box.start; kValue: logical_bytes long
-  std::vector<int64_t> strides_bytes;        // of `out`; empty: C order of the box
+  std::byte* out = nullptr;            // kArray: element box.start; kValue: logical_bytes long
+  std::vector<int64_t> strides_bytes;  // of `out`; empty: C order of the box
 };
 
 struct LoadStats {
@@ -156,15 +157,15 @@ struct VerifyOptions {
 struct StoreStats {
   uint64_t steps = 0;
   uint64_t segments = 0;
-  uint64_t segment_bytes = 0;    // allocated on disk
-  uint64_t live_bytes = 0;       // payloads of live steps
-  uint64_t staging_bytes = 0;    // memory held by save buffers now
+  uint64_t segment_bytes = 0;  // allocated on disk
+  uint64_t live_bytes = 0;     // payloads of live steps
+  uint64_t staging_bytes = 0;  // memory held by save buffers now
   uint64_t staging_bytes_max = 0;
   uint64_t saves_in_flight = 0;
-  uint64_t bytes_written = 0;    // to segments since open
-  uint64_t syncs = 0;            // fdatasyncs of segments since open
-  std::string disk;              // Disk::Describe()
-  std::string index;             // "rocksdb through commit N", "log", "rebuilding"
+  uint64_t bytes_written = 0;  // to segments since open
+  uint64_t syncs = 0;          // fdatasyncs of segments since open
+  std::string disk;            // Disk::Describe()
+  std::string index;           // "rocksdb through commit N", "log", "rebuilding"
 };
 
 // What Open found and did; also said in the log.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's side of a save: checks, admission, and the snapshot that the training loop waits for.
+// The caller's side of a save: checks, admission, and the snapshot that the training loop waits
+// for.
 #include <algorithm>
 #include <condition_variable>
 #include <set>
@@ -108,14 +109,17 @@ struct CopyLatch {
 std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_save) {
   std::function<void()> pump;
   if (environment_.inline_mode) pump = [this] { PumpOnce(); };
-  auto state =
-      std::make_shared<SaveHandle::State>(step, environment_.callbacks, std::move(pump));
-  state->on_finish = [this, raw = state.get(), is_save] { Finished(raw, is_save); };
+  auto state = std::make_shared<SaveHandle::State>(step, environment_.callbacks, std::move(pump));
+  state->on_finish = [this, raw = state.get(), is_save](const std::function<bool()>& mark) {
+    Finished(raw, is_save, mark);
+  };
   return state;
 }
 
-void WriterStore::Finished(SaveHandle::State* state, bool is_save) {
+void WriterStore::Finished(SaveHandle::State* state, bool is_save,
+                           const std::function<bool()>& mark) {
   const std::lock_guard lock(mutex_);
+  if (!mark()) return;
   --jobs_in_flight_;
   if (is_save) {
     --saves_in_flight_;
@@ -196,7 +200,8 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   if (staged_bytes > pool_->block_bytes() * pool_->block_count_max() &&
       !said_staging_.exchange(true)) {
     Log(options_.log, LogLevel::kInfo,
-        StrCat(path_, ": a step copies ", staged_bytes >> 20, " MiB, more than the staging memory (",
+        StrCat(path_, ": a step copies ", staged_bytes >> 20,
+               " MiB, more than the staging memory (",
                pool_->block_bytes() * pool_->block_count_max() >> 20,
                " MiB): save waits while the first part is written; staging_bytes sets it"));
   }
@@ -222,8 +227,8 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatche
   auto latch = std::make_shared<CopyLatch>();
   std::function<void()> pump;
   if (environment_.inline_mode) pump = [this] { PumpOnce(); };
-  const bool parallel = environment_.workers->parallelism() > 1 &&
-                        job->estimated_bytes >= kParallelCopyBytesMin;
+  const bool parallel =
+      environment_.workers->parallelism() > 1 && job->estimated_bytes >= kParallelCopyBytesMin;
   Status status;
   for (size_t i = 0; i < job->staged_blocks.size() && !job->failed.load(); ++i) {
     io::BufferPool::Block* block = pool_->Acquire(pump);
@@ -239,9 +244,8 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatche
         engine_->Post([this, job, i, block] { engine_->NeedOutput(job, i, block); });
         return;
       }
-      EncodedBlock encoded =
-          EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
-                      block->memory.bytes());
+      EncodedBlock encoded = EncodeBlock(job->leaves, task, block->memory.data(),
+                                         engine_->block_bytes(), block->memory.bytes());
       engine_->PostEncoded(job, /*held=*/false, i, block, std::move(encoded));
     };
     if (!parallel) {

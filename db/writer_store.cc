@@ -247,8 +247,9 @@ Status WriterStore::CheckUsable() const {
   const Status frozen = freeze_->Check();
   if (frozen.ok()) return frozen;
   return FailedPreconditionError(
-      StrCat(path_, ": the store was frozen by an earlier error and only reads; close and open it "
-                    "again: ",
+      StrCat(path_,
+             ": the store was frozen by an earlier error and only reads; close and open it "
+             "again: ",
              freeze_->first_error().message()));
 }
 
@@ -296,8 +297,8 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
       record = std::move(*full);
     } else {
       Log(options_.log, LogLevel::kError,
-          StrCat(path_, ": the metadata of step ", step, " cannot be read: ",
-                 full.status().message()));
+          StrCat(path_, ": the metadata of step ", step,
+                 " cannot be read: ", full.status().message()));
     }
   }
   // Core before pin: the pin is let go first.

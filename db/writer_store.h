@@ -68,7 +68,7 @@ class WriterStore final : public Store {
   Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists, bool* skip);
   std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
   Status Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatched);
-  void Finished(SaveHandle::State* state, bool is_save);
+  void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
   void LeakAfterFork();
 
   const std::string path_;
@@ -91,8 +91,8 @@ class WriterStore final : public Store {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool closed_ = false;         // guarded by mutex_, as all below
-  size_t jobs_in_flight_ = 0;   // saves and deletes
+  bool closed_ = false;        // guarded by mutex_, as all below
+  size_t jobs_in_flight_ = 0;  // saves and deletes
   size_t saves_in_flight_ = 0;
   std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
   std::vector<std::shared_ptr<SaveHandle::State>> failed_;          // errors perhaps unreported

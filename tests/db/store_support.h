@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// States whose every byte follows from (seed, path), for tests of the whole store.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+#include "format/key.h"
+
+namespace stepwell::db {
+
+#define ASSERT_OK(expr)                                                \
+  do {                                                                 \
+    const ::stepwell::Status assert_ok_status = (expr);                \
+    ASSERT_TRUE(assert_ok_status.ok()) << assert_ok_status.ToString(); \
+  } while (false)
+#define EXPECT_OK(expr)                                                \
+  do {                                                                 \
+    const ::stepwell::Status expect_ok_status = (expr);                \
+    EXPECT_TRUE(expect_ok_status.ok()) << expect_ok_status.ToString(); \
+  } while (false)
+
+struct LeafSpec {
+  std::string name;
+  format::Shape shape;  // of float32
+  bool hold = false;
+  bool compressible = false;
+};
+
+inline std::vector<LeafSpec> SmallState() {
+  return {{"a", {7}, false, false},
+          {"b", {300, 40}, true, false},
+          {"c", {}, false, false},
+          {"d", {0, 3}, false, false},
+          {"e", {40000}, true, true}};
+}
+
+inline std::vector<float> LeafData(const LeafSpec& spec, uint64_t seed) {
+  uint64_t count = 1;
+  for (const uint64_t extent : spec.shape) count *= extent;
+  uint64_t x = seed * 0x9E3779B97F4A7C15ull + std::hash<std::string>{}(spec.name);
+  std::vector<float> data(count);
+  for (float& value : data) {
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    value = spec.compressible ? static_cast<float>(seed) : static_cast<float>(x % 100003);
+  }
+  return data;
+}
+
+inline std::string KeyOf(const std::string& item, const std::string& name) {
+  return std::move(format::EncodeLeafKey(
+                       item, {{.type = format::PathComponent::Type::kKey, .name = name}}))
+      .value();
+}
+
+// A request whose unheld arrays may be destroyed (through `scratch`) right after Save returned.
+inline SaveRequest MakeRequest(uint64_t step, uint64_t seed, const std::vector<LeafSpec>& specs,
+                               std::vector<std::vector<float>>* scratch) {
+  SaveRequest request;
+  request.step = step;
+  request.metadata_json = "{\"seed\": " + std::to_string(seed) + "}";
+  ItemInput item;
+  item.name = "state";
+  for (const LeafSpec& spec : specs) {
+    LeafInput leaf;
+    leaf.record.key = KeyOf("state", spec.name);
+    leaf.record.kind = format::LeafKind::kArray;
+    leaf.record.dtype = format::DType::kFloat32;
+    leaf.record.shape = spec.shape;
+    if (spec.hold) {
+      auto data = std::make_shared<std::vector<float>>(LeafData(spec, seed));
+      leaf.data = reinterpret_cast<const std::byte*>(data->data());
+      leaf.hold = data;
+    } else {
+      scratch->push_back(LeafData(spec, seed));
+      leaf.data = reinterpret_cast<const std::byte*>(scratch->back().data());
+    }
+    item.leaves.push_back(std::move(leaf));
+  }
+  LeafInput text;
+  text.record.key = KeyOf("state", "text");
+  text.record.kind = format::LeafKind::kValue;
+  text.record.value_type = format::ValueType::kStr;
+  text.value = std::string(seed % 3 == 0 ? 5 : 5000, 'x') + std::to_string(seed);
+  item.leaves.push_back(std::move(text));
+  request.items.push_back(std::move(item));
+  return request;
+}
+
+inline Result<SaveHandle> SaveSeeded(Store* store, uint64_t step, uint64_t seed,
+                                     const std::vector<LeafSpec>& specs,
+                                     IfExists if_exists = IfExists::kError) {
+  std::vector<std::vector<float>> scratch;
+  scratch.reserve(specs.size());
+  SaveRequest request = MakeRequest(step, seed, specs, &scratch);
+  request.if_exists = if_exists;
+  auto handle = store->Save(std::move(request));
+  for (auto& data : scratch) std::fill(data.begin(), data.end(), -1.0F);  // "mutated after save"
+  return handle;
+}
+
+// OK when the step holds exactly the state of `seed`.
+inline Status CheckSeeded(Store* store, uint64_t step, uint64_t seed,
+                          const std::vector<LeafSpec>& specs) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+  if (reader->step().metadata_json != "{\"seed\": " + std::to_string(seed) + "}") {
+    return DataLossError(StrCat("step ", step, " has metadata ", reader->step().metadata_json,
+                                " instead of seed ", seed));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(""));
+  if (leaves.size() != specs.size() + 1) {
+    return DataLossError(StrCat("step ", step, " has ", leaves.size(), " leaves"));
+  }
+  std::vector<std::vector<float>> out(specs.size());
+  std::vector<LoadRequest> requests;
+  std::string text;
+  for (const auto& leaf : leaves) {
+    LoadRequest request;
+    request.leaf = &leaf;
+    if (leaf.key == KeyOf("state", "text")) {
+      text.resize(leaf.logical_bytes);
+      request.out = reinterpret_cast<std::byte*>(text.data());
+      requests.push_back(std::move(request));
+      continue;
+    }
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (leaf.key != KeyOf("state", specs[i].name)) continue;
+      if (leaf.shape != specs[i].shape) return DataLossError("a shape changed");
+      out[i].resize(leaf.logical_bytes / sizeof(float));
+      request.box = format::WholeArray(leaf.shape);
+      request.out = reinterpret_cast<std::byte*>(out[i].data());
+      requests.push_back(std::move(request));
+    }
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const LoadStats stats, reader->Load(requests));
+  (void)stats;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto wanted = LeafData(specs[i], seed);
+    if (wanted.size() != out[i].size() ||
+        std::memcmp(wanted.data(), out[i].data(), wanted.size() * sizeof(float)) != 0) {
+      return DataLossError(StrCat("step ", step, ": leaf ", specs[i].name, " is wrong"));
+    }
+  }
+  const std::string wanted_text = std::string(seed % 3 == 0 ? 5 : 5000, 'x') + std::to_string(seed);
+  return text == wanted_text ? OkStatus() : DataLossError("the text leaf is wrong");
+}
+
+inline std::vector<uint64_t> StepNumbers(Store* store) {
+  std::vector<uint64_t> numbers;
+  const auto steps = store->Steps();
+  EXPECT_TRUE(steps.ok()) << steps.status().ToString();
+  if (!steps.ok()) return numbers;
+  for (const auto& step : *steps) numbers.push_back(step.step.step);
+  return numbers;
+}
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "stepwell-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace stepwell::db
