@@ -10,7 +10,8 @@ namespace {
 std::string ItemNames(const format::StepRecord& step) {
   std::string names;
   for (const format::ItemRecord& item : step.items) {
-    names += (names.empty() ? "" : ",") + Printable(item.name);
+    if (!names.empty()) names += ',';
+    names += Printable(item.name);
   }
   return names;
 }

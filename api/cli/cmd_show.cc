@@ -84,7 +84,7 @@ std::string Description(const LeafRecord& record) {
     case LeafKind::kArray: {
       std::string text = DTypeName(record.dtype) + ShapeText(record.shape);
       if (record.value_type == format::ValueType::kPrngKey) {
-        text += " key " + Printable(record.prng_impl);
+        text += StrCat(" key ", Printable(record.prng_impl));
       }
       return text;
     }
@@ -99,14 +99,15 @@ std::string Description(const LeafRecord& record) {
         // Not in the middle of a UTF-8 character.
         size_t end = kShownValueMax;
         while (end > 0 && (static_cast<uint8_t>(shown[end]) & 0xC0) == 0x80) --end;
-        shown = shown.substr(0, end) + "...";
+        shown.resize(end);
+        shown += "...";
       }
-      return type + " " + shown;
+      return StrCat(type, " ", shown);
     }
     case LeafKind::kNode: {
       std::string text = ContainerName(record.container);
       if (!record.type_name.empty() && record.type_name != text) {
-        text += " " + Printable(record.type_name);
+        text += StrCat(" ", Printable(record.type_name));
       }
       return record.child_count == 0 ? text + ", empty" : text;
     }
@@ -215,8 +216,8 @@ std::string StepText(const format::StepRecord& step) {
       StrCat(Emphasize(StrCat("step ", step.step), "1"), ", committed ", LocalTime(step.time_ns),
              ": ", Plural(step.leaf_count, "leaf", "leaves"), ", ", HumanBytes(step.logical_bytes),
              ", stored in ", HumanBytes(step.stored_bytes), "\n");
-  if (!step.metadata_json.empty()) text += "metadata " + Printable(step.metadata_json) + "\n";
-  if (!step.metrics_json.empty()) text += "metrics " + Printable(step.metrics_json) + "\n";
+  if (!step.metadata_json.empty()) text += StrCat("metadata ", Printable(step.metadata_json), "\n");
+  if (!step.metrics_json.empty()) text += StrCat("metrics ", Printable(step.metrics_json), "\n");
   return text;
 }
 

@@ -97,19 +97,18 @@ json DoubleJson(double value) {
   return value;
 }
 
-// The double whose shortest text is also the float's, so that JSON says 0.1 and not
-// 0.10000000149011612; reading it as a float gives the same bits.
-double Readable(float value) {
-  if (!std::isfinite(value)) return static_cast<double>(value);
-  std::array<char, 40> buffer{};
-  *std::to_chars(buffer.data(), buffer.data() + buffer.size() - 1, value).ptr = '\0';
-  return std::strtod(buffer.data(), nullptr);
+// Sub-byte integers lie in the low bits of a byte.
+int64_t SignExtended(const std::byte* element, int bits) {
+  const int value = Read<uint8_t>(element) & ((1 << bits) - 1);
+  return value >= (1 << (bits - 1)) ? value - (1 << bits) : value;
 }
 
 bool IsSigned(DType dtype, int64_t* value, const std::byte* element) {
   switch (dtype) {
     case DType::kInt2:
+      return *value = SignExtended(element, 2), true;
     case DType::kInt4:
+      return *value = SignExtended(element, 4), true;
     case DType::kInt8:
       return *value = Read<int8_t>(element), true;
     case DType::kInt16:
@@ -140,10 +139,20 @@ bool IsUnsigned(DType dtype, uint64_t* value, const std::byte* element) {
   }
 }
 
+// The double whose shortest text is also the float's, so that JSON says 0.1 and not
+// 0.10000000149011612; reading it as a float gives the same bits.
+double Readable(float value) {
+  if (!std::isfinite(value)) return static_cast<double>(value);
+  std::array<char, 40> buffer{};
+  *std::to_chars(buffer.data(), buffer.data() + buffer.size() - 1, value).ptr = '\0';
+  return std::strtod(buffer.data(), nullptr);
+}
+double Readable(double value) { return value; }
+
 template <typename T>
 std::string ComplexText(const std::byte* element, int digits) {
-  const double real = static_cast<double>(Read<T>(element));
-  const double imaginary = static_cast<double>(Read<T>(element + sizeof(T)));
+  const double real = Readable(Read<T>(element));
+  const double imaginary = Readable(Read<T>(element + sizeof(T)));
   const bool minus = std::signbit(imaginary) && !std::isnan(imaginary);
   return StrCat("(", DoubleText(real, digits), minus ? "" : "+", DoubleText(imaginary, digits),
                 "j)");
@@ -300,7 +309,8 @@ std::string ElementText(DType dtype, const std::byte* element) {
   if (dtype == DType::kFloat64) return DoubleText(Read<double>(element), 8);
   if (dtype == DType::kComplex64) return ComplexText<float>(element, 8);
   if (dtype == DType::kComplex128) return ComplexText<double>(element, 8);
-  return DoubleText(DecodeFloat(dtype, element), dtype == DType::kFloat32 ? 8 : 6);
+  if (dtype == DType::kFloat32) return DoubleText(Readable(Read<float>(element)), 8);
+  return DoubleText(DecodeFloat(dtype, element), 6);
 }
 
 json ElementJson(DType dtype, const std::byte* element) {

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `stepwell`, run as a user runs it: output, JSON documents, exit codes."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import stepwell
+
+PROGRAM = pathlib.Path(os.environ["STEPWELL_BUILD_DIR"]) / "api/cli/stepwell"
+MARK = np.random.default_rng(1).integers(0, 256, 8192, dtype=np.uint8)  # does not compress
+LONG = "x" * 5000
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [str(PROGRAM), *map(str, arguments)]
+    environment = {**os.environ, "TZ": "UTC"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, check=False, **options
+    )
+
+
+def ok(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.returncode == 0, result
+    assert result.stderr == ""
+    return result.stdout
+
+
+def document(*arguments: object, status: int = 0) -> dict[str, Any]:
+    """The one JSON document that the command prints."""
+    result = run(*arguments, "--json")
+    assert result.returncode == status, result
+    assert result.stderr == ""
+    parsed = json.loads(result.stdout, object_pairs_hook=sorted_pairs)
+    assert parsed["schema"] == 1
+    return dict(parsed)
+
+
+def sorted_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert pairs == sorted(pairs, key=lambda pair: pair[0])
+    return dict(pairs)
+
+
+def error(*arguments: object, status: int) -> str:
+    """The message for people; nothing on stdout."""
+    result = run(*arguments)
+    assert result.returncode == status, result
+    assert result.stdout == ""
+    assert result.stderr.startswith("stepwell: ")
+    return result.stderr
+
+
+def state(step: int) -> dict[str, Any]:
+    return {
+        "params": {
+            "w": np.arange(128 * 64, dtype=np.float32).reshape(128, 64) + step,
+            "b": np.array([0.1, -0.0, np.nan, np.inf, 1e-8], np.float32),
+            "a/b": np.array([[1, 2], [3, 4]], np.int64),
+            "layers": [{"k": np.ones(3, ml_dtypes.bfloat16)}, {"k": np.zeros((0, 4))}],
+        },
+        "mark": MARK,
+        "epoch": 3,
+        "big": 2**70,
+        "rate": 0.1,
+        "name": "a\tb\n",
+        "flag": True,
+        "none": None,
+        "raw": b"\x00a'",
+        "long": LONG,
+        "empty": {},
+    }
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    path = tmp_path_factory.mktemp("cli") / "run1"
+    with stepwell.open(path) as writer:
+        for step in (1, 2, 10):
+            writer.save(step, state(step), metadata={"note": "hi"}, metrics={"loss": 0.5})
+    yield path
+
+
+@pytest.fixture(scope="module")
+def items_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    path = tmp_path_factory.mktemp("cli") / "run2"
+    with stepwell.open(path) as writer:
+        writer.save(5, items={"params": {"w": np.ones(3)}, "dataset": {"epoch": 3}})
+    yield path
+
+
+# ---- ls -----------------------------------------------------------------------------------------
+
+
+def test_ls_prints_one_line_a_step(store: pathlib.Path) -> None:
+    lines = ok("ls", store).splitlines()
+    assert lines[0].split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO".split()
+    assert [line.split()[0] for line in lines[1:]] == ["1", "2", "10"]
+    assert all(" state " in line for line in lines[1:])
+
+
+def test_ls_json(store: pathlib.Path) -> None:
+    before_ns = time.time_ns()
+    steps = document("ls", store)["steps"]
+    assert [step["step"] for step in steps] == [1, 2, 10]
+    assert steps[0]["items"] == ["state"]
+    assert steps[0]["leaves"] == 14
+    assert steps[0]["logical_bytes"] > 128 * 64 * 4 + MARK.nbytes
+    assert steps[0]["stored_bytes"] > 0
+    committed = np.datetime64(steps[2]["time"].removesuffix("Z"), "ns").astype(int)
+    assert before_ns - 600 * 10**9 < committed < before_ns
+
+
+def test_ls_of_a_store_without_steps(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "new"):
+        pass
+    result = run("ls", tmp_path / "new")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "has no steps yet" in result.stderr
+    assert document("ls", tmp_path / "new")["steps"] == []
+    assert "has no steps yet" in error("show", tmp_path / "new", status=3)
+
+
+def test_ls_beside_a_live_writer(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "live") as writer:
+        writer.save(7, {"w": np.ones(4)}).result()
+        assert [step["step"] for step in document("ls", tmp_path / "live")["steps"]] == [7]
+        writer.save(8, {"w": np.ones(4)}).result()
+        assert [step["step"] for step in document("ls", tmp_path / "live")["steps"]] == [7, 8]
+
+
+# ---- show ---------------------------------------------------------------------------------------
+
+
+def test_show_prints_the_tree_of_the_newest_step(store: pathlib.Path) -> None:
+    text = ok("show", store)
+    assert text.startswith("step 10, committed 20")
+    assert '"note"' in text and '"loss"' in text
+    assert text == ok("show", store, "latest") == ok("show", store, 10)
+    lines = {line.split()[0]: line for line in text.splitlines()[3:]}
+    assert re.search(r"^  w +float32\[128, 64\] +32\.0 KiB ", lines["w"])
+    assert re.search(r"^params/ +dict +32\.1 KiB .* 5 leaves$", lines["params/"])
+    assert re.search(r"^  a/b +int64\[2, 2\] +32 B ", lines["a/b"])
+    assert re.search(r"^    1/ +dict ", lines["1/"])
+    assert re.search(r"^epoch +int 3 .*inline$", lines["epoch"])
+    assert re.search(r"^none +None ", lines["none"])
+    assert re.search(r"^name +str a\\tb\\n ", lines["name"])
+    assert re.search(r"^empty/ +dict, empty ", lines["empty/"])
+
+
+def test_show_of_a_subtree_and_of_a_leaf(store: pathlib.Path) -> None:
+    lines = ok("show", store, 10, "params/layers").splitlines()
+    assert [line.split()[0] for line in lines] == ["layers/", "0/", "k", "1/", "k"]
+    assert lines == ok("show", store, 10, "state/params/layers/").splitlines()
+    (leaf,) = ok("show", store, 10, r"params/a\/b").splitlines()
+    assert leaf.startswith("a/b  int64[2, 2]")
+
+
+def test_show_json(store: pathlib.Path) -> None:
+    shown = document("show", store, "latest", "params")
+    assert shown["step"]["step"] == 10
+    assert shown["step"]["metadata"] == {"note": "hi"}
+    assert shown["step"]["metrics"] == {"loss": 0.5}
+    assert shown["path"] == "params"
+    entries = {entry["path"]: entry for entry in shown["entries"]}
+    w = entries["params/w"]
+    assert (w["kind"], w["dtype"], w["shape"]) == ("array", "float32", [128, 64])
+    assert w["logical_bytes"] == 128 * 64 * 4
+    assert w["chunks"] >= 1 and w["codec"] in ("raw", "blosc-lz4")
+    assert r"params/a\/b" in entries
+    assert entries["params/layers/1/k"]["shape"] == [0, 4]
+
+
+def test_show_with_several_items_has_them_first(items_store: pathlib.Path) -> None:
+    entries = document("show", items_store)["entries"]
+    assert {e["path"] for e in entries if e["kind"] != "node"} == {"params/w", "dataset/epoch"}
+    assert "epoch   int 3" in ok("show", items_store, 5, "dataset")
+    assert ok("cat", items_store, 5, "dataset/epoch") == "3\n"
+
+
+# ---- cat ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("epoch", "3", 3),
+        ("big", str(2**70), str(2**70)),
+        ("rate", "0.1", 0.1),
+        ("name", "a\tb\n", "a\tb\n"),
+        ("flag", "True", True),
+        ("none", "None", None),
+        ("raw", r"b'\x00a\''", {"base64": "AGEn"}),
+        ("long", LONG, LONG),
+        ("state/epoch", "3", 3),
+        (r"params/a\/b", "[[1 2]\n [3 4]]", [[1, 2], [3, 4]]),
+        ("params/layers/0/k", "[1 1 1]", [1.0, 1.0, 1.0]),
+        ("params/layers/1/k", "[]", []),
+        (
+            "params/b",
+            "[  0.1    -0   nan   inf 1e-08]",
+            [0.1, -0.0, "NaN", "Infinity", 1e-08],
+        ),
+    ],
+)
+def test_cat(store: pathlib.Path, path: str, text: str, value: Any) -> None:
+    assert ok("cat", store, 10, path) == text + "\n"
+    printed = document("cat", store, 10, path)["value"]
+    assert printed == value
+    assert json.dumps(printed) == json.dumps(value)  # tells -0.0 from 0, 1 from True
+
+
+def test_cat_prints_the_corners_of_a_large_array(store: pathlib.Path) -> None:
+    lines = ok("cat", store, 10, "params/w").splitlines()
+    assert lines[0] == "[[  10   11   12 ...   71   72   73]"
+    assert lines[3] == " ..."
+    assert lines[-1] == " [8138 8139 8140 ... 8199 8200 8201]]"
+    summary = document("cat", store, 10, "params/w")
+    assert summary["whole"] is False
+    assert "value" not in summary
+    whole = document("cat", store, 10, "params/w", "--full")
+    assert whole["whole"] is True
+    assert np.array_equal(np.array(whole["value"]), state(10)["params"]["w"])
+    assert " 5000 " in ok("cat", store, 10, "params/w", "--full").replace("\n", " ")
+
+
+def number(value: Any) -> Any:
+    """Back from JSON."""
+    if isinstance(value, list):
+        return complex(number(value[0]), number(value[1]))
+    return float(value) if isinstance(value, str) else value
+
+
+SMALL = [
+    np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
+        "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int2 int4 uint2 uint4 bfloat16"
+    ).split()
+]
+
+
+@pytest.mark.parametrize("dtype", [*SMALL, *map(np.dtype, "?bBhHiIlLefdFD")], ids=str)
+def test_cat_prints_every_dtype_as_numbers(tmp_path: pathlib.Path, dtype: np.dtype[Any]) -> None:
+    if dtype.name.removeprefix("u") in ("int2", "int4"):
+        bits = int(dtype.name[-1])
+        low = 0 if dtype.name.startswith("u") else -(2 ** (bits - 1))
+        array = np.arange(low, low + 2**bits).astype(dtype)
+    elif dtype.itemsize == 1:
+        count = {"bool": 2, "float4_e2m1fn": 16}.get(dtype.name, 256)
+        array = np.arange(count, dtype=np.uint8).view(dtype)
+    else:
+        random = np.random.default_rng(3)
+        array = random.integers(0, 256, 4096 * dtype.itemsize, dtype=np.uint8).view(dtype)
+    with stepwell.open(tmp_path / "dtypes") as writer:
+        writer.save(0, {"x": array})
+    printed = document("cat", tmp_path / "dtypes", 0, "x", "--full")
+    assert printed["dtype"] == dtype.name
+    found = np.array([number(value) for value in printed["value"]])
+    if dtype.kind in "biu":
+        assert [int(value) for value in printed["value"]] == [int(value) for value in array]
+    elif dtype.kind == "c":
+        assert np.array_equal(found.astype(dtype), array, equal_nan=True)
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs
+            wide = array.astype(np.float64)
+            back = found.astype(np.float32) if dtype == np.float32 else found
+        assert np.array_equal(back.astype(np.float64), wide, equal_nan=True)
+        assert np.array_equal(np.signbit(found)[~np.isnan(wide)], np.signbit(wide)[~np.isnan(wide)])
+
+
+# ---- verify -------------------------------------------------------------------------------------
+
+
+def test_verify_of_a_sound_store(store: pathlib.Path) -> None:
+    assert re.search(r"^3 steps, 42 leaves, .* read: no damage\n$", ok("verify", store))
+    report = document("verify", store)
+    assert (report["ok"], report["steps"], report["problems"]) == (True, 3, [])
+    assert report["bytes"] > 3 * MARK.nbytes
+    assert document("verify", store, "--step", 2)["steps"] == 1
+    assert document("verify", store, "--step", "latest")["steps"] == 1
+
+
+def test_a_flipped_byte_is_found_and_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run"
+    with stepwell.open(path) as writer:
+        writer.save(4, {"bad": MARK, "good": np.arange(100)})
+    (segment, offset) = next(
+        (file, file.read_bytes().find(MARK.tobytes()))
+        for file in sorted((path / "segments").iterdir())
+        if MARK.tobytes() in file.read_bytes()
+    )
+    with segment.open("r+b") as file:
+        file.seek(offset + 5000)
+        byte = file.read(1)[0]
+        file.seek(offset + 5000)
+        file.write(bytes([byte ^ 1]))
+
+    result = run("verify", path)
+    assert result.returncode == 4
+    where = rf"\(.*{segment.name} at \d+\)"
+    assert re.search(rf"damaged step 4 item state leaf bad {where}", result.stdout)
+    (problem,) = document("verify", path, status=4)["problems"]
+    assert (problem["step"], problem["path"]) == (4, "bad")
+    assert problem["file"].endswith(segment.name)
+
+    message = error("cat", path, 4, "bad", "--full", status=4)
+    assert segment.name in message
+    assert document("cat", path, 4, "bad", "--full", status=4)["error"]["code"] == "corruption"
+    assert ok("cat", path, 4, "good").startswith("[ 0  1  2")
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+def test_a_step_that_is_not_there_names_the_nearest(store: pathlib.Path) -> None:
+    message = error("show", store, 7, status=3)
+    assert "7" in message and "2" in message and "10" in message
+    failed = document("cat", store, 7, "epoch", status=3)["error"]
+    assert failed["code"] == "not_found"
+    assert "10" in failed["message"]
+    assert "stepwell ls" in failed["hint"]
+    assert run("verify", store, "--step", 7).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("parms", "step 10 has no path parms; the nearest: params, "),
+        ("params/q", r"there are: params/b, params/w, params/a\/b, params/layers"),
+        ("params/layers/2/k", "there are: params/layers/0, params/layers/1"),
+        ("epoch/x", "epoch has nothing below it"),
+    ],
+)
+def test_a_path_that_is_not_there_names_the_nearest(
+    store: pathlib.Path, path: str, message: str
+) -> None:
+    assert message in error("cat", store, 10, path, status=3)
+    assert message in document("show", store, 10, path, status=3)["error"]["message"]
+
+
+def test_cat_of_a_node_says_what_to_do(store: pathlib.Path) -> None:
+    assert "`stepwell show` prints its tree" in error("cat", store, 10, "params", status=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("frobnicate",),
+        ("ls",),
+        ("cat", "STORE", "10"),
+        ("show", "STORE", "params"),
+        ("show", "STORE", "-1"),
+        ("show", "STORE", "9223372036854775808"),
+        ("cat", "STORE", "10", "a\\"),
+        ("ls", "STORE", "--no-such-option"),
+    ],
+)
+def test_wrong_usage_is_exit_2(store: pathlib.Path, arguments: tuple[str, ...]) -> None:
+    given = [str(store) if argument == "STORE" else argument for argument in arguments]
+    assert "hint: `stepwell --help`" in error(*given, status=2)
+    assert document(*given, status=2)["error"]["code"] == "usage"
+
+
+def test_what_is_not_a_store(tmp_path: pathlib.Path) -> None:
+    assert "nowhere" in error("ls", tmp_path / "nowhere", status=3)
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain/notes.txt").write_text("hello")
+    result = run("ls", tmp_path / "plain")
+    assert result.returncode in (1, 3)
+    assert "not a Stepwell store" in result.stderr
+    assert [p.name for p in (tmp_path / "plain").iterdir()] == ["notes.txt"]
+
+
+def test_reading_leaves_the_store_as_it_was(store: pathlib.Path) -> None:
+    def content() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in sorted(store.rglob("*")) if p.is_file()}
+
+    before = content()
+    for command in (("ls",), ("show",), ("verify",)):
+        ok(command[0], store)
+    ok("cat", store, 10, "params/w")
+    assert content() == before
+
+
+def test_a_reader_that_goes_away_is_no_error(store: pathlib.Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [str(PROGRAM), "cat", str(store), "10", "long"]
+        result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_a_full_disk_below_stdout_is_exit_6(store: pathlib.Path) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [str(PROGRAM), "ls", str(store)]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert result.returncode == 6
+    assert b"No space left on device" in result.stderr
+
+
+def test_help_and_version(store: pathlib.Path) -> None:
+    text = ok("--help")
+    for word in ("ls", "show", "cat", "verify", "Exit status", "Examples"):
+        assert word in text
+    assert re.fullmatch(r"stepwell \d+\.\d+\.\d+\n", ok("--version"))
+    assert "--full" in ok("cat", "--help")
+
+
+def test_no_colour_and_no_progress_off_a_terminal(store: pathlib.Path) -> None:
+    for command in ("ls", "show", "verify"):
+        assert "\x1b" not in ok(command, store)
