@@ -253,7 +253,7 @@ class Matcher:
 
     def _to_scalar(self, like: np.generic, number: int, record: Record, path: Path) -> Any:
         dtype = like.dtype
-        convert = self._array_converter(dtype, (), dtype, number, record)
+        convert = self._array_converter(dtype, (), record.dtype, number, record)
         if convert is None:
             return self._wrong(like, number, path)
         return self._slot(number, lambda raw: convert(raw)[()])
@@ -261,7 +261,7 @@ class Matcher:
     def _to_numpy(self, like: Any, number: int, record: Record, path: Path) -> Any:
         dtype = np.dtype(like.dtype)
         native = dtype if dtype.isnative else dtype.newbyteorder("=")
-        convert = self._array_converter(native, tuple(like.shape), native, number, record)
+        convert = self._array_converter(native, tuple(like.shape), record.dtype, number, record)
         if convert is None:
             return self._wrong(like, number, path)
         return self._slot(number, convert)

@@ -188,12 +188,8 @@ def _cover(
             stop.append(high + 1)
             local.append(slice(None, None, wanted.step))
         else:
-            if isinstance(part, (bool, np.bool_)) or not hasattr(part, "__index__"):
-                raise TypeError(
-                    "a stored array takes ints, slices, ... and None; for lists and masks read it "
-                    "first: np.asarray(view)[...]")
             extent = shape[len(start)]
-            number = operator.index(part)
+            number = _integer(part)
             if not -extent <= number < extent:
                 raise IndexError(f"index {number} is out of bounds for axis {len(start)} with size "
                                  f"{extent}")
@@ -202,6 +198,16 @@ def _cover(
             stop.append(number + 1)
             local.append(0)
     return start, stop, tuple(local)
+
+
+def _integer(part: Any) -> int:
+    try:
+        if not isinstance(part, (bool, np.bool_)):
+            return operator.index(part)
+    except TypeError:
+        pass
+    raise TypeError("a stored array takes ints, slices, ... and None; for lists and masks read it "
+                    "first: np.asarray(view)[...]")
 
 
 class _Source:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: stores in temporary directories, and equality bit for bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[stepwell.Store]:
+    with stepwell.open(path) as opened:
+        yield opened
+
+
+def bits(leaf: Any) -> Any:
+    """A leaf as something whose `==` compares type and bits (NaN payloads, −0.0, dtypes)."""
+    import jax
+
+    if isinstance(leaf, jax.Array):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return ("key", str(jax.random.key_impl(leaf)), bits(jax.random.key_data(leaf)))
+        return ("jax", leaf.weak_type, leaf.committed, leaf.sharding, bits(np.asarray(leaf)))
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        whole = np.asarray(leaf)
+        if whole.dtype.name in ("int2", "int4"):  # the high bits of their bytes mean nothing
+            return (type(leaf), whole.dtype, whole.shape, whole.astype(np.int8).tobytes())
+        return (type(leaf), whole.dtype, whole.shape, whole.tobytes())
+    if isinstance(leaf, float):
+        return (type(leaf), np.float64(leaf).tobytes())
+    return leaf if callable(leaf) else (type(leaf), leaf)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal pytrees: structure, types and bits."""
+    import jax
+
+    try:
+        a, a_structure = jax.tree.flatten(left)
+        b, b_structure = jax.tree.flatten(right)
+    except ValueError:  # dicts with int and str keys: more than JAX can sort
+        return bool(left == right)
+    return a_structure == b_structure and [bits(x) for x in a] == [bits(y) for y in b]
+
+
+@pytest.fixture
+def round_trip(store: stepwell.Store) -> Callable[..., Any]:
+    """Saves a tree, loads it into `like` (default: itself), checks that it is the same, and gives
+    what loading without `like` gives."""
+    steps = iter(range(1000))
+
+    def run(tree: Any, like: Any = None) -> Any:
+        step = next(steps)
+        store.save(step, tree).result()
+        assert same(store.load(step, like=tree if like is None else like), tree)
+        return store.load(step)
+
+    return run
+
+
+Script = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start_python() -> Iterator[Script]:
+    """Starts Python programs; their stdout and stderr are pipes. Kills what is left."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(source: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", source, *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", **environment})
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run_python(start_python: Script) -> Callable[..., tuple[int, str, str]]:
+    """Runs a Python program; (exit status, stdout, stderr)."""
+
+    def run(source: str, *arguments: object, **environment: str) -> tuple[int, str, str]:
+        process = start_python(source, *arguments, **environment)
+        out, err = process.communicate(timeout=300)
+        return process.returncode, out, err
+
+    return run

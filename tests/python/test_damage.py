@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged files: found, named, and nothing else lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import stepwell
+
+
+def flip(path, needle: bytes) -> None:
+    """Flips one bit in the middle of `needle`, which one segment has exactly once."""
+    for segment in sorted((path / "segments").iterdir()):
+        data = segment.read_bytes()
+        at = data.find(needle)
+        if at >= 0:
+            with segment.open("r+b") as file:
+                file.seek(at + len(needle) // 2)
+                byte = data[at + len(needle) // 2]
+                file.seek(at + len(needle) // 2)
+                file.write(bytes([byte ^ 1]))
+            return
+    raise AssertionError("the bytes are in no segment")
+
+
+def test_one_flipped_bit(path):
+    rng = np.random.default_rng(0)
+    tree = {name: rng.integers(0, 255, 50_000).astype(np.uint8) for name in ("a", "b", "c")}
+    with stepwell.open(path, codec="raw") as store:
+        store.save(7, {"params": tree})
+        store.save(8, {"params": {"d": 1}})
+    flip(path, tree["b"][20_000:20_100].tobytes())
+    with stepwell.open(path) as store:
+        report = store.verify()
+        assert not report.ok
+        (problem,) = report.problems
+        assert (problem.step, problem.path) == (7, "params/b")
+        assert problem.file.endswith(".seg") and problem.offset >= 0
+        with pytest.raises(stepwell.CorruptionError) as info:
+            store.load(7, "params/b")
+        assert ".seg" in str(info.value) and "7" in str(info.value) and "params/b" in str(info.value)
+        assert isinstance(info.value, OSError)
+        with pytest.raises(stepwell.CorruptionError):
+            store.load(7)
+        for name in ("a", "c"):
+            np.testing.assert_array_equal(store.load(7, f"params/{name}"), tree[name])
+        assert store.load(8) == {"params": {"d": 1}}
+        assert store.steps() == [7, 8]
+
+
+def test_a_lost_index_comes_back(path):
+    import shutil
+
+    with stepwell.open(path) as store:
+        for step in range(3):
+            store.save(step, {"x": np.full(100, step)})
+    shutil.rmtree(path / "index")
+    with stepwell.open(path) as store:
+        assert store.steps() == [0, 1, 2]
+        assert store.load(1)["x"][0] == 1

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading into a target: what leaves become, and what does not fit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import bits
+
+import stepwell
+
+
+def test_leaves_become_what_like_has(store):
+    store.save(0, {"x": np.arange(3, dtype=np.float32), "y": jnp.ones(2)}).result()
+    into = store.load(0, like={"x": jnp.zeros(3), "y": np.zeros(2, np.float32)})
+    assert isinstance(into["x"], jax.Array)
+    assert type(into["y"]) is np.ndarray
+    device = jax.devices()[0]
+    bound = jax.device_put(jnp.zeros(3), device)
+    assert store.load(0, "x", like=bound).committed
+    assert not store.load(0, "x", like=jnp.zeros(3)).committed
+    abstract = jax.ShapeDtypeStruct((3,), jnp.float32)
+    assert not store.load(0, "x", like=abstract).committed
+    placed = jax.ShapeDtypeStruct((3,), jnp.float32, sharding=bound.sharding)
+    assert store.load(0, "x", like=placed).sharding == bound.sharding
+
+
+SCALARS = [(True, np.array(False)), (3, np.array(0)), (3, np.array(0, np.uint8)), (0.5, np.array(1.0)),
+           (0.5, np.array(0, np.float16)), (0.5, np.array(0, ml_dtypes.bfloat16)),
+           (1j, np.array(0j)), (3, np.int64(1)), (0.5, np.float32(1))]
+
+
+@pytest.mark.parametrize(("scalar", "array"), SCALARS, ids=str)
+def test_python_scalars_and_0d_arrays(store, scalar, array):
+    store.save(0, {"x": scalar}).result()
+    loaded = store.load(0, like={"x": array})["x"]
+    assert type(loaded) is type(array)
+    assert bits(np.asarray(loaded)) == bits(np.asarray(scalar, array.dtype))
+    store.save(1, {"x": np.asarray(scalar, array.dtype)}).result()
+    back = store.load(1, like={"x": scalar})["x"]
+    assert type(back) is type(scalar)
+    assert back == scalar
+
+
+def test_a_counter_that_became_a_jax_scalar(store):
+    store.save(0, {"step": jnp.int32(5)}).result()
+    assert bits(store.load(0, like={"step": 0})["step"]) == bits(5)
+    store.save(1, {"step": 7}).result()
+    assert bits(store.load(1, like={"step": jnp.int32(0)})["step"]) == bits(jnp.int32(7))
+    store.save(2, {"step": 2**40}).result()
+    with pytest.raises(stepwell.MismatchError, match="1099511627776 does not fit int32"):
+        store.load(2, like={"step": jnp.int32(0)})
+
+
+def test_dtypes_are_compared_as_jax_would_have_them(store):
+    store.save(0, {"x": np.arange(3)}).result()
+    assert bits(store.load(0, like={"x": jnp.arange(3)})["x"]) == bits(jnp.arange(3))
+    with pytest.raises(stepwell.MismatchError, match=r"x: stored int64\[3\], wanted int32\[3\]"):
+        store.load(0, like={"x": np.arange(3, dtype=np.int32)})
+    with pytest.raises(stepwell.MismatchError, match=r"stored int64\[3\], wanted float32\[3\]"):
+        store.load(0, like={"x": jnp.zeros(3)})
+
+
+def test_x64(run_python, path):
+    status, out, err = run_python("""
+import sys, jax, jax.numpy as jnp, numpy as np, stepwell
+with stepwell.open(sys.argv[1]) as store:
+    store.save(0, {"x": np.arange(3) + 2**40}).result()
+    x = store.load(0, like={"x": jnp.arange(3)})["x"]
+    assert x.dtype == jnp.int64 and x[0] == 2**40, x
+    try:
+        store.load(0, like={"x": jnp.arange(3, dtype=jnp.int32)})
+    except stepwell.MismatchError:
+        print("refused")
+""", path, JAX_ENABLE_X64="1")
+    assert (status, out) == (0, "refused\n"), err
+
+
+def test_all_mismatches_in_one_error(store):
+    store.save(5, {"a": np.zeros((2, 3)), "b": np.zeros(2), "c": 1, "d": {"x": 1}, "e": [1, 2],
+                   "kernel": 1, "none": None, "t": "text"}).result()
+    like = {"a": np.zeros((3, 2)), "b": np.zeros(2, np.float32), "c": 1.0, "d": 3, "e": [1],
+            "kernl": 1, "none": 0, "t": b""}
+    with pytest.raises(stepwell.MismatchError) as info:
+        store.load(5, like=like)
+    messages = dict(info.value.mismatches)
+    assert messages == {
+        "a": "stored float64[2, 3], wanted float64[3, 2]",
+        "b": "stored float64[2], wanted float32[2]",
+        "c": "stored int, wanted float",
+        "d": "stored a dict of 1, wanted int",
+        "e/1": "stored int, not in `like`",
+        "kernl": "missing in the store, wanted int (nearest: 'kernel')",
+        "kernel": "stored int, not in `like`",
+        "none": "stored None, wanted int",
+        "t": "stored str, wanted bytes",
+    }
+    text = str(info.value)
+    assert text.startswith("step 5: 9 leaves do not fit `like`:\n")
+    for path, message in messages.items():
+        assert f"\n  {path}: {message}" in text
+    assert isinstance(info.value, ValueError)
+
+
+def test_a_leaf_where_like_has_a_container(store):
+    store.save(0, {"a": 1}).result()
+    with pytest.raises(stepwell.MismatchError, match="a: stored int, wanted a dict"):
+        store.load(0, like={"a": {"b": 1}})
+
+
+def test_subtree_into_a_target(store):
+    store.save(0, {"params": {"w": np.ones(3)}, "opt": {"m": np.zeros(3)}}).result()
+    assert store.load(0, "params", like={"w": np.zeros(3)})["w"].tolist() == [1, 1, 1]
+    assert store.stats()["last_load"]["bytes_out"] == 24
+
+
+def test_glob_into_a_flat_dict(store):
+    store.save(0, {"p": {"a": np.ones(3, np.float32), "b": 2}}).result()
+    out = store.load(0, "p/*", like={"p/a": jnp.zeros(3), "p/b": 0})
+    assert isinstance(out["p/a"], jax.Array) and out["p/b"] == 2
+    with pytest.raises(stepwell.MismatchError, match="p/b: stored int, not in `like`"):
+        store.load(0, "p/*", like={"p/a": jnp.zeros(3)})
+
+
+def test_an_unusable_like(store):
+    store.save(0, {"x": 1}).result()
+    with pytest.raises(stepwell.UnsupportedLeafError, match="x: a leaf of type builtins.object"):
+        store.load(0, like={"x": object()})
+
+
+def test_functions_come_from_like(store):
+    store.save(0, {"f": len, "x": 1}).result()
+    assert store.load(0) == {"x": 1}
+    assert store.load(0, like={"f": sum, "x": 0}) == {"f": sum, "x": 1}
+
+
+def test_load_or(store):
+    init = {"x": jnp.zeros(3)}
+    assert store.load_or(init) == (init, 0)
+    store.save(41, {"x": jnp.ones(3)}).result()
+    state, start = store.load_or(init)
+    assert start == 42 and state["x"].tolist() == [1, 1, 1]
+    with pytest.raises(stepwell.MismatchError):  # never a silent fallback
+        store.load_or({"x": jnp.zeros(4)})
+
+
+def test_sharded_arrays(run_python, path):
+    status, out, err = run_python("""
+import sys, jax, jax.numpy as jnp, numpy as np, stepwell
+from jax.sharding import NamedSharding, PartitionSpec as P
+assert len(jax.devices()) == 8
+mesh = jax.make_mesh((4, 2), ("x", "y"))
+array = jnp.arange(64 * 24.0).reshape(64, 24)
+specs = {"both": P("x", "y"), "rows": P("x"), "columns": P(None, "y"), "none": P(),
+         "joined": P(("x", "y"))}
+tree = {k: jax.device_put(array, NamedSharding(mesh, s)) for k, s in specs.items()}
+tree["last"] = jax.device_put(array, jax.devices()[7])
+keys = jax.random.split(jax.random.key(0), 8)
+tree["keys"] = jax.device_put(keys, NamedSharding(mesh, P("x")))
+with stepwell.open(sys.argv[1]) as store:
+    store.save(0, tree).result()
+    for name in specs:
+        np.testing.assert_array_equal(store.load(0, name), array)
+        noted = store[0][name].sharding
+        assert noted["sharding_type"] == "NamedSharding" and noted["axis_names"] == ["x", "y"]
+        from orbax.checkpoint._src.metadata.sharding import from_serialized_string
+        import json
+        again = from_serialized_string(json.dumps(noted)).to_jax_sharding()
+        assert again.is_equivalent_to(tree[name].sharding, 2), (again, tree[name].sharding)
+    same = store.load(0, like=tree)
+    for name in specs:
+        assert same[name].sharding == tree[name].sharding and same[name].committed
+        np.testing.assert_array_equal(same[name], array)
+    assert same["last"].devices() == {jax.devices()[7]}
+    assert same["keys"].sharding == tree["keys"].sharding and (same["keys"] == keys).all()
+    other = NamedSharding(jax.make_mesh((8,), ("z",)), P("z"))
+    moved = store.load(0, "both", like=jax.ShapeDtypeStruct((64, 24), jnp.float32, sharding=other))
+    assert moved.sharding == other
+    np.testing.assert_array_equal(moved, array)
+print("ok")
+""", path, XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    assert (status, out) == (0, "ok\n"), err

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The path language."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import stepwell
+
+
+@pytest.fixture
+def step(store):
+    tree = {"params": {"enc": {"kernel": np.ones((2, 2)), "bias": np.zeros(2)},
+                       "dec": {"kernel": np.ones((3, 3)), "bias": np.zeros(3)}},
+            "layers": [{"w": 1}, {"w": 2}], "a/b": {"*": 10, "?": 11, "[": 12, "\\": 13}, "none": None}
+    store.save(900, tree).result()
+    return store
+
+
+def test_leaf_node_and_whole(step):
+    assert step.load(900, "params/enc/bias").tolist() == [0, 0]
+    assert sorted(step.load(900, "params/enc")) == ["bias", "kernel"]
+    assert sorted(step.load(900)) == ["a/b", "layers", "none", "params"]
+    assert step.load(900, "state/layers/1/w") == step.load(900, "layers/1/w") == 2
+    assert step.load(path="layers") == [{"w": 1}, {"w": 2}]
+
+
+@pytest.mark.parametrize(("pattern", "paths"), [
+    ("params/**/kernel", ["params/dec/kernel", "params/enc/kernel"]),
+    ("params/*/bias", ["params/dec/bias", "params/enc/bias"]),
+    ("**/w", ["layers/0/w", "layers/1/w"]),
+    ("layers/*", ["layers/0/w", "layers/1/w"]),  # a pattern that meets a node takes its subtree
+    ("par?ms/enc/*", ["params/enc/bias", "params/enc/kernel"]),
+    ("params/?ec/k*", ["params/dec/kernel"]),
+    ("**/kernel/**", ["params/dec/kernel", "params/enc/kernel"]),
+    ("a\\/b/*", ["a\\/b/\\*", "a\\/b/\\?", "a\\/b/\\[", "a\\/b/\\\\"]),
+    ("none*", ["none"]),
+    ("state/layers/*/w", ["layers/0/w", "layers/1/w"]),
+])
+def test_globs_give_flat_dicts(step, pattern, paths):
+    assert sorted(step.load(900, pattern)) == paths
+    assert sorted(step[900][pattern]) == paths
+
+
+def test_escapes_and_tuples(step):
+    assert step.load(900, "a\\/b/\\*") == 10
+    assert step.load(900, "a\\/b/\\?") == 11
+    assert step.load(900, "a\\/b/\\[") == 12
+    assert step.load(900, "a\\/b/\\\\") == 13
+    assert step.load(900, ("a/b", "*")) == 10
+    assert step.load(900, ("layers", 1, "w")) == 2
+    assert step.load(900, ("layers", "1", "w")) == 2  # matched by spelling
+
+
+@pytest.mark.parametrize(("spelled", "why"), [
+    ("a[0]", r"\[ is reserved"), ("a\\", "at the end"), ("a\\b", "not before 'b'"),
+    (("a", 1.5), "neither str nor int"), (7, "a str or a tuple")])
+def test_malformed_paths(step, spelled, why):
+    with pytest.raises(stepwell.InvalidArgumentError, match=why):
+        step.load(900, spelled)
+
+
+def test_unknown_paths_name_the_nearest(step):
+    with pytest.raises(stepwell.PathNotFoundError) as info:
+        step.load(900, "params/enc/kernl")
+    assert str(info.value).startswith("step 900 has nothing at 'params/enc/kernl'; nearest: "
+                                      "'params/enc/kernel'")
+    assert isinstance(info.value, KeyError)
+    with pytest.raises(stepwell.PathNotFoundError, match="there are: .*'params'"):
+        step.load(900, "zzzzz")
+    with pytest.raises(stepwell.PathNotFoundError):
+        step.load(900, "params/**/nothing*")
+    assert "params/enc" in step[900]
+    assert "params/nope" not in step[900]
+
+
+def test_spelling_ties(store):
+    store.save(0, {"d": {0: "int", "0": "str"}}).result()
+    assert store.load(0, ("d", 0)) == "int"
+    assert store.load(0, ("d", "0")) == "str"
+    with pytest.raises(stepwell.AmbiguousPathError) as info:
+        store.load(0, "d/0")
+    assert "is ambiguous" in str(info.value)
+    assert "int key" in str(info.value)
+    assert store.load(0, like={"d": {0: "", "0": ""}}) == {"d": {0: "int", "0": "str"}}
+
+
+def test_a_key_named_like_the_item(store):
+    store.save(0, {"state": {"x": 1}, "y": 2}).result()
+    with pytest.raises(stepwell.AmbiguousPathError):
+        store.load(0, "state")
+    assert store.load(0, "state/state") == {"x": 1}
+    assert store.load(0, "") == store.load(0)
+    assert store.load(0, "state/x") == 1
+    assert store.load(0, list(store.tree(0))[0]) == 1
+
+
+def test_attributes_match_keys(store):
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Pair:
+        a: object
+        b: object
+
+    store.save(0, Pair(1, [2])).result()
+    assert store.load(0, "b/0") == 2
+    assert store.load(0, like={"a": 0, "b": [0]}) == {"a": 1, "b": [2]}
+    store.save(1, {"a": 1, "b": (2,)}).result()
+    assert store.load(1, like=Pair(0, [0])) == Pair(1, [2])
+
+
+def test_bare_leaf_is_the_item(store):
+    store.save(0, items={"x": np.arange(3), "y": 1}).result()
+    assert store.load(0, "x").tolist() == [0, 1, 2]
+    assert store[0]["x"][1:].tolist() == [1, 2]
+
+
+VIEW_INDICES = [np.s_[0], np.s_[-1], np.s_[1:3], np.s_[::-1], np.s_[5:0:-2], np.s_[..., 2], np.s_[2, ..., 1],
+                np.s_[1:4, ::3], np.s_[...], np.s_[None, 3], np.s_[3:3], np.s_[1, 2, 3], np.s_[2, :, -4:],
+                np.s_[..., None], np.s_[100:], np.s_[-3::2, 1]]
+
+
+@pytest.mark.parametrize("index", VIEW_INDICES, ids=str)
+def test_array_views_slice_like_numpy(store, index):
+    array = np.arange(7 * 5 * 6, dtype=np.int32).reshape(7, 5, 6)
+    store.save(0, {"x": array}).result()
+    view = store[0]["x"]
+    np.testing.assert_array_equal(view[index], array[index])
+    assert np.shape(view[index]) == array[index].shape
+
+
+def test_views(step):
+    view = step[900]
+    kernel = view["params/enc/kernel"]
+    assert (kernel.shape, kernel.dtype, kernel.ndim, kernel.size, kernel.nbytes) == (
+        (2, 2), np.float64, 2, 4, 32)
+    assert len(kernel) == 2
+    assert kernel.path == "params/enc/kernel"
+    assert repr(kernel) == "<stored params/enc/kernel: float64[2, 2]>"
+    assert np.asarray(kernel, np.float32).dtype == np.float32
+    for bad in ([0, 1], True, 1.0, np.array([True, False])):
+        with pytest.raises(TypeError, match="read it first"):
+            kernel[bad]
+    for bad in (5, (0, 0, 0), (..., ...)):
+        with pytest.raises(IndexError):
+            kernel[bad]
+    assert view["layers/0/w"] == 1
+    node = view["params"]
+    assert sorted(node) == ["dec", "enc"]
+    assert sorted(node["*/bias"]) == ["dec/bias", "enc/bias"]
+    assert node["enc"]["bias"][:].tolist() == [0, 0]
+    assert "enc/kernel" in repr(node)
+    assert view.items == ["state"]
+    assert view.time.year >= 2024
+    assert view.step == 900
+
+
+def test_tree_prints_a_table(step):
+    tree = step.tree(900)
+    assert tree["params/enc/kernel"] == ("array", (2, 2), np.dtype("float64"), 32)
+    text = repr(tree)
+    assert text.startswith("step 900: 11 leaves")
+    assert "params/enc/kernel  float64[2, 2]" in text
+
+
+def test_only_the_wanted_chunks_are_read(store):
+    random = np.random.default_rng(0)
+    tree = {"a": random.integers(0, 255, 8 << 20).astype(np.uint8),
+            "b": random.integers(0, 255, 8 << 20).astype(np.uint8)}
+    store.save(0, tree).result()
+    store.load(0, "a")
+    one = store.stats()["last_load"]
+    assert 8 << 20 <= one["bytes_read"] <= 1.05 * (8 << 20)
+    store[0]["b"][:10]
+    assert store.stats()["last_load"]["bytes_read"] <= 4 << 20
+    store.load(0)
+    assert store.stats()["last_load"]["bytes_out"] == 16 << 20
