@@ -52,6 +52,8 @@ Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, u
   trailer.footer.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
   header.kind = FrameKind::kTrailer;
   seal += format::EncodeFrame(header, format::EncodeTrailer(trailer), block_bytes, nullptr);
+  // First what was reserved and not used goes back: on a full disk the seal needs it.
+  STEPWELL_RETURN_IF_ERROR(file.Truncate(end_bytes));
   STEPWELL_RETURN_IF_ERROR(WriteAligned(file, end_bytes, seal));
   return file.Truncate(end_bytes + seal.size());
 }
@@ -173,7 +175,9 @@ Status LogWriter::SealIdle(bool all) {
       ++it;
       continue;
     }
-    STEPWELL_RETURN_IF_ERROR(Seal(segment));
+    const Status status = Seal(segment);
+    // A full disk may refuse the seal: the segment is then scanned when it matters.
+    if (!status.ok() && status.code() != StatusCode::kResourceExhausted) return status;
     if (segment == current_) current_ = nullptr;
     it = segments_.erase(it);
   }

@@ -110,6 +110,10 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
     auto state = ReadLog(slot, lives);
     if (state.ok()) {
       view->state = std::move(*state);
+      // Only a writer needs these; they would grow while a reader follows a run.
+      view->state.dead.clear();
+      view->state.chain.clear();
+      view->state.scanned.clear();
       view_ = std::move(view);
       view_sequence_ = slot.sequence;
       view_live_ = lives;
