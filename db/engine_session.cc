@@ -202,6 +202,9 @@ std::set<uint64_t> Engine::Reclaimable() {
     if (id < guard && !log_->open_segments().contains(id)) candidates.insert(id);
   }
   for (const auto& live : options_.live->All()) {
+    // Every step has at least its commit frame's extent; without any, what it holds is not known.
+    if (live->record.extents.empty()) return {};
+    candidates.erase(live->place.segment);
     for (const auto& extent : live->record.extents) candidates.erase(extent.segment);
   }
   for (const auto& job : jobs_) {

@@ -146,7 +146,8 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
 
 size_t StepTailWords(const StepRecord& record) {
   size_t words = TextWords(record.metadata_json.size()) + TextWords(record.metrics_json.size()) +
-                 ListWords<schema::Item>(record.items.size());
+                 ListWords<schema::Item>(record.items.size()) +
+                 ListWords<schema::Extent>(record.extents.size());
   for (const ItemRecord& item : record.items) words += TextWords(item.name.size());
   return words;
 }
@@ -173,6 +174,15 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setChunkCount(record.chunk_count);
   out.setLogicalBytes(record.logical_bytes);
   out.setStoredBytes(record.stored_bytes);
+  if (record.extents.empty()) return;
+  auto extents = out.initExtents(static_cast<uint32_t>(record.extents.size()));
+  for (uint32_t i = 0; i < extents.size(); ++i) {
+    const SegmentExtent& extent = record.extents[i];
+    extents[i].setDirectory(extent.directory);
+    extents[i].setSegment(extent.segment);
+    extents[i].setEndBytes(extent.end_bytes);
+    extents[i].setStoredBytes(extent.stored_bytes);
+  }
 }
 
 void ReadStep(schema::Step::Reader in, StepRecord* record) {
@@ -195,6 +205,13 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->chunk_count = in.getChunkCount();
   record->logical_bytes = in.getLogicalBytes();
   record->stored_bytes = in.getStoredBytes();
+  ReadList(in.getExtents(), &record->extents,
+           [](schema::Extent::Reader extent, SegmentExtent* out) {
+             out->directory = extent.getDirectory();
+             out->segment = extent.getSegment();
+             out->end_bytes = extent.getEndBytes();
+             out->stored_bytes = extent.getStoredBytes();
+           });
   Require(record->commit > 0, "commit number 0");
 }
 

@@ -93,6 +93,15 @@ struct Step {
   logicalBytes @10 :UInt64;
   storedBytes @11 :UInt64;
   group @12 :Group;          # reserved: null
+  extents @13 :List(Extent); # ascending by segment; the commit frame's own is always there
+}
+
+struct Extent {
+  # What a step holds in one segment.
+  segment @0 :UInt64;
+  endBytes @1 :UInt64;       # end of its last payload or frame there, block-aligned
+  storedBytes @2 :UInt64;    # its payloads there
+  directory @3 :UInt16;
 }
 
 struct Group {

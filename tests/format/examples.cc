@@ -95,6 +95,7 @@ StepRecord ExampleStep() {
   step.chunk_count = 2;
   step.logical_bytes = 8206;
   step.stored_bytes = 8209;
+  step.extents = {{0, 7, 12288, 8200}, {1, 8, 8192, 9}};
   return step;
 }
 
