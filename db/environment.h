@@ -24,6 +24,9 @@ struct Environment {
   std::function<uint64_t()> random;  // thread-safe
   // One thread for everything: whoever waits runs the engine. For the simulation.
   bool inline_mode = false;
+  // Serve from the log alone: RocksDB is not opened. For the simulation, where opening it would
+  // take most of the time.
+  bool without_index = false;
 };
 
 Result<Environment> MakeEnvironment(const StoreOptions& options);

@@ -20,6 +20,11 @@ std::shared_ptr<Index> IndexKeeper::current() const {
 }
 
 void IndexKeeper::StartOpen() {
+  if (options_.environment.without_index) {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kGone;
+    return;
+  }
   options_.environment.index_worker->Run([this] { Open(); });
 }
 
