@@ -142,11 +142,9 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     return StepNotFound(core_->path, step, known);
   }
   auto record = ReadStepRecord(*core_->files, it->second.place);
+  const bool pinned = view->pin != nullptr;
   if (!record.ok()) {
-    if (record.status().code() == StatusCode::kNotFound) {
-      return NotFoundError(StrCat(core_->path, ": step ", step, " was deleted while reading"));
-    }
-    return record.status().WithContext(StrCat(core_->path, ": step ", step));
+    return SegmentGone(record.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
   }
   struct Keep {
     std::shared_ptr<Core> core;
@@ -158,7 +156,7 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     return ReadStepRecords(*keep->core->files, keep->place, prefix);
   };
   Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(*record), leaves, restorer, core_->path, keep);
+  return MakeStepReader(std::move(*record), leaves, restorer, core_->path, pinned, keep);
 }
 
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {

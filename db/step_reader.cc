@@ -11,24 +11,25 @@ namespace {
 class LogStepReader final : public StepReader {
  public:
   LogStepReader(format::StepRecord step, LeafSource leaves, Restorer* restorer,
-                std::string store_path, std::shared_ptr<const void> keep)
+                std::string store_path, bool pinned, std::shared_ptr<const void> keep)
       : step_(std::move(step)),
         leaves_(std::move(leaves)),
         restorer_(restorer),
         store_path_(std::move(store_path)),
+        pinned_(pinned),
         keep_(std::move(keep)) {}
 
   const format::StepRecord& step() const override { return step_; }
 
   Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) override {
     auto leaves = leaves_(key_prefix);
-    if (!leaves.ok()) return leaves.status().WithContext(Where());
+    if (!leaves.ok()) return SegmentGone(leaves.status(), pinned_).WithContext(Where());
     return leaves;
   }
 
   Result<LoadStats> Load(std::span<const LoadRequest> requests) override {
     auto stats = restorer_->Load(requests);
-    if (!stats.ok()) return stats.status().WithContext(Where());
+    if (!stats.ok()) return SegmentGone(stats.status(), pinned_).WithContext(Where());
     return stats;
   }
 
@@ -39,6 +40,7 @@ class LogStepReader final : public StepReader {
   const LeafSource leaves_;
   Restorer* const restorer_;
   const std::string store_path_;
+  const bool pinned_;
   const std::shared_ptr<const void> keep_;
 };
 
@@ -60,10 +62,16 @@ VerifyProblem ProblemAt(uint64_t step, const format::LeafRecord* leaf, std::stri
 }  // namespace
 
 std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
-                                           Restorer* restorer, std::string store_path,
+                                           Restorer* restorer, std::string store_path, bool pinned,
                                            std::shared_ptr<const void> keep) {
   return std::make_shared<LogStepReader>(std::move(step), std::move(leaves), restorer,
-                                         std::move(store_path), std::move(keep));
+                                         std::move(store_path), pinned, std::move(keep));
+}
+
+Status SegmentGone(const Status& not_found, bool pinned) {
+  if (not_found.code() != StatusCode::kNotFound) return not_found;
+  if (pinned) return DataLossError(StrCat("a segment is missing: ", not_found.message()));
+  return NotFoundError(StrCat("deleted while reading: ", not_found.message()));
 }
 
 Status StepNotFound(const std::string& store_path, uint64_t step,

@@ -16,9 +16,13 @@ namespace stepwell::db {
 using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(std::string_view)>;
 
 // A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
+// A segment that is gone is damage when the step is `pinned`, else the step was deleted meanwhile.
 std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
-                                           Restorer* restorer, std::string store_path,
+                                           Restorer* restorer, std::string store_path, bool pinned,
                                            std::shared_ptr<const void> keep);
+
+// What a missing file means for a reader of the step.
+Status SegmentGone(const Status& not_found, bool pinned);
 
 // "run1 has no step 5; the nearest are 4 and 8".
 Status StepNotFound(const std::string& store_path, uint64_t step,

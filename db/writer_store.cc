@@ -311,7 +311,7 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
     return keep->core->index->Leaves(*keep->pinned.step, prefix);
   };
   Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(record), leaves, restorer, path_, keep);
+  return MakeStepReader(std::move(record), leaves, restorer, path_, /*pinned=*/true, keep);
 }
 
 Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {

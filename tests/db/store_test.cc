@@ -129,6 +129,25 @@ TEST_P(StoreTest, RetentionKeepsTheLatestAndGivesSpaceBack) {
   EXPECT_OK(CheckSeeded(store.get(), 10, 10, state));
 }
 
+TEST_P(StoreTest, StepsOfEarlierSessionsAreNotReclaimed) {
+  StoreOptions options = Options();
+  options.segment_bytes = uint64_t{1} << 20;
+  const std::vector<LeafSpec> state = {{"w", {1000, 64}, true, false}};
+  for (uint64_t session = 0; session < 6; ++session) {
+    auto store = Open(options);
+    for (uint64_t i = 0; i < 8; ++i) {
+      ASSERT_OK(SaveSeeded(store.get(), session * 8 + i, session * 8 + i, state)->Wait());
+    }
+    const std::vector<uint64_t> one{session * 8 + 3};
+    ASSERT_OK(store->Delete(one));
+  }
+  auto store = Open(options);
+  EXPECT_EQ(StepNumbers(store.get()).size(), 42U);
+  for (const uint64_t step : StepNumbers(store.get())) {
+    EXPECT_OK(CheckSeeded(store.get(), step, step, state));
+  }
+}
+
 TEST_P(StoreTest, AStateLargerThanStagingStreamsWithinItsBound) {
   StoreOptions options = Options();
   options.staging_bytes = 6 * kBlockBytes;
