@@ -244,7 +244,8 @@ void Engine::Reclaim(const std::set<uint64_t>& candidates) {
       if (pin && *pin < old_tip_ && id < log_->first_id()) continue;
       STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
       options_.files->Drop(id);
-      STEPWELL_RETURN_IF_ERROR(file_system->Remove(SegmentPath(options_.store_path, id)));
+      const Status status = file_system->Remove(SegmentPath(options_.store_path, id));
+      if (!status.ok() && status.code() != StatusCode::kNotFound) return status;
       removed.push_back(id);
     }
     return OkStatus();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 
 #include "db/layout.h"
@@ -132,15 +133,16 @@ Result<LogState> WriterStore::ReadLog() {
   if (slot_.clean) {
     auto state = RecoverByMarks(slot_, *core_->files, nullptr);
     if (state.ok()) {
-      // Segments newer than the catalog.
+      // The catalog is of the past: newer segments are not in it, removed ones still are.
+      std::map<uint64_t, SegmentInfo> known;
+      for (const SegmentInfo& info : state->segments) known[info.segment] = info;
+      state->segments.clear();
       for (const std::string& name : names) {
-        const auto id = ParseSegmentName(name);
-        if (!id) continue;
-        const auto known = [&](const SegmentInfo& info) { return info.segment == *id; };
-        if (std::any_of(state->segments.begin(), state->segments.end(), known)) continue;
-        SegmentInfo info;
-        info.segment = *id;
-        state->segments.push_back(info);
+        if (const auto id = ParseSegmentName(name)) {
+          SegmentInfo& info = known[*id];
+          info.segment = *id;
+          state->segments.push_back(info);
+        }
       }
       return state;
     }
