@@ -52,8 +52,9 @@ Status CreateStore(const std::string& path, const Environment& environment) {
     std::memcpy(slot.store_id.data() + i, &word, 8);
   }
   slot.clean = true;
-  STEPWELL_RETURN_IF_ERROR(SlotFile::Create(file_system, path, slot));
-  return file_system->SyncDirectory(ParentOf(path));
+  // Before STEPWELL is there: whoever finds it relies on the directory's own name being durable.
+  STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(path)));
+  return SlotFile::Create(file_system, path, slot);
 }
 
 Status CheckDirectory(const std::string& path, const StoreOptions& options,

@@ -89,7 +89,12 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
   for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
     STEPWELL_ASSIGN_OR_RETURN(const bool lives, WriterLives());
     STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
-    if (view_ != nullptr && slot.sequence == view_sequence_ && lives == view_live_) return view_;
+    const auto is_old_news = [&] {
+      if (view_ == nullptr || lives != view_live_) return false;
+      // Lower: the newest slot is being written at this moment. What was seen once stays seen.
+      return slot.sequence == view_sequence_ || (lives && slot.sequence < view_sequence_);
+    };
+    if (is_old_news()) return view_;
     auto view = std::make_shared<View>();
     auto reclaim = ReclaimLock::Acquire(file_system, core_->path, io::LockKind::kShared);
     if (reclaim.ok()) {
@@ -99,6 +104,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
     if (view->pin != nullptr) {
       // Under RECLAIM: what the slot names now cannot go away before the pin is written.
       STEPWELL_ASSIGN_OR_RETURN(slot, slot_file_->Read());
+      if (is_old_news()) return view_;
       STEPWELL_RETURN_IF_ERROR(view->pin->Set(slot.durable_commit));
     } else if (!said_no_pin_) {
       said_no_pin_ = true;

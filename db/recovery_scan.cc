@@ -2,6 +2,7 @@
 // Recovery from the segments themselves.
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "db/layout.h"
 #include "db/recovery.h"
@@ -182,6 +183,20 @@ class ChainBuilder {
   std::map<uint64_t, std::vector<Found>> by_commit_;
 };
 
+// A segment that a crash cut off before its first flush has no header, and holds nothing; without
+// one that a live step needs, damage has been there.
+void ReportHeaders(SegmentFiles& files, LogState* state) {
+  std::set<uint64_t> needed;
+  for (const auto& [step, live] : state->live) {
+    for (const auto& extent : live.record.extents) needed.insert(extent.segment);
+  }
+  for (const SegmentInfo& info : state->segments) {
+    if (info.header_ok || !needed.contains(info.segment)) continue;
+    state->report.problems.push_back(
+        StrCat(files.PathOf(info.segment), ": the segment's header is damaged"));
+  }
+}
+
 // Extends the state along the chain; in-doubt steps (newer than everything known flushed) are
 // believed only when all of their payloads are there.
 Status FollowChain(ChainBuilder* chain, SegmentFiles& files, const ScanOptions& options,
@@ -264,17 +279,15 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
     }
     STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(SegmentsPath(store_path)));
   }
-  STEPWELL_RETURN_IF_ERROR(
-      LoadNewestCatalog(state.segments, files, &state).WithContext(store_path));
+  if (Status status = LoadNewestCatalog(state.segments, files, &state); !status.ok()) {
+    // The first mark is durable before anything is acknowledged: without one there was nothing yet.
+    if (slot.durable_commit > 0 || status.code() != StatusCode::kDataLoss) {
+      return status.WithContext(store_path);
+    }
+  }
   std::vector<Found> found;
   for (SegmentInfo& info : state.segments) {
-    if (!info.header_ok) {
-      if (info.segment <= slot.durable_place.segment) {
-        state.report.problems.push_back(
-            StrCat(files.PathOf(info.segment), ": the segment's header is damaged"));
-      }
-      continue;
-    }
+    if (!info.header_ok) continue;
     if (info.sealed && ReadSealed(info, state.tip_commit, files, &found).ok()) continue;
     const size_t before = found.size();
     STEPWELL_RETURN_IF_ERROR(ScanSegment(info, files, &found));
@@ -289,6 +302,7 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
                 [&](const Found& one) { return one.frame.header.commit <= state.catalog_commit; });
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
   STEPWELL_RETURN_IF_ERROR(FollowChain(&chain, files, options, &state));
+  ReportHeaders(files, &state);
   state.epoch_max = std::max(state.epoch_max, slot.epoch);
   state.report.clean = false;
   return state;

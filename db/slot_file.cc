@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <thread>
 
 #include "db/layout.h"
 
@@ -11,6 +12,12 @@ namespace stepwell::db {
 
 using format::kSlotBytes;
 using format::StoreSlot;
+
+namespace {
+
+constexpr int kLooksMax = 8;
+
+}  // namespace
 
 Status SlotFile::Create(io::FileSystem* file_system, const std::string& store_path,
                         const StoreSlot& slot) {
@@ -41,40 +48,59 @@ Result<std::unique_ptr<SlotFile>> SlotFile::Open(io::FileSystem* file_system,
 }
 
 Result<StoreSlot> SlotFile::Read() {
-  std::optional<StoreSlot> newest;
-  Status refused;
-  Status damaged = DataLossError(StrCat(file_->path(), ": both slots are damaged"));
-  std::array<std::byte, kSlotBytes> bytes;
-  for (uint64_t i = 0; i < 2; ++i) {
-    STEPWELL_ASSIGN_OR_RETURN(const size_t size, file_->ReadAt(i * kSlotBytes, bytes));
-    if (size < kSlotBytes) {
-      refused = UnimplementedError(StrCat(file_->path(), ": too short for a Stepwell store"));
-      continue;
-    }
-    auto slot = format::DecodeSlot(bytes);
-    if (!slot.ok()) {
-      if (slot.status().code() == StatusCode::kUnimplemented) {
-        refused = slot.status().WithContext(file_->path());
+  std::array<std::byte, 2 * kSlotBytes> bytes{};
+  std::array<Result<StoreSlot>, 2> slots = {DataLossError(""), DataLossError("")};
+  for (int look = 0; look < kLooksMax; ++look) {
+    const auto before = bytes;
+    STEPWELL_ASSIGN_OR_RETURN(const size_t size, file_->ReadAt(0, bytes));
+    for (uint64_t i = 0; i < slots.size(); ++i) {
+      if (size < (i + 1) * kSlotBytes) {
+        slots[i] = UnimplementedError(StrCat(file_->path(), ": too short for a Stepwell store"));
+      } else {
+        slots[i] = format::DecodeSlot(ConstBytes(bytes).subspan(i * kSlotBytes, kSlotBytes));
       }
-      continue;
     }
-    if (!newest || slot->sequence > newest->sequence) newest = *slot;
+    // A torn slot that stays as it is was left by a crash, not by a write under way.
+    if ((slots[0].ok() && slots[1].ok()) || (look > 0 && bytes == before)) break;
+    std::this_thread::yield();
   }
-  if (!newest) return refused.ok() ? damaged : refused;
-  // A newer format in one slot: whoever wrote it owns the store now.
-  if (refused.code() == StatusCode::kUnimplemented &&
-      refused.message().find("format") != std::string::npos) {
-    return refused;
+  std::optional<uint64_t> newest;
+  for (uint64_t i = 0; i < slots.size(); ++i) {
+    const Status status = slots[i].status();
+    // A newer format in one slot: whoever wrote it owns the store now.
+    if (status.code() == StatusCode::kUnimplemented &&
+        status.message().find("format") != std::string::npos) {
+      return status.WithContext(file_->path());
+    }
+    if (slots[i].ok() && (!newest || slots[i]->sequence > slots[*newest]->sequence)) newest = i;
   }
-  sequence_ = std::max(sequence_, newest->sequence);
-  return *newest;
+  if (newest) {
+    sequence_ = std::max(sequence_, slots[*newest]->sequence);
+    kept_ = *newest;
+    settled_ = false;
+    return *slots[*newest];
+  }
+  for (const auto& slot : slots) {
+    if (slot.status().code() == StatusCode::kUnimplemented) {
+      return slot.status().WithContext(file_->path());
+    }
+  }
+  return DataLossError(StrCat(file_->path(), ": both slots are damaged"));
 }
 
 Status SlotFile::Write(StoreSlot slot, bool sync) {
+  if (!settled_) {
+    // What was read may be in the page cache only, after a kill.
+    STEPWELL_RETURN_IF_ERROR(file_->Sync());
+    settled_ = true;
+  }
   slot.sequence = ++sequence_;
-  STEPWELL_RETURN_IF_ERROR(
-      file_->WriteAt(slot.sequence % 2 * kSlotBytes, format::EncodeSlot(slot)));
-  return sync ? file_->Sync() : OkStatus();
+  const uint64_t target = 1 - kept_;
+  STEPWELL_RETURN_IF_ERROR(file_->WriteAt(target * kSlotBytes, format::EncodeSlot(slot)));
+  if (!sync) return OkStatus();
+  STEPWELL_RETURN_IF_ERROR(file_->Sync());
+  kept_ = target;
+  return OkStatus();
 }
 
 }  // namespace stepwell::db

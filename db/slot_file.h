@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The STEPWELL file: the store's identity and its marks, in two slots written in turn.
+// The STEPWELL file: the store's identity and its marks, in two slots. At any moment one of them is
+// known to be on the device and only the other is written, so a crash tears at most one.
 #pragma once
 
 #include <memory>
@@ -19,15 +20,19 @@ class SlotFile {
   static Result<std::unique_ptr<SlotFile>> Open(io::FileSystem* file_system,
                                                 const std::string& store_path, bool write,
                                                 std::shared_ptr<io::Freeze> freeze);
-  // The valid slot with the higher sequence. kUnimplemented: not a store, or a newer format.
+  // The valid slot with the higher sequence. kUnimplemented: not a store, or a newer format. Beside
+  // a writer a write half done may be met: then it looks again.
   Result<format::StoreSlot> Read();
-  // Writes `slot` with the next sequence over the older of the two; durable with `sync`.
+  // Writes `slot` with the next sequence, never over the newest one that is on the device; durable
+  // with `sync`. After Read.
   Status Write(format::StoreSlot slot, bool sync);
 
  private:
   explicit SlotFile(std::unique_ptr<io::File> file) : file_(std::move(file)) {}
   std::unique_ptr<io::File> file_;
   uint64_t sequence_ = 0;  // of the newest slot read or written
+  uint64_t kept_ = 0;      // the slot that is not written
+  bool settled_ = false;   // it is known to be on the device
 };
 
 }  // namespace stepwell::db
