@@ -172,6 +172,12 @@ void Engine::StartWrites() {
     }
     auto placement =
         PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes, /*may_drop=*/false);
+    if (!placement.ok() && reclaim_scheduled_ &&
+        placement.status().code() == StatusCode::kResourceExhausted) {
+      // Space is just being given back: tried again when it has been.
+      ready_.push_front(std::move(ready));
+      return;
+    }
     if (!placement.ok()) {
       Fail(job, placement.status());
       BlockDone(ready);

@@ -379,12 +379,14 @@ void Engine::Publish() {
   }
   if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
   NoteSegments();
+  // Before anybody is told: who waits for the last handle may close the store, and closing waits
+  // for what was queued on the index worker until then.
+  if (killed) ScheduleReclaim();
   for (GroupEntry& entry : group->entries) {
     ++unapplied_;
     options_.index->Apply(entry.added, entry.removed_steps, entry.commit);
     entry.job->state->Finish(OkStatus());
   }
-  if (killed) ScheduleReclaim();
 }
 
 // The frames may or may not be on the disk: the store is frozen, recovery will decide.
