@@ -13,6 +13,29 @@ namespace stepwell::db {
 
 using format::FrameKind;
 
+namespace {
+
+// Enough for a delete, the frames of an open, and RocksDB's files of an open; on a small disk a
+// share of what is free, which does for the first two.
+constexpr uint64_t kBallastBytesMax = uint64_t{16} << 20;
+constexpr uint64_t kBallastBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kBallastShareOfFree = 8;
+
+}  // namespace
+
+void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
+  const std::string path = BallastFilePath(store_path);
+  if (file_system->Stat(path).status().code() != StatusCode::kNotFound) return;
+  const auto free = file_system->FreeBytes(store_path);
+  if (!free.ok()) return;
+  const uint64_t bytes = std::min(kBallastBytesMax, AlignDown(*free / kBallastShareOfFree, 4096));
+  if (bytes < kBallastBytesMin) return;
+  auto ballast = file_system->Open(path, {.write = true, .create = true});
+  if (!ballast.ok()) return;
+  if ((*ballast)->Allocate(0, bytes).ok()) return;
+  file_system->Remove(path).IgnoreError("best effort");
+}
+
 format::Catalog Engine::MakeCatalog() const {
   format::Catalog catalog;
   catalog.epoch = epoch_;
@@ -253,6 +276,10 @@ void Engine::Reclaim(const std::set<uint64_t>& candidates) {
   if (Status status = pass(); !status.ok()) {
     Log(options_.log, LogLevel::kWarning,
         StrCat(options_.store_path, ": space was not given back: ", status.message()));
+  }
+  if (!removed.empty() && !options_.freeze->frozen()) {
+    MakeBallast(options_.environment.file_system,
+                options_.store_path);  // a delete may have used it
   }
   Post([this, removed = std::move(removed)] {
     for (const uint64_t id : removed) segments_.erase(id);

@@ -16,8 +16,6 @@ namespace {
 
 constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
 constexpr uint64_t kStagingShareOfMemory = 8;
-// Enough for a delete, the frames of an open, and RocksDB's files of an open.
-constexpr uint64_t kBallastBytes = uint64_t{16} << 20;
 
 Result<size_t> StagingBlocks(const StoreOptions& options) {
   uint64_t bytes = options.staging_bytes;
@@ -115,13 +113,7 @@ Status WriterStore::Recover() {
   core_->live.Load(state);
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
   STEPWELL_RETURN_IF_ERROR(StartEngine(std::move(state)));
-  // Best effort: without it a delete on a full disk may need space freed by hand.
-  if (file_system->Stat(BallastFilePath(path_)).status().code() == StatusCode::kNotFound) {
-    if (auto free = file_system->FreeBytes(path_); free.ok() && *free > 8 * kBallastBytes) {
-      auto ballast = file_system->Open(BallastFilePath(path_), {.write = true, .create = true});
-      if (ballast.ok()) (*ballast)->Allocate(0, kBallastBytes).IgnoreError("best effort");
-    }
-  }
+  MakeBallast(file_system, path_);
   core_->index->StartOpen();
   return OkStatus();
 }
