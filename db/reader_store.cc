@@ -105,12 +105,14 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
       // Under RECLAIM: what the slot names now cannot go away before the pin is written.
       STEPWELL_ASSIGN_OR_RETURN(slot, slot_file_->Read());
       if (is_old_news()) return view_;
-      STEPWELL_RETURN_IF_ERROR(view->pin->Set(slot.durable_commit));
-    } else if (!said_no_pin_) {
+      // A full disk must not keep anybody from reading.
+      if (!view->pin->Set(slot.durable_commit).ok()) view->pin = nullptr;
+    }
+    if (view->pin == nullptr && !said_no_pin_) {
       said_no_pin_ = true;
       Log(options_.log, LogLevel::kInfo,
           StrCat(core_->path,
-                 ": reading without a pin (readers/ is not writable): a step may be "
+                 ": reading without a pin (readers/ cannot be written): a step may be "
                  "deleted while it is read"));
     }
     auto state = ReadLog(slot, lives);
