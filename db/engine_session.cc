@@ -25,7 +25,12 @@ constexpr uint64_t kBallastShareOfFree = 8;
 
 void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
   const std::string path = BallastFilePath(store_path);
-  if (file_system->Stat(path).status().code() != StatusCode::kNotFound) return;
+  // A power cut may have left the name without the space.
+  const auto info = file_system->Stat(path);
+  if (info.ok() ? info->allocated_bytes >= kBallastBytesMin
+                : info.status().code() != StatusCode::kNotFound) {
+    return;
+  }
   const auto free = file_system->FreeBytes(store_path);
   if (!free.ok()) return;
   const uint64_t bytes = std::min(kBallastBytesMax, AlignDown(*free / kBallastShareOfFree, 4096));
@@ -173,10 +178,12 @@ Status Engine::SettleAbandoned(const LogState& state) {
       continue;
     }
     options_.files->Drop(info.segment);
-    STEPWELL_RETURN_IF_ERROR(SealAbandoned(options_.environment.file_system, options_.store_path,
-                                           info.segment, info.nonce, epoch_, end,
-                                           /*keep_tail=*/pin.has_value(), options_.freeze,
-                                           std::move(frames)));
+    const Status sealed =
+        SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
+                      info.nonce, epoch_, end,
+                      /*keep_tail=*/pin.has_value(), options_.freeze, std::move(frames));
+    // A full disk may refuse the seal and must open all the same: the segment is scanned again.
+    if (!sealed.ok() && sealed.code() != StatusCode::kResourceExhausted) return sealed;
     options_.files->Drop(info.segment);
   }
   return OkStatus();
