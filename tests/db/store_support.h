@@ -166,8 +166,8 @@ inline std::vector<uint64_t> StepNumbers(Store* store) {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "stepwell-XXXXXX").string();
+  explicit TempDir(const std::string& parent = std::filesystem::temp_directory_path()) {
+    std::string name = parent + "/stepwell-XXXXXX";
     path_ = mkdtemp(name.data());
   }
   ~TempDir() {

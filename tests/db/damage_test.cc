@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store whose index is damaged heals itself; one whose log is damaged says where, and gives all
+// that is not.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "db/layout.h"
+#include "format/records.h"
+#include "tests/db/damage_support.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr uint64_t kSteps = 6;
+
+StoreOptions PosixOptions() {
+  StoreOptions options;
+  options.disk = io::DiskKind::kPosix;
+  options.threads = 1;
+  return options;
+}
+
+StoreOptions ReaderOptions() {
+  StoreOptions options = PosixOptions();
+  options.read_only = true;
+  return options;
+}
+
+std::vector<LeafSpec> DamageState() {
+  return {{"a", {7}, false, false}, {"b", {300, 40}, true, false}, {"e", {40000}, true, true}};
+}
+
+// A store of six steps from two sessions, closed cleanly.
+class DamageTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (uint64_t session = 0; session < 2; ++session) {
+      auto store = Store::Open(original_, PosixOptions());
+      ASSERT_TRUE(store.ok()) << store.status().ToString();
+      for (uint64_t i = 0; i < kSteps / 2; ++i) {
+        const uint64_t step = session * kSteps / 2 + i;
+        seeds_[step] = step + 50;
+        const auto handle = SaveSeeded(store->get(), step, step + 50, DamageState());
+        ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+        ASSERT_OK(handle->Wait());
+      }
+      ASSERT_OK((*store)->Close());
+    }
+    CopyStore(original_, path_);
+  }
+
+  std::string SegmentFile(size_t number) const { return FilesIn(SegmentsPath(path_)).at(number); }
+
+  // The place of a leaf's first chunk.
+  struct Place {
+    std::string file;
+    uint64_t offset_bytes = 0;
+    uint64_t stored_bytes = 0;
+  };
+  Place PlaceOf(uint64_t step, const std::string& leaf) {
+    auto store = Store::Open(path_, ReaderOptions());
+    auto leaves = (*(*store)->Read(step))->Leaves(KeyOf("state", leaf));
+    const format::ChunkRecord& chunk = leaves->front().chunks.front();
+    return {SegmentPath(path_, chunk.segment), chunk.offset_bytes, chunk.stored_bytes};
+  }
+
+  // Everything is there for a reader, and for a writer, which then has a good index again.
+  void ExpectHealed() {
+    Survey survey = SurveyStore(path_, ReaderOptions(), seeds_, DamageState());
+    EXPECT_OK(survey.open);
+    EXPECT_EQ(survey.right, AllLeaves());
+    survey = SurveyStore(path_, PosixOptions(), seeds_, DamageState());
+    EXPECT_OK(survey.open);
+    EXPECT_THAT(survey.errors, IsEmpty());
+    EXPECT_THAT(survey.silent, IsEmpty());
+    EXPECT_THAT(survey.found, IsEmpty());
+    EXPECT_EQ(survey.right, AllLeaves());
+    auto store = Store::Open(path_, PosixOptions());
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    WaitForIndex(store->get());
+    for (const auto& [step, seed] : seeds_) {
+      EXPECT_OK(CheckSeeded(store->get(), step, seed, DamageState()));
+    }
+    WaitForIndex(store->get());  // reading may have found more
+    EXPECT_OK((*store)->Close());
+  }
+
+  static void WaitForIndex(Store* store) {
+    while (store->Stats().index == "opening") std::this_thread::yield();
+    EXPECT_THAT(store->Stats().index, HasSubstr("rocksdb through commit"));
+  }
+
+  uint64_t AllLeaves() const { return seeds_.size() * (DamageState().size() + 1); }
+
+  TempDir dir_;
+  const std::string original_ = dir_ / "original";
+  const std::string path_ = dir_ / "run";
+  std::map<uint64_t, uint64_t> seeds_;
+};
+
+TEST_F(DamageTest, TheIndexIsDeleted) {
+  fs::remove_all(IndexPath(path_));
+  ExpectHealed();
+}
+
+TEST_F(DamageTest, AFileOfTheIndexIsDeletedFlippedCutOrEmptied) {
+  int cases = 0;
+  for (const std::string& file : FilesIn(IndexPath(original_))) {
+    const std::string name = fs::path(file).filename();
+    const uint64_t size = fs::file_size(file);
+    std::vector<std::function<void(const std::string&)>> damages;
+    damages.push_back([](const std::string& one) { fs::remove(one); });
+    damages.push_back([](const std::string& one) { fs::resize_file(one, 0); });
+    damages.push_back([size](const std::string& one) { fs::resize_file(one, size / 2); });
+    for (uint64_t i = 0; i < 5 && size > 0; ++i) {
+      damages.push_back([=](const std::string& one) { FlipByte(one, (size - 1) * i / 4, '\x10'); });
+    }
+    for (size_t i = 0; i < damages.size(); ++i) {
+      SCOPED_TRACE(StrCat(name, " of ", size, " bytes, damage ", i));
+      CopyStore(original_, path_);
+      damages[i](IndexPath(path_) + "/" + name);
+      ExpectHealed();
+      ++cases;
+      if (HasFatalFailure()) return;
+    }
+  }
+  std::printf("%d damages of the index's files\n", cases);
+  EXPECT_GE(cases, 4 * 5);  // at least CURRENT, MANIFEST, and SSTs
+}
+
+TEST_F(DamageTest, AFlippedPayloadIsNamedAndAllElseLoads) {
+  for (const uint64_t step : {uint64_t{0}, uint64_t{2}, uint64_t{5}}) {
+    for (const char* leaf : {"b", "e"}) {
+      CopyStore(original_, path_);
+      const Place place = PlaceOf(step, leaf);
+      for (const uint64_t offset : {uint64_t{0}, place.stored_bytes / 2, place.stored_bytes - 1}) {
+        SCOPED_TRACE(StrCat("step ", step, " leaf ", leaf, " byte ", offset));
+        FlipByte(place.file, place.offset_bytes + offset, '\x01');
+        for (const StoreOptions& options : {ReaderOptions(), PosixOptions()}) {
+          const Survey survey = SurveyStore(path_, options, seeds_, DamageState());
+          EXPECT_OK(survey.open);
+          EXPECT_EQ(survey.right, AllLeaves() - 1);
+          EXPECT_THAT(survey.silent, IsEmpty());
+          ASSERT_EQ(survey.errors.size(), 1U);
+          EXPECT_THAT(survey.errors[0], HasSubstr(place.file));
+          EXPECT_THAT(survey.errors[0], HasSubstr(StrCat("offset ", place.offset_bytes)));
+          EXPECT_THAT(survey.errors[0], HasSubstr(StrCat("step ", step)));
+          ASSERT_EQ(survey.found.size(), 1U);
+          EXPECT_EQ(survey.found[0].step, step);
+          EXPECT_EQ(survey.found[0].item, "state");
+          EXPECT_EQ(survey.found[0].path, leaf);
+          EXPECT_EQ(survey.found[0].file, place.file);
+          EXPECT_EQ(survey.found[0].offset_bytes, place.offset_bytes);
+        }
+        FlipByte(place.file, place.offset_bytes + offset, '\x01');
+      }
+    }
+  }
+}
+
+TEST_F(DamageTest, LoadingADamagedLeafIsDataLoss) {
+  const Place place = PlaceOf(1, "b");
+  FlipByte(place.file, place.offset_bytes + 100, '\x40');
+  for (const StoreOptions& options : {ReaderOptions(), PosixOptions()}) {
+    auto store = Store::Open(path_, options);
+    ASSERT_TRUE(store.ok());
+    EXPECT_EQ(CheckSeeded(store->get(), 1, 51, DamageState()).code(), StatusCode::kDataLoss);
+    EXPECT_OK(CheckSeeded(store->get(), 2, 52, DamageState()));
+  }
+}
+
+// Damage of more than a byte: nothing of it gives a wrong value or goes unmentioned.
+class LargeDamageTest : public DamageTest {
+ protected:
+  void Expect(uint64_t right_at_least, const char* what) {
+    for (const bool read_only : {true, false}) {
+      SCOPED_TRACE(StrCat(what, read_only ? ", mode r" : ", mode a"));
+      CopyStore(path_, dir_ / "copy");  // opening for writing seals and reclaims
+      const Survey survey = SurveyStore(dir_ / "copy", read_only ? ReaderOptions() : PosixOptions(),
+                                        seeds_, DamageState());
+      EXPECT_OK(survey.open);
+      EXPECT_THAT(survey.silent, IsEmpty());
+      EXPECT_THAT(survey.errors, Not(IsEmpty()));
+      EXPECT_GE(survey.right, right_at_least);
+      for (const std::string& error : survey.errors) {
+        EXPECT_THAT(error, Not(HasSubstr("deleted while reading"))) << "it was not deleted";
+      }
+    }
+  }
+  uint64_t HalfTheLeaves() const { return AllLeaves() / 2; }
+};
+
+TEST_F(LargeDamageTest, ASegmentIsCut) {
+  for (size_t segment = 0; segment < 2; ++segment) {
+    CopyStore(original_, path_);
+    const std::string file = SegmentFile(segment);
+    fs::resize_file(file, fs::file_size(file) / 2);
+    Expect(HalfTheLeaves(), "cut to half");
+  }
+}
+
+TEST_F(LargeDamageTest, ASegmentIsDeleted) {
+  for (size_t segment = 0; segment < 2; ++segment) {
+    CopyStore(original_, path_);
+    fs::remove(SegmentFile(segment));
+    Expect(HalfTheLeaves(), StrCat("deleted ", segment).c_str());
+  }
+}
+
+TEST_F(LargeDamageTest, TwoSegmentsAreSwapped) {
+  const std::string first = SegmentFile(0);
+  const std::string second = SegmentFile(1);
+  fs::rename(first, path_ + "/t");
+  fs::rename(second, first);
+  fs::rename(path_ + "/t", second);
+  Survey survey = SurveyStore(path_, ReaderOptions(), seeds_, DamageState());
+  EXPECT_THAT(survey.silent, IsEmpty());
+  EXPECT_TRUE(!survey.open.ok() || !survey.errors.empty());
+  survey = SurveyStore(path_, PosixOptions(), seeds_, DamageState());
+  EXPECT_THAT(survey.silent, IsEmpty());
+  EXPECT_TRUE(!survey.open.ok() || !survey.errors.empty());
+}
+
+TEST_F(LargeDamageTest, ARangeIsZeroed) {
+  const Place place = PlaceOf(4, "b");
+  WriteOver(place.file, place.offset_bytes / 4096 * 4096, std::string(8192, '\0'));
+  Expect(AllLeaves() - 3, "zeroed");
+}
+
+TEST_F(LargeDamageTest, ASegmentOfAnotherStoreIsInItsPlace) {
+  const std::string other = dir_ / "other";
+  auto store = Store::Open(other, PosixOptions());
+  ASSERT_TRUE(store.ok());
+  for (const auto& [step, seed] : seeds_) {
+    ASSERT_OK(SaveSeeded(store->get(), step, seed + 1, DamageState())->Wait());
+  }
+  ASSERT_OK((*store)->Close());
+  fs::copy_file(FilesIn(SegmentsPath(other)).front(), SegmentFile(0),
+                fs::copy_options::overwrite_existing);
+  Expect(HalfTheLeaves(), "replaced by another store's");
+  // Beside ours, under a number that nobody uses, it is nobody's.
+  CopyStore(original_, path_);
+  fs::copy_file(FilesIn(SegmentsPath(other)).front(), SegmentPath(path_, 77));
+  ExpectHealed();
+}
+
+TEST_F(DamageTest, BothMarksAreDamaged) {
+  FlipByte(SlotFilePath(path_), 100, '\x01');
+  FlipByte(SlotFilePath(path_), format::kSlotBytes + 100, '\x01');
+  for (const StoreOptions& options : {ReaderOptions(), PosixOptions()}) {
+    const Status status = Store::Open(path_, options).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr("STEPWELL: both slots are damaged"));
+  }
+}
+
+TEST_F(DamageTest, AnOtherVersionIsNamed) {
+  const std::string before = ReadAll(SlotFilePath(path_));
+  auto slot = format::DecodeSlot(AsBytes(before).first(format::kSlotBytes));
+  ASSERT_TRUE(slot.ok()) << slot.status().ToString();
+  slot->format_version = 7;
+  const auto newer = format::EncodeSlot(*slot);
+  for (const uint64_t i : {0, 1}) {
+    WriteOver(SlotFilePath(path_), i * format::kSlotBytes, AsText(newer));
+  }
+  for (const StoreOptions& options : {ReaderOptions(), PosixOptions()}) {
+    const Status status = Store::Open(path_, options).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented) << status.ToString();
+    EXPECT_THAT(status.message(),
+                HasSubstr("format version 7; this version of Stepwell reads up to 1"));
+  }
+  WriteOver(SlotFilePath(path_), 0, before);
+  ExpectHealed();
+}
+
+// Every byte of a small store, one at a time.
+class EveryByteTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kSmallSteps = 3;
+  static std::vector<LeafSpec> State() {
+    return {{"a", {7}, false, false}, {"t", {300}, true, false}};
+  }
+
+  void SetUp() override {
+    for (uint64_t step = 0; step < kSmallSteps; ++step) seeds_[step] = 3 * step;  // short texts
+    auto store = Store::Open(dir_ / "live", PosixOptions());
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    for (const auto& [step, seed] : seeds_) {
+      ASSERT_OK(SaveSeeded(store->get(), step, seed, State())->Wait());
+    }
+    CopyStore(dir_ / "live", dir_ / "killed");  // as a kill leaves it
+    ASSERT_OK((*store)->Close());
+  }
+
+  // Flips bytes of the store's segments and of STEPWELL: all that are not zero, with what is around
+  // them, and of the padding every `stride`th.
+  void FlipAll(const std::string& path, const StoreOptions& options, uint64_t stride) {
+    std::vector<std::string> files = FilesIn(SegmentsPath(path));
+    files.push_back(SlotFilePath(path));
+    uint64_t flips = 0;
+    uint64_t reported = 0;
+    for (const std::string& file : files) {
+      const std::string bytes = ReadAll(file);
+      for (uint64_t i = 0; i < bytes.size(); ++i) {
+        const std::string_view around = std::string_view(bytes).substr(i < 4 ? 0 : i - 4, 9);
+        const bool padding = around.find_first_not_of('\0') == std::string_view::npos;
+        if (i % (padding ? 1021 : stride) != 0) continue;
+        FlipByte(file, i, static_cast<char>(1 << i % 8));
+        const Survey survey = SurveyStore(path, options, seeds_, State());
+        FlipByte(file, i, static_cast<char>(1 << i % 8));
+        ++flips;
+        if (!survey.open.ok() || !survey.errors.empty()) ++reported;
+        for (const std::string& silent : survey.silent) {
+          ADD_FAILURE() << file << " byte " << i << ": " << silent;
+        }
+        if (HasFailure()) return;
+      }
+    }
+    std::printf("%s: %lu flips, %lu reported, the others harmless\n", path.c_str(),
+                static_cast<unsigned long>(flips), static_cast<unsigned long>(reported));
+    EXPECT_GT(reported, 0U);
+    EXPECT_EQ(SurveyStore(path, options, seeds_, State()).right,
+              kSmallSteps * (State().size() + 1));
+  }
+
+  TempDir dir_{fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path()};  // quick
+  std::map<uint64_t, uint64_t> seeds_;
+};
+
+TEST_F(EveryByteTest, OfAClosedStoreIsRightOrReported) {
+  FlipAll(dir_ / "live", ReaderOptions(), 1);
+}
+
+TEST_F(EveryByteTest, OfAKilledStoreIsRightOrReported) {
+  FlipAll(dir_ / "killed", ReaderOptions(), 3);
+}
+
+// Recovery writes: each time in a copy.
+TEST_F(EveryByteTest, OpenedForWritingIsRightOrReported) {
+  uint64_t flips = 0;
+  for (const char* name : {"live", "killed"}) {
+    const std::string path = dir_ / name;
+    std::vector<std::string> files = FilesIn(SegmentsPath(path));
+    files.push_back(SlotFilePath(path));
+    for (const std::string& file : files) {
+      const std::string bytes = ReadAll(file);
+      for (uint64_t i = 0; i < bytes.size(); ++i) {
+        if (bytes[i] == '\0' || i % 23 != 0) continue;
+        CopyStore(path, dir_ / "copy");
+        FlipByte(dir_ / ("copy" + file.substr(path.size())), i, '\x04');
+        ++flips;
+        // Twice: what the first open made of it must not be worse.
+        for (int open = 0; open < 2; ++open) {
+          const Survey survey = SurveyStore(dir_ / "copy", PosixOptions(), seeds_, State());
+          for (const std::string& silent : survey.silent) {
+            if (open == 1 && silent.starts_with("missing")) continue;  // said at the first open
+            ADD_FAILURE() << file << " byte " << i << ", open " << open << ": " << silent;
+          }
+        }
+        if (HasFailure()) return;
+      }
+    }
+  }
+  std::printf("%lu flips under a writer\n", static_cast<unsigned long>(flips));
+}
+
+}  // namespace
+}  // namespace stepwell::db

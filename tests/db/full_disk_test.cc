@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Full and read-only file systems: small ones of the test's own, mounted.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+
+#include <filesystem>
+
+#include "db/layout.h"
+#include "tests/db/big_state.h"
+#include "tests/db/process_support.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+enum class FsKind { kExt4, kTmpfs };
+
+// A mounted file system; unmounted at the end, whatever happened.
+class Mount {
+ public:
+  Mount(FsKind kind, uint64_t bytes) : point_(dir_ / "mount") {
+    fs::create_directory(point_);
+    if (kind == FsKind::kTmpfs) {
+      const std::string size = StrCat("size=", bytes);
+      mounted_ = mount("tmpfs", point_.c_str(), "tmpfs", 0, size.c_str()) == 0;
+      return;
+    }
+    const std::string image = dir_ / "image";
+    const int file = open(image.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const bool sized = ftruncate(file, static_cast<off_t>(bytes)) == 0;
+    close(file);
+    mounted_ = sized && Tool({"/sbin/mkfs.ext4", "-q", "-F", "-m", "0", image}) &&
+               Tool({"/bin/mount", "-o", "loop,errors=remount-ro", image, point_});
+  }
+  ~Mount() {
+    if (mounted_ && umount2(point_.c_str(), 0) != 0) umount2(point_.c_str(), MNT_DETACH);
+  }
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+
+  bool mounted() const { return mounted_; }
+  std::string operator/(const std::string& name) const { return point_ + "/" + name; }
+  bool Remount(bool read_only) {
+    unsigned long flags = MS_REMOUNT;
+    if (read_only) flags |= MS_RDONLY;
+    return mount(nullptr, point_.c_str(), nullptr, flags, nullptr) == 0;
+  }
+  // As the kernel does it when the device fails: also under files that are open for writing.
+  bool TurnReadOnly() const {
+    struct stat info {};
+    if (stat(point_.c_str(), &info) != 0) return false;
+    const fs::path device =
+        fs::read_symlink(StrCat("/sys/dev/block/", major(info.st_dev), ":", minor(info.st_dev)));
+    const std::string trigger =
+        StrCat("/sys/fs/ext4/", device.filename().string(), "/trigger_fs_error");
+    const int file = open(trigger.c_str(), O_WRONLY | O_CLOEXEC);
+    const bool written = write(file, "test", 4) == 4;
+    close(file);
+    return written;
+  }
+  // Unmounts it and mounts it again.
+  bool Again() {
+    if (umount2(point_.c_str(), 0) != 0) return false;
+    mounted_ = Tool({"/bin/mount", "-o", "loop,errors=remount-ro", dir_ / "image", point_});
+    return mounted_;
+  }
+  uint64_t FreeBytes() const {
+    struct statvfs info {};
+    return statvfs(point_.c_str(), &info) == 0 ? uint64_t{info.f_bavail} * info.f_frsize : 0;
+  }
+  // Leaves not one block for anybody else.
+  void FillUp(const std::string& name) {
+    const int file = open((*this / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    for (uint64_t piece = 4 * kMiB; piece >= 512;) {
+      const std::string bytes(piece, 'f');
+      if (write(file, bytes.data(), bytes.size()) <= 0) piece /= 2;
+    }
+    fsync(file);
+    close(file);
+  }
+
+ private:
+  static bool Tool(const std::vector<std::string>& arguments) {
+    return ChildProcess(arguments).Wait() == 0;
+  }
+
+  TempDir dir_;
+  const std::string point_;
+  bool mounted_ = false;
+};
+
+#define ASSERT_MOUNTED(mount)                                                              \
+  ASSERT_TRUE((mount).mounted()) << "the test cannot mount a file system of its own here " \
+                                    "(it needs root, and loop devices): "                  \
+                                 << strerror(errno)
+
+class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::DiskKind>> {
+ protected:
+  FullDiskTest() : mount_(std::get<0>(GetParam()), 96 * kMiB) {}
+  void SetUp() override { ASSERT_MOUNTED(mount_); }
+
+  StoreOptions Options() {
+    StoreOptions options;
+    options.disk = std::get<1>(GetParam());
+    options.codec = CodecPolicy::kRaw;
+    return options;
+  }
+  std::unique_ptr<Store> Open(bool read_only = false) {
+    StoreOptions options = Options();
+    options.read_only = read_only;
+    auto store = Store::Open(path_, options);
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    return store.ok() ? std::move(*store) : nullptr;
+  }
+
+  // Saves steps from `*next` on until the disk is full; they stay in saved_.
+  void Fill(Store* store, uint64_t* next) {
+    for (int i = 0; i < 200; ++i) {
+      auto handle = store->Save(BigRequest(*next, kStepBytes));
+      ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+      const Status status = handle->Wait();
+      if (!status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+        return;
+      }
+      saved_.push_back((*next)++);
+    }
+    FAIL() << "the disk did not become full";
+  }
+  void ExpectAll(Store* store) {
+    EXPECT_EQ(StepNumbers(store), saved_);
+    for (const uint64_t step : saved_) EXPECT_OK(CheckBig(store, step, kStepBytes));
+    const auto report = store->Verify({});
+    ASSERT_TRUE(report.ok()) << report.status().ToString();
+    for (const VerifyProblem& problem : report->problems) ADD_FAILURE() << problem.message;
+  }
+  Status DeleteOldest(Store* store, size_t count) {
+    const std::vector<uint64_t> steps(saved_.begin(), saved_.begin() + static_cast<int64_t>(count));
+    Status status = store->Delete(steps);
+    if (status.ok()) saved_.erase(saved_.begin(), saved_.begin() + static_cast<int64_t>(count));
+    return status;
+  }
+
+  static constexpr uint64_t kStepBytes = 3 * kMiB;
+  Mount mount_;
+  const std::string path_ = mount_ / "run";
+  std::vector<uint64_t> saved_;
+};
+
+TEST_P(FullDiskTest, FilledBySavesItGoesOnAfterADelete) {
+  auto store = Open();
+  ASSERT_NE(store, nullptr);
+  uint64_t next = 0;
+  Fill(store.get(), &next);
+  const size_t capacity = saved_.size();
+  ASSERT_GE(capacity, 12U);
+  // Not frozen: the next saves are tried too, three at a time, and refused alike.
+  for (int round = 0; round < 3; ++round) {
+    std::vector<SaveHandle> handles;
+    for (uint64_t i = 0; i < 3; ++i) {
+      auto handle = store->Save(BigRequest(next + i, kStepBytes));
+      ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+      handles.push_back(*handle);
+    }
+    for (const SaveHandle& handle : handles) {
+      EXPECT_EQ(handle.Wait().code(), StatusCode::kResourceExhausted);
+    }
+  }
+  ExpectAll(store.get());
+  // Full, deleted from, and full again, several times, without reopening.
+  for (int round = 0; round < 4; ++round) {
+    SCOPED_TRACE(round);
+    ASSERT_OK(DeleteOldest(store.get(), capacity * 2 / 3));
+    auto handle = store->Save(BigRequest(next, kStepBytes));
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    ASSERT_OK(handle->Wait());
+    saved_.push_back(next++);
+    Fill(store.get(), &next);
+    if (HasFatalFailure()) return;
+    EXPECT_GE(saved_.size(), capacity / 2) << "space of deleted steps does not come back";
+    ExpectAll(store.get());
+  }
+  (void)store->Close();
+  store = Open();
+  ASSERT_NE(store, nullptr);
+  ExpectAll(store.get());
+  ASSERT_OK(DeleteOldest(store.get(), saved_.size() - 1));
+  ASSERT_OK(store->Save(BigRequest(next, kStepBytes))->Wait());
+  saved_.push_back(next);
+  ExpectAll(store.get());
+  EXPECT_OK(store->Close());
+}
+
+TEST_P(FullDiskTest, FilledBySomebodyElseItCanBeOpenedReadAndDeletedFrom) {
+  auto store = Open();
+  ASSERT_NE(store, nullptr);
+  uint64_t next = 0;
+  for (; next < 6; ++next) {
+    ASSERT_OK(store->Save(BigRequest(next, kStepBytes))->Wait());
+    saved_.push_back(next);
+  }
+  // While it is open.
+  mount_.FillUp("theirs");
+  EXPECT_LT(mount_.FreeBytes(), 64U << 10);
+  auto handle = store->Save(BigRequest(next, 12 * kMiB));
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  EXPECT_EQ(handle->Wait().code(), StatusCode::kResourceExhausted);
+  ExpectAll(store.get());
+  (void)store->Close();
+  // And opened on the full disk.
+  mount_.FillUp("more of theirs");
+  auto reader = Open(/*read_only=*/true);
+  ASSERT_NE(reader, nullptr);
+  ExpectAll(reader.get());
+  reader.reset();
+  store = Open();
+  ASSERT_NE(store, nullptr);
+  ExpectAll(store.get());
+  ASSERT_OK(DeleteOldest(store.get(), 2));
+  ExpectAll(store.get());
+  mount_.FillUp("yet more of theirs");
+  ASSERT_OK(DeleteOldest(store.get(), 1));
+  fs::remove(mount_ / "theirs");
+  ASSERT_OK(store->Save(BigRequest(next, kStepBytes))->Wait());
+  saved_.push_back(next);
+  ExpectAll(store.get());
+  EXPECT_OK(store->Close());
+  store = Open();
+  ASSERT_NE(store, nullptr);
+  EXPECT_TRUE(store->recovery().clean);
+  ExpectAll(store.get());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, FullDiskTest,
+    ::testing::Combine(::testing::Values(FsKind::kExt4, FsKind::kTmpfs),
+                       ::testing::Values(io::DiskKind::kUring, io::DiskKind::kPosix)),
+    [](const auto& param) {
+      return std::string(std::get<0>(param.param) == FsKind::kExt4 ? "Ext4" : "Tmpfs") +
+             (std::get<1>(param.param) == io::DiskKind::kUring ? "Uring" : "Posix");
+    });
+
+std::vector<std::pair<std::string, uint64_t>> Listing(const std::string& path) {
+  std::vector<std::pair<std::string, uint64_t>> files;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    files.emplace_back(entry.path().string(), entry.is_regular_file() ? entry.file_size() : 0);
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+class ReadOnlyTest : public ::testing::TestWithParam<io::DiskKind> {
+ protected:
+  ReadOnlyTest() : mount_(FsKind::kExt4, 96 * kMiB) { options_.disk = GetParam(); }
+  void SetUp() override { ASSERT_MOUNTED(mount_); }
+
+  Mount mount_;
+  const std::string path_ = mount_ / "run";
+  StoreOptions options_;
+};
+
+TEST_P(ReadOnlyTest, AReadOnlyFileSystemIsReadAndNotWritten) {
+  auto store = Store::Open(path_, options_);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  for (uint64_t step = 0; step < 3; ++step) {
+    ASSERT_OK(SaveSeeded(store->get(), step, step, KillState(step))->Wait());
+  }
+  ASSERT_OK((*store)->Close());
+  store->reset();
+  const auto before = Listing(path_);
+  ASSERT_TRUE(mount_.Remount(/*read_only=*/true)) << strerror(errno);
+  const Status refused = Store::Open(path_, options_).status();
+  EXPECT_EQ(refused.code(), StatusCode::kPermissionDenied) << refused.ToString();
+  EXPECT_THAT(refused.message(), HasSubstr(path_));
+  EXPECT_THAT(refused.message(), HasSubstr("Read-only file system"));
+  EXPECT_EQ(Store::Open(mount_ / "new", options_).status().code(), StatusCode::kPermissionDenied);
+  options_.read_only = true;
+  auto reader = Store::Open(path_, options_);
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  for (uint64_t step = 0; step < 3; ++step) {
+    EXPECT_OK(CheckSeeded(reader->get(), step, step, KillState(step)));
+  }
+  reader->reset();
+  EXPECT_EQ(Listing(path_), before);
+}
+
+TEST_P(ReadOnlyTest, AFileSystemThatTurnsReadOnlyFreezesTheStore) {
+  auto store = Store::Open(path_, options_);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  ASSERT_OK(SaveSeeded(store->get(), 0, 0, KillState(0))->Wait());
+  Status first;
+  uint64_t acknowledged = 0;
+  for (uint64_t step = 1; step < 40 && first.ok(); ++step) {
+    auto handle = SaveSeeded(store->get(), step, step, KillState(step));
+    if (step == 3) {
+      ASSERT_TRUE(mount_.TurnReadOnly()) << strerror(errno);
+    }
+    first = handle.ok() ? handle->Wait() : handle.status();
+    if (first.ok()) acknowledged = step;
+  }
+  EXPECT_FALSE(first.ok());
+  EXPECT_LE(acknowledged, 3U);
+  // Every later call says why; nothing aborts, nothing hangs.
+  // (When the reservation is what failed, the store is not frozen: the next save says it again.)
+  const auto last = SaveSeeded(store->get(), 50, 50, KillState(50));
+  const Status later = last.ok() ? last->Wait() : last.status();
+  EXPECT_THAT(later.code(), AnyOf(StatusCode::kFailedPrecondition, StatusCode::kPermissionDenied))
+      << later.ToString();
+  EXPECT_THAT(later.message(), HasSubstr("Read-only file system"));
+  const std::vector<uint64_t> zero{0};
+  EXPECT_FALSE((*store)->Delete(zero).ok());
+  (*store)->Close().IgnoreError("it is frozen");
+  store->reset();
+  // The device is well again.
+  ASSERT_TRUE(mount_.Again()) << strerror(errno);
+  store = Store::Open(path_, options_);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  for (uint64_t step = 0; step <= acknowledged; ++step) {
+    EXPECT_OK(CheckSeeded(store->get(), step, step, KillState(step)));
+  }
+  ASSERT_OK(SaveSeeded(store->get(), 60, 60, KillState(60))->Wait());
+  const auto report = (*store)->Verify({});
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_TRUE(report->problems.empty()) << report->problems.front().message;
+  EXPECT_OK((*store)->Close());
+}
+
+INSTANTIATE_TEST_SUITE_P(Disks, ReadOnlyTest,
+                         ::testing::Values(io::DiskKind::kUring, io::DiskKind::kPosix),
+                         [](const auto& param) {
+                           return param.param == io::DiskKind::kUring ? "Uring" : "Posix";
+                         });
+
+}  // namespace
+}  // namespace stepwell::db

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process that tests of the store kill, fork and restrict. Says on standard output what it did,
+// a line each: "open", "saved N" (Save returned), "ack N" (the handle did), "fork PID", "log TEXT",
+// "done"; or "error TEXT".
+//
+//   store_child save PATH DISK FIRST              saves steps of a few MiB and less, until killed
+//   store_child big PATH DISK FIRST BYTES         saves held arrays of so many bytes, until killed
+//   store_child fork PATH DISK FIRST              leaves a forked child asleep, then as "save"
+//   store_child limited PATH seccomp|memlock      saves and loads, without io_uring or locked
+//   memory
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "tests/db/big_state.h"
+
+namespace stepwell::db {
+namespace {
+
+// One write: a line is there whole or not at all, also when this process is killed.
+void Say(const std::string& text) {
+  const std::string line = text + "\n";
+  if (write(STDOUT_FILENO, line.data(), line.size()) < 0) _exit(3);
+}
+
+int Fail(const Status& status) {
+  Say("error " + status.ToString());
+  return 1;
+}
+
+StoreOptions Options(const std::string& disk) {
+  StoreOptions options;
+  options.disk = disk == "uring"   ? io::DiskKind::kUring
+                 : disk == "posix" ? io::DiskKind::kPosix
+                                   : io::DiskKind::kAuto;
+  return options;
+}
+
+int SaveForEver(Store* store, uint64_t step, uint64_t big_bytes) {
+  // Made once: the saves are to follow each other at once.
+  const auto big = std::make_shared<const std::vector<uint32_t>>(BigData(step, big_bytes));
+  for (;; ++step) {
+    auto handle = big_bytes > 0 ? store->Save(BigRequest(step, big))
+                                : SaveSeeded(store, step, step, KillState(step));
+    if (!handle.ok()) return Fail(handle.status());
+    Say(StrCat("saved ", step));
+    handle->OnComplete([step](const Status& status) {
+      Say(status.ok() ? StrCat("ack ", step) : "error " + status.ToString());
+    });
+  }
+}
+
+// Forbids io_uring_setup to this process, its children and all threads to come.
+bool ForbidRings() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+bool LockNoMemory() {
+  const rlimit none{0, 0};
+  constexpr uid_t kNobody = 65534;
+  return setrlimit(RLIMIT_MEMLOCK, &none) == 0 && setresgid(kNobody, kNobody, kNobody) == 0 &&
+         setresuid(kNobody, kNobody, kNobody) == 0;
+}
+
+int Limited(const std::string& path, const std::string& how) {
+  if (how == "seccomp" ? !ForbidRings() : !LockNoMemory()) {
+    return Fail(ErrnoStatus(errno, "restrict this process"));
+  }
+  StoreOptions options;
+  options.log = [](LogLevel, std::string_view text) { Say("log " + std::string(text)); };
+  auto store = Store::Open(path, options);
+  if (!store.ok()) return Fail(store.status());
+  Say("disk " + (*store)->Stats().disk);
+  for (uint64_t step = 0; step < 6; ++step) {
+    auto handle = SaveSeeded(store->get(), step, step, KillState(step));
+    if (!handle.ok()) return Fail(handle.status());
+  }
+  if (Status status = (*store)->Wait(); !status.ok()) return Fail(status);
+  for (uint64_t step = 0; step < 6; ++step) {
+    if (Status status = CheckSeeded(store->get(), step, step, KillState(step)); !status.ok()) {
+      return Fail(status);
+    }
+  }
+  const auto report = (*store)->Verify({});
+  if (!report.ok()) return Fail(report.status());
+  if (!report->problems.empty()) return Fail(DataLossError(report->problems.front().message));
+  if (Status status = (*store)->Close(); !status.ok()) return Fail(status);
+  Say("done");
+  return 0;
+}
+
+int Run(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 3) return 2;
+  const std::string& what = arguments[0];
+  const std::string& path = arguments[1];
+  if (what == "limited") return Limited(path, arguments[2]);
+  auto store = Store::Open(path, Options(arguments[2]));
+  if (!store.ok()) return Fail(store.status());
+  Say("open");
+  const uint64_t first = std::stoull(arguments.at(3));
+  if (what == "fork") {
+    const auto handle = SaveSeeded(store->get(), first, first, KillState(first));
+    if (!handle.ok()) return Fail(handle.status());
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    Say(StrCat("fork ", child));
+    return SaveForEver(store->get(), first + 1, 0);
+  }
+  return SaveForEver(store->get(), first, what == "big" ? std::stoull(arguments.at(4)) : 0);
+}
+
+}  // namespace
+}  // namespace stepwell::db
+
+int main(int argument_count, char** arguments) {
+  signal(SIGPIPE, SIG_IGN);
+  return stepwell::db::Run({arguments + 1, arguments + argument_count});
+}
