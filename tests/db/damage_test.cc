@@ -267,7 +267,7 @@ TEST_F(DamageTest, AnOtherVersionIsNamed) {
   ASSERT_TRUE(slot.ok()) << slot.status().ToString();
   slot->format_version = 7;
   const auto newer = format::EncodeSlot(*slot);
-  for (const uint64_t i : {0, 1}) {
+  for (uint64_t i = 0; i < 2; ++i) {
     WriteOver(SlotFilePath(path_), i * format::kSlotBytes, AsText(newer));
   }
   for (const StoreOptions& options : {ReaderOptions(), PosixOptions()}) {
