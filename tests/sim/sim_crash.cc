@@ -47,12 +47,12 @@ void VisitLive(const Inode& directory, const std::string& prefix, const Visitor&
 
 }  // namespace
 
-Status SimWorld::ReadLocked(const Inode& inode, uint64_t offset, MutableBytes out,
+Status SimWorld::ReadLocked(const Inode& inode, uint64_t offset, MutableBytes out, bool direct,
                             std::string_view path, uint64_t* count) {
   STEPWELL_RETURN_IF_ERROR(BeginOp(OpKind::kRead, path));
   const uint64_t size = inode.live().size();
   *count = offset >= size ? 0 : std::min<uint64_t>(out.size(), size - offset);
-  inode.live().Read(offset, out.first(*count));
+  inode.Read(offset, out.first(*count), direct);
   return OkStatus();
 }
 

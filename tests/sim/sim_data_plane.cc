@@ -133,7 +133,7 @@ Status SimDisk::Perform(Pending* pending) {
   bytes.resize(pending->length);
   STEPWELL_RETURN_IF_ERROR(world_->ReadLocked(*file->inode_, op->offset_bytes,
                                               std::as_writable_bytes(std::span(bytes)),
-                                              file->path(), &op->transferred_bytes));
+                                              file->direct_, file->path(), &op->transferred_bytes));
   uint64_t copied = 0;
   for (const iovec& vector : op->vectors) {
     const uint64_t size = std::min<uint64_t>(vector.iov_len, op->transferred_bytes - copied);

@@ -17,7 +17,8 @@
 //     before it was submitted; those in flight with it by chance (a write that overlaps earlier
 //     unsynced bytes of the same sector may take these along).
 //  6. Writes in flight at a crash have landed, in part, or not at all.
-//  7. A failed sync loses what it did not write: the next one reports success without it.
+//  7. A failed sync loses what it did not write: the next one reports success without it. The cache
+//     goes on showing it; direct reads do not.
 //  8. A failed write may have landed in part, except on a full disk, where nothing has.
 //  9. SIGKILL keeps the page cache, still unsynced, and drops the locks.
 // Also planned faults (errors, lost and misdirected writes), a stop at the n-th operation, a full

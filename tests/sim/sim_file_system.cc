@@ -189,7 +189,7 @@ Result<size_t> SimFile::ReadAt(uint64_t offset, MutableBytes out) {
   STEPWELL_RETURN_IF_ERROR(CheckTransfer(offset, out.data(), out.size(), false));
   const std::lock_guard lock(world_->mutex_);
   uint64_t count = 0;
-  STEPWELL_RETURN_IF_ERROR(world_->ReadLocked(*inode_, offset, out, path(), &count));
+  STEPWELL_RETURN_IF_ERROR(world_->ReadLocked(*inode_, offset, out, direct_, path(), &count));
   return static_cast<size_t>(count);
 }
 

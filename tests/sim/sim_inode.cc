@@ -94,6 +94,19 @@ void Inode::MarkDirty(uint64_t offset, uint64_t length) {
   }
 }
 
+void Inode::Read(uint64_t offset, MutableBytes out, bool direct) const {
+  live_.Read(offset, out);
+  if (!direct || !diverged_) return;
+  for (uint64_t done = 0; done < out.size();) {
+    const uint64_t sector = (offset + done) / kSectorBytes;
+    const uint64_t end = std::min<uint64_t>((sector + 1) * kSectorBytes - offset, out.size());
+    const auto page = dirty_.find(sector / kSectorsPerPage);
+    const bool dirty = page != dirty_.end() && (page->second >> sector % kSectorsPerPage & 1) != 0;
+    if (!dirty) medium_.Read(offset + done, out.subspan(done, end - done));
+    done = end;
+  }
+}
+
 void Inode::Write(uint64_t offset, ConstBytes data) {
   if (data.empty()) return;
   if (offset + data.size() > live_.size()) size_dirty_ = true;

@@ -68,6 +68,9 @@ class Inode : public std::enable_shared_from_this<Inode> {
   const Content& live() const { return live_; }
   const Content& medium() const { return medium_; }
   bool clean() const { return dirty_.empty() && !size_dirty_ && truncated_to_ == kNone; }
+  // What a read of the live file returns; zeros past the end. A direct one goes around the cache:
+  // what a failed sync lost is not there.
+  void Read(uint64_t offset, MutableBytes out, bool direct) const;
   void Write(uint64_t offset, ConstBytes data);
   void Allocate(uint64_t offset, uint64_t length);
   void Truncate(uint64_t size);

@@ -145,8 +145,8 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   static void ApplyName(const NameChange& change, Entries Inode::*entries);
   uint64_t UsedLocked() const;
   Status CheckRoom(const Inode& inode, uint64_t offset, uint64_t length, std::string_view path);
-  Status ReadLocked(const Inode& inode, uint64_t offset, MutableBytes out, std::string_view path,
-                    uint64_t* count);
+  Status ReadLocked(const Inode& inode, uint64_t offset, MutableBytes out, bool direct,
+                    std::string_view path, uint64_t* count);
   Status WriteLocked(Inode* inode, uint64_t offset, ConstBytes data, std::string_view path);
   Status SyncLocked(Inode* inode, const std::vector<ByteRange>& uncovered, std::string_view path);
   std::shared_ptr<SimWorld> CloneLocked(Prng* prng) const;

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Power cuts and kills at every moment of a store's life. Each image is opened, compared with the
+// model, verified, written to and opened once more; README.md here says how to replay a failure.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/sim/store_checker.h"
+#include "tests/sim/store_workload.h"
+
+namespace stepwell::sim {
+namespace {
+
+// What each test checks at least; tests/check promises their sum.
+constexpr uint64_t kEveryOperationImages = 1200;
+constexpr uint64_t kRandomImages = 600;
+constexpr uint64_t kIndexImages = 250;
+static_assert(kEveryOperationImages + kRandomImages + kIndexImages >= 2000);
+
+// A workload on a new machine that stops at mutating operation `stop` (0: never).
+struct Run {
+  Run(uint64_t seed, bool with_index, uint64_t stop, int actions)
+      : world(SimWorld::Make({seed, kPlenty})) {
+    world->FreezeAt(stop);
+    StoreMachine machine(world, seed);
+    Workload workload(&machine, seed, with_index);
+    workload.Run(actions);
+    problem = workload.problem();
+    // Reading goes on, and shows nothing that is not there.
+    if (problem.empty() && workload.store() != nullptr) {
+      const auto seen = ReadAll(workload.store());
+      if (!seen.ok()) problem = StrCat("reading after the stop: ", seen.status().ToString());
+    }
+    legal = workload.model().Legal();
+  }
+
+  std::shared_ptr<SimWorld> world;
+  std::string problem;
+  std::vector<Steps> legal;
+};
+
+// The machine after the stop: mostly a power cut, sometimes only the process was killed.
+std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
+  static constexpr SectorOdds kNothing{0, 1, 0, 0};
+  static constexpr SectorOdds kAll{1, 0, 0, 0};
+  static constexpr SectorOdds kTorn{2, 2, 1, 1};
+  switch (seed % 6) {
+    case 0:
+      return world.CrashImageProcessKill(seed);
+    case 1:
+      return world.Crash({seed, kNothing, NameLoss::kPrefix});
+    case 2:
+      return world.Crash({seed, kAll, NameLoss::kIndependent});
+    case 3:
+      return world.Crash({seed, kTorn, {}});
+    default:
+      return world.Crash({seed, {}, {}});
+  }
+}
+
+void Report(const char* what, const ImageCounts& before) {
+  std::cout << what << ": " << CheckedImages().images - before.images << " crash images, "
+            << CheckedImages().with_index - before.with_index << " of them with the index\n";
+}
+
+// Stops the same run at every `stride`-th operation.
+void StopEverywhere(uint64_t seed, bool with_index, int actions, uint64_t stride, uint64_t images) {
+  const Run whole(seed, with_index, 0, actions);
+  ASSERT_EQ(whole.problem, "");
+  ASSERT_EQ(whole.legal.size(), 1U);
+  const uint64_t total = whole.world->mutating_ops();
+  for (uint64_t stop = 1; stop <= total; stop += stride) {
+    const Run run(seed, with_index, stop, actions);
+    ASSERT_EQ(run.problem, "") << "seed " << seed << " stop " << stop;
+    for (uint64_t i = 0; i < images; ++i) {
+      const uint64_t image = stop * images + i;
+      const int again = image % 5 == 0 ? 2 : 0;
+      ASSERT_EQ(CheckImage(ImageOf(*run.world, image), run.legal, {image, with_index, again}), "")
+          << "seed " << seed << " stop " << stop << " of " << total << " image " << image;
+    }
+  }
+}
+
+// A long run of one seed, with images of moments in it and of a stop at the end.
+void RandomRun(uint64_t seed, bool with_index) {
+  Prng prng(seed);
+  const auto world = SimWorld::Make({seed, kPlenty});
+  StoreMachine machine(world, seed);
+  Workload workload(&machine, seed, with_index);
+  const uint64_t actions = 20 + prng.Below(60);
+  for (uint64_t i = 0; i < actions; ++i) {
+    if (!workload.Act()) break;
+    if (!prng.OneIn(8)) continue;
+    // The machine goes on; only what is acknowledged by now must be in the image.
+    const uint64_t image = prng.Next() % 1'000'000;
+    ASSERT_EQ(CheckImage(ImageOf(*world, image), workload.model().Legal(),
+                         {image, with_index, prng.OneIn(3) ? 1 : 0}),
+              "")
+        << "seed " << seed << " after action " << i << " image " << image;
+    if (i == actions / 2) world->FreezeAt(world->mutating_ops() + prng.Below(400));
+  }
+  ASSERT_EQ(workload.problem(), "") << "seed " << seed;
+  const std::vector<Steps> legal = workload.model().Legal();
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t image = prng.Next() % 1'000'000;
+    ASSERT_EQ(CheckImage(ImageOf(*world, image), legal, {image, with_index, 1}), "")
+        << "seed " << seed << " at the end, image " << image;
+  }
+}
+
+TEST(CrashTest, AStopAtEveryOperation) {
+  const ImageCounts before = CheckedImages();
+  for (const uint64_t seed : {1, 2, 3}) {
+    StopEverywhere(seed, false, 30, 1, 3);
+    if (HasFatalFailure()) return;
+  }
+  Report("a stop at every operation", before);
+  EXPECT_GE(CheckedImages().images - before.images, kEveryOperationImages);
+}
+
+TEST(CrashTest, RandomRuns) {
+  const ImageCounts before = CheckedImages();
+  for (uint64_t seed = 1; CheckedImages().images - before.images < kRandomImages; ++seed) {
+    RandomRun(seed, false);
+    if (HasFatalFailure()) return;
+  }
+  Report("random runs", before);
+}
+
+TEST(CrashTest, WithTheIndexOnTheSameDisk) {
+  const ImageCounts before = CheckedImages();
+  for (uint64_t seed = 100; CheckedImages().with_index - before.with_index < kIndexImages; ++seed) {
+    StopEverywhere(seed, true, 5, 9, 1);
+    if (HasFatalFailure()) return;
+    RandomRun(seed, true);
+    if (HasFatalFailure()) return;
+  }
+  Report("with the index", before);
+}
+
+// Records that fill several frames ahead of the commit frame (rule 10).
+TEST(CrashTest, AStepWithThousandsOfLeaves) {
+  const auto save = [](db::Store* store, uint64_t step) {
+    db::SaveRequest request;
+    request.step = step;
+    db::ItemInput item{.name = "state", .leaves = {}};
+    for (uint64_t i = 0; i < 9000; ++i) {
+      db::LeafInput leaf;
+      leaf.record.key = db::KeyOf("state", StrCat("leaf ", i, " of step ", step));
+      leaf.record.kind = format::LeafKind::kValue;
+      leaf.record.value_type = format::ValueType::kStr;
+      leaf.value = StrCat(step);
+      item.leaves.push_back(std::move(leaf));
+    }
+    request.items.push_back(std::move(item));
+    return store->Save(std::move(request));
+  };
+  bool finished = false;
+  for (uint64_t stop = 8; !finished; ++stop) {
+    const auto world = SimWorld::Make({stop, kPlenty});
+    StoreMachine machine(world, stop);
+    auto store = machine.Open({.segment_bytes = uint64_t{8} << 20});
+    ASSERT_OK(store.status());
+    ASSERT_OK(save(store->get(), 1)->Wait());
+    world->FreezeAt(world->mutating_ops() + stop - 7);
+    const auto handle = save(store->get(), 2);
+    finished = handle.ok() && handle->Wait().ok() && !world->frozen();
+    const bool acknowledged = handle.ok() && handle->Wait().ok();
+    StoreMachine after(world->Crash({stop, {}, {}}), stop);
+    const auto reopened = after.Open({});
+    ASSERT_OK(reopened.status());
+    EXPECT_TRUE((*reopened)->recovery().problems.empty());
+    const auto report = (*reopened)->Verify({});
+    ASSERT_OK(report.status());
+    EXPECT_TRUE(report->problems.empty());
+    EXPECT_EQ(report->leaves, 9000 * report->steps);
+    EXPECT_GE(report->steps, acknowledged ? 2U : 1U);
+  }
+}
+
+// For hours, or to replay one seed: STEPWELL_SIM_SEED, STEPWELL_SIM_ROUNDS.
+TEST(CrashTest, Soak) {
+  const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
+  const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
+  if (seed_text == nullptr && rounds_text == nullptr) {
+    GTEST_SKIP() << "STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS are not set";
+  }
+  const uint64_t first = seed_text == nullptr ? 1 : std::strtoull(seed_text, nullptr, 10);
+  const uint64_t rounds = rounds_text == nullptr ? 1 : std::strtoull(rounds_text, nullptr, 10);
+  const ImageCounts before = CheckedImages();
+  for (uint64_t seed = first; seed < first + rounds; ++seed) {
+    RandomRun(seed, seed % 8 == 0);
+    if (!HasFatalFailure() && seed % 16 == 1) StopEverywhere(seed, false, 12, 3, 1);
+    if (HasFatalFailure()) {
+      std::cout << "replay with STEPWELL_SIM_SEED=" << seed << " STEPWELL_SIM_ROUNDS=1\n";
+      return;
+    }
+  }
+  Report("soak", before);
+}
+
+}  // namespace
+}  // namespace stepwell::sim

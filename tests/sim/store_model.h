@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a store may hold after a crash: an in-memory map that knows nothing of the engine.
+//
+// Changes are committed in the order in which they were asked for. So after a crash the store holds
+// all of them up to the last acknowledged one, and then any prefix of those in doubt; each wholly
+// or not at all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+
+namespace stepwell::sim {
+
+using Steps = std::map<uint64_t, uint64_t>;  // step -> seed of its state
+
+std::string ToText(const Steps& steps);
+
+class StoreModel {
+ public:
+  // A save or replacement that was accepted; `keep` as the store was opened.
+  void Saved(uint64_t step, uint64_t seed, std::optional<uint64_t> keep, db::SaveHandle handle);
+  // A delete that has returned.
+  void Deleted(uint64_t step, const Status& status);
+  // After recovery, or a reopening: this is what is there, nothing is in flight.
+  void Settle(Steps steps);
+
+  // Once everything in flight is committed.
+  Steps Newest() const;
+  // Every state that a crash now may leave, the oldest first. The first is also what is visible.
+  std::vector<Steps> Legal() const;
+
+ private:
+  enum class Outcome { kInDoubt, kApplied, kRefused };
+  struct Change {
+    bool is_delete = false;
+    uint64_t step = 0;
+    uint64_t seed = 0;
+    std::optional<uint64_t> keep;
+    db::SaveHandle handle;  // saves only
+    Outcome outcome = Outcome::kInDoubt;
+  };
+  static Outcome OutcomeOf(const Status& status);
+  static Outcome OutcomeOf(const Change& change);
+  static void Apply(const Change& change, Steps* steps);
+
+  Steps base_;
+  std::vector<Change> changes_;  // after base_, in order
+};
+
+}  // namespace stepwell::sim

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/store_workload.h"
+
+#include <charconv>
+#include <iterator>
+#include <utility>
+
+namespace stepwell::sim {
+namespace {
+
+constexpr std::string_view kMetadata = "{\"seed\": ";
+
+std::pair<uint64_t, uint64_t> Pick(const Steps& steps, Prng* prng) {
+  return *std::next(steps.begin(), static_cast<std::ptrdiff_t>(prng->Below(steps.size())));
+}
+
+}  // namespace
+
+std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
+  std::vector<db::LeafSpec> specs = {{"a", {7}, false, false}, {"b", {30, 20}, true, false}};
+  if (seed % 3 == 0) specs.push_back({"c", {6000}, true, true});
+  if (seed % 4 == 1) specs.push_back({"d", {5, 1500}, false, false});
+  if (seed % 7 == 2) specs.push_back({"e", {30000}, true, false});
+  if (seed % 5 == 3) specs.push_back({"f", {0, 3}, false, false});
+  return specs;
+}
+
+Status CheckStep(db::Store* store, uint64_t step, uint64_t seed) {
+  return db::CheckSeeded(store, step, seed, SpecsOf(seed));
+}
+
+Result<Steps> ReadAll(db::Store* store) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto summaries, store->Steps());
+  Steps steps;
+  for (const auto& summary : summaries) {
+    const uint64_t step = summary.step.step;
+    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+    const std::string& text = reader->step().metadata_json;
+    uint64_t seed = 0;
+    if (!text.starts_with(kMetadata) ||
+        std::from_chars(text.data() + kMetadata.size(), text.data() + text.size(), seed).ec !=
+            std::errc()) {
+      return DataLossError(StrCat("step ", step, " has metadata '", text, "'"));
+    }
+    STEPWELL_RETURN_IF_ERROR(CheckStep(store, step, seed));
+    steps[step] = seed;
+  }
+  return steps;
+}
+
+Workload::Workload(StoreMachine* machine, uint64_t seed, bool with_index)
+    : machine_(machine), with_index_(with_index), prng_(seed), next_seed_(seed % 997) {}
+
+Workload::~Workload() = default;
+
+bool Workload::Expect(const Status& status, std::string_view what) {
+  if (status.ok()) return true;
+  // A full disk fails what it must, and that alone.
+  if (squeezed_ && status.code() == StatusCode::kResourceExhausted) return true;
+  if (!machine_->world().frozen()) problem_ = StrCat(what, ": ", status.ToString());
+  return false;
+}
+
+bool Workload::Open() {
+  if (prng_.OneIn(2)) keep_ = 2 + prng_.Below(4);
+  if (prng_.OneIn(3)) keep_.reset();
+  auto store = machine_->Open({.keep_latest = keep_, .with_index = with_index_});
+  if (!Expect(store.status(), "open")) return false;
+  store_ = std::move(*store);
+  for (const std::string& said : store_->recovery().problems) problem_ = StrCat("open: ", said);
+  return problem_.empty();
+}
+
+void Workload::Squeeze(bool on) {
+  squeezed_ = on;
+  SimWorld& world = machine_->world();
+  world.SetCapacity(on ? world.UsedBytes() + prng_.Below(400'000) : kPlenty);
+}
+
+bool Workload::Close() {
+  if (squeezed_) Squeeze(false);
+  // Errors of the full disk may be left to report.
+  if (!WaitAll()) return false;
+  const Status status = store_->Close();
+  store_.reset();
+  any_ = false;
+  if (!Expect(status, "close") || machine_->world().frozen()) return false;
+  model_.Settle(model_.Newest());
+  return true;
+}
+
+bool Workload::Save(bool replace) {
+  const Steps steps = model_.Newest();
+  uint64_t step = next_step_;
+  auto if_exists = db::IfExists::kReplace;
+  if (replace && !steps.empty()) {
+    step = Pick(steps, &prng_).first;
+  } else if (prng_.OneIn(8) && !steps.empty() && steps.begin()->first > 0) {
+    step = steps.begin()->first - 1;  // back behind the oldest
+  } else {
+    next_step_ += 1 + prng_.Below(2);
+    if_exists = db::IfExists::kError;
+  }
+  const uint64_t seed = next_seed_++;
+  auto handle = db::SaveSeeded(store_.get(), step, seed, SpecsOf(seed), if_exists);
+  if (!Expect(handle.status(), StrCat("save of ", step))) return false;
+  newest_ = *handle;
+  any_ = true;
+  model_.Saved(step, seed, keep_, std::move(*handle));
+  return true;
+}
+
+bool Workload::Delete() {
+  const Steps steps = model_.Newest();
+  if (steps.empty()) return true;
+  const std::vector<uint64_t> one = {Pick(steps, &prng_).first};
+  const Status status = store_->Delete(one);
+  // What it was to delete may have been a save in flight that the full disk refused.
+  if (squeezed_ && status.code() == StatusCode::kNotFound) return true;
+  model_.Deleted(one.front(), status);
+  return Expect(status, StrCat("delete of ", one.front()));
+}
+
+bool Workload::WaitAll() {
+  const Status status = store_->Wait();
+  if (status.code() != StatusCode::kResourceExhausted && !Expect(status, "wait")) return false;
+  if (machine_->world().frozen()) return false;
+  const std::vector<Steps> legal = model_.Legal();
+  if (legal.size() != 1) problem_ = "after Wait something is still in flight";
+  model_.Settle(legal.front());
+  return problem_.empty();
+}
+
+bool Workload::WaitNewest() { return !any_ || Expect(newest_.Wait(), "wait for one"); }
+
+bool Workload::CheckOne() {
+  const Steps steps = model_.Legal().front();
+  if (steps.empty()) return true;
+  const auto [step, seed] = Pick(steps, &prng_);
+  return Expect(CheckStep(store_.get(), step, seed), StrCat("load of ", step));
+}
+
+bool Workload::ReadBeside() {
+  auto reader = machine_->Open({.read_only = true});
+  if (!Expect(reader.status(), "open for reading")) return false;
+  const auto seen = ReadAll(reader->get());
+  if (!Expect(seen.status(), "reading beside the writer")) return false;
+  const Steps visible = model_.Legal().front();
+  if (*seen != visible && !machine_->world().frozen()) {  // a stopped slot moves no more
+    problem_ = StrCat("a reader sees ", ToText(*seen), " instead of ", ToText(visible));
+  }
+  return problem_.empty();
+}
+
+bool Workload::Act() {
+  if (store_ == nullptr && !Open()) return false;
+  const uint64_t roll = prng_.Below(100);
+  if (roll < 46) return Save(false);
+  if (roll < 58) return Save(true);
+  if (roll < 68) return Delete();
+  if (roll < 76) return WaitAll();
+  if (roll < 82) return WaitNewest();
+  if (roll < 88) return CheckOne();
+  if (roll < 92) return ReadBeside();
+  if (roll < 94) return Squeeze(!squeezed_), true;
+  return Close();
+}
+
+void Workload::Run(int count) {
+  for (int i = 0; i < count; ++i) {
+    if (!Act()) return;
+  }
+  if (store_ != nullptr) Close();
+}
+
+}  // namespace stepwell::sim
