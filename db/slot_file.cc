@@ -27,7 +27,7 @@ Status SlotFile::Create(io::FileSystem* file_system, const std::string& store_pa
     STEPWELL_ASSIGN_OR_RETURN(
         auto file, file_system->Open(temporary, {.write = true, .create = true, .truncate = true}));
     StoreSlot first = slot;
-    for (uint64_t sequence : {1, 2}) {
+    for (uint64_t sequence = 1; sequence <= 2; ++sequence) {
       first.sequence = sequence;
       const auto bytes = format::EncodeSlot(first);
       STEPWELL_RETURN_IF_ERROR(file->WriteAt(sequence % 2 * kSlotBytes, bytes));

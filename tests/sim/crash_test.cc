@@ -111,7 +111,7 @@ void RandomRun(uint64_t seed, bool with_index) {
 
 TEST(CrashTest, AStopAtEveryOperation) {
   const ImageCounts before = CheckedImages();
-  for (const uint64_t seed : {1, 2, 3}) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
     StopEverywhere(seed, false, 30, 1, 3);
     if (HasFatalFailure()) return;
   }
