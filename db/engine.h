@@ -74,6 +74,8 @@ class Engine {
   // Start() went through.
   bool started() const { return started_; }
   bool idle() const { return jobs_.empty() && group_ == nullptr; }
+  // No new work for the index worker from here on.
+  void BeginClose() { closing_ = true; }
   // Seals, syncs and marks the store clean; nothing may be in flight.
   Status Finish();
   void IndexReached(uint64_t commit, bool durable);
@@ -164,6 +166,8 @@ class Engine {
   uint64_t old_tip_ = 0;  // the tip when this session began
   bool started_ = false;
   bool reclaim_scheduled_ = false;
+  bool reclaim_again_ = false;
+  bool closing_ = false;
   bool frozen_reported_ = false;
   uint64_t unapplied_ = 0;  // commits that the index has not taken yet
   std::atomic<size_t> block_bytes_{4096};

@@ -250,7 +250,11 @@ std::set<uint64_t> Engine::Reclaimable() {
 }
 
 void Engine::ScheduleReclaim() {
-  if (reclaim_scheduled_ || options_.freeze->frozen()) return;
+  if (closing_ || options_.freeze->frozen()) return;
+  if (reclaim_scheduled_) {
+    reclaim_again_ = true;  // the pass under way may have looked already
+    return;
+  }
   std::set<uint64_t> candidates = Reclaimable();
   if (candidates.empty()) return;
   reclaim_scheduled_ = true;
@@ -292,6 +296,7 @@ void Engine::Reclaim(const std::set<uint64_t>& candidates) {
     for (const uint64_t id : removed) segments_.erase(id);
     segment_count_ = segments_.size();
     reclaim_scheduled_ = false;
+    if (std::exchange(reclaim_again_, false)) ScheduleReclaim();
   });
 }
 

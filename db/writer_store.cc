@@ -86,6 +86,7 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
   STEPWELL_ASSIGN_OR_RETURN(const size_t blocks, StagingBlocks(options));
   std::unique_ptr<WriterStore> store(
       new WriterStore(path, options, std::move(environment), std::move(lock_file)));
+  CloseInForkedChild(store.get(), store->lock_file_->descriptor());
   // A few blocks stay for encoders of held arrays and for transcoding (rule 22).
   store->pool_ = std::make_unique<io::BufferPool>(kBlockBytes, blocks, 2);
   if (Status status = store->Recover(); !status.ok()) {
@@ -186,7 +187,6 @@ Status WriterStore::StartEngine(LogState state) {
   engine.log = options_.log;
   engine_ = std::make_unique<Engine>(std::move(engine));
 
-  CloseInForkedChild(this, lock_file_->descriptor());
   if (!environment_.inline_mode) {
     thread_ = std::make_unique<std::thread>([this] { RunEngine(); });
   }
@@ -360,6 +360,7 @@ Status WriterStore::Close() {
   Status status = TakeError();
   const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
   if (engine_ != nullptr) {
+    OnEngine([this] { engine_->BeginClose(); });
     const bool started = core_->index != nullptr;
     // Everything queued before it on the index worker is done when this is.
     std::mutex mutex;
