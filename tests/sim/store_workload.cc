@@ -71,14 +71,18 @@ bool Workload::Open() {
   return problem_.empty();
 }
 
-void Workload::Squeeze(bool on) {
+bool Workload::Squeeze(bool on) {
+  // What the full disk refused is known before there is room again.
+  if (!on && !WaitAll()) return false;
   squeezed_ = on;
+  any_ = false;
   SimWorld& world = machine_->world();
   world.SetCapacity(on ? world.UsedBytes() + prng_.Below(400'000) : kPlenty);
+  return true;
 }
 
 bool Workload::Close() {
-  if (squeezed_) Squeeze(false);
+  if (squeezed_ && !Squeeze(false)) return false;
   // Errors of the full disk may be left to report.
   if (!WaitAll()) return false;
   const Status status = store_->Close();
@@ -162,7 +166,7 @@ bool Workload::Act() {
   if (roll < 82) return WaitNewest();
   if (roll < 88) return CheckOne();
   if (roll < 92) return ReadBeside();
-  if (roll < 94) return Squeeze(!squeezed_), true;
+  if (roll < 94) return Squeeze(!squeezed_);
   return Close();
 }
 

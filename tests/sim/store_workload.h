@@ -38,7 +38,7 @@ class Workload {
 
  private:
   bool Open();
-  void Squeeze(bool on);
+  bool Squeeze(bool on);
   bool Close();
   bool Save(bool replace);
   bool Delete();
