@@ -148,6 +148,10 @@ ForkRegistry* TheRegistry() {
   return registry;
 }
 
+// Made before main: a function's static that another thread is just making when a fork comes would
+// stay half made in the child, whose first call would wait for ever.
+[[maybe_unused]] ForkRegistry* const g_made_at_start = TheRegistry();
+
 }  // namespace
 
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,

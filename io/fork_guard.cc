@@ -31,6 +31,10 @@ Registry* TheRegistry() {
   return registry;
 }
 
+// Made before main: a function's static that another thread is just making when a fork comes would
+// stay half made in the child, whose first call would wait for ever.
+[[maybe_unused]] Registry* const g_made_at_start = TheRegistry();
+
 }  // namespace
 
 void ForkGuard::Add(int descriptor) {
