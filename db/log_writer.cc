@@ -18,8 +18,8 @@ using format::FramePlace;
 // four steps.
 constexpr uint64_t kStepsPerSegment = 4;
 constexpr uint64_t kSegmentBytesMin = uint64_t{16} << 20;
-// Space is reserved a step at a time, so that a small store stays small, and in one piece: fallocate
-// waits for the direct writes in flight to the file (measured: 2 to 26 ms on ext4).
+// Space is reserved a step at a time, so that a small store stays small, and in one piece:
+// fallocate waits for the direct writes in flight to the file (measured: 2 to 26 ms on ext4).
 constexpr uint64_t kReserveBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kReserveBytesMin = uint64_t{1} << 20;
 

@@ -39,7 +39,8 @@ def test_one_flipped_bit(path):
         assert problem.file.endswith(".seg") and problem.offset >= 0
         with pytest.raises(stepwell.CorruptionError) as info:
             store.load(7, "params/b")
-        assert ".seg" in str(info.value) and "7" in str(info.value) and "params/b" in str(info.value)
+        text = str(info.value)
+        assert ".seg" in text and "7" in text and "params/b" in text
         assert isinstance(info.value, OSError)
         with pytest.raises(stepwell.CorruptionError):
             store.load(7)

@@ -93,8 +93,8 @@ def test_nan_payloads_and_negative_zeros(store):
     assert np.asarray(into).tobytes() == patterns.tobytes()
 
 
-PYTHON_VALUES = [0, -1, 2**63, -(2**200), 10**5000, True, False, 0.5, float("inf"), 1 + 2j, "", "é☃",
-                 "\udcff", "x" * 5000, b"", b"\x00\xff", b"y" * 5000, None]
+PYTHON_VALUES = [0, -1, 2**63, -(2**200), 10**5000, True, False, 0.5, float("inf"), 1 + 2j, "",
+                 "é☃", "\udcff", "x" * 5000, b"", b"\x00\xff", b"y" * 5000, None]
 
 
 def test_python_values(round_trip):

@@ -28,8 +28,9 @@ def test_leaves_become_what_like_has(store):
     assert store.load(0, "x", like=placed).sharding == bound.sharding
 
 
-SCALARS = [(True, np.array(False)), (3, np.array(0)), (3, np.array(0, np.uint8)), (0.5, np.array(1.0)),
-           (0.5, np.array(0, np.float16)), (0.5, np.array(0, ml_dtypes.bfloat16)),
+SCALARS = [(True, np.array(False)), (3, np.array(0)), (3, np.array(0, np.uint8)),
+           (0.5, np.array(1.0)), (0.5, np.array(0, np.float16)),
+           (0.5, np.array(0, ml_dtypes.bfloat16)),
            (1j, np.array(0j)), (3, np.int64(1)), (0.5, np.float32(1))]
 
 

@@ -16,7 +16,8 @@ import stepwell
 def step(store):
     tree = {"params": {"enc": {"kernel": np.ones((2, 2)), "bias": np.zeros(2)},
                        "dec": {"kernel": np.ones((3, 3)), "bias": np.zeros(3)}},
-            "layers": [{"w": 1}, {"w": 2}], "a/b": {"*": 10, "?": 11, "[": 12, "\\": 13}, "none": None}
+            "layers": [{"w": 1}, {"w": 2}], "a/b": {"*": 10, "?": 11, "[": 12, "\\": 13},
+            "none": None}
     store.save(900, tree).result()
     return store
 
@@ -119,8 +120,10 @@ def test_bare_leaf_is_the_item(store):
     assert store[0]["x"][1:].tolist() == [1, 2]
 
 
-VIEW_INDICES = [np.s_[0], np.s_[-1], np.s_[1:3], np.s_[::-1], np.s_[5:0:-2], np.s_[..., 2], np.s_[2, ..., 1],
-                np.s_[1:4, ::3], np.s_[...], np.s_[None, 3], np.s_[3:3], np.s_[1, 2, 3], np.s_[2, :, -4:],
+VIEW_INDICES = [np.s_[0], np.s_[-1], np.s_[1:3], np.s_[::-1], np.s_[5:0:-2],
+                np.s_[..., 2], np.s_[2, ..., 1],
+                np.s_[1:4, ::3], np.s_[...], np.s_[None, 3], np.s_[3:3], np.s_[1, 2, 3],
+                np.s_[2, :, -4:],
                 np.s_[..., None], np.s_[100:], np.s_[-3::2, 1]]
 
 

@@ -29,7 +29,8 @@ def test_steps_in_any_order(store):
 @pytest.mark.parametrize(("step", "why"), [(-1, "not -1"), (2**63, "a step is 0"),
                                            (1.5, "a step is an int, not 1.5"), ("3", "not '3'")])
 def test_bad_steps(store, step, why):
-    for call in (lambda: store.save(step, 1), lambda: store.load(step), lambda: store.delete([step])):
+    for call in (lambda: store.save(step, 1), lambda: store.load(step),
+                 lambda: store.delete([step])):
         with pytest.raises(stepwell.InvalidArgumentError, match=why):
             call()
 
@@ -169,7 +170,8 @@ def test_relative_paths(tmp_path, monkeypatch):
 def test_bad_open_arguments(path):
     for keywords, why in (({"mode": "w"}, "mode is"), ({"keep": 3}, "keep is a policy"),
                           ({"staging_bytes": 0}, "staging_bytes is at least 1"),
-                          ({"threads": -1}, "threads is at least 1"), ({"codec": "zip"}, "codec is one")):
+                          ({"threads": -1}, "threads is at least 1"),
+                          ({"codec": "zip"}, "codec is one")):
         with pytest.raises(stepwell.InvalidArgumentError, match=why):
             stepwell.open(path, **keywords)
     assert not path.exists()
@@ -258,7 +260,8 @@ def test_log(path, caplog):
 
 
 def test_errors_are_their_builtins():
-    for name, builtin in (("StepExistsError", FileExistsError), ("StepNotFoundError", FileNotFoundError),
+    for name, builtin in (("StepExistsError", FileExistsError),
+                          ("StepNotFoundError", FileNotFoundError),
                           ("PathNotFoundError", KeyError), ("MismatchError", ValueError),
                           ("UnsupportedLeafError", TypeError), ("CorruptionError", OSError),
                           ("NoSpaceError", OSError), ("PermissionDeniedError", PermissionError)):

@@ -122,7 +122,8 @@ def test_dataclass_and_namedtuple(round_trip):
 
 
 def test_builtin_containers(round_trip):
-    tree = {"list": [1, (2, [3])], "tuple": (), "empty": {}, "none": None, "deep": [[[]]], 7: {"x": 1},
+    tree = {"list": [1, (2, [3])], "tuple": (), "empty": {}, "none": None, "deep": [[[]]],
+            7: {"x": 1},
             "ordered": collections.OrderedDict(b=1, a=2),
             "default": collections.defaultdict(list, {"z": [1]})}
     loaded = round_trip(tree)
@@ -138,7 +139,8 @@ def test_bare_leaves_and_empty_trees(store, tree):
     np.testing.assert_array_equal(loaded, tree)
 
 
-NASTY = ["", "/", "a/b", "a\\b", ".", "..", "a.b", "%2F", "*", "?", "[", "**", "é☃𐍈", "\x00", "\udcff",
+NASTY = ["", "/", "a/b", "a\\b", ".", "..", "a.b", "%2F", "*", "?", "[", "**",
+         "é☃𐍈", "\x00", "\udcff",
          "x" * 10_000, "0", " ", "state", "a\nb"]
 
 
@@ -160,7 +162,8 @@ def test_key_types_stay_apart(round_trip):
 
 def test_unsupported_leaves_are_all_named(store):
     tree = {"a": {"b": object()}, "c": [np.array(["text"]), np.array([object()])], "ok": 1,
-            "d": np.array(["2020-01-01"], "datetime64[D]"), "e": {1.5: 2}, "f": {True: 1}, "g": {1, 2}}
+            "d": np.array(["2020-01-01"], "datetime64[D]"), "e": {1.5: 2}, "f": {True: 1},
+            "g": {1, 2}}
     with pytest.raises(stepwell.UnsupportedLeafError) as info:
         store.save(0, tree)
     assert sorted(info.value.paths) == ["a/b", "c/0", "c/1", "d", "e", "f", "g"]
@@ -185,7 +188,8 @@ def test_items(store):
     assert store.load(3, "dataset") == {"epoch": 3}
     assert store.load(3, "params/w").tolist() == [1, 1, 1]
     assert sorted(store.load(3)) == ["dataset", "params"]
-    assert store.load(3, like={"params": {"w": np.zeros(3)}, "dataset": {"epoch": 0}})["dataset"] == {
+    like = {"params": {"w": np.zeros(3)}, "dataset": {"epoch": 0}}
+    assert store.load(3, like=like)["dataset"] == {
         "epoch": 3}
     store.save(4, {"w": 1}, items={"extra": [1]}).result()
     assert store.load(4) == {"state": {"w": 1}, "extra": [1]}

@@ -2,7 +2,7 @@
 """Loading into the structure of `like`.
 
 First `like` and the stored tree are walked side by side; every mismatch is collected and nothing is
-read. Then the leaves are read in one call, become what `like` has there, and `like`'s containers are
+read. Then the leaves are read in one call, become what `like` has there, and its containers are
 built around them.
 """
 
@@ -102,7 +102,8 @@ class Matcher:
         plan = self._match(like, number, (), False)
         if self._unsupported:
             text = "; ".join([f"{path or 'like itself'}: {why}" for path, why in self._unsupported])
-            raise UnsupportedLeafError(f"cannot load into {text}", [p for p, _ in self._unsupported])
+            paths = [path for path, _ in self._unsupported]
+            raise UnsupportedLeafError(f"cannot load into {text}", paths)
         if self.mismatches:
             lines = "".join([f"\n  {m.path or '(the leaf itself)'}: {m.message}"
                              for m in self.mismatches])
@@ -246,7 +247,8 @@ class Matcher:
         kinds = next((k for t, (_, k) in _SCALARS.items() if type(like) is t), "")
         if not kinds:
             kinds = _KINDS.get(_value_type(like), "")
-        if record.shape != () or record.value_type == V_PRNG_KEY or _kind(record.dtype) not in kinds:
+        is_key = record.value_type == V_PRNG_KEY
+        if record.shape != () or is_key or _kind(record.dtype) not in kinds:
             return self._wrong(like, number, path)
         plain = {"b": bool, "iu": int, "f": float, "c": complex}[kinds]
         return self._slot(number, lambda raw: plain(raw[()]))
@@ -379,7 +381,8 @@ class Matcher:
         for i in targets:
             slot = self.slots[i]
             if isinstance(slot.convert, _Key):
-                keys = jax.random.wrap_key_data(jax.numpy.asarray(values[i]), impl=slot.convert.impl)
+                data = jax.numpy.asarray(values[i])
+                keys = jax.random.wrap_key_data(data, impl=slot.convert.impl)
                 if i in bound and len(slot.target.sharding.device_set) > 1:
                     keys = jax.device_put(keys, slot.target.sharding)
                 values[i] = keys

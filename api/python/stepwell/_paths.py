@@ -127,7 +127,8 @@ def _match(tree: StoredTree, number: int, patterns: list[Pattern]) -> list[int]:
     return sorted(found)
 
 
-def resolve(tree: StoredTree, path: PathLike | None, step: int, below: int | None = None) -> Selection:
+def resolve(tree: StoredTree, path: PathLike | None, step: int,
+            below: int | None = None) -> Selection:
     """What `path` names in a step's tree; `below`: relative to that record, no item name."""
     patterns = [] if path is None else parse(path)
     if below is not None:
@@ -162,8 +163,8 @@ def _ambiguous(tree: StoredTree, path: PathLike | None, step: int, numbers: list
         *_, (kind, name) = tree.components(number)
         full = "/".join(["item"] + [_TYPE_NAMES[k] for k, _ in tree.components(number)[1:]])
         readings.append(f"{_full_text(tree, number)!r} ({full})")
-    return (f"step {step}: path {path!r} is ambiguous: {' or '.join(readings)}; a tuple with int for "
-            "keys and indices and str for names, or the item's name in front, tells them apart")
+    return (f"step {step}: path {path!r} is ambiguous: {' or '.join(readings)}; a tuple with int "
+            "for keys and indices and str for names, or the item's name in front, tells them apart")
 
 
 def _full_text(tree: StoredTree, number: int) -> str:

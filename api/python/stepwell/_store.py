@@ -186,7 +186,7 @@ class Store:
                 "may use it. Open it again here (mode 'r' works beside a live writer)")
 
     def _check(self) -> None:
-        """What each call does first: refuses a closed or forked store, raises a background error."""
+        """What each call does first: refuses a closed or forked store, raises background errors."""
         self._check_fork()
         if self._closed:
             raise Error(f"{self.path!r} is closed")
@@ -325,7 +325,8 @@ class Store:
         trees: dict[str, Any] = {} if state is _MISSING else {"state": state}
         for name, tree in (items or {}).items():
             if not isinstance(name, str) or not name:
-                raise InvalidArgumentError(f"an item's name is a str that is not empty, not {name!r}")
+                raise InvalidArgumentError(
+                    f"an item's name is a str that is not empty, not {name!r}")
             if name in trees:
                 raise InvalidArgumentError("items has a 'state', and a state is given, too")
             trees[name] = tree

@@ -236,7 +236,7 @@ def _device_ids(devices: Any) -> Any:
 
 
 def sharding_json(sharding: Any) -> str:
-    """A sharding as Orbax spells it in its `_sharding` files; "" for kinds that it has no word for."""
+    """A sharding as Orbax spells it in its `_sharding` files; "" for kinds it has no word for."""
     jax = sys.modules["jax"]
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):
         (device,) = sharding.device_set
@@ -343,7 +343,8 @@ class _Flattener:
         elif is_static(leaf, in_equinox):
             return False
         elif isinstance(leaf, np.ndarray):
-            self.bad.append((path, f"is a {type(leaf).__name__}; only plain NumPy arrays are saved"))
+            kind = type(leaf).__name__
+            self.bad.append((path, f"is a {kind}; only plain NumPy arrays are saved"))
         elif type(leaf).__name__ == "ShapeDtypeStruct":
             self.bad.append((path, "is a ShapeDtypeStruct: it has no values"))
         else:

@@ -253,8 +253,8 @@ class _Source:
 
 
 class NodeView(Mapping[str | int, Any]):
-    """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a NodeView,
-    a Python value, or for a glob a dict of them by path (paths are relative to this node)."""
+    """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a
+    NodeView, a Python value, or for a glob a dict of them by path (paths relative to this node)."""
 
     def __init__(self, source: _Source, number: int) -> None:
         self._source = source

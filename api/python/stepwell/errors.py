@@ -51,7 +51,7 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(Error, ValueError):
-    """What is stored does not fit `like`. `mismatches` has one entry a leaf; the message has all."""
+    """What is stored does not fit `like`. `mismatches` has one entry a leaf, the message all."""
 
     def __init__(self, message: str, mismatches: Sequence[Mismatch] = ()) -> None:
         super().__init__(message)
