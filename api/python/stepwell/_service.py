@@ -4,7 +4,8 @@
 The engine never takes the GIL. References that it lets go, its log lines and finished saves go into
 a queue (api/python/events.h) that the thread "stepwell-service" empties; `on_complete` callbacks
 run on the thread "stepwell-callbacks", so a slow one holds up nothing else. Both are stopped and
-joined at exit, after the stores are closed: no thread is inside the module when the interpreter goes down.
+joined at exit, after the stores are closed: no thread is inside the module when the interpreter
+goes down.
 """
 
 from __future__ import annotations
