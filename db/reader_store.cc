@@ -149,22 +149,23 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     for (const auto& [number, live] : view->state.live) known.push_back(number);
     return StepNotFound(core_->path, step, known);
   }
-  auto record = ReadStepRecord(*core_->files, it->second.place);
+  auto commit = ReadCommit(*core_->files, it->second.place);
   const bool pinned = view->pin != nullptr;
-  if (!record.ok()) {
-    return SegmentGone(record.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
+  if (!commit.ok()) {
+    return SegmentGone(commit.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
   }
   struct Keep {
     std::shared_ptr<Core> core;
     std::shared_ptr<const View> view;
     format::FramePlace place;
+    format::Commit commit;
   };
-  auto keep = std::make_shared<Keep>(Keep{core_, view, it->second.place});
+  auto keep = std::make_shared<Keep>(Keep{core_, view, it->second.place, std::move(*commit)});
   const auto leaves = [keep](std::string_view prefix) {
-    return ReadStepRecords(*keep->core->files, keep->place, prefix);
+    return RecordsBelow(*keep->core->files, keep->commit, keep->place, prefix);
   };
   Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(*record), leaves, restorer, core_->path, pinned, keep);
+  return MakeStepReader(keep->commit.step, leaves, restorer, core_->path, pinned, keep);
 }
 
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {

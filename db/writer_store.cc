@@ -286,9 +286,9 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
   }
   format::StepRecord record = pinned.step->record;
   if (!pinned.step->texts_known) {
-    auto full = ReadStepRecord(*core_->files, pinned.step->place);
+    auto full = ReadCommit(*core_->files, pinned.step->place);
     if (full.ok()) {
-      record = std::move(*full);
+      record = std::move(full->step);
     } else {
       Log(options_.log, LogLevel::kError,
           StrCat(path_, ": the metadata of step ", step,
