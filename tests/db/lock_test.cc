@@ -18,46 +18,13 @@
 
 #include "db/layout.h"
 #include "io/open_disk.h"
+#include "tests/db/forked.h"
 
 namespace stepwell::db {
 namespace {
 
 using std::chrono::milliseconds;
 
-// A pipe between processes, one byte at a time.
-class Signal {
- public:
-  Signal() { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
-  ~Signal() {
-    close(ends_[0]);
-    close(ends_[1]);
-  }
-  void Raise() const { EXPECT_EQ(write(ends_[1], "x", 1), 1); }
-  void Wait() const {
-    char byte;
-    EXPECT_EQ(read(ends_[0], &byte, 1), 1);
-  }
-
- private:
-  int ends_[2] = {-1, -1};
-};
-
-// Runs `body` in a forked process, whose exit status is 0 when it returns true.
-pid_t Fork(const std::function<bool()>& body) {
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  _exit(body() ? 0 : 1);
-}
-int Reap(pid_t pid) {
-  int status = -1;
-  EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  return status;
-}
-void Kill(pid_t pid) {
-  kill(pid, SIGKILL);
-  Reap(pid);
-}
 // Waits for the end of a process without reaping it: it stays as a zombie.
 void WaitForEnd(pid_t pid) {
   siginfo_t info;
