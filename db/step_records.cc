@@ -53,7 +53,7 @@ Result<std::vector<LeafRecord>> RecordsOf(SegmentFiles& files, Commit& commit,
     } else if (!commit.records.empty()) {
       next = &commit.records.front().key;
     }
-    if (next != nullptr && *next < key_prefix) continue;
+    if (next != nullptr && std::string_view(*next) < key_prefix) continue;
     STEPWELL_ASSIGN_OR_RETURN(const Frame records,
                               ReadFrame(files, block.place, format::FrameKind::kRecords));
     auto decoded = format::DecodeRecords(AsBytes(records.payload));
