@@ -100,7 +100,7 @@ TEST_P(StoreTest, ExistingStepsAreRefusedReplacedOrSkipped) {
 TEST_P(StoreTest, MissingStepsNameTheNearest) {
   auto store = Open();
   EXPECT_THAT(store->Read(3).status().message(), HasSubstr("no step at all"));
-  for (const uint64_t step : {4, 8}) {
+  for (const uint64_t step : std::vector<uint64_t>{4, 8}) {
     ASSERT_OK(SaveSeeded(store.get(), step, step, SmallState())->Wait());
   }
   EXPECT_EQ(store->Read(5).status().code(), StatusCode::kNotFound);
