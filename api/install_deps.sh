@@ -16,7 +16,7 @@ STEPWELL_BUILD_PACKAGES=(
   capnproto libblosc-dev libcapnp-dev libcli11-dev libisal-dev liblz4-dev librocksdb-dev
   liburing-dev nlohmann-json3-dev python3 python3-dev python3-venv)
 STEPWELL_TEST_PACKAGES=(
-  clang-format-14 libbenchmark-dev libgmock-dev libgtest-dev strace xfsprogs)
+  clang-format-14 e2fsprogs libbenchmark-dev libgmock-dev libgtest-dev mount strace xfsprogs)
 
 stepwell_say() { printf '== %s\n' "$*" >&2; }
 
