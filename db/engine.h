@@ -73,7 +73,6 @@ class Engine {
   void HeldPlanned(SaveJob* job, const Status& status);
   // Start() went through.
   bool started() const { return started_; }
-  bool idle() const { return jobs_.empty() && group_ == nullptr; }
   // No new work for the index worker from here on.
   void BeginClose() { closing_ = true; }
   // Seals, syncs and marks the store clean; nothing may be in flight.
@@ -84,7 +83,6 @@ class Engine {
   uint64_t syncs() const { return syncs_.load(); }
   // What blocks are padded to; fixed once Start() has run.
   size_t block_bytes() const { return block_bytes_.load(); }
-  size_t segment_count() const { return segment_count_.load(); }
 
  private:
   struct BlockWrite;
@@ -162,8 +160,7 @@ class Engine {
   std::deque<std::pair<uint64_t, uint64_t>> chain_;      // (commit, segment) of chain frames
   std::vector<std::pair<uint64_t, uint64_t>> catalogs_;  // durable: (segment, its last commit)
   std::map<uint64_t, format::SegmentEntry> segments_;    // all that exist
-  std::atomic<size_t> segment_count_{0};
-  uint64_t old_tip_ = 0;  // the tip when this session began
+  uint64_t old_tip_ = 0;                                 // the tip when this session began
   bool started_ = false;
   bool reclaim_scheduled_ = false;
   bool reclaim_again_ = false;

@@ -323,7 +323,6 @@ void Engine::FrameWritten(FrameWrite* write) {
 
 void Engine::SyncGroup() {
   if (!group_->error.ok()) return FailGroup(group_->error);
-  group_->syncing = true;
   group_->syncs_left = group_->touched.size();
   for (Segment* segment : group_->touched) {
     auto sync = std::make_unique<SegmentSync>();

@@ -54,7 +54,6 @@ struct Engine::Group {
   std::set<Segment*> touched;
   size_t writes_left = 0;
   size_t syncs_left = 0;
-  bool syncing = false;
   Status error;
 };
 

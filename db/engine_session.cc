@@ -64,7 +64,6 @@ void Engine::NoteSegments() {
   for (const auto& [id, segment] : log_->open_segments()) {
     segments_[id] = {.segment = id, .directory = 0, .nonce = segment->nonce, .length_bytes = 0};
   }
-  segment_count_ = segments_.size();
 }
 
 Status Engine::Start(LogState state) {
@@ -294,7 +293,6 @@ void Engine::Reclaim(const std::set<uint64_t>& candidates) {
   }
   Post([this, removed = std::move(removed)] {
     for (const uint64_t id : removed) segments_.erase(id);
-    segment_count_ = segments_.size();
     reclaim_scheduled_ = false;
     if (std::exchange(reclaim_again_, false)) ScheduleReclaim();
   });

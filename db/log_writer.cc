@@ -165,7 +165,6 @@ Status LogWriter::Seal(Segment* segment) {
   if (options_.disk != nullptr) options_.disk->UnregisterFile(segment->file.get());
   STEPWELL_RETURN_IF_ERROR(WriteSeal(*segment->file, segment->id, segment->nonce, epoch_,
                                      segment->end_bytes, block_bytes_, segment->frames));
-  segment->sealed = true;
   return OkStatus();
 }
 

@@ -29,7 +29,6 @@ struct Segment {
   size_t writes_in_flight = 0;
   bool dirty = false;  // has completed writes that no sync covers yet
   bool current = true;
-  bool sealed = false;
 };
 
 struct LogWriterOptions {
@@ -72,7 +71,7 @@ class LogWriter {
   // `all`, the current one too (at close).
   Status SealIdle(bool all);
 
-  // Forgets a sealed segment that was unlinked.
+  // The first segment of this session; fixed once Start() has run.
   uint64_t first_id() const { return first_id_; }
 
  private:
@@ -92,7 +91,7 @@ class LogWriter {
 };
 
 // Seals a segment that an earlier process left open: gives back what lies behind `end_bytes`
-// (unless `keep_tail`), then appends footer and trailer. The frames are found by scanning.
+// (unless `keep_tail`), then appends a footer that lists `frames`, and the trailer.
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
                      const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes, bool keep_tail,
                      std::shared_ptr<io::Freeze> freeze, std::vector<format::FooterEntry> frames);

@@ -30,10 +30,6 @@ Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state
     return catalog.status().WithContext(
         StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes));
   }
-  for (auto& live : catalog->live) {
-    const uint64_t step = live.step.step;
-    state->live[step] = {std::move(live.step), live.place};
-  }
   for (const auto& entry : catalog->segments) {
     SegmentInfo info;
     info.segment = entry.segment;
@@ -43,16 +39,22 @@ Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state
     info.length_bytes = entry.length_bytes;
     state->segments.push_back(info);
   }
-  state->epoch = catalog->epoch;
-  state->epoch_max = catalog->epoch;
-  state->tip_commit = catalog->last_commit;
-  state->tip_place = catalog->last_place;
-  state->catalog_place = place;
-  state->catalog_commit = catalog->last_commit;
+  AdoptCatalog(std::move(*catalog), place, state);
   return OkStatus();
 }
 
 }  // namespace
+
+void AdoptCatalog(format::Catalog catalog, const FramePlace& place, LogState* state) {
+  for (auto& live : catalog.live) {
+    const uint64_t step = live.step.step;
+    state->live[step] = {std::move(live.step), live.place};
+  }
+  state->epoch = state->epoch_max = catalog.epoch;
+  state->tip_commit = state->catalog_commit = catalog.last_commit;
+  state->tip_place = catalog.last_place;
+  state->catalog_place = place;
+}
 
 Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
                        const std::string& payload, LogState* state) {

@@ -55,6 +55,9 @@ struct LogState {
   RecoveryReport report;
 };
 
+// Starts the state from a catalog: its live steps, epoch and tip (not its segments).
+void AdoptCatalog(format::Catalog catalog, const format::FramePlace& place, LogState* state);
+
 // Applies one chain frame to the state (kills, additions, tip).
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,
                        const std::string& payload, LogState* state);

@@ -106,14 +106,7 @@ Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles&
       }
       auto catalog = format::DecodeCatalog(AsBytes(frame->payload));
       if (!catalog.ok()) break;
-      for (auto& live : catalog->live) {
-        const uint64_t step = live.step.step;
-        state->live[step] = {std::move(live.step), live.place};
-      }
-      state->epoch = state->epoch_max = catalog->epoch;
-      state->tip_commit = state->catalog_commit = catalog->last_commit;
-      state->tip_place = catalog->last_place;
-      state->catalog_place = place;
+      AdoptCatalog(std::move(*catalog), place, state);
       return OkStatus();
     }
   }
