@@ -38,7 +38,7 @@ struct EngineOptions {
   IndexKeeper* index = nullptr;
   io::BufferPool* pool = nullptr;
   io::Disk* disk = nullptr;
-  std::optional<uint64_t> keep_latest;
+  std::vector<KeepRule> keep;
   uint64_t segment_bytes_max = 0;
   LogSink log;
 };

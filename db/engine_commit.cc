@@ -122,14 +122,7 @@ std::vector<uint64_t> Engine::KillsFor(uint64_t step) const {
     kills.push_back(it->second);
     steps.erase(it);
   }
-  if (options_.keep_latest) {
-    // The step being committed is kept whatever its number.
-    const size_t others = static_cast<size_t>(*options_.keep_latest - 1);
-    while (steps.size() > others) {
-      kills.push_back(steps.begin()->second);
-      steps.erase(steps.begin());
-    }
-  }
+  (void)0;  // rules: next commit
   return kills;
 }
 

@@ -92,9 +92,7 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
 Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
                                          Environment environment) {
   if (path.empty()) return InvalidArgumentError("the path of a store is empty");
-  if (options.keep_latest && *options.keep_latest == 0) {
-    return InvalidArgumentError("keep: at least one step must be kept");
-  }
+  STEPWELL_RETURN_IF_ERROR(CheckRules(options.keep));
   bool is_new = false;
   STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system, &is_new));
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));

@@ -183,7 +183,7 @@ StoreStats ReaderStore::Stats() {
   if (auto view = Refresh(); view.ok()) {
     for (const auto& [step, live] : (*view)->state.live) {
       ++stats.steps;
-      stats.live_bytes += live.record.stored_bytes;
+      stats.space.live_bytes += live.record.stored_bytes;
     }
   }
   const std::string segments = SegmentsPath(core_->path);
@@ -195,12 +195,17 @@ StoreStats ReaderStore::Stats() {
       stats.segment_bytes += info->allocated_bytes;
     }
   }
-  stats.index = "log";
+  stats.index_state = "log";
   return stats;
 }
 
 Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(core_->path); }
 Status ReaderStore::Delete(std::span<const uint64_t>) { return ReadOnly(core_->path); }
+Status ReaderStore::DeleteItems(uint64_t, std::span<const std::string>) {
+  return ReadOnly(core_->path);
+}
+Status ReaderStore::SetPinned(std::span<const uint64_t>, bool) { return ReadOnly(core_->path); }
+Result<ReclaimReport> ReaderStore::Reclaim() { return ReadOnly(core_->path); }
 
 Status ReaderStore::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "db/retention.h"
 #include "format/key.h"
 #include "format/records.h"
 #include "io/log.h"
@@ -34,11 +35,15 @@ struct StoreOptions {
   bool create = true;          // with write access: make the store where there is none
   uint64_t staging_bytes = 0;  // bound of all save buffers; 0: min(1 GiB, 1/8 of memory)
   size_t threads = 0;          // encode and decode workers; 0: min(4, cores)
-  std::optional<uint64_t> keep_latest;  // after each commit keep the n highest steps; none: all
+  std::vector<KeepRule> keep;  // retention, applied with each commit; none: keep every step
   CodecPolicy codec = CodecPolicy::kAuto;
   io::DiskKind disk = io::DiskKind::kAuto;
   uint64_t segment_bytes = uint64_t{256} << 20;   // upper bound; small states get smaller ones
   std::chrono::milliseconds lock_timeout{10000};  // waited only while a dead holder's I/O drains
+  // Reclaim moves at most this many bytes a second (evacuation), so that saves keep the disk.
+  uint64_t reclaim_bytes_per_second = uint64_t{128} << 20;
+  // A file for the save pipeline's spans in Chrome's trace format, written at Close; empty: none.
+  std::string trace_path;
   LogSink log;
 };
 
@@ -154,18 +159,71 @@ struct VerifyOptions {
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
+// How long something took, over the store's life in this process. Percentiles are of a histogram
+// with steps of at most 12 %.
+struct LatencyStats {
+  uint64_t count = 0;
+  uint64_t total_us = 0;
+  uint64_t p50_us = 0;
+  uint64_t p99_us = 0;
+  uint64_t max_us = 0;
+};
+
+// Where the bytes of the store's directory are, as the file system allocates them. The parts add
+// up to `total_bytes`.
+struct SpaceStats {
+  uint64_t total_bytes = 0;
+  uint64_t live_bytes = 0;      // payloads of live steps
+  uint64_t overhead_bytes = 0;  // frames, catalogs and padding that live steps and recovery need
+  uint64_t dead_bytes = 0;      // nobody needs them, or only readers and recovery for a while
+  uint64_t reserved_bytes = 0;  // allocated ahead: tails of open segments, spares, the ballast
+  uint64_t index_bytes = 0;     // RocksDB
+  uint64_t other_bytes = 0;     // STEPWELL, LOCK, readers' pins
+  // Of which (not added again):
+  uint64_t shared_bytes = 0;  // payloads that more than one live step refers to, counted once
+  uint64_t pinned_by_readers_bytes = 0;  // payloads of dead steps that a reader still holds
+  uint64_t linked_bytes = 0;             // of segments with another hard link
+};
+
 struct StoreStats {
   uint64_t steps = 0;
+  uint64_t pinned_steps = 0;
   uint64_t segments = 0;
   uint64_t segment_bytes = 0;  // allocated on disk
-  uint64_t live_bytes = 0;     // payloads of live steps
+  SpaceStats space;
   uint64_t staging_bytes = 0;  // memory held by save buffers now
   uint64_t staging_bytes_max = 0;
   uint64_t saves_in_flight = 0;
-  uint64_t bytes_written = 0;  // to segments since open
-  uint64_t syncs = 0;          // fdatasyncs of segments since open
-  std::string disk;            // Disk::Describe()
-  std::string index;           // "rocksdb through commit N", "log", "rebuilding"
+
+  // Counters since open.
+  uint64_t saves = 0;  // committed
+  uint64_t saves_failed = 0;
+  uint64_t bytes_saved = 0;    // logical bytes of committed saves
+  uint64_t bytes_written = 0;  // to segments: payloads, frames, moves
+  uint64_t syncs = 0;          // fdatasyncs of segments
+  uint64_t bytes_moved = 0;    // payloads that reclaim copied to give space back
+  uint64_t bytes_punched = 0;
+  uint64_t segments_removed = 0;
+  uint64_t segments_recycled = 0;
+  // Per save: the caller's wait, the workers' encoding, first to last write, the frame's write and
+  // flush, the index, and save() to durable and visible.
+  LatencyStats snapshot, encode, write, commit, index, durable;
+
+  std::string disk;                   // Disk::Describe()
+  std::string index_state;            // "rocksdb through commit N", "log", "rebuilding"
+  std::vector<std::string> old_pins;  // readers' pins that keep space: which, since when
+};
+
+// What one pass of reclaim did.
+struct ReclaimReport {
+  uint64_t bytes_before = 0;  // allocated by segments
+  uint64_t bytes_after = 0;
+  uint64_t segments_removed = 0;
+  uint64_t segments_recycled = 0;  // kept for the next segments, within reserved bytes
+  uint64_t bytes_punched = 0;
+  uint64_t bytes_moved = 0;
+  uint64_t bytes_pinned_by_readers = 0;  // dead, but a reader may be reading them
+  uint64_t bytes_linked = 0;             // dead, but in segments with another hard link
 };
 
 // What Open found and did; also said in the log.
@@ -198,8 +256,18 @@ class Store {
   // kNotFound names the nearest steps.
   virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
 
-  // Durable when it returns. kNotFound (nothing deleted) when one of them is not there.
+  // These are durable when they return. kNotFound (nothing changed) when a step or item is not
+  // there.
   virtual Status Delete(std::span<const uint64_t> steps) = 0;
+  // Takes items out of a step. kInvalidArgument when none would be left: delete the step instead.
+  virtual Status DeleteItems(uint64_t step, std::span<const std::string> items) = 0;
+  // Pinned steps are kept whatever the rules say; Delete and replacing them fail with
+  // kFailedPrecondition until they are unpinned. Pinning twice is one pin.
+  virtual Status SetPinned(std::span<const uint64_t> steps, bool pinned) = 0;
+
+  // Gives back all space that can be given back now, and waits for it. Reclaim also goes on by
+  // itself, in the background.
+  virtual Result<ReclaimReport> Reclaim() = 0;
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
   virtual StoreStats Stats() = 0;
   virtual const RecoveryReport& recovery() const = 0;

@@ -292,4 +292,12 @@ Status WriterStore::Delete(std::span<const uint64_t> steps) {
   return SaveHandle(job->state).Wait();
 }
 
+Status WriterStore::DeleteItems(uint64_t, std::span<const std::string>) {
+  return UnimplementedError("DeleteItems");
+}
+Status WriterStore::SetPinned(std::span<const uint64_t>, bool) {
+  return UnimplementedError("SetPinned");
+}
+Result<ReclaimReport> WriterStore::Reclaim() { return UnimplementedError("Reclaim"); }
+
 }  // namespace stepwell::db

@@ -182,7 +182,7 @@ Status WriterStore::StartEngine(LogState state) {
   engine.index = core_->index.get();
   engine.pool = pool_.get();
   engine.disk = disk_.get();
-  engine.keep_latest = options_.keep_latest;
+  engine.keep = options_.keep;
   engine.segment_bytes_max = options_.segment_bytes;
   engine.log = options_.log;
   engine_ = std::make_unique<Engine>(std::move(engine));
@@ -327,7 +327,7 @@ StoreStats WriterStore::Stats() {
   StoreStats stats;
   for (const auto& live : core_->live.All()) {
     ++stats.steps;
-    stats.live_bytes += live->record.stored_bytes;
+    stats.space.live_bytes += live->record.stored_bytes;
   }
   if (auto names = environment_.file_system->List(SegmentsPath(path_)); names.ok()) {
     for (const std::string& name : *names) {
@@ -342,7 +342,7 @@ StoreStats WriterStore::Stats() {
   stats.bytes_written = engine_->bytes_written();
   stats.syncs = engine_->syncs();
   stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
-  stats.index = core_->index->Describe();
+  stats.index_state = core_->index->Describe();
   const std::lock_guard lock(mutex_);
   stats.saves_in_flight = saves_in_flight_;
   return stats;

@@ -45,6 +45,9 @@ class WriterStore final : public Store {
   Result<std::vector<StepSummary>> Steps() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Status Delete(std::span<const uint64_t> steps) override;
+  Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
+  Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
+  Result<ReclaimReport> Reclaim() override;
   Result<VerifyReport> Verify(const VerifyOptions& options) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }

@@ -128,6 +128,7 @@ struct StepRecord {
   uint64_t commit = 0;        // commit number, > 0
   int64_t time_ns = 0;        // wall time of the commit, since the epoch
   bool draft = false;         // reserved
+  bool pinned = false;        // kept whatever retention says
   std::string metadata_json;  // user metadata; "" = none
   std::string metrics_json;
   std::vector<ItemRecord> items;
@@ -162,7 +163,6 @@ struct SegmentHeader {
 struct LiveCommit {
   StepRecord step;   // with items, without metadata texts (those stay in the commit frame)
   FramePlace place;  // of its commit frame
-  bool pinned = false;
 
   bool operator==(const LiveCommit&) const = default;
 };
@@ -211,6 +211,17 @@ struct Delete {
 
   bool operator==(const Delete&) const = default;
 };
+struct MetaChange {
+  uint64_t commit = 0;         // the live commit that is changed
+  std::optional<bool> pinned;  // its new pin; metadata and metrics are reserved
+
+  bool operator==(const MetaChange&) const = default;
+};
+struct Meta {
+  std::vector<MetaChange> changes;
+
+  bool operator==(const Meta&) const = default;
+};
 struct FooterEntry {
   uint16_t kind = 0;  // FrameKind
   uint64_t commit = 0;
@@ -243,6 +254,8 @@ std::string EncodeCommit(const Commit&);
 Result<Commit> DecodeCommit(ConstBytes);
 std::string EncodeDelete(const Delete&);
 Result<Delete> DecodeDelete(ConstBytes);
+std::string EncodeMeta(const Meta&);
+Result<Meta> DecodeMeta(ConstBytes);
 std::string EncodeFooter(const Footer&);
 Result<Footer> DecodeFooter(ConstBytes);
 std::string EncodeTrailer(const Trailer&);

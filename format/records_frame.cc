@@ -101,7 +101,8 @@ std::string EncodeCatalog(const Catalog& catalog) {
     for (uint32_t i = 0; i < live.size(); ++i) {
       internal::WriteStep(catalog.live[i].step, live[i].initStep());
       WritePlace(catalog.live[i].place, live[i].initPlace());
-      live[i].setPinned(catalog.live[i].pinned);
+      live[i].getStep().setPinned(false);  // said once, beside it
+      live[i].setPinned(catalog.live[i].step.pinned);
     }
     auto segments = out.initSegments(Count(catalog.segments));
     for (uint32_t i = 0; i < segments.size(); ++i) {
@@ -124,7 +125,7 @@ Result<Catalog> DecodeCatalog(ConstBytes bytes) {
                  [](schema::LiveCommit::Reader live, LiveCommit* out) {
                    internal::ReadStep(live.getStep(), &out->step);
                    out->place = ReadPlace(live.getPlace());
-                   out->pinned = live.getPinned();
+                   out->step.pinned = live.getPinned();
                  });
         ReadList(in.getSegments(), &catalog->segments,
                  [](schema::Segment::Reader segment, SegmentEntry* out) {
@@ -220,6 +221,29 @@ Result<Delete> DecodeDelete(ConstBytes bytes) {
                                                  ReadNumbers(in.getKills(), &record->kills);
                                                  ReadNumbers(in.getSteps(), &record->steps);
                                                });
+}
+
+std::string EncodeMeta(const Meta& meta) {
+  const size_t words =
+      1 + StructWords<schema::Meta>() + ListWords<schema::Meta::Change>(meta.changes.size());
+  return EncodeMessage<schema::Meta>(words, [&](schema::Meta::Builder out) {
+    auto changes = out.initChanges(Count(meta.changes));
+    for (uint32_t i = 0; i < changes.size(); ++i) {
+      changes[i].setCommit(meta.changes[i].commit);
+      changes[i].setSetPinned(meta.changes[i].pinned.has_value());
+      changes[i].setPinned(meta.changes[i].pinned.value_or(false));
+    }
+  });
+}
+
+Result<Meta> DecodeMeta(ConstBytes bytes) {
+  return DecodeMessage<schema::Meta, Meta>("meta", bytes, [](schema::Meta::Reader in, Meta* meta) {
+    ReadList(in.getChanges(), &meta->changes,
+             [](schema::Meta::Change::Reader change, MetaChange* out) {
+               out->commit = change.getCommit();
+               if (change.getSetPinned()) out->pinned = change.getPinned();
+             });
+  });
 }
 
 std::string EncodeFooter(const Footer& footer) {

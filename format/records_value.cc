@@ -157,6 +157,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setCommit(record.commit);
   out.setTimeNs(record.time_ns);
   out.setDraft(record.draft);
+  out.setPinned(record.pinned);
   if (!record.metadata_json.empty()) out.setMetadataJson(ToText(record.metadata_json));
   if (!record.metrics_json.empty()) out.setMetricsJson(ToText(record.metrics_json));
   if (!record.items.empty()) {
@@ -190,6 +191,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->commit = in.getCommit();
   record->time_ns = in.getTimeNs();
   record->draft = in.getDraft();
+  record->pinned = in.getPinned();
   record->metadata_json = FromText(in.getMetadataJson());
   record->metrics_json = FromText(in.getMetricsJson());
   ReadList(in.getItems(), &record->items, [](schema::Item::Reader item, ItemRecord* out) {

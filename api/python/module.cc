@@ -153,7 +153,7 @@ class Core {
       : pid_(getpid()) {
     db::StoreOptions options;
     options.read_only = read_only;
-    options.keep_latest = keep_latest;
+    if (keep_latest) options.keep.push_back({.count = *keep_latest});
     options.staging_bytes = staging_bytes;
     options.threads = threads;
     options.codec = static_cast<db::CodecPolicy>(codec);
@@ -257,14 +257,14 @@ class Core {
     out["steps"] = stats.steps;
     out["segments"] = stats.segments;
     out["segment_bytes"] = stats.segment_bytes;
-    out["live_bytes"] = stats.live_bytes;
+    out["live_bytes"] = stats.space.live_bytes;
     out["staging_bytes"] = stats.staging_bytes;
     out["staging_bytes_max"] = stats.staging_bytes_max;
     out["saves_in_flight"] = stats.saves_in_flight;
     out["bytes_written"] = stats.bytes_written;
     out["syncs"] = stats.syncs;
     out["disk"] = stats.disk;
-    out["index"] = stats.index;
+    out["index"] = stats.index_state;
     return out;
   }
 

@@ -93,14 +93,14 @@ struct Delete {
 }
 
 struct Meta {
-  # Kind 7, reserved: changes of what is known about live steps.
+  # Kind 7: changes of what is known about live steps.
   changes @0 :List(Change);
   struct Change {
     commit @0 :UInt64;          # the live commit that is changed
     pinned @1 :Bool;            # new state of the pin, if `setPinned`
     setPinned @2 :Bool;
-    setMetadata @3 :Bool;       # metadataJson replaces what was there
-    setMetrics @4 :Bool;        # metricsJson replaces what was there
+    setMetadata @3 :Bool;       # reserved: metadataJson replaces what was there
+    setMetrics @4 :Bool;        # reserved: metricsJson replaces what was there
     metadataJson @5 :Text;
     metricsJson @6 :Text;
   }

@@ -84,7 +84,7 @@ struct Step {
   commit @1 :UInt64;         # commit number, > 0
   timeNs @2 :Int64;          # wall time of the commit, nanoseconds since the epoch
   draft @3 :Bool;            # reserved: filled by several commits and not final yet
-  pinned @4 :Bool;           # reserved: kept whatever the retention policy says
+  pinned @4 :Bool;           # kept whatever retention says, as of this frame; false in catalogs
   metadataJson @5 :Text;     # user metadata, empty: none
   metricsJson @6 :Text;      # metrics, empty: none
   items @7 :List(Item);      # in the order of the save

@@ -111,7 +111,7 @@ TEST_P(StoreTest, MissingStepsNameTheNearest) {
 
 TEST_P(StoreTest, RetentionKeepsTheLatestAndGivesSpaceBack) {
   StoreOptions options = Options();
-  options.keep_latest = 3;
+  options.keep = {{.count = 3}};
   options.segment_bytes = uint64_t{1} << 20;
   auto store = Open(options);
   const std::vector<LeafSpec> state = {{"w", {1000, 64}, true, false}};

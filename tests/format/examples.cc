@@ -119,7 +119,7 @@ Catalog ExampleCatalog() {
   live.step.metadata_json.clear();
   live.step.metrics_json.clear();
   live.place = ExamplePlace(5);
-  live.pinned = true;
+  live.step.pinned = true;
   catalog.live = {live};
   catalog.segments = {{5, 0, ExampleId(0x50), 268435456}, {6, 1, ExampleId(0x60), 0}};
   return catalog;
@@ -137,6 +137,8 @@ Commit ExampleCommit() {
 }
 
 Delete ExampleDelete() { return {{11, 12}, {1000, 2000}}; }
+
+Meta ExampleMeta() { return {{{11, true}, {12, false}, {13, std::nullopt}}}; }
 
 Footer ExampleFooter() {
   return {{{static_cast<uint16_t>(FrameKind::kSegmentHeader), 40, ExamplePlace(7)},
@@ -204,6 +206,7 @@ std::vector<Golden> MakeGolden() {
       {"records", EncodeRecords(ExampleCommit().records), true},
       {"commit", EncodeCommit(ExampleCommit()), true},
       {"delete", EncodeDelete(ExampleDelete()), true},
+      {"meta", EncodeMeta(ExampleMeta()), true},
       {"footer", EncodeFooter(ExampleFooter()), true},
       {"trailer", EncodeTrailer(ExampleTrailer()), true},
       {"slot", std::string(AsText(slot)), true},

@@ -24,6 +24,7 @@ Catalog ExampleCatalog();
 EpochRecord ExampleEpoch();
 Commit ExampleCommit();
 Delete ExampleDelete();
+Meta ExampleMeta();
 Footer ExampleFooter();
 Trailer ExampleTrailer();
 StoreSlot ExampleSlot();

@@ -54,6 +54,7 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeRecords(AsBytes(read("records"))), ExampleCommit().records, "records");
   ExpectDecodes(DecodeCommit(AsBytes(read("commit"))), ExampleCommit(), "commit");
   ExpectDecodes(DecodeDelete(AsBytes(read("delete"))), ExampleDelete(), "delete");
+  ExpectDecodes(DecodeMeta(AsBytes(read("meta"))), ExampleMeta(), "meta");
   ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
   ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");
   ExpectDecodes(DecodeSlot(AsBytes(read("slot"))), ExampleSlot(), "slot");

@@ -32,6 +32,7 @@ const std::map<std::string, Decoder>& Decoders() {
       {"records", Wrap(DecodeRecords)},
       {"commit", Wrap(DecodeCommit)},
       {"delete", Wrap(DecodeDelete)},
+      {"meta", Wrap(DecodeMeta)},
       {"footer", Wrap(DecodeFooter)},
       {"trailer", Wrap(DecodeTrailer)},
   };

@@ -100,7 +100,8 @@ TEST(RecordsTest, RandomCommitsRoundTrip) {
     ASSERT_TRUE(*records == commit.records);
     ASSERT_TRUE(DecodeStepRecord(AsBytes(EncodeStepRecord(commit.step))).value() == commit.step);
     Catalog catalog{prng.Next(), prng.Next(), RandomPlace(prng), {}, {}};
-    catalog.live.push_back({commit.step, RandomPlace(prng), true});
+    commit.step.pinned = true;
+    catalog.live.push_back({commit.step, RandomPlace(prng)});
     catalog.segments.push_back({prng.Next(), 3, ExampleId(5), prng.Next()});
     ASSERT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog(catalog))).value() == catalog);
   }

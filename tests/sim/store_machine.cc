@@ -61,7 +61,7 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
 
   db::StoreOptions options;
   options.read_only = spec.read_only;
-  options.keep_latest = spec.keep_latest;
+  if (spec.keep_latest) options.keep = {{.count = *spec.keep_latest}};
   options.staging_bytes = kStagingBytes;
   options.segment_bytes = spec.segment_bytes;
   options.lock_timeout = std::chrono::milliseconds(0);
