@@ -153,7 +153,11 @@ class Core {
       : pid_(getpid()) {
     db::StoreOptions options;
     options.read_only = read_only;
-    if (keep_latest) options.keep.push_back({.count = *keep_latest});
+    if (keep_latest) {
+      db::KeepRule rule;
+      rule.count = *keep_latest;
+      options.keep.push_back(std::move(rule));
+    }
     options.staging_bytes = staging_bytes;
     options.threads = threads;
     options.codec = static_cast<db::CodecPolicy>(codec);
