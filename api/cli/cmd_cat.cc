@@ -122,20 +122,25 @@ Result<Entry> OnlyLeaf(const Selection& selection) {
   return *leaves[0];
 }
 
-}  // namespace
+struct Arguments : StoreArguments {
+  bool full = false;  // every element
+};
 
-Result<Outcome> RunCat(db::Store* store, const Options& options) {
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader, ReadStep(store, options.step));
-  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), options.path));
+Result<Outcome> RunCat(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
+                            ReadStep(store.get(), arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), arguments.path));
   STEPWELL_ASSIGN_OR_RETURN(Entry entry, OnlyLeaf(selection));
   Json document = {{"schema", kJsonSchema},
-                   {"store", options.store},
+                   {"store", arguments.store},
                    {"step", reader->step().step},
                    {"path", entry.text}};
   Outcome outcome;
   if (entry.record.kind == format::LeafKind::kArray) {
-    STEPWELL_ASSIGN_OR_RETURN(ArrayPart part, ReadArray(reader.get(), entry.record, options.full));
-    if (options.json) {
+    STEPWELL_ASSIGN_OR_RETURN(ArrayPart part,
+                              ReadArray(reader.get(), entry.record, arguments.full));
+    if (invocation->json) {
       STEPWELL_ASSIGN_OR_RETURN(outcome.text, ArrayDocument(part, std::move(document)));
     } else {
       outcome.text = ArrayText(part) + "\n";
@@ -143,7 +148,7 @@ Result<Outcome> RunCat(db::Store* store, const Options& options) {
     return outcome;
   }
   STEPWELL_ASSIGN_OR_RETURN(std::string bytes, ReadValue(reader.get(), entry.record));
-  if (options.json) {
+  if (invocation->json) {
     STEPWELL_ASSIGN_OR_RETURN(document["value"],
                               ValueJson(entry.record.value_type, AsBytes(bytes)));
     document["kind"] = "value";
@@ -153,6 +158,19 @@ Result<Outcome> RunCat(db::Store* store, const Options& options) {
     outcome.text = text + "\n";
   }
   return outcome;
+}
+
+}  // namespace
+
+void AddCat(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = AddCommand(program, invocation, "cat", "print an array or a value",
+                                 [=] { return RunCat(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+  AddStep(command, &arguments->step)->required();
+  AddPath(command, &arguments->path)->required();
+  command->add_flag("--full", arguments->full,
+                    "every element of a large array, not only its corners");
 }
 
 }  // namespace stepwell::cli

@@ -28,20 +28,21 @@ Json StepJson(const format::StepRecord& step) {
           {"stored_bytes", step.stored_bytes}};
 }
 
-}  // namespace
+using Arguments = StoreArguments;
 
-Result<Outcome> RunLs(db::Store* store, const Options& options) {
+Result<Outcome> RunLs(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
   Outcome outcome;
-  if (options.json) {
+  if (invocation->json) {
     Json list = Json::array();
     for (const db::StepSummary& summary : steps) list.push_back(StepJson(summary.step));
     outcome.text =
-        JsonText({{"schema", kJsonSchema}, {"store", options.store}, {"steps", std::move(list)}});
+        JsonText({{"schema", kJsonSchema}, {"store", arguments.store}, {"steps", std::move(list)}});
     return outcome;
   }
   if (steps.empty()) {
-    Warn(options.store + " has no steps yet");
+    Warn(arguments.store + " has no steps yet");
     return outcome;
   }
   std::vector<std::vector<std::string>> rows = {
@@ -54,6 +55,15 @@ Result<Outcome> RunLs(db::Store* store, const Options& options) {
   }
   outcome.text = Table(rows, {true, false, false, true, true, true, true});
   return outcome;
+}
+
+}  // namespace
+
+void AddLs(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = AddCommand(program, invocation, "ls", "list the steps",
+                                 [=] { return RunLs(*arguments, invocation); });
+  AddStore(command, &arguments->store);
 }
 
 }  // namespace stepwell::cli

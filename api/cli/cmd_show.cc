@@ -240,17 +240,19 @@ Json StepJson(const format::StepRecord& step) {
           {"stored_bytes", step.stored_bytes}};
 }
 
-}  // namespace
+using Arguments = StoreArguments;
 
-Result<Outcome> RunShow(db::Store* store, const Options& options) {
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader, ReadStep(store, options.step));
-  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), options.path));
+Result<Outcome> RunShow(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
+                            ReadStep(store.get(), arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), arguments.path));
   Outcome outcome;
-  if (options.json) {
+  if (invocation->json) {
     Json entries = Json::array();
     for (const Entry& entry : selection.entries) entries.push_back(EntryJson(entry));
     outcome.text = JsonText({{"schema", kJsonSchema},
-                             {"store", options.store},
+                             {"store", arguments.store},
                              {"step", StepJson(reader->step())},
                              {"path", selection.text},
                              {"entries", std::move(entries)}});
@@ -259,6 +261,17 @@ Result<Outcome> RunShow(db::Store* store, const Options& options) {
   if (selection.text.empty()) outcome.text = StepText(reader->step());
   outcome.text += TreeText(selection);
   return outcome;
+}
+
+}  // namespace
+
+void AddShow(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = AddCommand(program, invocation, "show", "print the tree of a step",
+                                 [=] { return RunShow(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+  AddStep(command, &arguments->step);
+  AddPath(command, &arguments->path);
 }
 
 }  // namespace stepwell::cli

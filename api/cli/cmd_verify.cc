@@ -24,13 +24,14 @@ std::string ProblemText(const db::VerifyProblem& problem) {
   return text + ": " + Printable(problem.message) + "\n";
 }
 
-}  // namespace
+using Arguments = StoreArguments;
 
-Result<Outcome> RunVerify(db::Store* store, const Options& options) {
+Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   db::VerifyOptions verify;
-  if (!options.step.empty()) {
+  if (!arguments.step.empty()) {
     STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                              ReadStep(store, options.step));
+                              ReadStep(store.get(), arguments.step));
     verify.step = reader->step().step;
   }
   Progress progress("verifying");
@@ -46,13 +47,13 @@ Result<Outcome> RunVerify(db::Store* store, const Options& options) {
   }
   Outcome outcome;
   outcome.exit = report.problems.empty() ? ExitCode::kOk : ExitCode::kCorruption;
-  if (options.json) {
+  if (invocation->json) {
     Json problems = Json::array();
     for (const db::VerifyProblem& problem : report.problems) {
       problems.push_back(ProblemJson(problem));
     }
     outcome.text = JsonText({{"schema", kJsonSchema},
-                             {"store", options.store},
+                             {"store", arguments.store},
                              {"ok", report.problems.empty()},
                              {"steps", report.steps},
                              {"leaves", report.leaves},
@@ -69,6 +70,17 @@ Result<Outcome> RunVerify(db::Store* store, const Options& options) {
                               : Plural(report.problems.size(), "problem", "problems"),
       "\n");
   return outcome;
+}
+
+}  // namespace
+
+void AddVerify(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "verify", "read everything, check every checksum",
+                 [=] { return RunVerify(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+  command->add_option("--step", arguments->step, "only this step")->type_name("STEP");
 }
 
 }  // namespace stepwell::cli

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command of the program shares: its options, its outcome, its exit codes.
+// What every command of the program shares: how it is declared, its outcome, its exit codes.
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "db/store.h"
 #include "io/result.h"
@@ -24,25 +27,43 @@ enum class ExitCode : int {
 // Version of the JSON documents that --json prints.
 inline constexpr int kJsonSchema = 1;
 
-struct Options {
-  std::string store;
-  std::string step;  // decimal, "latest", or empty
-  std::string path;
-  bool json = false;
-  bool full = false;  // cat: every element
-};
-
-// What a command has to say: all of stdout, and how it ended.
+// What a command has to say at its end: what is still to be printed on stdout, and how it ended.
 struct Outcome {
   std::string text;
   ExitCode exit = ExitCode::kOk;
 };
 
-Result<Outcome> RunLs(db::Store* store, const Options& options);
-Result<Outcome> RunShow(db::Store* store, const Options& options);
-Result<Outcome> RunCat(db::Store* store, const Options& options);
-Result<Outcome> RunVerify(db::Store* store, const Options& options);
+// The command that the parsed arguments name.
+struct Invocation {
+  std::function<Result<Outcome>()> run;
+  bool json = false;
+  bool opened = false;  // set by OpenStore: later errors are about what is in a store
+};
 
+// Arguments that most commands have.
+struct StoreArguments {
+  std::string store;
+  std::string step;  // decimal, "latest", or empty
+  std::string path;
+};
+
+// Each declares a command of `program`; when that is what is parsed, `invocation->run` is it.
+void AddCat(CLI::App* program, Invocation* invocation);
+void AddLs(CLI::App* program, Invocation* invocation);
+void AddShow(CLI::App* program, Invocation* invocation);
+void AddVerify(CLI::App* program, Invocation* invocation);
+
+// A command with --json, whose callback sets `run`.
+CLI::App* AddCommand(CLI::App* program, Invocation* invocation, const std::string& name,
+                     const std::string& what, std::function<Result<Outcome>()> run);
+// Positional arguments and options that mean the same in every command.
+void AddStore(CLI::App* command, std::string* store);
+CLI::Option* AddStep(CLI::App* command, std::string* step);
+CLI::Option* AddPath(CLI::App* command, std::string* path);
+
+// Never creates one. For reading it takes no lock; warnings of the engine go to stderr.
+Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_only,
+                                             Invocation* invocation);
 // The step that `text` names ("latest", empty: the newest).
 Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text);
 // kInvalidArgument unless `text` is a decimal step number.

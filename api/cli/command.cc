@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/cli/command.h"
+
+#include <charconv>
+#include <utility>
+
+#include "api/cli/output.h"
+#include "io/bytes.h"
+
+namespace stepwell::cli {
+
+CLI::App* AddCommand(CLI::App* program, Invocation* invocation, const std::string& name,
+                     const std::string& what, std::function<Result<Outcome>()> run) {
+  CLI::App* command = program->add_subcommand(name, what);
+  command->add_flag("--json", invocation->json, "print one JSON document");
+  command->callback([invocation, run = std::move(run)] { invocation->run = run; });
+  return command;
+}
+
+void AddStore(CLI::App* command, std::string* store) {
+  command->add_option("STORE", *store, "the store's directory")->required();
+}
+
+CLI::Option* AddStep(CLI::App* command, std::string* step) {
+  return command->add_option("STEP", *step, "a number, or latest");
+}
+
+CLI::Option* AddPath(CLI::App* command, std::string* path) {
+  return command->add_option("PATH", *path, "only what is at and below this path");
+}
+
+Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_only,
+                                             Invocation* invocation) {
+  db::StoreOptions options;
+  options.read_only = read_only;
+  options.create = false;
+  options.log = [](LogLevel level, std::string_view message) {
+    if (level >= LogLevel::kWarning) Warn(std::string(message));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, db::Store::Open(path, options));
+  invocation->opened = true;
+  return store;
+}
+
+Result<uint64_t> ParseStep(const std::string& text) {
+  uint64_t step = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
+      step > static_cast<uint64_t>(INT64_MAX)) {
+    return InvalidArgumentError(
+        StrCat("STEP must be a number from 0 to 2^63-1 or \"latest\", not \"", text, "\""));
+  }
+  return step;
+}
+
+Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text) {
+  if (!text.empty() && text != "latest") {
+    STEPWELL_ASSIGN_OR_RETURN(uint64_t step, ParseStep(text));
+    return store->Read(step);
+  }
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
+  if (steps.empty()) return NotFoundError(store->path() + " has no steps yet");
+  return store->Read(steps.back().step.step);
+}
+
+}  // namespace stepwell::cli

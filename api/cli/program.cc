@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/cli/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "io/bytes.h"
+
+namespace stepwell::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step "
+    "or\n"
+    "path, 4 damage found, 5 locked by another process, 6 no space left.\n"
+    "\n"
+    "Paths are components joined by \"/\", with \\ before any / in a name; the first one is the "
+    "item,\n"
+    "which may be left out when a step has only the item \"state\".\n"
+    "\n"
+    "Examples:\n"
+    "  stepwell ls run1\n"
+    "  stepwell show run1 latest params\n"
+    "  stepwell cat run1 900 params/head/bias --json\n"
+    "  stepwell verify run1";
+
+constexpr void (*kCommands[])(CLI::App*, Invocation*) = {AddLs, AddShow, AddCat, AddVerify};
+
+// Runs the command and says how it went; nothing of it is printed when it fails.
+ExitCode Run(const Invocation& invocation) {
+  const Result<Outcome> outcome = invocation.run();
+  const Status status = outcome.ok() ? WriteStdout(outcome->text) : outcome.status();
+  if (status.ok()) return outcome->exit;
+  ReportError(status, HintFor(status, invocation.opened), invocation.json);
+  return ExitCodeOf(status);
+}
+
+ExitCode UsageError(const std::string& message, int argc, const char* const* argv) {
+  const bool json =
+      std::any_of(argv, argv + argc, [](const char* arg) { return !std::strcmp(arg, "--json"); });
+  ReportError(InvalidArgumentError(message), kUsageHint, json);
+  return ExitCode::kUsage;
+}
+
+std::string CommandNames(const CLI::App& program) {
+  std::string names;
+  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
+    names += StrCat(names.empty() ? "" : ", ", command->get_name());
+  }
+  return names;
+}
+
+ExitCode ParseAndRun(int argc, const char* const* argv) {
+  Invocation invocation;
+  CLI::App program("Looks into Stepwell checkpoint stores. Reads only; works beside a live writer.",
+                   "stepwell");
+  program.set_version_flag("--version", "stepwell " STEPWELL_VERSION);
+  program.require_subcommand(1);
+  program.footer(kFooter);
+  for (const auto add : kCommands) add(&program, &invocation);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // --help, --version
+      program.exit(error);
+      return ExitCode::kOk;
+    }
+    if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+      return UsageError(StrCat("no command \"", argv[1], "\"; there are ", CommandNames(program)),
+                        argc, argv);
+    }
+    return UsageError(error.what(), argc, argv);
+  }
+  return Run(invocation);
+}
+
+}  // namespace
+
+int Main(int argc, const char* const* argv) {
+  try {
+    return static_cast<int>(ParseAndRun(argc, argv));
+  } catch (const std::exception& error) {  // of the parser and JSON libraries: a bug here
+    ReportError(InternalError(error.what()), "", false);
+    return static_cast<int>(ExitCode::kError);
+  }
+}
+
+}  // namespace stepwell::cli
