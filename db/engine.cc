@@ -130,7 +130,7 @@ void Engine::StartEncodes() {
     pending_outputs_.pop_front();
   }
   for (auto& job : jobs_) {
-    if (!job->held_planned || job->is_delete || !job->error.ok()) continue;
+    if (!job->held_planned || job->kind != SaveJob::Kind::kSave || !job->error.ok()) continue;
     while (job->held_started < job->held_blocks.size()) {
       if (encodes_in_flight_ + ready_.size() >= kEncodesInFlightMax) return;
       io::BufferPool::Block* output = options_.pool->TryAcquire();

@@ -118,9 +118,15 @@ class Engine {
   void FailReadyHeads();
   void StartGroup();
   Status AddToGroup(const std::shared_ptr<SaveJob>& job);
-  Status AddSave(const std::shared_ptr<SaveJob>& job, GroupEntry* entry);
-  Status AddDelete(const std::shared_ptr<SaveJob>& job, GroupEntry* entry);
-  std::vector<uint64_t> KillsFor(uint64_t step) const;
+  Status AddSave(SaveJob* job, GroupEntry* entry);
+  Status AddRewrite(const SaveJob& job, GroupEntry* entry);
+  Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
+                   std::shared_ptr<LiveStep> live, GroupEntry* entry);
+  Status AddDelete(const SaveJob& job, GroupEntry* entry);
+  Status AddPins(const SaveJob& job, GroupEntry* entry);
+  Status AddSmall(format::FrameKind kind, const std::string& payload, GroupEntry* entry);
+  std::shared_ptr<const LiveStep> FindAsOf(uint64_t step) const;
+  void AddRetired(const LiveStep& added, LiveSteps::Change* change) const;
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
                                          uint64_t step_bytes);
   Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,

@@ -13,54 +13,8 @@ namespace {
 
 using format::FrameKind;
 using format::FramePlace;
-using format::LeafRecord;
 
-// Records of large steps go to frames of about this size ahead of the commit frame (rule 10).
-constexpr size_t kRecordsFrameBytes = size_t{1} << 20;
 constexpr uint64_t kUnappliedMax = 256;
-
-size_t EstimatedRecordBytes(const LeafRecord& record) {
-  return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
-         record.type_name.size() + 16 * record.shape.size();
-}
-constexpr size_t kChunkRecordBytes = 64;
-
-// Cuts leaf records into runs of about kRecordsFrameBytes; a leaf with very many chunks goes on in
-// the next run with records that have only key and chunks.
-std::vector<std::vector<LeafRecord>> SplitRecords(const std::vector<LeafRecord>& records) {
-  std::vector<std::vector<LeafRecord>> runs(1);
-  size_t used = 0;
-  for (const LeafRecord& record : records) {
-    uint64_t done = 0;
-    do {
-      if (used >= kRecordsFrameBytes) {
-        runs.emplace_back();
-        used = 0;
-      }
-      LeafRecord part;
-      if (done == 0) {
-        part = record;
-        part.chunks.clear();
-      } else {
-        part.key = record.key;
-        part.kind = record.kind;
-        part.dtype = record.dtype;
-      }
-      used += EstimatedRecordBytes(part);
-      const uint64_t room =
-          used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
-      const uint64_t count = std::min<uint64_t>(room, record.chunks.size() - done);
-      part.first_chunk = done;
-      part.chunk_count = record.chunk_count;
-      part.chunks.assign(record.chunks.begin() + static_cast<int64_t>(done),
-                         record.chunks.begin() + static_cast<int64_t>(done + count));
-      used += count * kChunkRecordBytes;
-      done += count;
-      runs.back().push_back(std::move(part));
-    } while (done < record.chunks.size());
-  }
-  return runs;
-}
 
 }  // namespace
 
@@ -96,147 +50,6 @@ void Engine::StartGroup() {
   // Submitted together: whatever lands first, recovery believes a commit frame only when its
   // records and, until a flush is known, its payloads are all there.
   for (auto& frame : group_->frames) options_.disk->Submit(frame.get());
-}
-
-Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
-  GroupEntry entry;
-  entry.job = job;
-  STEPWELL_RETURN_IF_ERROR(job->is_delete ? AddDelete(job, &entry) : AddSave(job, &entry));
-  group_->entries.push_back(std::move(entry));
-  return OkStatus();
-}
-
-// What the commit of `step` retires: the step it replaces, and what retention no longer keeps.
-// Steps that this group already killed or added count.
-std::vector<uint64_t> Engine::KillsFor(uint64_t step) const {
-  std::map<uint64_t, uint64_t> steps;  // step -> commit, as of this frame
-  for (const auto& live : options_.live->All()) steps[live->record.step] = live->record.commit;
-  for (const GroupEntry& entry : group_->entries) {
-    std::erase_if(steps, [&](const auto& one) {
-      return std::find(entry.kills.begin(), entry.kills.end(), one.second) != entry.kills.end();
-    });
-    if (entry.added) steps[entry.added->record.step] = entry.commit;
-  }
-  std::vector<uint64_t> kills;
-  if (const auto it = steps.find(step); it != steps.end()) {
-    kills.push_back(it->second);
-    steps.erase(it);
-  }
-  (void)0;  // rules: next commit
-  return kills;
-}
-
-Status Engine::AddSave(const std::shared_ptr<SaveJob>& job, GroupEntry* entry) {
-  auto records = std::make_shared<std::vector<LeafRecord>>();
-  records->reserve(job->leaves.size());
-  format::StepRecord step;
-  step.step = job->step;
-  step.time_ns = options_.environment.clock->WallNanos();
-  step.metadata_json = job->metadata_json;
-  step.metrics_json = job->metrics_json;
-  step.items = job->items;
-  for (PlannedLeaf& leaf : job->leaves) {
-    LeafRecord& record = leaf.input.record;
-    auto& item = step.items[leaf.item];
-    for (const auto& chunk : record.chunks) item.stored_bytes += chunk.stored_bytes;
-    item.stored_bytes += record.inline_value.size();
-    if (record.kind != format::LeafKind::kNode) {
-      ++item.leaf_count;
-      item.logical_bytes += record.logical_bytes;
-    }
-    step.chunk_count += record.chunk_count;
-    records->push_back(std::move(record));
-  }
-  for (const auto& item : step.items) {
-    step.leaf_count += item.leaf_count;
-    step.logical_bytes += item.logical_bytes;
-    step.stored_bytes += item.stored_bytes;
-  }
-  entry->kills = KillsFor(job->step);
-  step.commit = tip_commit_ + 1;
-
-  format::Commit commit;
-  commit.kills = entry->kills;
-  std::vector<std::vector<LeafRecord>> runs = SplitRecords(*records);
-  for (size_t i = 0; i + 1 < runs.size(); ++i) {
-    STEPWELL_ASSIGN_OR_RETURN(
-        const FramePlace place,
-        AppendFrame(FrameKind::kRecords, format::EncodeRecords(runs[i]), job->estimated_bytes));
-    auto& extent = job->extents[place.segment];
-    extent.segment = place.segment;
-    extent.end_bytes = std::max(
-        extent.end_bytes, AlignUp(place.offset_bytes + place.length_bytes, log_->block_bytes()));
-    commit.blocks.push_back({place, runs[i].front().key, runs[i].front().first_chunk});
-  }
-  commit.records = std::move(runs.back());
-
-  // The frame names the segments of its step, its own included, so its place is decided first.
-  commit.step = step;
-  FramePlace place;
-  for (int attempt = 0;; ++attempt) {
-    Segment* segment = log_->current();
-    auto extents = job->extents;
-    extents[segment->id].segment = segment->id;
-    const auto set_extents = [&](uint64_t end) {
-      extents[segment->id].end_bytes = end;
-      commit.step.extents.clear();
-      for (const auto& [id, extent] : extents) commit.step.extents.push_back(extent);
-    };
-    set_extents(0);
-    const size_t length = AlignUp(format::kFrameHeaderBytes + format::EncodeCommit(commit).size(),
-                                  log_->block_bytes());
-    STEPWELL_ASSIGN_OR_RETURN(const auto spot,
-                              PlaceWithBallast(length, job->estimated_bytes, /*may_drop=*/false));
-    if (spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
-    if (spot.segment != segment) return InternalError("a commit frame found no place");
-    set_extents(spot.offset_bytes + length);
-    STEPWELL_ASSIGN_OR_RETURN(place,
-                              SubmitFrame(FrameKind::kCommit, format::EncodeCommit(commit), spot));
-    break;
-  }
-  for (const auto& extent : commit.step.extents) {
-    const auto it = log_->open_segments().find(extent.segment);
-    if (it != log_->open_segments().end() && (it->second->dirty || it->second->writes_in_flight)) {
-      group_->touched.insert(it->second.get());
-    }
-  }
-  auto live = std::make_shared<LiveStep>();
-  live->record = std::move(commit.step);
-  live->place = place;
-  live->records = std::move(records);
-  live->texts_known = true;
-  entry->commit = live->record.commit;
-  entry->place = place;
-  entry->added = std::move(live);
-  ReleaseHolds(job.get());
-  job->leaves.clear();
-  return OkStatus();
-}
-
-Status Engine::AddDelete(const std::shared_ptr<SaveJob>& job, GroupEntry* entry) {
-  format::Delete deletion;
-  for (const uint64_t step : job->delete_steps) {
-    // KillsFor without retention: what stands under this number as of this frame.
-    uint64_t commit = 0;
-    if (const auto live = options_.live->Find(step)) commit = live->record.commit;
-    for (const GroupEntry& earlier : group_->entries) {
-      if (std::find(earlier.kills.begin(), earlier.kills.end(), commit) != earlier.kills.end()) {
-        commit = 0;
-      }
-      if (earlier.added && earlier.added->record.step == step) commit = earlier.commit;
-    }
-    if (commit == 0) return NotFoundError(StrCat("step ", step, " is not in the store"));
-    deletion.kills.push_back(commit);
-    deletion.steps.push_back(step);
-  }
-  const std::string payload = format::EncodeDelete(deletion);
-  const size_t length = AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes());
-  STEPWELL_ASSIGN_OR_RETURN(const auto spot, PlaceWithBallast(length, 0, /*may_drop=*/true));
-  STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(FrameKind::kDelete, payload, spot));
-  entry->commit = tip_commit_;
-  entry->kills = std::move(deletion.kills);
-  entry->removed_steps = std::move(deletion.steps);
-  return OkStatus();
 }
 
 Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payload,
@@ -357,16 +170,9 @@ void Engine::Publish() {
   const std::unique_ptr<Group> group = std::move(group_);
   bool killed = false;
   for (GroupEntry& entry : group->entries) {
-    for (const auto& live : options_.live->All()) {
-      if (entry.job->is_delete) break;
-      if (std::find(entry.kills.begin(), entry.kills.end(), live->record.commit) !=
-          entry.kills.end()) {
-        entry.removed_steps.push_back(live->record.step);
-      }
-    }
-    killed = killed || !entry.kills.empty();
-    options_.live->Commit(entry.added, entry.kills, entry.commit);
-    slot_.durable_commit = entry.commit;
+    killed = killed || !entry.change.killed.empty();
+    options_.live->Commit(entry.change);
+    slot_.durable_commit = entry.change.commit;
     slot_.durable_place = entry.place;
   }
   if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
@@ -376,7 +182,9 @@ void Engine::Publish() {
   if (killed) ScheduleReclaim();
   for (GroupEntry& entry : group->entries) {
     ++unapplied_;
-    options_.index->Apply(entry.added, entry.removed_steps, entry.commit);
+    std::vector<uint64_t> removed;
+    for (const auto& step : entry.change.killed) removed.push_back(step->record.step);
+    options_.index->Apply(entry.change.added, std::move(removed), entry.change.commit);
     entry.job->state->Finish(OkStatus());
   }
 }

@@ -39,11 +39,8 @@ struct Engine::SegmentSync final : io::Op {
 // A job whose chain frame is placed.
 struct Engine::GroupEntry {
   std::shared_ptr<SaveJob> job;
-  uint64_t commit = 0;
   format::FramePlace place;
-  std::vector<uint64_t> kills;            // commit numbers
-  std::vector<uint64_t> removed_steps;    // their step numbers
-  std::shared_ptr<const LiveStep> added;  // null for deletes
+  LiveSteps::Change change;
 };
 
 // Jobs that share one flush.

@@ -241,8 +241,10 @@ std::set<uint64_t> Engine::Reclaimable() {
   }
   if (group_ != nullptr) {
     for (const GroupEntry& entry : group_->entries) {
-      if (entry.added == nullptr) continue;
-      for (const auto& extent : entry.added->record.extents) candidates.erase(extent.segment);
+      if (entry.change.added == nullptr) continue;
+      for (const auto& extent : entry.change.added->record.extents) {
+        candidates.erase(extent.segment);
+      }
     }
   }
   return candidates;

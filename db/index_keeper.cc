@@ -113,7 +113,7 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     batch.through_commit = tip;
     STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
     if (index->unflushed_bytes() >= kFlushBytes) STEPWELL_RETURN_IF_ERROR(index->Flush());
-    options_.live->DropOverlay(live->record.commit);
+    options_.live->DropOverlay(step, live->record.commit);
   }
   const std::lock_guard lock(mutex_);
   applied_ = tip;
@@ -144,7 +144,7 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
     }
     if (!status.ok()) GiveUp(status);
   }
-  if (added != nullptr) options_.live->DropOverlay(added->record.commit);
+  if (added != nullptr) options_.live->DropOverlay(added->record.step, added->record.commit);
   {
     const std::lock_guard lock(mutex_);
     applied_ = commit;

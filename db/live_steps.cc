@@ -5,11 +5,20 @@
 
 namespace stepwell::db {
 
+Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files) {
+  if (live.texts_known) return live.record;
+  STEPWELL_ASSIGN_OR_RETURN(format::Commit commit, ReadCommit(files, live.place));
+  commit.step.pinned = live.record.pinned;
+  return std::move(commit.step);
+}
+
 void LiveSteps::Load(const LogState& state) {
   const std::lock_guard lock(mutex_);
   for (const auto& [step, live] : state.live) {
-    steps_[step] =
-        std::make_shared<const LiveStep>(LiveStep{live.record, false, live.place, nullptr});
+    LiveStep loaded;
+    loaded.record = live.record;
+    loaded.place = live.place;
+    steps_[step] = std::make_shared<const LiveStep>(std::move(loaded));
   }
   dead_ = state.dead;
   tip_ = state.tip_commit;
@@ -42,38 +51,50 @@ void LiveSteps::Unpin(uint64_t commit) {
   pins_.erase(pins_.find(commit));
 }
 
-void LiveSteps::Commit(std::shared_ptr<const LiveStep> added, const std::vector<uint64_t>& killed,
-                       uint64_t commit) {
-  const std::lock_guard lock(mutex_);
-  if (!killed.empty()) {
-    std::erase_if(steps_, [&](const auto& entry) {
-      const format::StepRecord& record = entry.second->record;
-      if (std::find(killed.begin(), killed.end(), record.commit) == killed.end()) return false;
-      dead_.push_back({record.commit, commit, record.extents});
-      return true;
-    });
-  }
-  if (added != nullptr) steps_[added->record.step] = std::move(added);
-  tip_ = commit;
+// Readers share the old one; guarded by mutex_.
+template <typename Edit>
+void LiveSteps::EditStep(std::shared_ptr<const LiveStep>* live, Edit edit) {
+  auto edited = std::make_shared<LiveStep>(**live);
+  edit(edited.get());
+  *live = std::move(edited);
 }
 
-void LiveSteps::DropOverlay(uint64_t commit) {
+void LiveSteps::Commit(const Change& change) {
   const std::lock_guard lock(mutex_);
-  for (auto& [step, live] : steps_) {
-    if (live->record.commit != commit || live->records == nullptr) continue;
-    auto without = std::make_shared<LiveStep>(*live);
-    without->records = nullptr;
-    live = std::move(without);
+  for (const auto& killed : change.killed) {
+    const format::StepRecord& record = killed->record;
+    dead_.push_back({record.commit, change.commit, record.extents});
+    steps_.erase(record.step);
   }
+  if (change.added != nullptr) steps_[change.added->record.step] = change.added;
+  for (const auto& [step, pinned] : change.pins) {
+    const auto it = steps_.find(step);
+    if (it == steps_.end()) continue;
+    EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
+  }
+  tip_ = change.commit;
+}
+
+void LiveSteps::SetMetrics(uint64_t step, std::string metrics_json) {
+  const std::lock_guard lock(mutex_);
+  const auto it = steps_.find(step);
+  if (it == steps_.end()) return;
+  EditStep(&it->second, [&](LiveStep* edited) { edited->metrics_json = std::move(metrics_json); });
+}
+
+void LiveSteps::DropOverlay(uint64_t step, uint64_t commit) {
+  const std::lock_guard lock(mutex_);
+  const auto it = steps_.find(step);
+  if (it == steps_.end() || it->second->record.commit != commit) return;
+  if (it->second->records == nullptr) return;
+  EditStep(&it->second, [](LiveStep* edited) { edited->records = nullptr; });
 }
 
 void LiveSteps::DropOverlays() {
   const std::lock_guard lock(mutex_);
   for (auto& [step, live] : steps_) {
     if (live->records == nullptr) continue;
-    auto without = std::make_shared<LiveStep>(*live);
-    without->records = nullptr;
-    live = std::move(without);
+    EditStep(&live, [](LiveStep* edited) { edited->records = nullptr; });
   }
 }
 

@@ -22,9 +22,13 @@ struct LiveStep {
   format::StepRecord record;  // without metadata texts unless `texts_known`
   bool texts_known = false;
   format::FramePlace place;
+  std::string metrics_json;  // of steps saved in this session, and where retention asks for it
   // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
   std::shared_ptr<const std::vector<format::LeafRecord>> records;
 };
+
+// The step's record with its metadata texts, read from the commit frame where need be.
+Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files);
 
 class LiveSteps {
  public:
@@ -52,11 +56,18 @@ class LiveSteps {
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);
 
-  // Engine thread: one committed change. `killed` are commit numbers.
-  void Commit(std::shared_ptr<const LiveStep> added, const std::vector<uint64_t>& killed,
-              uint64_t commit);
+  // Engine thread: one committed change.
+  struct Change {
+    uint64_t commit = 0;
+    std::vector<std::shared_ptr<const LiveStep>> killed;
+    std::shared_ptr<const LiveStep> added;
+    std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned)
+  };
+  void Commit(const Change& change);
+  // Before there are any commits: the metrics of a step that was loaded without them.
+  void SetMetrics(uint64_t step, std::string metrics_json);
   // The index has the step with this commit number (or there is no index): drop its overlay.
-  void DropOverlay(uint64_t commit);
+  void DropOverlay(uint64_t step, uint64_t commit);
   void DropOverlays();
   // Segments that must stay: of live steps, and of dead ones that a pin (of this process, or
   // `other_pin`) may still read. Forgets dead commits that hold nothing any more.
@@ -64,6 +75,8 @@ class LiveSteps {
   uint64_t tip() const;
 
  private:
+  template <typename Edit>
+  void EditStep(std::shared_ptr<const LiveStep>* live, Edit edit);
   void Unpin(uint64_t commit);
 
   mutable std::mutex mutex_;

@@ -154,6 +154,7 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   if (!commit.ok()) {
     return SegmentGone(commit.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
   }
+  commit->step.pinned = it->second.record.pinned;
   struct Keep {
     std::shared_ptr<Core> core;
     std::shared_ptr<const View> view;

@@ -23,6 +23,12 @@ void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state
   }
 }
 
+void Change(const format::MetaChange& change, LogState* state) {
+  for (auto& [step, live] : state->live) {
+    if (live.record.commit == change.commit && change.pinned) live.record.pinned = *change.pinned;
+  }
+}
+
 Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state) {
   STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, place, FrameKind::kCatalog));
   auto catalog = format::DecodeCatalog(AsBytes(frame.payload));
@@ -76,8 +82,12 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
       Kill(deletion.kills, header.commit, state);
       break;
     }
+    case FrameKind::kMeta: {
+      STEPWELL_ASSIGN_OR_RETURN(const auto meta, format::DecodeMeta(AsBytes(payload)));
+      for (const format::MetaChange& change : meta.changes) Change(change, state);
+      break;
+    }
     case FrameKind::kEpoch:
-    case FrameKind::kMeta:
       break;
     default:
       return DataLossError("a frame in the chain is of no chain kind");

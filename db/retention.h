@@ -28,7 +28,7 @@ struct KeepRule {
   Kind kind = Kind::kLatest;
   uint64_t count = 0;  // kLatest, kBest: >= 1; kEvery: >= 1; kBytes: >= 1
   std::chrono::nanoseconds duration{0};
-  std::string metric;             // kBest: a key of the step's metrics, a JSON object of numbers
+  std::string metric{};           // kBest: a key of the step's metrics, a JSON object of numbers
   bool larger_is_better = false;  // kBest
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One save (or delete) on its way through the engine.
+// One change of the store on its way through the engine.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "db/live_steps.h"
 #include "db/save_plan.h"
 #include "db/save_state.h"
 #include "db/store.h"
@@ -17,10 +18,24 @@
 namespace stepwell::db {
 
 struct SaveJob {
+  enum class Kind {
+    kSave,
+    kDelete,   // ends `steps`
+    kPin,      // pins or unpins `steps`
+    kRewrite,  // commits `rewritten` again, under a new number, with other records
+  };
+
   // ---- constant once the job was handed to the engine -------------------------------------
+  Kind kind = Kind::kSave;
   uint64_t step = 0;
-  bool is_delete = false;
-  std::vector<uint64_t> delete_steps;  // is_delete
+  std::vector<uint64_t> steps;  // kDelete, kPin: ascending, unique
+  bool pinned = false;          // kPin
+  // kRewrite: what the new commit replaces (kAborted when it is not live any more at the job's
+  // turn), and what it has instead: the record with texts and items, and every leaf with the places
+  // of its chunks, all of them durable or written. Number, time, texts and pin stay.
+  std::shared_ptr<const LiveStep> rewritten;
+  format::StepRecord record;
+  std::shared_ptr<std::vector<format::LeafRecord>> records;  // ascending by key
   std::vector<format::ItemRecord> items;
   std::string metadata_json;
   std::string metrics_json;
@@ -47,7 +62,7 @@ struct SaveJob {
   std::map<uint64_t, format::SegmentExtent> extents;
 
   bool Ready() const {
-    return is_delete ||
+    return kind != Kind::kSave ||
            (staging_done && held_planned && staged_arrived == staged_expected &&
             held_arrived == held_started && (!error.ok() || held_started == held_blocks.size()));
   }

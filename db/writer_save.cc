@@ -18,6 +18,8 @@ constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
 constexpr size_t kSavesInFlightMax = 3;
 // Below this a snapshot is copied by the caller alone: handing it to workers costs more.
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
+// Each miss means that something else changed the step in between.
+constexpr int kRewriteAttempts = 100;
 
 std::string LeafName(const format::LeafRecord& record) {
   const auto key = format::DecodeLeafKey(record.key);
@@ -144,7 +146,8 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(uint64_t step, IfE
   if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const auto pending = pending_.find(step);
-  const bool live = core_->live.Find(step) != nullptr;
+  const auto there = core_->live.Find(step);
+  const bool live = there != nullptr;
   if (if_exists == IfExists::kSkip && (live || pending != pending_.end())) {
     *skip = true;
     if (pending != pending_.end()) return pending->second;
@@ -161,6 +164,10 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(uint64_t step, IfE
     return AlreadyExistsError(StrCat(path_, " has step ", step,
                                      " already; save with if_exists=\"replace\" to replace it or "
                                      "\"skip\" to keep it"));
+  }
+  if (live && there->record.pinned) {
+    return FailedPreconditionError(
+        StrCat(path_, ": step ", step, " is pinned; unpin it to replace it"));
   }
   auto state = NewState(step, true);
   // A replaced save in flight keeps its own handle; this one is now the step's newest.
@@ -265,39 +272,97 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatche
   return status;
 }
 
-Status WriterStore::Delete(std::span<const uint64_t> steps) {
+// One change of steps that are there or being saved, waited for.
+Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   if (steps.empty()) return OkStatus();
   auto job = std::make_shared<SaveJob>();
-  job->is_delete = true;
-  job->delete_steps.assign(steps.begin(), steps.end());
-  std::sort(job->delete_steps.begin(), job->delete_steps.end());
-  job->delete_steps.erase(std::unique(job->delete_steps.begin(), job->delete_steps.end()),
-                          job->delete_steps.end());
+  job->kind = kind;
+  job->pinned = pinned;
+  job->steps.assign(steps.begin(), steps.end());
+  std::sort(job->steps.begin(), job->steps.end());
+  job->steps.erase(std::unique(job->steps.begin(), job->steps.end()), job->steps.end());
   {
     std::unique_lock lock(mutex_);
     if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-    std::vector<uint64_t> known;
-    for (const auto& live : core_->live.All()) known.push_back(live->record.step);
-    for (const uint64_t step : job->delete_steps) {
-      if (!std::binary_search(known.begin(), known.end(), step) && !pending_.contains(step)) {
-        return StepNotFound(path_, step, known);
-      }
+    for (const uint64_t step : job->steps) {
+      if (pending_.contains(step) || core_->live.Find(step) != nullptr) continue;
+      std::vector<uint64_t> known;
+      for (const auto& live : core_->live.All()) known.push_back(live->record.step);
+      return StepNotFound(path_, step, known);
     }
-    job->state = NewState(job->delete_steps.front(), /*is_save=*/false);
+    job->state = NewState(job->steps.front(), /*is_save=*/false);
     ++jobs_in_flight_;
   }
   engine_->Post([this, job] { engine_->Begin(job); });
-  return SaveHandle(job->state).Wait();
+  return SaveHandle(job->state).Wait().WithContext(path_);
 }
 
-Status WriterStore::DeleteItems(uint64_t, std::span<const std::string>) {
-  return UnimplementedError("DeleteItems");
+Status WriterStore::Delete(std::span<const uint64_t> steps) {
+  return ChangeSteps(SaveJob::Kind::kDelete, steps, /*pinned=*/false);
 }
-Status WriterStore::SetPinned(std::span<const uint64_t>, bool) {
-  return UnimplementedError("SetPinned");
+
+Status WriterStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
+  return ChangeSteps(SaveJob::Kind::kPin, steps, pinned);
 }
+
+Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> items) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  if (items.empty()) return OkStatus();
+  Status status;
+  for (int attempt = 0; attempt < kRewriteAttempts; ++attempt) {
+    auto job = std::make_shared<SaveJob>();
+    STEPWELL_RETURN_IF_ERROR(WithoutItems(step, items, job.get()));
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+      job->state = NewState(step, /*is_save=*/false);
+      ++jobs_in_flight_;
+    }
+    engine_->Post([this, job] { engine_->Begin(job); });
+    status = SaveHandle(job->state).Wait();
+    if (status.code() != StatusCode::kAborted || !freeze_->Check().ok()) break;
+    // Something else rewrote the step in between (reclaim moves steps): look again.
+  }
+  return status.WithContext(path_);
+}
+
+// The job that commits `step` again without the named items.
+Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, Read(step));
+  job->kind = SaveJob::Kind::kRewrite;
+  job->step = step;
+  job->rewritten = core_->live.Find(step);
+  if (job->rewritten == nullptr || job->rewritten->record.commit != reader->step().commit) {
+    return AbortedError(StrCat("step ", step, " was changed or deleted meanwhile"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(job->record, RecordWithTexts(*job->rewritten, *core_->files));
+  std::vector<std::string> gone;
+  for (const std::string& name : items) {
+    const auto is_it = [&](const auto& item) { return item.name == name; };
+    const size_t count = std::erase_if(job->record.items, is_it);
+    const std::string prefix = format::EncodeItem(name);
+    if (count == 0 && std::find(gone.begin(), gone.end(), prefix) == gone.end()) {
+      return NotFoundError(StrCat(path_, ": step ", step, " has no item '", name, "'"));
+    }
+    gone.push_back(prefix);
+  }
+  if (job->record.items.empty()) {
+    return InvalidArgumentError(
+        StrCat(path_, ": step ", step, " has no other items: delete the step instead"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(auto leaves, reader->Leaves(""));
+  std::erase_if(leaves, [&](const format::LeafRecord& leaf) {
+    return std::any_of(gone.begin(), gone.end(), [&](const std::string& prefix) {
+      return std::string_view(leaf.key).starts_with(prefix);
+    });
+  });
+  job->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
+  return OkStatus();
+}
+
 Result<ReclaimReport> WriterStore::Reclaim() { return UnimplementedError("Reclaim"); }
 
 }  // namespace stepwell::db

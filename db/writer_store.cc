@@ -112,11 +112,27 @@ Status WriterStore::Recover() {
                " commits recovered, ", recovery_.commits_rejected, " incomplete ones discarded"));
   }
   core_->live.Load(state);
+  if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
   STEPWELL_RETURN_IF_ERROR(StartEngine(std::move(state)));
   MakeBallast(file_system, path_);
   core_->index->StartOpen();
   return OkStatus();
+}
+
+// Retention by metric looks at all live steps; their metrics are in their commit frames only.
+void WriterStore::LoadMetrics() {
+  for (const auto& live : core_->live.All()) {
+    auto full = RecordWithTexts(*live, *core_->files);
+    if (full.ok()) {
+      core_->live.SetMetrics(live->record.step, std::move(full->metrics_json));
+      continue;
+    }
+    Log(options_.log, LogLevel::kError,
+        StrCat(
+            path_, ": the metrics of step ", live->record.step,
+            " cannot be read, so retention takes it for one without: ", full.status().message()));
+  }
 }
 
 Result<LogState> WriterStore::ReadLog() {
@@ -285,15 +301,12 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
     return StepNotFound(path_, step, known);
   }
   format::StepRecord record = pinned.step->record;
-  if (!pinned.step->texts_known) {
-    auto full = ReadCommit(*core_->files, pinned.step->place);
-    if (full.ok()) {
-      record = std::move(full->step);
-    } else {
-      Log(options_.log, LogLevel::kError,
-          StrCat(path_, ": the metadata of step ", step,
-                 " cannot be read: ", full.status().message()));
-    }
+  if (auto full = RecordWithTexts(*pinned.step, *core_->files); full.ok()) {
+    record = std::move(*full);
+  } else {
+    Log(options_.log, LogLevel::kError,
+        StrCat(path_, ": the metadata of step ", step,
+               " cannot be read: ", full.status().message()));
   }
   // Core before pin: the pin is let go first.
   struct Keep {

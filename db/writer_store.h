@@ -61,6 +61,7 @@ class WriterStore final : public Store {
 
   Status Recover();
   Result<LogState> ReadLog();
+  void LoadMetrics();
   Status StartEngine(LogState state);
   void RunEngine();
   void OnEngine(std::function<void()> task);  // runs it on the engine thread and waits
@@ -72,6 +73,8 @@ class WriterStore final : public Store {
   std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
   Status Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatched);
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
+  Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
+  Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
   void LeakAfterFork();
 
   const std::string path_;

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the frames of a commit group say: saves, deletes, pins, rewrites (DESIGN.md, "Changes").
+#include <algorithm>
+#include <utility>
+
+#include "db/engine.h"
+#include "db/engine_internal.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::FrameKind;
+using format::FramePlace;
+using format::LeafRecord;
+using LiveStepPtr = std::shared_ptr<const LiveStep>;
+
+// Records of large steps go to frames of about this size ahead of the commit frame (rule 10).
+constexpr size_t kRecordsFrameBytes = size_t{1} << 20;
+
+size_t EstimatedRecordBytes(const LeafRecord& record) {
+  return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
+         record.type_name.size() + 16 * record.shape.size();
+}
+constexpr size_t kChunkRecordBytes = 64;
+
+// Cuts leaf records into runs of about kRecordsFrameBytes; a leaf with very many chunks goes on in
+// the next run with records that have only key and chunks.
+std::vector<std::vector<LeafRecord>> SplitRecords(const std::vector<LeafRecord>& records) {
+  std::vector<std::vector<LeafRecord>> runs(1);
+  size_t used = 0;
+  for (const LeafRecord& record : records) {
+    uint64_t done = 0;
+    do {
+      if (used >= kRecordsFrameBytes) {
+        runs.emplace_back();
+        used = 0;
+      }
+      LeafRecord part;
+      if (done == 0) {
+        part = record;
+        part.chunks.clear();
+      } else {
+        part.key = record.key;
+        part.kind = record.kind;
+        part.dtype = record.dtype;
+      }
+      used += EstimatedRecordBytes(part);
+      const uint64_t room =
+          used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
+      const uint64_t count = std::min<uint64_t>(room, record.chunks.size() - done);
+      part.first_chunk = done;
+      part.chunk_count = record.chunk_count;
+      part.chunks.assign(record.chunks.begin() + static_cast<int64_t>(done),
+                         record.chunks.begin() + static_cast<int64_t>(done + count));
+      used += count * kChunkRecordBytes;
+      done += count;
+      runs.back().push_back(std::move(part));
+    } while (done < record.chunks.size());
+  }
+  return runs;
+}
+
+// Counts what the leaves of one item hold.
+void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
+  for (const auto& chunk : record.chunks) item->stored_bytes += chunk.stored_bytes;
+  item->stored_bytes += record.inline_value.size();
+  if (record.kind != format::LeafKind::kNode) {
+    ++item->leaf_count;
+    item->logical_bytes += record.logical_bytes;
+  }
+  step->chunk_count += record.chunk_count;
+}
+
+void SumItems(format::StepRecord* step) {
+  for (const auto& item : step->items) {
+    step->leaf_count += item.leaf_count;
+    step->logical_bytes += item.logical_bytes;
+    step->stored_bytes += item.stored_bytes;
+  }
+}
+
+// What chunks at these places hold of each segment.
+std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord>& records,
+                                                    size_t block_bytes) {
+  std::map<uint64_t, format::SegmentExtent> extents;
+  for (const LeafRecord& record : records) {
+    for (const auto& chunk : record.chunks) {
+      auto& extent = extents[chunk.segment];
+      extent.segment = chunk.segment;
+      extent.end_bytes =
+          std::max(extent.end_bytes, AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes));
+      extent.stored_bytes += chunk.stored_bytes;
+    }
+  }
+  return extents;
+}
+
+Status Pinned(uint64_t step, const char* what) {
+  return FailedPreconditionError(StrCat("step ", step, " is pinned; unpin it to ", what, " it"));
+}
+
+}  // namespace
+
+Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
+  GroupEntry entry;
+  entry.job = job;
+  switch (job->kind) {
+    case SaveJob::Kind::kSave:
+      STEPWELL_RETURN_IF_ERROR(AddSave(job.get(), &entry));
+      break;
+    case SaveJob::Kind::kDelete:
+      STEPWELL_RETURN_IF_ERROR(AddDelete(*job, &entry));
+      break;
+    case SaveJob::Kind::kPin:
+      STEPWELL_RETURN_IF_ERROR(AddPins(*job, &entry));
+      break;
+    case SaveJob::Kind::kRewrite:
+      STEPWELL_RETURN_IF_ERROR(AddRewrite(*job, &entry));
+      break;
+  }
+  group_->entries.push_back(std::move(entry));
+  return OkStatus();
+}
+
+namespace {
+
+// `live` after one more change of the group; null when that killed it.
+LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr live) {
+  for (const auto& killed : change.killed) {
+    if (live != nullptr && killed->record.commit == live->record.commit) live = nullptr;
+  }
+  if (change.added != nullptr && change.added->record.step == step) live = change.added;
+  for (const auto& [pinned_step, pinned] : change.pins) {
+    if (live == nullptr || pinned_step != step) continue;
+    auto edited = std::make_shared<LiveStep>(*live);
+    edited->record.pinned = pinned;
+    live = std::move(edited);
+  }
+  return live;
+}
+
+}  // namespace
+
+// What stands under this number for the next frame: committed steps, and this group's changes.
+LiveStepPtr Engine::FindAsOf(uint64_t step) const {
+  LiveStepPtr live = options_.live->Find(step);
+  for (const GroupEntry& entry : group_->entries) live = After(entry.change, step, std::move(live));
+  return live;
+}
+
+// What the commit of `added` makes retention drop.
+void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) const {
+  if (options_.keep.empty()) return;
+  std::map<uint64_t, LiveStepPtr> steps;
+  for (auto& live : options_.live->All()) {
+    const uint64_t step = live->record.step;
+    steps[step] = std::move(live);
+  }
+  for (const GroupEntry& entry : group_->entries) {
+    if (entry.change.added != nullptr) steps[entry.change.added->record.step] = nullptr;
+  }
+  for (auto it = steps.begin(); it != steps.end();) {
+    if (!group_->entries.empty()) it->second = FindAsOf(it->first);
+    it = it->second == nullptr ? steps.erase(it) : std::next(it);
+  }
+  steps.erase(added.record.step);
+  std::vector<KeepCandidate> candidates;
+  std::vector<LiveStepPtr> of_candidate;
+  size_t at = 0;
+  const auto add = [&](const LiveStep& live) {
+    candidates.push_back({live.record.step, live.record.time_ns, live.record.stored_bytes,
+                          live.record.pinned, live.metrics_json});
+  };
+  bool placed = false;
+  for (const auto& [step, live] : steps) {
+    if (!placed && step > added.record.step) {
+      at = candidates.size();
+      add(added);
+      of_candidate.push_back(nullptr);
+      placed = true;
+    }
+    add(*live);
+    of_candidate.push_back(live);
+  }
+  if (!placed) {
+    at = candidates.size();
+    add(added);
+    of_candidate.push_back(nullptr);
+  }
+  for (const size_t i : StepsToDrop(options_.keep, candidates, at)) {
+    change->killed.push_back(of_candidate[i]);
+  }
+}
+
+Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {
+  auto records = std::make_shared<std::vector<LeafRecord>>();
+  records->reserve(job->leaves.size());
+  auto live = std::make_shared<LiveStep>();
+  format::StepRecord& step = live->record;
+  step.step = job->step;
+  step.time_ns = options_.environment.clock->WallNanos();
+  step.metadata_json = job->metadata_json;
+  step.metrics_json = job->metrics_json;
+  step.items = job->items;
+  for (PlannedLeaf& leaf : job->leaves) {
+    LeafRecord& record = leaf.input.record;
+    Count(record, &step.items[leaf.item], &step);
+    records->push_back(std::move(record));
+  }
+  SumItems(&step);
+  live->records = std::move(records);
+  live->metrics_json = step.metrics_json;
+  if (auto replaced = FindAsOf(job->step)) {
+    if (replaced->record.pinned) return Pinned(job->step, "replace");
+    entry->change.killed.push_back(std::move(replaced));
+  }
+  AddRetired(*live, &entry->change);
+  STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
+  ReleaseHolds(job);
+  job->leaves.clear();
+  return OkStatus();
+}
+
+Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
+  LiveStepPtr old = FindAsOf(job.record.step);
+  if (old == nullptr || old->record.commit != job.rewritten->record.commit) {
+    return AbortedError(StrCat("step ", job.record.step, " was changed or deleted meanwhile"));
+  }
+  auto live = std::make_shared<LiveStep>();
+  format::StepRecord& step = live->record;
+  step = job.record;
+  step.pinned = old->record.pinned;
+  step.leaf_count = step.chunk_count = step.logical_bytes = step.stored_bytes = 0;
+  std::map<std::string, format::ItemRecord*, std::less<>> items;  // by key prefix
+  for (auto& item : step.items) {
+    item.leaf_count = item.logical_bytes = item.stored_bytes = 0;
+    items[format::EncodeItem(item.name)] = &item;
+  }
+  for (const LeafRecord& record : *job.records) {
+    auto it = items.upper_bound(record.key);
+    if (it == items.begin() || !record.key.starts_with((--it)->first)) {
+      return InternalError("a rewritten leaf belongs to no item of its step");
+    }
+    Count(record, it->second, &step);
+  }
+  SumItems(&step);
+  live->records = job.records;
+  live->metrics_json = step.metrics_json;
+  entry->change.killed.push_back(std::move(old));
+  return AddCommit(ExtentsOf(*job.records, log_->block_bytes()), job.estimated_bytes,
+                   std::move(live), entry);
+}
+
+// Records frames and the commit frame of a step whose payloads are written, at `extents`.
+Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
+                         std::shared_ptr<LiveStep> live, GroupEntry* entry) {
+  format::Commit commit;
+  for (const auto& killed : entry->change.killed) commit.kills.push_back(killed->record.commit);
+  std::vector<std::vector<LeafRecord>> runs = SplitRecords(*live->records);
+  for (size_t i = 0; i + 1 < runs.size(); ++i) {
+    STEPWELL_ASSIGN_OR_RETURN(
+        const FramePlace place,
+        AppendFrame(FrameKind::kRecords, format::EncodeRecords(runs[i]), step_bytes));
+    auto& extent = extents[place.segment];
+    extent.segment = place.segment;
+    extent.end_bytes = std::max(
+        extent.end_bytes, AlignUp(place.offset_bytes + place.length_bytes, log_->block_bytes()));
+    commit.blocks.push_back({place, runs[i].front().key, runs[i].front().first_chunk});
+  }
+  commit.records = std::move(runs.back());
+  live->record.commit = tip_commit_ + 1;
+  commit.step = live->record;
+
+  // The frame names the segments of its step, its own included, so its place is decided first.
+  for (int attempt = 0;; ++attempt) {
+    Segment* segment = log_->current();
+    auto with_frame = extents;
+    with_frame[segment->id].segment = segment->id;
+    const auto set_extents = [&](uint64_t end) {
+      with_frame[segment->id].end_bytes = end;
+      commit.step.extents.clear();
+      for (const auto& [id, extent] : with_frame) commit.step.extents.push_back(extent);
+    };
+    set_extents(0);
+    const size_t length = AlignUp(format::kFrameHeaderBytes + format::EncodeCommit(commit).size(),
+                                  log_->block_bytes());
+    STEPWELL_ASSIGN_OR_RETURN(const auto spot,
+                              PlaceWithBallast(length, step_bytes, /*may_drop=*/false));
+    if (spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
+    if (spot.segment != segment) return InternalError("a commit frame found no place");
+    set_extents(spot.offset_bytes + length);
+    STEPWELL_ASSIGN_OR_RETURN(entry->place,
+                              SubmitFrame(FrameKind::kCommit, format::EncodeCommit(commit), spot));
+    break;
+  }
+  for (const auto& extent : commit.step.extents) {
+    const auto it = log_->open_segments().find(extent.segment);
+    if (it != log_->open_segments().end() && (it->second->dirty || it->second->writes_in_flight)) {
+      group_->touched.insert(it->second.get());
+    }
+  }
+  live->record = std::move(commit.step);
+  live->place = entry->place;
+  live->texts_known = true;
+  entry->change.commit = live->record.commit;
+  entry->change.added = std::move(live);
+  return OkStatus();
+}
+
+Status Engine::AddDelete(const SaveJob& job, GroupEntry* entry) {
+  format::Delete deletion;
+  for (const uint64_t step : job.steps) {
+    LiveStepPtr live = FindAsOf(step);
+    if (live == nullptr) return NotFoundError(StrCat("step ", step, " is not in the store"));
+    if (live->record.pinned) return Pinned(step, "delete");
+    deletion.kills.push_back(live->record.commit);
+    deletion.steps.push_back(step);
+    entry->change.killed.push_back(std::move(live));
+  }
+  return AddSmall(FrameKind::kDelete, format::EncodeDelete(deletion), entry);
+}
+
+Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
+  format::Meta meta;
+  for (const uint64_t step : job.steps) {
+    const LiveStepPtr live = FindAsOf(step);
+    if (live == nullptr) return NotFoundError(StrCat("step ", step, " is not in the store"));
+    if (live->record.pinned == job.pinned) continue;
+    meta.changes.push_back({live->record.commit, job.pinned});
+    entry->change.pins.emplace_back(step, job.pinned);
+  }
+  return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry);
+}
+
+// A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
+Status Engine::AddSmall(FrameKind kind, const std::string& payload, GroupEntry* entry) {
+  const size_t length = AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes());
+  STEPWELL_ASSIGN_OR_RETURN(const auto spot, PlaceWithBallast(length, 0, /*may_drop=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, spot));
+  entry->change.commit = tip_commit_;
+  return OkStatus();
+}
+
+}  // namespace stepwell::db
