@@ -109,7 +109,7 @@ inline Result<SaveHandle> SaveSeeded(Store* store, uint64_t step, uint64_t seed,
   return handle;
 }
 
-// OK when the step holds exactly the state of `seed`.
+// OK when item "state" of the step holds exactly the state of `seed`.
 inline Status CheckSeeded(Store* store, uint64_t step, uint64_t seed,
                           const std::vector<LeafSpec>& specs) {
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
@@ -117,7 +117,7 @@ inline Status CheckSeeded(Store* store, uint64_t step, uint64_t seed,
     return DataLossError(StrCat("step ", step, " has metadata ", reader->step().metadata_json,
                                 " instead of seed ", seed));
   }
-  STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(""));
+  STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(format::EncodeItem("state")));
   if (leaves.size() != specs.size() + 1) {
     return DataLossError(StrCat("step ", step, " has ", leaves.size(), " leaves"));
   }

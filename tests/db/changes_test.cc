@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pins, deleted items, retention by rules: in the session that made them, for readers beside it,
+// after a clean close, and recovered from the log.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/db/store_support.h"
+
+namespace stepwell::db {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// How a store is met again.
+enum class Again { kSameSession, kReader, kClosed, kScanned };
+
+class ChangesTest : public ::testing::TestWithParam<Again> {
+ protected:
+  std::unique_ptr<Store> Open(StoreOptions options = {}) {
+    options.staging_bytes = uint64_t{64} << 20;
+    auto store = Store::Open(dir_ / "run", options);
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    return store.ok() ? std::move(*store) : nullptr;
+  }
+
+  // The same store, as the parameter says.
+  Store* Meet(std::unique_ptr<Store>* store) {
+    StoreOptions options;
+    switch (GetParam()) {
+      case Again::kSameSession:
+        return store->get();
+      case Again::kReader:
+        options.read_only = true;
+        reader_ = Open(options);
+        return reader_.get();
+      case Again::kClosed:
+        *store = nullptr;
+        *store = Open();
+        return store->get();
+      case Again::kScanned: {
+        // A copy of the files under the live writer: what a kill would leave.
+        std::filesystem::remove_all(dir_ / "copy");
+        std::filesystem::copy(dir_ / "run", dir_ / "copy",
+                              std::filesystem::copy_options::recursive);
+        auto copy = Store::Open(dir_ / "copy", options);
+        EXPECT_TRUE(copy.ok()) << copy.status().ToString();
+        if (!copy.ok()) return nullptr;
+        EXPECT_FALSE((*copy)->recovery().clean);
+        EXPECT_TRUE((*copy)->recovery().problems.empty());
+        reader_ = std::move(*copy);
+        return reader_.get();
+      }
+    }
+    return nullptr;
+  }
+
+  static Status SaveItems(Store* store, uint64_t step, const std::vector<std::string>& items,
+                          const std::string& metrics = "") {
+    std::vector<std::vector<float>> scratch;
+    scratch.reserve(SmallState().size() + items.size());
+    SaveRequest request = MakeRequest(step, step, SmallState(), &scratch);
+    request.metrics_json = metrics;
+    for (const std::string& name : items) {
+      ItemInput item;
+      item.name = name;
+      LeafInput leaf;
+      leaf.record.key = KeyOf(name, "w");
+      leaf.record.dtype = format::DType::kFloat32;
+      leaf.record.shape = {500, 100};
+      scratch.push_back(LeafData({name, {500, 100}}, step));
+      leaf.data = reinterpret_cast<const std::byte*>(scratch.back().data());
+      item.leaves.push_back(std::move(leaf));
+      request.items.push_back(std::move(item));
+    }
+    auto handle = store->Save(std::move(request));
+    return handle.ok() ? handle->Wait() : handle.status();
+  }
+
+  static std::vector<std::string> ItemNames(Store* store, uint64_t step) {
+    const auto reader = store->Read(step);
+    EXPECT_TRUE(reader.ok()) << reader.status().ToString();
+    std::vector<std::string> names;
+    if (!reader.ok()) return names;
+    for (const auto& item : (*reader)->step().items) names.push_back(item.name);
+    return names;
+  }
+
+  static std::vector<uint64_t> Pinned(Store* store) {
+    std::vector<uint64_t> steps;
+    const auto all = store->Steps();
+    EXPECT_TRUE(all.ok());
+    for (const auto& step : *all) {
+      if (step.step.pinned) steps.push_back(step.step.step);
+      EXPECT_EQ((*store->Read(step.step.step))->step().pinned, step.step.pinned);
+    }
+    return steps;
+  }
+
+  TempDir dir_;
+  std::unique_ptr<Store> reader_;
+};
+
+const std::vector<uint64_t> kTwoAndFour{2, 4};
+const std::vector<uint64_t> kTwo{2};
+const std::vector<uint64_t> kThree{3};
+
+TEST_P(ChangesTest, PinsAreKept) {
+  StoreOptions options;
+  options.keep = {{.count = 2}};
+  auto store = Open(options);
+  for (uint64_t step = 1; step <= 2; ++step) ASSERT_OK(SaveItems(store.get(), step, {}));
+  ASSERT_OK(store->SetPinned(kTwo, true));
+  ASSERT_OK(store->SetPinned(kTwo, true));
+  for (uint64_t step = 3; step <= 4; ++step) ASSERT_OK(SaveItems(store.get(), step, {}));
+  ASSERT_OK(store->SetPinned(kTwoAndFour, true));
+  for (uint64_t step = 5; step <= 8; ++step) ASSERT_OK(SaveItems(store.get(), step, {}));
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(2, 4, 7, 8));
+  EXPECT_THAT(Pinned(again), ElementsAre(2, 4));
+  for (const uint64_t step : StepNumbers(again)) {
+    EXPECT_OK(CheckSeeded(again, step, step, SmallState()));
+  }
+  if (again->read_only()) return;
+  ASSERT_OK(again->SetPinned(kTwo, false));
+  EXPECT_THAT(Pinned(again), ElementsAre(4));
+}
+
+TEST_P(ChangesTest, PinsSurviveManySegments) {
+  StoreOptions options;
+  options.segment_bytes = uint64_t{1} << 20;
+  options.keep = {{.count = 3}};
+  auto store = Open(options);
+  ASSERT_OK(SaveItems(store.get(), 2, {"extra"}));
+  ASSERT_OK(store->SetPinned(kTwo, true));
+  for (uint64_t step = 10; step < 40; ++step) ASSERT_OK(SaveItems(store.get(), step, {"extra"}));
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(Pinned(again), ElementsAre(2));
+  EXPECT_OK(CheckSeeded(again, 2, 2, SmallState()));
+}
+
+TEST_P(ChangesTest, PinnedStepsAreNeitherDeletedNorReplaced) {
+  auto store = Open();
+  for (uint64_t step = 1; step <= 3; ++step) ASSERT_OK(SaveItems(store.get(), step, {}));
+  ASSERT_OK(store->SetPinned(kTwo, true));
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  const std::vector<uint64_t> with_others{1, 2};
+  const Status deleted = again->Delete(with_others);
+  EXPECT_EQ(deleted.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(1, 2, 3));
+  if (again->read_only()) return;
+  EXPECT_THAT(deleted.message(), HasSubstr("step 2 is pinned"));
+  const auto replaced = SaveSeeded(again, 2, 9, SmallState(), IfExists::kReplace);
+  EXPECT_EQ(replaced.status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_OK(again->SetPinned(kTwo, false));
+  ASSERT_OK(SaveSeeded(again, 2, 9, SmallState(), IfExists::kReplace)->Wait());
+  ASSERT_OK(again->Delete(with_others));
+  EXPECT_THAT(StepNumbers(again), ElementsAre(3));
+  EXPECT_EQ(again->SetPinned(kTwo, true).code(), StatusCode::kNotFound);
+}
+
+TEST_P(ChangesTest, ItemsAreDeletedAndTheRestStays) {
+  auto store = Open();
+  for (uint64_t step = 1; step <= 3; ++step) {
+    ASSERT_OK(SaveItems(store.get(), step, {"extra", "more", "stat"}, "{\"loss\": 1}"));
+  }
+  ASSERT_OK(store->SetPinned(kThree, true));
+  const auto before = (*store->Read(3))->step();
+  const std::vector<std::string> items{"extra", "stat"};
+  ASSERT_OK(store->DeleteItems(3, items));
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(ItemNames(again, 3), ElementsAre("state", "more"));
+  EXPECT_THAT(ItemNames(again, 2), ElementsAre("state", "extra", "more", "stat"));
+  const auto reader = again->Read(3);
+  ASSERT_OK(reader.status());
+  EXPECT_TRUE((*reader)->step().pinned);
+  EXPECT_EQ((*reader)->step().time_ns, before.time_ns);
+  EXPECT_EQ((*reader)->step().metrics_json, "{\"loss\": 1}");
+  EXPECT_LT((*reader)->step().stored_bytes, before.stored_bytes);
+  const auto leaves = (*reader)->Leaves("");
+  ASSERT_OK(leaves.status());
+  for (const auto& leaf : *leaves) {
+    EXPECT_FALSE(leaf.key.starts_with(format::EncodeItem("extra")));
+    EXPECT_FALSE(leaf.key.starts_with(format::EncodeItem("stat")));
+  }
+  EXPECT_EQ(leaves->size(), (*reader)->step().leaf_count);
+  EXPECT_OK(CheckSeeded(again, 3, 3, SmallState()));
+  EXPECT_OK(CheckSeeded(again, 2, 2, SmallState()));
+  const auto report = again->Verify({});
+  ASSERT_OK(report.status());
+  EXPECT_TRUE(report->problems.empty());
+}
+
+TEST_P(ChangesTest, ItemsThatCannotBeDeleted) {
+  auto store = Open();
+  ASSERT_OK(SaveItems(store.get(), 1, {"extra"}));
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  if (again->read_only()) {
+    const std::vector<std::string> extra{"extra"};
+    EXPECT_EQ(again->DeleteItems(1, extra).code(), StatusCode::kFailedPrecondition);
+    return;
+  }
+  const std::vector<std::string> missing{"extra", "exta"};
+  EXPECT_EQ(again->DeleteItems(1, missing).code(), StatusCode::kNotFound);
+  EXPECT_THAT(again->DeleteItems(1, missing).message(), HasSubstr("no item 'exta'"));
+  const std::vector<std::string> all{"extra", "state", "extra"};
+  EXPECT_EQ(again->DeleteItems(1, all).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(again->DeleteItems(7, all).code(), StatusCode::kNotFound);
+  EXPECT_THAT(ItemNames(again, 1), ElementsAre("state", "extra"));
+  EXPECT_OK(CheckSeeded(again, 1, 1, SmallState()));
+}
+
+TEST_P(ChangesTest, RulesInUnion) {
+  StoreOptions options;
+  KeepRule latest{.count = 2};
+  KeepRule every{.kind = KeepRule::Kind::kEvery, .count = 5};
+  KeepRule best{.kind = KeepRule::Kind::kBest, .count = 1, .metric = "loss"};
+  options.keep = {latest, every, best};
+  auto store = Open(options);
+  for (uint64_t step = 0; step < 6; ++step) {
+    ASSERT_OK(SaveItems(store.get(), step, {}, StrCat("{\"loss\": ", step == 3 ? 1 : 10, "}")));
+  }
+  EXPECT_THAT(StepNumbers(store.get()), ElementsAre(0, 3, 4, 5));
+  // The metrics of earlier sessions count, too.
+  store = nullptr;
+  store = Open(options);
+  for (uint64_t step = 6; step < 13; ++step) {
+    ASSERT_OK(SaveItems(store.get(), step, {}, StrCat("{\"loss\": ", step == 8 ? 0.5 : 10, "}")));
+    if (step == 7) {
+      EXPECT_THAT(StepNumbers(store.get()), ElementsAre(0, 3, 5, 6, 7));
+    }
+  }
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(0, 5, 8, 10, 11, 12));
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Again>& info) {
+  const std::string names[] = {"SameSession", "Reader", "Closed", "Scanned"};
+  return names[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Met, ChangesTest,
+                         ::testing::Values(Again::kSameSession, Again::kReader, Again::kClosed,
+                                           Again::kScanned),
+                         NameOf);
+
+}  // namespace
+}  // namespace stepwell::db
