@@ -51,11 +51,11 @@ std::string CrashAgain(const SimWorld& image, std::vector<Steps> legal, const Im
       if (running) legal = {seen};
       const uint64_t step = kNewStep + 1 + prng.Below(1000);
       const uint64_t seed = prng.Below(1000);
-      const auto handle = db::SaveSeeded(store->get(), step, seed, SpecsOf(seed));
+      const auto handle = SaveStep(store->get(), step, seed);
       if (handle.ok()) {
         std::vector<Steps> with;
         for (Steps steps : legal) {
-          steps[step] = seed;
+          steps[step] = HeldOf(seed);
           with.push_back(std::move(steps));
         }
         if (handle->Wait().ok()) legal.clear();
@@ -109,10 +109,10 @@ std::string Check(const std::shared_ptr<SimWorld>& image, const std::vector<Step
     const auto report = (*store)->Verify({});
     if (!report.ok()) return StrCat("verify: ", report.status().ToString());
     if (!report->problems.empty()) return StrCat("verify: ", report->problems[0].message);
-    const auto handle = db::SaveSeeded(store->get(), kNewStep, seed, SpecsOf(seed));
+    const auto handle = SaveStep(store->get(), kNewStep, seed);
     if (!handle.ok()) return StrCat("save: ", handle.status().ToString());
     if (!handle->Wait().ok()) return StrCat("save: ", handle->Wait().ToString());
-    seen[kNewStep] = seed;
+    seen[kNewStep] = HeldOf(seed);
     const Status closed = (*store)->Close();
     if (!closed.ok()) return StrCat("close: ", closed.ToString());
   }

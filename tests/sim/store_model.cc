@@ -7,39 +7,69 @@ namespace stepwell::sim {
 
 std::string ToText(const Steps& steps) {
   std::string text = "{";
-  for (const auto& [step, seed] : steps) text += StrCat(" ", step, ":", seed);
+  for (const auto& [step, held] : steps) {
+    text += StrCat(" ", step, ":", SeedOf(held), held & kPinned ? "p" : "",
+                   held & kHasExtra ? "x" : "");
+  }
   return text + " }";
 }
 
 StoreModel::Outcome StoreModel::OutcomeOf(const Status& status) {
   if (status.ok()) return Outcome::kApplied;
-  // A full disk is met before the commit: the change is not there and never will be.
+  // A full disk is met before the commit, as is a pin: the change is not there and never will be.
   if (status.code() == StatusCode::kResourceExhausted) return Outcome::kRefused;
+  if (status.code() == StatusCode::kFailedPrecondition) return Outcome::kRefused;
   return Outcome::kInDoubt;
 }
 
 StoreModel::Outcome StoreModel::OutcomeOf(const Change& change) {
-  if (change.is_delete || change.outcome != Outcome::kInDoubt) return change.outcome;
+  if (change.kind != Kind::kSave || change.outcome != Outcome::kInDoubt) return change.outcome;
   return change.handle.done() ? OutcomeOf(change.handle.status()) : Outcome::kInDoubt;
 }
 
 void StoreModel::Apply(const Change& change, Steps* steps) {
-  steps->erase(change.step);
-  if (change.is_delete) return;
-  // The step being saved stays, whatever its number; the lowest others go.
-  while (change.keep && steps->size() + 1 > *change.keep && !steps->empty()) {
-    steps->erase(steps->begin());
+  const auto it = steps->find(change.step);
+  switch (change.kind) {
+    case Kind::kPin:
+      if (it != steps->end()) it->second |= kPinned;
+      return;
+    case Kind::kUnpin:
+      if (it != steps->end()) it->second &= ~kPinned;
+      return;
+    case Kind::kDeleteExtra:
+      if (it != steps->end()) it->second &= ~kHasExtra;
+      return;
+    case Kind::kDelete:
+      steps->erase(change.step);
+      return;
+    case Kind::kSave:
+      break;
   }
-  (*steps)[change.step] = change.seed;
+  steps->erase(change.step);
+  // The step being saved stays, whatever its number; the lowest others go, but for pinned ones.
+  if (change.keep && steps->size() + 1 > *change.keep) {
+    uint64_t low = steps->size() + 1 - *change.keep;
+    std::erase_if(
+        *steps, [&](const auto& step) { return low > 0 && low-- > 0 && !(step.second & kPinned); });
+  }
+  (*steps)[change.step] = change.held;
 }
 
-void StoreModel::Saved(uint64_t step, uint64_t seed, std::optional<uint64_t> keep,
+void StoreModel::Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep,
                        db::SaveHandle handle) {
-  changes_.push_back({false, step, seed, keep, std::move(handle), Outcome::kInDoubt});
+  changes_.push_back({Kind::kSave, step, held, keep, std::move(handle), Outcome::kInDoubt});
 }
 
 void StoreModel::Deleted(uint64_t step, const Status& status) {
-  changes_.push_back({true, step, 0, {}, {}, OutcomeOf(status)});
+  changes_.push_back({Kind::kDelete, step, 0, {}, {}, OutcomeOf(status)});
+}
+
+void StoreModel::PinSet(uint64_t step, bool pinned, const Status& status) {
+  changes_.push_back({pinned ? Kind::kPin : Kind::kUnpin, step, 0, {}, {}, OutcomeOf(status)});
+}
+
+void StoreModel::ExtraDeleted(uint64_t step, const Status& status) {
+  changes_.push_back({Kind::kDeleteExtra, step, 0, {}, {}, OutcomeOf(status)});
 }
 
 void StoreModel::Settle(Steps steps) {

@@ -16,16 +16,22 @@
 
 namespace stepwell::sim {
 
-using Steps = std::map<uint64_t, uint64_t>;  // step -> seed of its state
+// step -> what it holds: the seed of its state, with these flags.
+using Steps = std::map<uint64_t, uint64_t>;
+inline constexpr uint64_t kPinned = uint64_t{1} << 62;
+inline constexpr uint64_t kHasExtra = uint64_t{1} << 61;  // the item that may be deleted
+inline constexpr uint64_t SeedOf(uint64_t held) { return held & ~(kPinned | kHasExtra); }
 
 std::string ToText(const Steps& steps);
 
 class StoreModel {
  public:
   // A save or replacement that was accepted; `keep` as the store was opened.
-  void Saved(uint64_t step, uint64_t seed, std::optional<uint64_t> keep, db::SaveHandle handle);
-  // A delete that has returned.
+  void Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep, db::SaveHandle handle);
+  // Changes that have returned.
   void Deleted(uint64_t step, const Status& status);
+  void PinSet(uint64_t step, bool pinned, const Status& status);
+  void ExtraDeleted(uint64_t step, const Status& status);
   // After recovery, or a reopening: this is what is there, nothing is in flight.
   void Settle(Steps steps);
 
@@ -36,10 +42,11 @@ class StoreModel {
 
  private:
   enum class Outcome { kInDoubt, kApplied, kRefused };
+  enum class Kind { kSave, kDelete, kPin, kUnpin, kDeleteExtra };
   struct Change {
-    bool is_delete = false;
+    Kind kind = Kind::kSave;
     uint64_t step = 0;
-    uint64_t seed = 0;
+    uint64_t held = 0;
     std::optional<uint64_t> keep;
     db::SaveHandle handle;  // saves only
     Outcome outcome = Outcome::kInDoubt;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/store_workload.h"
 
+#include <algorithm>
 #include <charconv>
 #include <iterator>
 #include <utility>
@@ -9,6 +10,7 @@ namespace stepwell::sim {
 namespace {
 
 constexpr std::string_view kMetadata = "{\"seed\": ";
+const db::LeafSpec kExtra = {"w", {3000}, false, false};
 
 std::pair<uint64_t, uint64_t> Pick(const Steps& steps, Prng* prng) {
   return *std::next(steps.begin(), static_cast<std::ptrdiff_t>(prng->Below(steps.size())));
@@ -25,8 +27,48 @@ std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
   return specs;
 }
 
-Status CheckStep(db::Store* store, uint64_t step, uint64_t seed) {
-  return db::CheckSeeded(store, step, seed, SpecsOf(seed));
+uint64_t HeldOf(uint64_t seed) { return seed % 2 == 0 ? seed | kHasExtra : seed; }
+
+Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
+                                db::IfExists if_exists) {
+  const std::vector<db::LeafSpec> specs = SpecsOf(seed);
+  std::vector<std::vector<float>> scratch;
+  scratch.reserve(specs.size() + 1);
+  db::SaveRequest request = db::MakeRequest(step, seed, specs, &scratch);
+  request.if_exists = if_exists;
+  if (HeldOf(seed) & kHasExtra) {
+    scratch.push_back(db::LeafData(kExtra, seed));
+    db::LeafInput leaf;
+    leaf.record.key = db::KeyOf("extra", kExtra.name);
+    leaf.record.dtype = format::DType::kFloat32;
+    leaf.record.shape = kExtra.shape;
+    leaf.data = reinterpret_cast<const std::byte*>(scratch.back().data());
+    db::ItemInput item{.name = "extra", .leaves = {}};
+    item.leaves.push_back(std::move(leaf));
+    request.items.push_back(std::move(item));
+  }
+  auto handle = store->Save(std::move(request));
+  for (auto& data : scratch) std::fill(data.begin(), data.end(), -1.0F);  // "mutated after save"
+  return handle;
+}
+
+Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
+  const uint64_t seed = SeedOf(held);
+  STEPWELL_RETURN_IF_ERROR(db::CheckSeeded(store, step, seed, SpecsOf(seed)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+  STEPWELL_ASSIGN_OR_RETURN(const auto extra, reader->Leaves(format::EncodeItem("extra")));
+  if (extra.size() != (held & kHasExtra ? 1U : 0U)) {
+    return DataLossError(StrCat("step ", step, " has ", extra.size(), " leaves in item extra"));
+  }
+  if (extra.empty()) return OkStatus();
+  const std::vector<float> wanted = db::LeafData(kExtra, seed);
+  std::vector<float> out(wanted.size());
+  db::LoadRequest request;
+  request.leaf = &extra.front();
+  request.box = format::WholeArray(kExtra.shape);
+  request.out = reinterpret_cast<std::byte*>(out.data());
+  STEPWELL_RETURN_IF_ERROR(reader->Load({&request, 1}).status());
+  return out == wanted ? OkStatus() : DataLossError(StrCat("step ", step, ": extra is wrong"));
 }
 
 Result<Steps> ReadAll(db::Store* store) {
@@ -42,8 +84,14 @@ Result<Steps> ReadAll(db::Store* store) {
             std::errc()) {
       return DataLossError(StrCat("step ", step, " has metadata '", text, "'"));
     }
-    STEPWELL_RETURN_IF_ERROR(CheckStep(store, step, seed));
-    steps[step] = seed;
+    uint64_t held = seed;
+    for (const auto& item : reader->step().items) {
+      if (item.name == "extra") held |= kHasExtra;
+    }
+    if (reader->step().pinned != summary.step.pinned) return InternalError("two opinions of a pin");
+    if (summary.step.pinned) held |= kPinned;
+    STEPWELL_RETURN_IF_ERROR(CheckStep(store, step, held));
+    steps[step] = held;
   }
   return steps;
 }
@@ -98,7 +146,13 @@ bool Workload::Save(bool replace) {
   uint64_t step = next_step_;
   auto if_exists = db::IfExists::kReplace;
   if (replace && !steps.empty()) {
-    step = Pick(steps, &prng_).first;
+    const auto [chosen, held] = Pick(steps, &prng_);
+    if (held & kPinned) {
+      const auto refused = SaveStep(store_.get(), chosen, next_seed_++, if_exists);
+      if (refused.ok()) problem_ = StrCat("pinned step ", chosen, " was replaced");
+      return problem_.empty() && !machine_->world().frozen();
+    }
+    step = chosen;
   } else if (prng_.OneIn(8) && !steps.empty() && steps.begin()->first > 0) {
     step = steps.begin()->first - 1;  // back behind the oldest
   } else {
@@ -106,23 +160,53 @@ bool Workload::Save(bool replace) {
     if_exists = db::IfExists::kError;
   }
   const uint64_t seed = next_seed_++;
-  auto handle = db::SaveSeeded(store_.get(), step, seed, SpecsOf(seed), if_exists);
+  auto handle = SaveStep(store_.get(), step, seed, if_exists);
   if (!Expect(handle.status(), StrCat("save of ", step))) return false;
   newest_ = *handle;
   any_ = true;
-  model_.Saved(step, seed, keep_, std::move(*handle));
+  model_.Saved(step, HeldOf(seed), keep_, std::move(*handle));
   return true;
 }
 
 bool Workload::Delete() {
   const Steps steps = model_.Newest();
   if (steps.empty()) return true;
-  const std::vector<uint64_t> one = {Pick(steps, &prng_).first};
+  const auto [step, held] = Pick(steps, &prng_);
+  const std::vector<uint64_t> one = {step};
   const Status status = store_->Delete(one);
+  if (held & kPinned) {
+    if (status.ok()) problem_ = StrCat("pinned step ", step, " was deleted");
+    return problem_.empty() && !machine_->world().frozen();
+  }
   // What it was to delete may have been a save in flight that the full disk refused.
   if (squeezed_ && status.code() == StatusCode::kNotFound) return true;
   model_.Deleted(one.front(), status);
   return Expect(status, StrCat("delete of ", one.front()));
+}
+
+bool Workload::TogglePin() {
+  const Steps steps = model_.Newest();
+  if (steps.empty()) return true;
+  const auto [step, held] = Pick(steps, &prng_);
+  const std::vector<uint64_t> one = {step};
+  const bool pin = !(held & kPinned);
+  const Status status = store_->SetPinned(one, pin);
+  if (squeezed_ && status.code() == StatusCode::kNotFound) return true;
+  model_.PinSet(step, pin, status);
+  return Expect(status, StrCat("pin of ", step));
+}
+
+bool Workload::DeleteExtra() {
+  // What is in flight may delete or replace a step before it is its turn.
+  if (!WaitAll()) return false;
+  Steps steps = model_.Newest();
+  std::erase_if(steps, [](const auto& step) { return !(step.second & kHasExtra); });
+  if (steps.empty()) return true;
+  const uint64_t step = Pick(steps, &prng_).first;
+  const std::vector<std::string> items = {"extra"};
+  const Status status = store_->DeleteItems(step, items);
+  model_.ExtraDeleted(step, status);
+  return Expect(status, StrCat("deletion of an item of ", step));
 }
 
 bool Workload::WaitAll() {
@@ -140,8 +224,8 @@ bool Workload::WaitNewest() { return !any_ || Expect(newest_.Wait(), "wait for o
 bool Workload::CheckOne() {
   const Steps steps = model_.Legal().front();
   if (steps.empty()) return true;
-  const auto [step, seed] = Pick(steps, &prng_);
-  return Expect(CheckStep(store_.get(), step, seed), StrCat("load of ", step));
+  const auto [step, held] = Pick(steps, &prng_);
+  return Expect(CheckStep(store_.get(), step, held), StrCat("load of ", step));
 }
 
 bool Workload::ReadBeside() {
@@ -159,9 +243,11 @@ bool Workload::ReadBeside() {
 bool Workload::Act() {
   if (store_ == nullptr && !Open()) return false;
   const uint64_t roll = prng_.Below(100);
-  if (roll < 46) return Save(false);
-  if (roll < 58) return Save(true);
-  if (roll < 68) return Delete();
+  if (roll < 42) return Save(false);
+  if (roll < 52) return Save(true);
+  if (roll < 60) return Delete();
+  if (roll < 64) return TogglePin();
+  if (roll < 68) return DeleteExtra();
   if (roll < 76) return WaitAll();
   if (roll < 82) return WaitNewest();
   if (roll < 88) return CheckOne();

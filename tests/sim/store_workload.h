@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training program does with a store, from one seed, beside the model of it: saves (several
-// in flight), waits, replaces, deletes, retention on and off, loads, readers, clean reopening; at
-// times on a disk that is almost full.
+// in flight), waits, replaces, deletes (of items, too), pins, retention on and off, loads, readers,
+// clean reopening; at times on a disk that is almost full.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,12 @@ namespace stepwell::sim {
 
 // The shape of the state that is saved under a seed.
 std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
-Status CheckStep(db::Store* store, uint64_t step, uint64_t seed);
-// Steps with their seeds as the store shows them; every byte is checked.
+// What a save under this seed holds: every other one has an item "extra" beside "state".
+uint64_t HeldOf(uint64_t seed);
+Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
+                                db::IfExists if_exists = db::IfExists::kError);
+Status CheckStep(db::Store* store, uint64_t step, uint64_t held);
+// Steps with what they hold as the store shows them; every byte is checked.
 Result<Steps> ReadAll(db::Store* store);
 
 class Workload {
@@ -42,6 +46,8 @@ class Workload {
   bool Close();
   bool Save(bool replace);
   bool Delete();
+  bool TogglePin();
+  bool DeleteExtra();
   bool WaitAll();
   bool WaitNewest();
   bool CheckOne();
