@@ -145,15 +145,18 @@ void Engine::StartEncodes() {
 void Engine::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
                     io::BufferPool::Block* staged, io::BufferPool::Block* output) {
   const size_t alignment = block_bytes();
-  options_.environment.workers->Run(
-      [this, job = std::move(job), held, index, staged, output, alignment]() mutable {
-        const BlockTask& task = held ? job->held_blocks[index] : job->staged_blocks[index];
-        EncodedBlock encoded =
-            EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
-                        alignment, output->memory.bytes());
-        if (staged != nullptr) options_.pool->Release(staged);
-        PostEncoded(std::move(job), held, index, output, std::move(encoded));
-      });
+  options_.environment.workers->Run([this, job = std::move(job), held, index, staged, output,
+                                     alignment]() mutable {
+    const BlockTask& task = held ? job->held_blocks[index] : job->staged_blocks[index];
+    EncodedBlock encoded;
+    {
+      const EncodeTimer timer(options_.instruments, &job->times, job->step, task.logical_bytes());
+      encoded = EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
+                            alignment, output->memory.bytes());
+    }
+    if (staged != nullptr) options_.pool->Release(staged);
+    PostEncoded(std::move(job), held, index, output, std::move(encoded));
+  });
 }
 
 void Engine::StartWrites() {
@@ -200,6 +203,8 @@ void Engine::StartWrites() {
     write->ready = std::move(ready);
     ++write->segment->writes_in_flight;
     ++writes_in_flight_;
+    write->submitted_ns = options_.instruments->Now();
+    if (job->times.first_write_ns == 0) job->times.first_write_ns = write->submitted_ns;
     options_.disk->Submit(write);
   }
 }
@@ -217,6 +222,7 @@ void Engine::BlockWritten(BlockWrite* raw) {
     Fail(job, write->status);
   } else {
     bytes_written_ += write->vector.iov_len;
+    options_.instruments->Wrote(&job->times, write->submitted_ns, job->step, write->vector.iov_len);
     auto& extent = job->extents[segment->id];
     extent.segment = segment->id;
     extent.end_bytes =
@@ -238,6 +244,17 @@ void Engine::BlockWritten(BlockWrite* raw) {
     }
   }
   BlockDone(write->ready);
+}
+
+void Engine::NoteCommitted(const Group& group, const GroupEntry& entry) {
+  if (entry.job->kind != SaveJob::Kind::kSave) return;
+  std::vector<uint64_t> retired;
+  for (const auto& killed : entry.change.killed) {
+    if (killed->record.step != entry.job->step) retired.push_back(killed->record.step);
+  }
+  const auto row = static_cast<size_t>(&entry - group.entries.data());
+  options_.instruments->Committed(entry.job->times, group.times, row, entry.job->step,
+                                  entry.change.added->record.logical_bytes, retired);
 }
 
 // The block's bytes are written or given up: its memory is free again.

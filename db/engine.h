@@ -36,6 +36,7 @@ struct EngineOptions {
   SegmentFiles* files = nullptr;
   LiveSteps* live = nullptr;
   IndexKeeper* index = nullptr;
+  Instruments* instruments = nullptr;
   io::BufferPool* pool = nullptr;
   io::Disk* disk = nullptr;
   std::vector<KeepRule> keep;
@@ -137,6 +138,7 @@ class Engine {
   void SyncGroup();
   void SegmentSynced(SegmentSync* sync);
   void Publish();
+  void NoteCommitted(const Group& group, const GroupEntry& entry);
   void FailGroup(const Status& status);
   void NoteSegments();
   void ScheduleReclaim();

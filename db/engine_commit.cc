@@ -31,6 +31,8 @@ void Engine::FailReadyHeads() {
 void Engine::StartGroup() {
   if (group_ != nullptr || jobs_.empty() || !jobs_.front()->Ready()) return;
   if (unapplied_ > kUnappliedMax) return;
+  const int64_t started_ns = options_.instruments->Now();
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "frames");
   group_ = std::make_unique<Group>();
   while (!jobs_.empty() && jobs_.front()->Ready()) {
     const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
@@ -47,9 +49,13 @@ void Engine::StartGroup() {
     return;
   }
   group_->writes_left = group_->frames.size();
+  group_->times.start_ns = started_ns;
   // Submitted together: whatever lands first, recovery believes a commit frame only when its
   // records and, until a flush is known, its payloads are all there.
-  for (auto& frame : group_->frames) options_.disk->Submit(frame.get());
+  for (auto& frame : group_->frames) {
+    frame->submitted_ns = options_.instruments->Now();
+    options_.disk->Submit(frame.get());
+  }
 }
 
 Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payload,
@@ -120,6 +126,8 @@ void Engine::FrameWritten(FrameWrite* write) {
   --write->segment->writes_in_flight;
   write->segment->dirty = true;
   bytes_written_ += write->vector.iov_len;
+  options_.instruments->DiskSpan("write frame", write->submitted_ns, Trace::kNoStep,
+                                 write->vector.iov_len);
   if (!write->status.ok()) {
     options_.freeze->Trip(write->status);
     if (group_->error.ok()) group_->error = write->status;
@@ -130,6 +138,7 @@ void Engine::FrameWritten(FrameWrite* write) {
 void Engine::SyncGroup() {
   if (!group_->error.ok()) return FailGroup(group_->error);
   group_->syncs_left = group_->touched.size();
+  group_->times.frames_ns = options_.instruments->Now();
   for (Segment* segment : group_->touched) {
     auto sync = std::make_unique<SegmentSync>();
     sync->engine = this;
@@ -139,6 +148,7 @@ void Engine::SyncGroup() {
     segment->dirty = false;  // writes that complete from here on set it again
     ++segment->writes_in_flight;
     ++syncs_;
+    sync->submitted_ns = group_->times.frames_ns;
     options_.disk->Submit(sync.get());
     group_->sync_ops.push_back(std::move(sync));
   }
@@ -146,6 +156,7 @@ void Engine::SyncGroup() {
 
 void Engine::SegmentSynced(SegmentSync* sync) {
   --sync->segment->writes_in_flight;
+  options_.instruments->DiskSpan("fdatasync", sync->submitted_ns, Trace::kNoStep, 0);
   if (!sync->status.ok()) {
     options_.freeze->Trip(sync->status);
     if (group_->error.ok()) group_->error = sync->status;
@@ -167,6 +178,7 @@ void Engine::SegmentSynced(SegmentSync* sync) {
 
 // Durable: now visible, marked, and told.
 void Engine::Publish() {
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "publish");
   const std::unique_ptr<Group> group = std::move(group_);
   bool killed = false;
   for (GroupEntry& entry : group->entries) {
@@ -185,6 +197,7 @@ void Engine::Publish() {
     std::vector<uint64_t> removed;
     for (const auto& step : entry.change.killed) removed.push_back(step->record.step);
     options_.index->Apply(entry.change.added, std::move(removed), entry.change.commit);
+    NoteCommitted(*group, entry);
     entry.job->state->Finish(OkStatus());
   }
 }

@@ -17,6 +17,7 @@ namespace stepwell::db {
 struct Engine::BlockWrite final : io::Op {
   Engine* engine = nullptr;
   ReadyBlock ready;
+  int64_t submitted_ns = 0;
   Segment* segment = nullptr;
   iovec vector{};
   void OnComplete() override { engine->BlockWritten(this); }
@@ -26,6 +27,7 @@ struct Engine::FrameWrite final : io::Op {
   Engine* engine = nullptr;
   io::AlignedBuffer buffer;
   Segment* segment = nullptr;
+  int64_t submitted_ns = 0;
   iovec vector{};
   void OnComplete() override { engine->FrameWritten(this); }
 };
@@ -33,6 +35,7 @@ struct Engine::FrameWrite final : io::Op {
 struct Engine::SegmentSync final : io::Op {
   Engine* engine = nullptr;
   Segment* segment = nullptr;
+  int64_t submitted_ns = 0;
   void OnComplete() override { engine->SegmentSynced(this); }
 };
 
@@ -51,6 +54,7 @@ struct Engine::Group {
   std::set<Segment*> touched;
   size_t writes_left = 0;
   size_t syncs_left = 0;
+  GroupTimes times;
   Status error;
 };
 

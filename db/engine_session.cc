@@ -266,6 +266,7 @@ void Engine::ScheduleReclaim() {
 // On the index worker: unlinking is slow, and the index's rebuild reads segments on this thread.
 void Engine::Reclaim(const std::set<uint64_t>& candidates) {
   std::vector<uint64_t> removed;
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "reclaim");
   const auto pass = [&]() -> Status {
     io::FileSystem* file_system = options_.environment.file_system;
     STEPWELL_ASSIGN_OR_RETURN(
@@ -295,6 +296,7 @@ void Engine::Reclaim(const std::set<uint64_t>& candidates) {
   }
   Post([this, removed = std::move(removed)] {
     for (const uint64_t id : removed) segments_.erase(id);
+    options_.instruments->segments_removed += removed.size();
     reclaim_scheduled_ = false;
     if (std::exchange(reclaim_again_, false)) ScheduleReclaim();
   });

@@ -130,6 +130,9 @@ void IndexKeeper::Apply(std::shared_ptr<const LiveStep> added, std::vector<uint6
 void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
                            const std::vector<uint64_t>& removed, uint64_t commit) {
   bool durable = false;
+  const int64_t start_ns = options_.instruments->Now();
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "index",
+                       added == nullptr ? Trace::kNoStep : added->record.step);
   if (const std::shared_ptr<Index> index = current()) {
     IndexBatch batch;
     batch.removed_steps = removed;
@@ -144,7 +147,10 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
     }
     if (!status.ok()) GiveUp(status);
   }
-  if (added != nullptr) options_.live->DropOverlay(added->record.step, added->record.commit);
+  if (added != nullptr) {
+    options_.live->DropOverlay(added->record.step, added->record.commit);
+    options_.instruments->index.Record(options_.instruments->Now() - start_ns);
+  }
   {
     const std::lock_guard lock(mutex_);
     applied_ = commit;

@@ -12,6 +12,7 @@
 
 #include "db/environment.h"
 #include "db/index.h"
+#include "db/instruments.h"
 #include "db/live_steps.h"
 #include "db/segment_files.h"
 
@@ -26,6 +27,7 @@ class IndexKeeper {
     SegmentFiles* files = nullptr;
     LiveSteps* live = nullptr;
     LogSink log;
+    std::shared_ptr<Instruments> instruments;
     // Called on the index worker: everything through `commit` is in the index (or the index is
     // gone); with `durable`, flushed too.
     std::function<void(uint64_t commit, bool durable)> reached;

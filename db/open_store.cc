@@ -95,6 +95,9 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   STEPWELL_RETURN_IF_ERROR(CheckRules(options.keep));
   bool is_new = false;
   STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system, &is_new));
+  if (options.read_only && !options.trace_path.empty()) {
+    return InvalidArgumentError("a trace is of saves: a store open for reading has none");
+  }
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
   STEPWELL_ASSIGN_OR_RETURN(auto lock,
                             AcquireLock(environment.file_system, path, options.lock_timeout));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "db/instruments.h"
 #include "db/live_steps.h"
 #include "db/save_plan.h"
 #include "db/save_state.h"
@@ -46,6 +47,8 @@ struct SaveJob {
   std::vector<PlannedLeaf> leaves;  // ascending by key
   std::vector<BlockTask> staged_blocks;
   std::vector<BlockTask> held_blocks;
+
+  SaveTimes times;  // each by the thread that it names
 
   // Set by the engine at the first error; callers stop staging. Any thread.
   std::atomic<bool> failed{false};

@@ -32,6 +32,12 @@ struct BlockTask {
   std::vector<ChunkTask> chunks;
   // Staged chunks are payloads already but for their CRC: encoding is in place.
   bool in_place = false;
+
+  uint64_t logical_bytes() const {
+    uint64_t sum = 0;
+    for (const ChunkTask& chunk : chunks) sum += chunk.logical_bytes;
+    return sum;
+  }
 };
 
 // A leaf as the pipeline sees it: the input, with its grid and codec decided.

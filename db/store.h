@@ -42,7 +42,8 @@ struct StoreOptions {
   std::chrono::milliseconds lock_timeout{10000};  // waited only while a dead holder's I/O drains
   // Reclaim moves at most this many bytes a second (evacuation), so that saves keep the disk.
   uint64_t reclaim_bytes_per_second = uint64_t{128} << 20;
-  // A file for the save pipeline's spans in Chrome's trace format, written at Close; empty: none.
+  // A file for the save pipeline's spans in Chrome's trace format, made at Open and written at
+  // Close (the newest 262,144 spans); empty: none. Not for read-only stores.
   std::string trace_path;
   LogSink log;
 };
@@ -205,8 +206,9 @@ struct StoreStats {
   uint64_t bytes_punched = 0;
   uint64_t segments_removed = 0;
   uint64_t segments_recycled = 0;
-  // Per save: the caller's wait, the workers' encoding, first to last write, the frame's write and
-  // flush, the index, and save() to durable and visible.
+  // Per committed save: the caller's wait, the workers' encoding (summed over them), first to last
+  // write, the frame's write and flush, the index (item deletions, too), and save() to durable and
+  // visible.
   LatencyStats snapshot, encode, write, commit, index, durable;
 
   std::string disk;                   // Disk::Describe()

@@ -125,14 +125,15 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
   --jobs_in_flight_;
   if (is_save) {
     --saves_in_flight_;
+    Status outcome;
+    {
+      const std::lock_guard state_lock(state->mutex);
+      outcome = state->status;
+    }
+    if (!outcome.ok()) instruments_->Failed(state->step, outcome);
     const auto it = pending_.find(state->step);
     if (it != pending_.end() && it->second.get() == state) {
-      bool failed = false;
-      {
-        const std::lock_guard state_lock(state->mutex);
-        failed = !state->status.ok();
-      }
-      if (failed) failed_.push_back(it->second);
+      if (!outcome.ok()) failed_.push_back(it->second);
       pending_.erase(it);
     }
   }
@@ -181,7 +182,9 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const IfExists if_exists = request.if_exists;
+  const TraceSpan span(instruments_->trace.get(), Trace::Lane::kCaller, "snapshot", request.step);
   auto job = std::make_shared<SaveJob>();
+  job->times.start_ns = instruments_->Now();
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
   std::vector<uint32_t> staged;
   auto held = std::make_shared<std::vector<uint32_t>>();
@@ -222,6 +225,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   environment_.workers->Run(plan_held);
   size_t dispatched = 0;
   const Status status = Stage(job, &dispatched);
+  job->times.snapshot_end_ns = instruments_->Now();
   engine_->Post(
       [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
   if (environment_.inline_mode) PumpOnce();
@@ -234,6 +238,7 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatche
   auto latch = std::make_shared<CopyLatch>();
   std::function<void()> pump;
   if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  Trace* const trace = instruments_->trace.get();
   const bool parallel =
       environment_.workers->parallelism() > 1 && job->estimated_bytes >= kParallelCopyBytesMin;
   Status status;
@@ -245,24 +250,33 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatche
       break;
     }
     ++*dispatched;
+    const auto copy = [job, i, block, trace](Trace::Lane lane) {
+      const BlockTask& task = job->staged_blocks[i];
+      const TraceSpan span(trace, lane, "copy", job->step, task.logical_bytes());
+      StageBlock(job->leaves, task, block->memory.data());
+    };
     const auto encode = [this, job, i, block] {
       const BlockTask& task = job->staged_blocks[i];
       if (!task.in_place) {
         engine_->Post([this, job, i, block] { engine_->NeedOutput(job, i, block); });
         return;
       }
-      EncodedBlock encoded = EncodeBlock(job->leaves, task, block->memory.data(),
-                                         engine_->block_bytes(), block->memory.bytes());
+      EncodedBlock encoded;
+      {
+        const EncodeTimer timer(instruments_.get(), &job->times, job->step, task.logical_bytes());
+        encoded = EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
+                              block->memory.bytes());
+      }
       engine_->PostEncoded(job, /*held=*/false, i, block, std::move(encoded));
     };
     if (!parallel) {
-      StageBlock(job->leaves, job->staged_blocks[i], block->memory.data());
+      copy(Trace::Lane::kCaller);
       environment_.workers->Run(encode);
       continue;
     }
     latch->Start();
-    environment_.workers->Run([this, job, i, block, latch, encode] {
-      StageBlock(job->leaves, job->staged_blocks[i], block->memory.data());
+    environment_.workers->Run([this, latch, copy, encode] {
+      copy(Trace::Lane::kWorker);
       latch->Done();
       // Behind the copies still queued: the caller waits for those only.
       environment_.workers->Run(encode);

@@ -51,6 +51,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
       environment_(std::move(environment)),
       lock_file_(std::move(lock_file)),
       core_(std::make_shared<ReadCore>()) {
+  instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
   core_->path = path_;
   core_->environment.workers = environment_.workers;
   core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
@@ -73,6 +74,7 @@ void WriterStore::LeakAfterFork() {
   (void)new std::shared_ptr<ReadCore>(std::move(core_));
   (void)lock_file_.release();
   (void)slot_file_.release();
+  (void)new std::shared_ptr<Instruments>(std::move(instruments_));
   (void)pool_.release();
   (void)disk_.release();
   (void)engine_.release();
@@ -89,6 +91,7 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
   CloseInForkedChild(store.get(), store->lock_file_->descriptor());
   // A few blocks stay for encoders of held arrays and for transcoding (rule 22).
   store->pool_ = std::make_unique<io::BufferPool>(kBlockBytes, blocks, 2);
+  STEPWELL_RETURN_IF_ERROR(store->StartTrace());
   if (Status status = store->Recover(); !status.ok()) {
     return status;  // the destructor closes what was started
   }
@@ -182,6 +185,7 @@ Status WriterStore::StartEngine(LogState state) {
   index.files = core_->files.get();
   index.live = &core_->live;
   index.log = options_.log;
+  index.instruments = instruments_;
   index.reached = [this](uint64_t commit, bool durable) {
     engine_->Post([this, commit, durable] { engine_->IndexReached(commit, durable); });
   };
@@ -196,6 +200,7 @@ Status WriterStore::StartEngine(LogState state) {
   engine.files = core_->files.get();
   engine.live = &core_->live;
   engine.index = core_->index.get();
+  engine.instruments = instruments_.get();
   engine.pool = pool_.get();
   engine.disk = disk_.get();
   engine.keep = options_.keep;
@@ -214,6 +219,27 @@ Status WriterStore::StartEngine(LogState state) {
     status = engine_->Start(std::move(state));
   });
   return status;
+}
+
+// Opened at once, so that a path that cannot be written is an error now and not at the end.
+Status WriterStore::StartTrace() {
+  if (options_.trace_path.empty()) return OkStatus();
+  auto file = environment_.file_system->Open(options_.trace_path, {.write = true, .create = true});
+  if (!file.ok()) return file.status().WithContext("the trace file");
+  instruments_->trace = std::make_unique<Trace>(std::move(*file), environment_.clock, path_);
+  return OkStatus();
+}
+
+void WriterStore::WriteTrace() {
+  if (instruments_->trace == nullptr) return;
+  if (Status status = instruments_->trace->Write(); !status.ok()) {
+    Log(options_.log, LogLevel::kError,
+        StrCat(path_, ": the trace was not written: ", status.message()));
+  } else if (const uint64_t dropped = instruments_->trace->dropped(); dropped > 0) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(path_, ": the trace has the newest ", kTraceSpansMax, " spans; ", dropped,
+               " older ones were dropped"));
+  }
 }
 
 void WriterStore::RunEngine() {
@@ -354,6 +380,7 @@ StoreStats WriterStore::Stats() {
   stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
   stats.bytes_written = engine_->bytes_written();
   stats.syncs = engine_->syncs();
+  instruments_->Fill(&stats);
   stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
   stats.index_state = core_->index->Describe();
   const std::lock_guard lock(mutex_);
@@ -401,6 +428,7 @@ Status WriterStore::Close() {
       thread_.reset();
     }
   }
+  WriteTrace();
   pool_->Stop();
   ForgetForkDescriptors(this);
   disk_.reset();       // waits for what is in flight

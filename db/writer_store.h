@@ -14,6 +14,7 @@
 #include "db/engine.h"
 #include "db/environment.h"
 #include "db/index_keeper.h"
+#include "db/instruments.h"
 #include "db/live_steps.h"
 #include "db/restore.h"
 #include "db/slot_file.h"
@@ -75,6 +76,8 @@ class WriterStore final : public Store {
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
+  Status StartTrace();
+  void WriteTrace();
   void LeakAfterFork();
 
   const std::string path_;
@@ -88,6 +91,7 @@ class WriterStore final : public Store {
   RecoveryReport recovery_;
 
   std::shared_ptr<ReadCore> core_;
+  std::shared_ptr<Instruments> instruments_;
   std::unique_ptr<io::BufferPool> pool_;
   std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<Engine> engine_;
