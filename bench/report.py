@@ -1,106 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures: medians, spread, ratios to the limit of the same round, and the table."""
+"""What was measured: values and ratios by row and contender, as an object and as JSON."""
 
 import statistics
 from typing import Any
 
-UNITS = {"GB/s": 1e-9, "ms": 1e3, "s": 1.0, "core-s/GB": 1.0, "x": 1.0, "MB": 1e-6, "": 1.0}
+import rows
 
 
 class Figure:
-    """One row: a value a round and, where there is one, the limit measured in the same round."""
+    """One row of one contender: a value a round, each with the limit of the same round."""
 
-    def __init__(self, group: str, what: str, unit: str, *, limit: str = "", bound: str = "",
-                 budget: str = "") -> None:
-        self.group = group
-        self.what = what
-        self.unit = unit
-        self.limit = limit  # what the values are divided by
-        self.bound = bound  # what it cannot be better than, in words
-        self.budget = budget
+    def __init__(self) -> None:
         self.values: list[float] = []
         self.ratios: list[float] = []
+        self.problem = ""  # the first error, or why it cannot do this
 
-    def add(self, value: float, limit: float | None = None) -> None:
-        self.values.append(value)
-        if limit:
-            self.ratios.append(value / limit)
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
 
-    def as_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "group": self.group, "what": self.what, "unit": self.unit,
-            "values": [value * UNITS[self.unit] for value in self.values],
-        }  # fmt: skip
-        if self.values:
-            out["median"] = statistics.median(out["values"])
-        if self.ratios:
-            out["limit"] = self.limit
-            out["ratios"] = self.ratios
-            out["ratio_median"] = statistics.median(self.ratios)
-        for name in ("bound", "budget"):
-            if getattr(self, name):
-                out[name] = getattr(self, name)
-        return out
-
-    def _number(self, value: float) -> str:
-        value *= UNITS[self.unit]
-        if value == 0:
-            return "0"
-        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-
-    def cells(self) -> list[str]:
-        if not self.values:
-            return [self.what, "-", "", "", self.budget, self.bound]
-        median = f"{self._number(statistics.median(self.values))} {self.unit}".strip()
-        spread = ""
-        if len(self.values) > 1:
-            spread = f"{self._number(min(self.values))} … {self._number(max(self.values))}"
-        ratio = f"{statistics.median(self.ratios):.2f} × {self.limit}" if self.ratios else ""
-        return [self.what, median, spread, ratio, self.budget, self.bound]
-
-
-HEAD = ["what", "median", "min … max", "ratio to limit", "budget", "bounded by"]
+    @property
+    def ratio(self) -> float | None:
+        return statistics.median(self.ratios) if self.ratios else None
 
 
 class Report:
-    """All figures, in the order in which they were first named."""
+    """All figures. `who` has the contenders in the order of the tables, as they describe
+    themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, catalogue: list[rows.Row], contenders: list[str]) -> None:
+        self.rows = {row.id: row for row in catalogue}
+        self.who: dict[str, dict[str, Any]] = {
+            key: {"name": key, "kinds": [], "durable": True, "version": ""} for key in contenders}
         self.figures: dict[tuple[str, str], Figure] = {}
+        self.limits: dict[str, list[float]] = {}
+        self.failures: list[str] = []
 
-    def figure(self, group: str, what: str, unit: str, **words: str) -> Figure:
-        key = (group, what)
-        if key not in self.figures:
-            self.figures[key] = Figure(group, what, unit, **words)
-        return self.figures[key]
+    def know(self, contender: str, described: dict[str, Any]) -> None:
+        self.who[contender] = described
 
-    def table(self) -> str:
-        """Markdown that is also readable as it is."""
-        groups: dict[str, list[list[str]]] = {}
-        for figure in self.figures.values():
-            groups.setdefault(figure.group, []).append(figure.cells())
-        rows = [row for cells in groups.values() for row in cells]
-        widths = [max(len(row[i]) for row in [HEAD, *rows]) for i in range(len(HEAD))]
+    def figure(self, row: str, contender: str) -> Figure:
+        return self.figures.setdefault((row, contender), Figure())
 
-        def line(cells: list[str]) -> str:
-            return "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)) + " |"
+    def add_limits(self, found: dict[str, float]) -> None:
+        for name, value in found.items():
+            self.limits.setdefault(name, []).append(value)
 
-        lines: list[str] = []
-        for group, cells in groups.items():
-            lines += ["", f"**{group}**", "", line(HEAD)]
-            lines.append("|" + "|".join("-" * (width + 2) for width in widths) + "|")
-            lines += [line(row) for row in cells]
-        return "\n".join(lines[1:])
+    def add(self, contender: str, event: dict[str, Any], found: dict[str, float]) -> None:
+        row = self.rows[event["row"]]
+        figure = self.figure(row.id, contender)
+        if "cannot" in event:
+            figure.problem = "cannot: " + event["cannot"]
+            return
+        figure.values.append(event["value"])
+        limit = event["limit"] if row.limit == "own" else found.get(row.limit)
+        if limit:
+            figure.ratios.append(event["value"] / limit)
 
+    def fail(self, contender: str, prefixes: tuple[str, ...], why: str) -> None:
+        """Every row that this contender could have had from a task that went wrong."""
+        described = self.who[contender]
+        self.failures.append(f"{described['name']}, {prefixes[0].rstrip('/')}: {why}")
+        for row in self.rows.values():
+            if (row.id.startswith(prefixes) and row.only in ("", contender)
+                    and not ("jax" in row.id and "jax" not in described["kinds"])
+                    and not (row.background and described["durable"])):
+                figure = self.figure(row.id, contender)
+                figure.problem = figure.problem or "failed: " + why
 
-def head(described: dict[str, Any], settings: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in described["versions"].items())
-    return "\n".join([
-        f"machine     {described['cores']} cores of {described['cpu']}, "
-        f"{described['memory_bytes'] / 2**30:.0f} GiB; load {described['load_average']:.1f}",
-        f"kernel      Linux {described['kernel']}",
-        f"directory   {described['filesystem']}",
-        f"versions    {versions}",
-        f"state       {settings['state']}",
-        f"method      {settings['method']}",
-    ])  # fmt: skip
+    def as_json(self) -> dict[str, Any]:
+        figures = []
+        for (row_id, contender), figure in self.figures.items():
+            row = self.rows[row_id]
+            out: dict[str, Any] = {"row": row_id, "contender": contender, "unit": row.unit,
+                                   "values": figure.values, "ratios": figure.ratios,
+                                   "problem": figure.problem}
+            if figure.values:
+                out["median"] = figure.median
+                out["ratio_median"] = figure.ratio
+            figures.append(out)
+        return {"rows": [row._asdict() for row in self.rows.values()], "contenders": self.who,
+                "limits": self.limits, "figures": figures, "failures": self.failures}
+
+    @staticmethod
+    def from_json(document: dict[str, Any]) -> "Report":
+        made = Report([rows.Row(**row) for row in document["rows"]], [])
+        made.who = document["contenders"]
+        made.limits = document["limits"]
+        made.failures = document["failures"]
+        for out in document["figures"]:
+            figure = made.figure(out["row"], out["contender"])
+            figure.values, figure.ratios = out["values"], out["ratios"]
+            figure.problem = out["problem"]
+        return made

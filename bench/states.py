@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states that are saved, and what is done with trees of arrays."""
+"""The states that are saved, and what is done with trees of arrays. JAX is imported by none."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+
+class WrongBytes(Exception):
+    """Something was restored that is not what was saved."""
 
 
 def make_state(size_bytes: int, seed: int = 0) -> dict[str, Any]:
@@ -22,22 +27,63 @@ def make_state(size_bytes: int, seed: int = 0) -> dict[str, Any]:
     return {"params": tree(), "opt_state": {"mu": tree(), "nu": tree()}}
 
 
-def make_leaves(count: int) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(1)
-    return {f"leaf_{i:04}": generator.random(1024, dtype=np.float32) for i in range(count)}
+def make_leaves(count: int, leaf_bytes: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A flat dict of small fp32 arrays, each with memory of its own."""
+    generator = np.random.default_rng(seed)
+    width = leaf_bytes // 4
+    return {leaf_name(i): generator.random(width, dtype=np.float32) for i in range(count)}
+
+
+def leaf_name(index: int) -> str:
+    return f"leaf_{index:06}"
+
+
+def tree_map(change: Callable[[Any], Any], tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: tree_map(change, child) for key, child in tree.items()}
+    return change(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    return list(flatten(tree).values())
+
+
+def flatten(tree: Any, path: str = "") -> dict[str, Any]:
+    """Leaves by path."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {name: leaf for key in sorted(tree)
+            for name, leaf in flatten(tree[key], f"{path}/{key}" if path else key).items()}
+
+
+def unflatten(named: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, leaf in named.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def total_bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in leaves(tree))
 
 
 def advance(tree: Any) -> Any:
     """Other contents of the same kind: NumPy arrays in place, jax arrays as new ones."""
-    if isinstance(tree, dict):
-        return {key: advance(child) for key, child in tree.items()}
-    return np.negative(tree, out=tree) if isinstance(tree, np.ndarray) else -tree
+    return tree_map(
+        lambda leaf: np.negative(leaf, out=leaf) if isinstance(leaf, np.ndarray) else -leaf, tree)
 
 
-def flat(tree: Any) -> list[Any]:
-    if isinstance(tree, dict):
-        return [leaf for key in sorted(tree) for leaf in flat(tree[key])]
-    return [tree]
+def empty_like(leaf: Any) -> np.ndarray:
+    return np.empty(leaf.shape, leaf.dtype)
+
+
+def is_jax(tree: Any) -> bool:
+    """Whether the leaves are jax's, concrete or abstract."""
+    return not isinstance(leaves(tree)[0], np.ndarray)
 
 
 def to_jax(tree: Any) -> Any:
@@ -48,12 +94,14 @@ def to_jax(tree: Any) -> Any:
     return jax.block_until_ready(jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree))
 
 
-def abstract(tree: Any) -> Any:
+def target(tree: Any) -> Any:
+    """What a restart has to load into: abstract jax arrays, NumPy arrays nobody has touched."""
+    if not is_jax(tree):
+        return tree_map(empty_like, tree)
     import jax
 
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree
-    )
+    return tree_map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
 
 
 def ready(tree: Any) -> Any:
@@ -61,7 +109,18 @@ def ready(tree: Any) -> Any:
     return tree if jax is None else jax.block_until_ready(tree)
 
 
-def expect_equal(name: str, got: Any, want: Any) -> None:
-    pairs = list(zip(flat(got), flat(want), strict=True))
-    if not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs):
-        sys.exit(f"{name} gave other bytes back than it was given")
+def expect_equal(got: Any, want: Any) -> None:
+    """Compares structure, dtypes, shapes and every bit."""
+    ours, theirs = flatten(got), flatten(want)
+    if ours.keys() != theirs.keys():
+        raise WrongBytes("gave another tree back than it was given")
+    for name, leaf in ours.items():
+        a, b = np.asarray(leaf), np.asarray(theirs[name])
+        if a.dtype != b.dtype or a.shape != b.shape:
+            raise WrongBytes(f"gave {name} back with another dtype or shape")
+        if not np.array_equal(_bits(a), _bits(b)):
+            raise WrongBytes(f"gave {name} back with other bytes than it was given")
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

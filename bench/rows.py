@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every row that bench/run can measure: its words, its unit, its limit, its budget."""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    id: str  # theme/…; what a theme emits
+    group: str  # a table
+    what: str
+    unit: str
+    limit: str = ""  # the key in limits.measure(); "own": the theme gives it with each value
+    limit_name: str = ""
+    bound: str = ""  # what Stepwell's figure cannot beat, in words
+    budget: str = ""  # what the design promises for Stepwell
+    only: str = ""  # the contender that alone has this row
+    background: bool = False  # not for contenders that are durable when they say done
+
+
+def _full(kind: str) -> list[Row]:
+    save, restore = f"Save the full state, {kind} arrays", "Restore the full state, cold"
+    stall = ("≤ 1.1", "memory bandwidth")
+    if kind == "jax":
+        stall = ("≤ 1 ms + 1 µs a leaf", "work a leaf")
+    return [
+        Row(f"full/{kind}/durable", save, "until durable", "GB/s", "write", "fio write",
+            "disk write", "≥ 0.90"),
+        Row(f"full/{kind}/done", save, "until it says done, not durable", "GB/s", "write",
+            "fio write", background=True),
+        Row(f"full/{kind}/stall", save, "stall of the caller", "ms", "memcpy", "memcpy",
+            stall[1], stall[0]),
+        Row(f"full/{kind}/first", save, "stall of a process's first save", "ms", "memcpy",
+            "memcpy", "new memory, threads"),
+        Row(f"full/{kind}/cpu", save, "CPU seconds", "core-s/GB", "memcpy cpu", "one memcpy's",
+            "copies, checksums", "≤ 0.2 core-s/GB"),
+        Row(f"full/{kind}/written", save, "bytes written", "MB", "own", "bytes saved",
+            "padding, records", "≤ 1.01"),
+        Row(f"full/{kind}/restore", restore, f"into {kind} arrays", "GB/s", "read", "fio read",
+            "disk read", "≥ 0.90"),
+        Row(f"full/{kind}/read", restore, f"bytes read, into {kind} arrays", "MB", "own",
+            "bytes restored", "padding, records"),
+    ]
+
+
+def _leaves(theme: str, count: int, leaf: str, group: str, budgets: tuple[str, str]) -> list[Row]:
+    what = f"{count:,} × {leaf}: "
+    return [
+        Row(f"{theme}/durable", group, what + "saved, durable", "ms", f"sync {theme}",
+            "fio write + fdatasync", "work a leaf, one flush", budgets[0]),
+        Row(f"{theme}/stall", group, what + "stall", "ms", f"sync {theme}",
+            "fio write + fdatasync", "work a leaf"),
+        Row(f"{theme}/restore", group, what + "opened and restored, cold", "ms",
+            f"read {theme}", "fio read", "opening, work a leaf"),
+        Row(f"{theme}/open", group, what + "restored, store open, cold", "ms",
+            f"read {theme}", "fio read", "index, work a leaf", budgets[1], only="stepwell"),
+    ]
+
+
+def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
+              step_leaves: int = 1000) -> list[Row]:
+    part, one = "Load a part, cold", "Load one leaf of many, cold"
+    many, commit = "Many small leaves", "Small and frequent saves"
+    space, memory, start = "Bytes to the disk, newest 5 steps kept", "Peak memory", "Start"
+    return [
+        *_full("NumPy"), *_full("jax"),
+        *_leaves("leaves", leaves, "4 KiB", many, ("≤ 20 ms", "≤ 10 ms")),
+        *_leaves("tiny", tiny, "64 B", many, ("", "")),
+        Row("commit/durable", commit, "a state of 1 MB, save to durable", "ms", "sync commit",
+            "fio write + fdatasync", "one write, one flush", "one flush + 1 ms"),
+        Row("commit/slowest", commit, "the slowest of them", "ms", "sync commit",
+            "fio write + fdatasync", "one write, one flush"),
+        Row("part/time", part, "`params` of params and optimizer", "ms", "read part",
+            "fio read of as many bytes", "disk read, opening", "≤ 1 ms + disk read"),
+        Row("part/read", part, "bytes read for it", "MB", "own", "bytes needed",
+            "padding, records", "≤ 1.05"),
+        Row("part/planned", part, "bytes read by the store's own count", "MB", "own",
+            "bytes of its chunks", "alignment of reads", "≤ 1.05", only="stepwell"),
+        Row("part/rows", part, "16 rows of an array, store open", "ms", "read 4k",
+            "fio read of 4 KiB", "read of one chunk", "≤ 1 ms + one chunk", only="stepwell"),
+        Row("leaf/open", one, f"opening a step of {wide:,} leaves", "ms", "read 4k",
+            "fio read of 4 KiB", "records of the step"),
+        Row("leaf/first", one, f"one leaf of {wide:,}, the first after opening", "ms", "read 4k",
+            "fio read of 4 KiB", "one read", "≤ 1 ms"),
+        Row("leaf/next", one, "another one", "ms", "read 4k", "fio read of 4 KiB", "one read",
+            "≤ 1 ms"),
+        Row("steps/reader", start, f"open for reading, {steps:,} steps × {step_leaves:,} leaves",
+            "ms", "own", "fio read of what it reads", "reading the log's catalog", "≤ 50 ms",
+            only="stepwell"),
+        Row("steps/writer", start, "open for writing, closed cleanly before", "ms", "own",
+            "fio read of what it reads", "catalog, index", "≤ 50 ms", only="stepwell"),
+        Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
+            "work a step", "≤ 5 ms", only="stepwell"),
+        Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
+            "dynamic linking", "≤ 50 ms"),
+        Row("space/written", space, "bytes written by the process", "MB", "own", "bytes saved",
+            "records, index", "≤ 1.01"),
+        Row("space/device", space, "bytes written to the device, by all", "MB", "own",
+            "bytes saved", "records, index, journal"),
+        Row("space/kept", space, "space at the end", "MB", "own", "bytes of 5 steps",
+            "whole segments"),
+        Row("memory/save-NumPy", memory, "first save, NumPy arrays, beyond the state", "MB",
+            "own", "bytes of the state", "staging memory"),
+        Row("memory/save-jax", memory, "first save, jax arrays, beyond the state", "MB", "own",
+            "bytes of the state", "staging memory"),
+        Row("memory/restore", memory, "restore into NumPy arrays, beyond the state", "MB", "own",
+            "bytes of the state", "read buffers"),
+        Row("memory/staging", memory, "staging memory, state 3 × as large", "MB", "own",
+            "its bound", "the option staging_bytes", "≤ 1", only="stepwell"),
+        Row("memory/bounded", memory, "growth during that save", "MB", "own", "its bound",
+            "staging and fixed buffers", only="stepwell"),
+    ]
+
+
+LIMITS = {
+    "write": ("fio write, O_DIRECT, new file, with fsync", "GB/s"),
+    "read": ("fio read, O_DIRECT", "GB/s"),
+    "memcpy rate": ("memcpy of the state, one thread", "GB/s"),
+    "memcpy cpu": ("CPU seconds of that memcpy", "core-s/GB"),
+    "sync commit": ("fio write + fdatasync of 1 MB, one at a time", "ms"),
+    "sync leaves": ("the same for the 4 KiB leaves together", "ms"),
+    "sync tiny": ("the same for the 64 B leaves together", "ms"),
+    "read leaves": ("fio read of the 4 KiB leaves together", "ms"),
+    "read tiny": ("fio read of the 64 B leaves together", "ms"),
+    "read 4k": ("fio read of 4 KiB, random, one at a time", "ms"),
+}

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as Markdown that is also readable as it is."""
+
+import statistics
+from typing import Any
+
+import rows
+from report import Figure, Report
+
+# Values are in bytes, bytes per second and seconds; this is how they are shown.
+UNITS = {"GB/s": 1e-9, "ms": 1e3, "MB": 1e-6, "core-s/GB": 1.0}
+
+HEAD = ["what", "who", "median", "min … max", "rounds", "ratio to limit", "budget", "bounded by"]
+
+# The table of the top README: row, words, whether its ratio or its value is shown.
+SHORT = [
+    ("full/jax/durable", "save until durable, jax arrays ÷ fio write", True),
+    ("full/NumPy/durable", "save until durable, NumPy arrays ÷ fio write", True),
+    ("full/jax/stall", "stall of the caller, jax arrays", False),
+    ("full/NumPy/stall", "stall of the caller, NumPy arrays ÷ memcpy", True),
+    ("full/NumPy/cpu", "CPU seconds per GB saved, NumPy arrays", False),
+    ("full/NumPy/restore", "cold restore into NumPy ÷ fio read", True),
+    ("part/read", "`params` of params and optimizer: bytes read ÷ needed", True),
+    ("leaf/first", "one leaf of 10,000, the first after opening", False),
+    ("leaves/durable", "2,000 leaves of 4 KiB: saved", False),
+    ("leaves/restore", "2,000 leaves of 4 KiB: opened and restored", False),
+    ("commit/durable", "a state of 1 MB: save to durable", False),
+    ("space/written", "bytes written ÷ bytes saved, newest 5 of many steps kept", True),
+    ("memory/save-NumPy", "peak memory of a save beyond the state ÷ state", True),
+]
+
+
+def number(value: float, unit: str) -> str:
+    value *= UNITS[unit]
+    if value == 0:
+        return "0"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def head(described: dict[str, Any], settings: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in described["versions"].items())
+    return "\n".join([
+        f"machine     {described['cores']} cores of {described['cpu']}, "
+        f"{described['memory_bytes'] / 2**30:.0f} GiB; load {described['load_average']:.1f} before",
+        f"kernel      Linux {described['kernel']}",
+        f"directory   {described['filesystem']}",
+        f"disk        {described['disk']}",
+        f"versions    {versions}",
+        f"state       {settings['state']}",
+        f"method      {settings['method']}",
+    ])  # fmt: skip
+
+
+def full(report: Report) -> str:
+    """One table for the limits and one for each group."""
+    groups: dict[str, list[list[str]]] = {}
+    for row in report.rows.values():
+        first = True
+        for key, described in report.who.items():
+            figure = report.figures.get((row.id, key))
+            if figure is None:
+                continue
+            what = row.what + (" (Stepwell only)" if row.only else "") if first else ""
+            groups.setdefault(row.group, []).append(
+                [what, described["name"], *_cells(figure, row, key)])
+            first = False
+    tables = [("Limits of this machine, in the same rounds", _limits(report)), *groups.items()]
+    widths = [max([len(HEAD[i]), *(len(line[i]) for _, lines in tables for line in lines)])
+              for i in range(len(HEAD))]
+    return "\n\n".join(f"**{name}**\n\n" + _markdown(HEAD, lines, widths)
+                       for name, lines in tables)
+
+
+def _limits(report: Report) -> list[list[str]]:
+    lines = []
+    for name, (what, unit) in rows.LIMITS.items():
+        values = report.limits.get(name)
+        if values:
+            lines.append([what, "the machine", f"{number(statistics.median(values), unit)} {unit}",
+                          _spread(values, unit), str(len(values)), "", "", ""])
+        else:
+            lines.append([what, "the machine", "not measured", "", "", "", "", ""])
+    return lines
+
+
+def _spread(values: list[float], unit: str) -> str:
+    if len(values) < 2:
+        return ""
+    return f"{number(min(values), unit)} … {number(max(values), unit)}"
+
+
+def _cells(figure: Figure, row: rows.Row, contender: str) -> list[str]:
+    own = contender == "stepwell"
+    budget, bound = (row.budget, row.bound) if own else ("", "")
+    if not figure.values:
+        return [figure.problem, "", "", "", budget, bound]
+    median = f"{number(figure.median, row.unit)} {row.unit}"
+    if figure.problem:  # in another round
+        median += f"; {figure.problem}"
+    ratio = "" if figure.ratio is None else f"{_ratio(figure.ratio)} × {row.limit_name}"
+    return [median, _spread(figure.values, row.unit), str(len(figure.values)), ratio, budget, bound]
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def _markdown(header: list[str], lines: list[list[str]], widths: list[int]) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)) + " |"
+
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([line(header), rule, *map(line, lines)])
+
+
+def short(report: Report) -> str:
+    """What the top README shows."""
+    header = ["", *(described["name"] for described in report.who.values()), "limit"]
+    lines = []
+    for row_id, what, as_ratio in SHORT:
+        cells = [what]
+        for key in report.who:
+            figure = report.figures.get((row_id, key))
+            unit = report.rows[row_id].unit
+            if figure is None:
+                cells.append("")
+            elif not figure.values:
+                cells.append(figure.problem.split(":")[0])
+            elif not as_ratio:
+                cells.append(f"{number(figure.median, unit)} {unit}")
+            else:
+                cells.append("" if figure.ratio is None else _ratio(figure.ratio))
+        lines.append([*cells, "1" if as_ratio and "beyond" not in what else ""])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in
+                     [header, ["---"] * len(header), *lines])

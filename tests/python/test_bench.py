@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/run at its smallest: every row comes, and what is restored is compared. No times."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(BENCH / "run.py"), *map(str, arguments)], capture_output=True,
+        text=True, timeout=900, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+def test_every_row_is_produced(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    result = run("--quick", "--dir", tmp_path, "--json", file)
+    assert result.returncode == 0, result.stdout + result.stderr
+    document = json.loads(file.read_text())
+    assert document["failures"] == []
+    figures = {(out["row"], out["contender"]): out for out in document["figures"]}
+    peers = ["orbax-v1", "orbax-v0", "safetensors", "equinox"]
+    assert list(document["contenders"]) == ["stepwell", *peers]
+    for row in document["rows"]:
+        if not row["background"]:
+            assert figures[row["id"], "stepwell"]["values"], row["id"]
+        for peer in peers:
+            if not row["only"] and not (row["background"] and peer in ("safetensors", "equinox")):
+                figure = figures[row["id"], peer]
+                assert figure["values"] or figure["problem"].startswith("cannot: "), (row, peer)
+    assert list(tmp_path.iterdir()) == [file]
+
+    again = run("--from", file)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == result.stdout
+    assert "| save until durable, NumPy arrays ÷ fio write |" in again.stdout
+
+
+def test_a_contender_that_fails_is_told(tmp_path: Path) -> None:
+    """An interpreter without PyTorch stands for an environment that is broken."""
+    result = run("--quick", "--rows", "start", "--contenders", "stepwell,torch-save", "--torch",
+                 sys.executable, "--dir", tmp_path)
+    assert result.returncode == 1
+    assert "torch-save cannot be imported: No module named 'torch'" in result.stderr
+
+
+def test_wrong_bytes_are_a_failure(tmp_path: Path) -> None:
+    """The comparison itself: one flipped bit, another dtype, a leaf too many."""
+    code = """
+import numpy, states
+state = states.make_state(200_000)
+other = states.tree_map(numpy.copy, state)
+states.expect_equal(other, state)
+def refused(got):
+    try:
+        states.expect_equal(got, state)
+    except states.WrongBytes as error:
+        return str(error)
+flipped = states.tree_map(numpy.copy, state)
+flipped["params"]["layer_3"]["bias"].view(numpy.uint8)[5] ^= 1
+wide = {**state, "params": {**state["params"], "layer_0": {
+    "kernel": state["params"]["layer_0"]["kernel"].astype("f8"),
+    "bias": state["params"]["layer_0"]["bias"]}}}
+print(refused(flipped), refused(wide), refused({**state, "more": numpy.zeros(1)}), sep="\\n")
+"""
+    out = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, text=True,
+                         check=True, env={**os.environ, "PYTHONPATH": str(BENCH)}).stdout
+    assert out.splitlines() == [
+        "gave params/layer_3/bias back with other bytes than it was given",
+        "gave params/layer_0/kernel back with another dtype or shape",
+        "gave another tree back than it was given"]
