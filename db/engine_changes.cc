@@ -15,7 +15,8 @@ using format::LeafRecord;
 using LiveStepPtr = std::shared_ptr<const LiveStep>;
 
 // Records of large steps go to frames of about this size ahead of the commit frame (rule 10).
-constexpr size_t kRecordsFrameBytes = size_t{1} << 20;
+// Looking one leaf up reads one or two of them.
+constexpr size_t kRecordsFrameBytes = size_t{256} << 10;
 
 size_t EstimatedRecordBytes(const LeafRecord& record) {
   return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +

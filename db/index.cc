@@ -111,9 +111,9 @@ class RocksIndex final : public Index {
   }
 
   Result<std::optional<std::vector<format::LeafRecord>>> Read(
-      uint64_t step, uint64_t commit, uint32_t frame_crc, std::string_view key_prefix) override {
+      uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) override {
     return GuardRead<std::optional<std::vector<format::LeafRecord>>>(
-        [&] { return ReadLeaves(families_, step, commit, frame_crc, key_prefix); });
+        [&] { return ReadLeaves(families_, step, commit, frame_crc, range); });
   }
 
   Status Apply(const IndexBatch& batch) override {

@@ -66,10 +66,10 @@ class Index {
   virtual uint64_t unflushed_bytes() const = 0;
   // Makes everything applied durable; kAborted when the index's disk is frozen.
   virtual Status Flush() = 0;
-  // Leaf records with chunks whose keys start with `key_prefix`, sorted by key, from one snapshot;
-  // none when the step is not there with exactly this commit number and frame CRC.
+  // Leaf records with chunks whose keys are in `range`, sorted by key, from one snapshot; none when
+  // the step is not there with exactly this commit number and frame CRC.
   virtual Result<std::optional<std::vector<format::LeafRecord>>> Read(
-      uint64_t step, uint64_t commit, uint32_t frame_crc, std::string_view key_prefix) = 0;
+      uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) = 0;
 };
 
 }  // namespace stepwell::db

@@ -191,48 +191,51 @@ void IndexKeeper::Close() {
   state_ = State::kGone;
 }
 
-Result<std::vector<format::LeafRecord>> IndexKeeper::Leaves(const LiveStep& step,
-                                                            std::string_view key_prefix) {
+std::optional<std::vector<format::LeafRecord>> IndexKeeper::Leaves(const LiveStep& step,
+                                                                   const format::KeyRange& range) {
   if (step.records != nullptr) {
     std::vector<format::LeafRecord> leaves;
     const auto by_key = [](const format::LeafRecord& leaf, std::string_view key) {
       return std::string_view(leaf.key) < key;
     };
-    for (auto it = std::lower_bound(step.records->begin(), step.records->end(), key_prefix, by_key);
-         it != step.records->end() && std::string_view(it->key).starts_with(key_prefix); ++it) {
+    auto it = std::lower_bound(step.records->begin(), step.records->end(),
+                               std::string_view(range.first), by_key);
+    for (; it != step.records->end() && (range.end.empty() || it->key < range.end); ++it) {
       leaves.push_back(*it);
     }
     return leaves;
   }
   if (const std::shared_ptr<Index> index = current()) {
-    auto leaves = index->Read(step.record.step, step.record.commit, step.place.crc, key_prefix);
-    if (leaves.ok() && leaves->has_value()) return std::move(**leaves);
-    if (!leaves.ok()) {
-      Log(options_.log, LogLevel::kWarning,
-          StrCat(options_.store_path, ": the index is damaged (", leaves.status().message(),
-                 "); reading from the log"));
-      const std::lock_guard lock(mutex_);
-      if (!rebuild_queued_ && state_ == State::kReady) {
-        rebuild_queued_ = true;
-        state_ = State::kOpening;
-        index_.reset();
-        options_.environment.index_worker->Run([this] {
-          bool rebuilt = true;
-          Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
-              .IgnoreError("opening it will say what is wrong");
-          if (Status status = OpenAndSync(&rebuilt); !status.ok()) {
-            GiveUp(status);
-            return;
-          }
-          const std::lock_guard done(mutex_);
-          state_ = State::kReady;
-          rebuilt_ = true;
-          rebuild_queued_ = false;
-        });
-      }
-    }
+    auto leaves = index->Read(step.record.step, step.record.commit, step.place.crc, range);
+    if (leaves.ok()) return std::move(*leaves);
+    Rebuild(leaves.status());
   }
-  return ReadStepRecords(*options_.files, step.place, key_prefix);
+  return std::nullopt;
+}
+
+// Something in the index was wrong: the log serves until it has been made again.
+void IndexKeeper::Rebuild(const Status& why) {
+  Log(options_.log, LogLevel::kWarning,
+      StrCat(options_.store_path, ": the index is damaged (", why.message(),
+             "); reading from the log"));
+  const std::lock_guard lock(mutex_);
+  if (rebuild_queued_ || state_ != State::kReady) return;
+  rebuild_queued_ = true;
+  state_ = State::kOpening;
+  index_.reset();
+  options_.environment.index_worker->Run([this] {
+    bool rebuilt = true;
+    Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
+        .IgnoreError("opening it will say what is wrong");
+    if (Status status = OpenAndSync(&rebuilt); !status.ok()) {
+      GiveUp(status);
+      return;
+    }
+    const std::lock_guard done(mutex_);
+    state_ = State::kReady;
+    rebuilt_ = true;
+    rebuild_queued_ = false;
+  });
 }
 
 std::string IndexKeeper::Describe() const {

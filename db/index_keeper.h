@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "db/environment.h"
@@ -41,8 +41,10 @@ class IndexKeeper {
   // Index worker, nothing else queued: flushes and closes. OK also without an index.
   void Close();
 
-  // Leaf records of a live step: from its overlay, the index, or the log. Any thread.
-  Result<std::vector<format::LeafRecord>> Leaves(const LiveStep& step, std::string_view key_prefix);
+  // Leaf records of a live step with keys in `range`, from its overlay or the index; none when
+  // neither has them: then the log does. Any thread.
+  std::optional<std::vector<format::LeafRecord>> Leaves(const LiveStep& step,
+                                                        const format::KeyRange& range);
   std::string Describe() const;
   bool rebuilt() const;
 
@@ -55,6 +57,7 @@ class IndexKeeper {
   void ApplyNow(const std::shared_ptr<const LiveStep>& added, const std::vector<uint64_t>& removed,
                 uint64_t commit);
   void GiveUp(const Status& why);
+  void Rebuild(const Status& why);
   std::shared_ptr<Index> current() const;
 
   const Options options_;

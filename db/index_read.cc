@@ -17,19 +17,19 @@ constexpr size_t kFrameCrcBytes = 4;
 
 std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-// A family's rows with one prefix, in order.
-class PrefixScan {
+// A family's rows from `first` on and before `end` (empty: to the last), in order.
+class RowScan {
  public:
-  PrefixScan(const IndexFamilies& families, rocksdb::ColumnFamilyHandle* family,
-             const rocksdb::Snapshot* snapshot, const std::string& prefix)
-      : end_(format::PrefixEnd(prefix)), end_slice_(end_) {
+  RowScan(const IndexFamilies& families, rocksdb::ColumnFamilyHandle* family,
+          const rocksdb::Snapshot* snapshot, const std::string& first, std::string end)
+      : end_(std::move(end)), end_slice_(end_) {
     rocksdb::ReadOptions options;
     options.snapshot = snapshot;
     options.verify_checksums = true;
     options.total_order_seek = true;
     if (!end_.empty()) options.iterate_upper_bound = &end_slice_;
     rows_.reset(families.db->NewIterator(options, family));
-    rows_->Seek(prefix);
+    rows_->Seek(first);
   }
   bool Valid() const { return rows_->Valid(); }
   std::string_view key() const { return ToView(rows_->key()); }
@@ -58,7 +58,7 @@ Result<IndexedStep> DecodeStepRow(std::string_view key, std::string_view value) 
 }
 
 // Takes the chunks of `leaf`, which come next in `chunks` or are missing.
-Status TakeChunks(uint64_t step, PrefixScan* chunks, format::LeafRecord* leaf) {
+Status TakeChunks(uint64_t step, RowScan* chunks, format::LeafRecord* leaf) {
   const auto bad = [&](const char* what) {
     return DataLossError(StrCat("index: step ", step, ": ", what));
   };
@@ -88,7 +88,7 @@ std::string EncodeStepRow(const format::StepRecord& step, uint32_t frame_crc) {
 
 Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families) {
   std::vector<IndexedStep> steps;
-  PrefixScan rows(families, families.steps, nullptr, "");
+  RowScan rows(families, families.steps, nullptr, "", "");
   for (; rows.Valid(); rows.Next()) {
     STEPWELL_ASSIGN_OR_RETURN(IndexedStep row, DecodeStepRow(rows.key(), rows.value()));
     steps.push_back(row);
@@ -100,7 +100,7 @@ Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families) {
 Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFamilies& families,
                                                                   uint64_t step, uint64_t commit,
                                                                   uint32_t frame_crc,
-                                                                  std::string_view key_prefix) {
+                                                                  const format::KeyRange& range) {
   rocksdb::ManagedSnapshot snapshot(families.db);  // one for all families
   rocksdb::ReadOptions options;
   options.snapshot = snapshot.snapshot();
@@ -115,11 +115,13 @@ Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFam
     return std::optional<std::vector<format::LeafRecord>>();
   }
 
-  // Chunks sort as their leaves do, so one pass over both families does it. A leaf's chunks start
-  // with the leaf's key, so the same prefix selects both.
-  const std::string prefix = format::EncodeIndexKey(step, key_prefix);
-  PrefixScan rows(families, families.leaves, snapshot.snapshot(), prefix);
-  PrefixScan chunks(families, families.chunks, snapshot.snapshot(), prefix);
+  // Chunks sort as their leaves do, and a leaf's chunks before anything below the leaf, so the same
+  // range selects both and one pass over both families does it.
+  const std::string first = format::EncodeIndexKey(step, range.first);
+  const std::string end = range.end.empty() ? format::PrefixEnd(format::EncodeStep(step))
+                                            : format::EncodeIndexKey(step, range.end);
+  RowScan rows(families, families.leaves, snapshot.snapshot(), first, end);
+  RowScan chunks(families, families.chunks, snapshot.snapshot(), first, end);
   std::vector<format::LeafRecord> leaves;
   for (; rows.Valid(); rows.Next()) {
     STEPWELL_ASSIGN_OR_RETURN(

@@ -30,6 +30,6 @@ Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families);
 Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFamilies& families,
                                                                   uint64_t step, uint64_t commit,
                                                                   uint32_t frame_crc,
-                                                                  std::string_view key_prefix);
+                                                                  const format::KeyRange& range);
 
 }  // namespace stepwell::db

@@ -3,13 +3,16 @@
 
 #include <algorithm>
 
+#include "db/step_records.h"
+
 namespace stepwell::db {
 
 Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files) {
   if (live.texts_known) return live.record;
-  STEPWELL_ASSIGN_OR_RETURN(format::Commit commit, ReadCommit(files, live.place));
-  commit.step.pinned = live.record.pinned;
-  return std::move(commit.step);
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, live.place));
+  format::StepRecord record = records->step();
+  record.pinned = live.record.pinned;
+  return record;
 }
 
 void LiveSteps::Load(const LogState& state) {

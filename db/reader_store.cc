@@ -6,6 +6,7 @@
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/step_reader.h"
+#include "db/step_records.h"
 
 namespace stepwell::db {
 namespace {
@@ -149,24 +150,22 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     for (const auto& [number, live] : view->state.live) known.push_back(number);
     return StepNotFound(core_->path, step, known);
   }
-  auto commit = ReadCommit(*core_->files, it->second.place);
+  auto records = StepRecords::Open(core_->files.get(), it->second.place);
   const bool pinned = view->pin != nullptr;
-  if (!commit.ok()) {
-    return SegmentGone(commit.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
+  if (!records.ok()) {
+    return SegmentGone(records.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
   }
-  commit->step.pinned = it->second.record.pinned;
   struct Keep {
     std::shared_ptr<Core> core;
     std::shared_ptr<const View> view;
-    format::FramePlace place;
-    format::Commit commit;
+    std::shared_ptr<StepRecords> records;
   };
-  auto keep = std::make_shared<Keep>(Keep{core_, view, it->second.place, std::move(*commit)});
-  const auto leaves = [keep](std::string_view prefix) {
-    return RecordsBelow(*keep->core->files, keep->commit, keep->place, prefix);
-  };
+  auto keep = std::make_shared<Keep>(Keep{core_, view, std::move(*records)});
+  const auto leaves = [keep](const format::KeyRange& range) { return keep->records->In(range); };
+  format::StepRecord record = keep->records->step();
+  record.pinned = it->second.record.pinned;
   Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(keep->commit.step, leaves, restorer, core_->path, pinned, keep);
+  return MakeStepReader(std::move(record), leaves, restorer, core_->path, pinned, keep);
 }
 
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {

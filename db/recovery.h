@@ -84,19 +84,11 @@ Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               const format::StoreSlot& slot, SegmentFiles& files);
 
-// A commit frame, decoded: the step record with its metadata texts, and the last leaf records.
-Result<format::Commit> ReadCommit(SegmentFiles& files, const format::FramePlace& commit_place);
-
 // A step's leaf records below a key prefix, from its commit frame and record blocks, continuation
 // records joined; checks that counts agree. kDataLoss names file and offset.
 Result<std::vector<format::LeafRecord>> ReadStepRecords(SegmentFiles& files,
                                                         const format::FramePlace& commit_place,
                                                         std::string_view key_prefix,
                                                         format::StepRecord* step = nullptr);
-// The same for a commit frame that was read already.
-Result<std::vector<format::LeafRecord>> RecordsBelow(SegmentFiles& files,
-                                                     const format::Commit& commit,
-                                                     const format::FramePlace& commit_place,
-                                                     std::string_view key_prefix);
 
 }  // namespace stepwell::db

@@ -22,9 +22,16 @@ class LogStepReader final : public StepReader {
   const format::StepRecord& step() const override { return step_; }
 
   Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) override {
-    auto leaves = leaves_(key_prefix);
+    auto leaves = leaves_(format::KeysBelow(key_prefix));
     if (!leaves.ok()) return SegmentGone(leaves.status(), pinned_).WithContext(Where());
     return leaves;
+  }
+
+  Result<std::optional<format::LeafRecord>> Find(std::string_view key) override {
+    auto leaves = leaves_(format::KeyAlone(key));
+    if (!leaves.ok()) return SegmentGone(leaves.status(), pinned_).WithContext(Where());
+    if (leaves->empty()) return std::optional<format::LeafRecord>();
+    return std::optional(std::move(leaves->front()));
   }
 
   Result<LoadStats> Load(std::span<const LoadRequest> requests) override {

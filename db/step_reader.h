@@ -13,7 +13,7 @@
 
 namespace stepwell::db {
 
-using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(std::string_view)>;
+using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(const format::KeyRange&)>;
 
 // A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
 // A segment that is gone is damage when the step is `pinned`, else the step was deleted meanwhile.

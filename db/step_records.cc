@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's leaf records, read from the log.
+#include "db/step_records.h"
+
+#include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "db/recovery.h"
-#include "format/key.h"
 
 namespace stepwell::db {
 namespace {
 
+using format::KeyRange;
 using format::LeafRecord;
 
-// Appends the records below `key_prefix`, joining those that continue the last one. Moves them from
-// a vector that is not const.
-template <typename Records>
-Status AppendRecords(Records& records, std::string_view key_prefix, std::vector<LeafRecord>* out) {
-  for (auto& record : records) {
-    if (!std::string_view(record.key).starts_with(key_prefix)) continue;
+// Blocks kept for the next look: the way down to a leaf goes through few.
+constexpr size_t kRecentBlocksMax = 4;
+
+// Appends records, joining those that continue the last one.
+Status AppendRecords(std::vector<LeafRecord> records, std::vector<LeafRecord>* out) {
+  for (LeafRecord& record : records) {
     if (record.first_chunk == 0) {
       if (!out->empty() && out->back().key >= record.key) {
         return DataLossError("leaf records out of order");
@@ -34,73 +37,88 @@ Status AppendRecords(Records& records, std::string_view key_prefix, std::vector<
   return OkStatus();
 }
 
-// `Commit` may be const: then its records are copied.
-template <typename Commit>
-Result<std::vector<LeafRecord>> RecordsOf(SegmentFiles& files, Commit& commit,
-                                          const format::FramePlace& commit_place,
-                                          std::string_view key_prefix) {
-  const std::string where =
-      StrCat(files.PathOf(commit_place.segment), ": offset ", commit_place.offset_bytes);
-  const std::string prefix_end = format::PrefixEnd(std::string(key_prefix));
+// Whether what lies before the record (`next_key`, `next_chunk`) may still be in the range.
+bool ReachesInto(const KeyRange& range, const std::string& next_key, uint64_t next_chunk) {
+  // A leaf that goes on in the next block begins before it.
+  return next_chunk == 0 ? next_key > range.first : next_key >= range.first;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<StepRecords>> StepRecords::Open(SegmentFiles* files,
+                                                       const format::FramePlace& commit_place) {
+  std::shared_ptr<StepRecords> records(new StepRecords(files, commit_place));
+  STEPWELL_ASSIGN_OR_RETURN(Frame frame,
+                            ReadFrame(*files, commit_place, format::FrameKind::kCommit));
+  records->payload_ = std::move(frame.payload);
+  records->bytes_read_ = commit_place.length_bytes;
+  auto head = format::DecodeCommitHead(AsBytes(records->payload_));
+  if (!head.ok()) return head.status().WithContext(records->Where(commit_place));
+  records->head_ = std::move(*head);
+  return records;
+}
+
+std::string StepRecords::Where(const format::FramePlace& place) const {
+  return StrCat(files_->PathOf(place.segment), ": offset ", place.offset_bytes);
+}
+
+uint64_t StepRecords::bytes_read() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_read_;
+}
+
+Result<StepRecords::Block> StepRecords::ReadBlock(size_t number) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [known, block] : recent_) {
+      if (known == number) return block;
+    }
+  }
+  const format::FramePlace& place = head_.commit.blocks[number].place;
+  STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(*files_, place, format::FrameKind::kRecords));
+  auto block = std::make_shared<const std::string>(std::move(frame.payload));
+  const std::lock_guard lock(mutex_);
+  bytes_read_ += place.length_bytes;
+  recent_.emplace_back(number, block);
+  if (recent_.size() > kRecentBlocksMax) recent_.pop_front();
+  return Block(std::move(block));
+}
+
+Result<std::vector<LeafRecord>> StepRecords::In(const KeyRange& range) {
   std::vector<LeafRecord> leaves;
-  for (size_t i = 0; i < commit.blocks.size(); ++i) {
-    const auto& block = commit.blocks[i];
-    if (!prefix_end.empty() && block.first_key >= prefix_end) break;
-    // Everything in this block sorts before (or is) the first key of what follows.
-    const std::string* next = nullptr;
-    if (i + 1 < commit.blocks.size()) {
-      next = &commit.blocks[i + 1].first_key;
-    } else if (!commit.records.empty()) {
-      next = &commit.records.front().key;
-    }
-    if (next != nullptr && std::string_view(*next) < key_prefix) continue;
-    STEPWELL_ASSIGN_OR_RETURN(const Frame records,
-                              ReadFrame(files, block.place, format::FrameKind::kRecords));
-    auto decoded = format::DecodeRecords(AsBytes(records.payload));
-    const std::string block_where =
-        StrCat(files.PathOf(block.place.segment), ": offset ", block.place.offset_bytes);
-    if (!decoded.ok()) return decoded.status().WithContext(block_where);
-    if (Status status = AppendRecords(*decoded, key_prefix, &leaves); !status.ok()) {
-      return status.WithContext(block_where);
-    }
+  const auto& blocks = head_.commit.blocks;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!range.end.empty() && blocks[i].first_key >= range.end) break;
+    const bool last = i + 1 == blocks.size();
+    const std::string& next_key = last ? head_.first_key : blocks[i + 1].first_key;
+    const uint64_t next_chunk = last ? head_.first_chunk : blocks[i + 1].first_chunk;
+    if (!next_key.empty() && !ReachesInto(range, next_key, next_chunk)) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const Block block, ReadBlock(i));
+    auto decoded = format::DecodeRecordsIn(AsBytes(*block), range);
+    Status status = decoded.status();
+    if (status.ok()) status = AppendRecords(std::move(*decoded), &leaves);
+    if (!status.ok()) return status.WithContext(Where(blocks[i].place));
   }
-  if (Status status = AppendRecords(commit.records, key_prefix, &leaves); !status.ok()) {
-    return status.WithContext(where);
-  }
+  auto decoded = format::DecodeCommitRecordsIn(AsBytes(payload_), range);
+  Status status = decoded.status();
+  if (status.ok()) status = AppendRecords(std::move(*decoded), &leaves);
+  if (!status.ok()) return status.WithContext(Where(place_));
   for (const LeafRecord& leaf : leaves) {
     if (leaf.chunks.size() != leaf.chunk_count) {
-      return DataLossError(StrCat(where, ": a leaf has ", leaf.chunks.size(),
+      return DataLossError(StrCat(Where(place_), ": a leaf has ", leaf.chunks.size(),
                                   " chunk records instead of ", leaf.chunk_count));
     }
   }
   return leaves;
 }
 
-}  // namespace
-
-Result<format::Commit> ReadCommit(SegmentFiles& files, const format::FramePlace& place) {
-  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, place, format::FrameKind::kCommit));
-  auto commit = format::DecodeCommit(AsBytes(frame.payload));
-  if (!commit.ok()) {
-    return commit.status().WithContext(
-        StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes));
-  }
-  return commit;
-}
-
-Result<std::vector<LeafRecord>> RecordsBelow(SegmentFiles& files, const format::Commit& commit,
-                                             const format::FramePlace& commit_place,
-                                             std::string_view key_prefix) {
-  return RecordsOf(files, commit, commit_place, key_prefix);
-}
-
 Result<std::vector<LeafRecord>> ReadStepRecords(SegmentFiles& files,
                                                 const format::FramePlace& commit_place,
                                                 std::string_view key_prefix,
                                                 format::StepRecord* step) {
-  STEPWELL_ASSIGN_OR_RETURN(format::Commit commit, ReadCommit(files, commit_place));
-  auto leaves = RecordsOf(files, commit, commit_place, key_prefix);
-  if (leaves.ok() && step != nullptr) *step = std::move(commit.step);
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, commit_place));
+  auto leaves = records->In(format::KeysBelow(key_prefix));
+  if (leaves.ok() && step != nullptr) *step = records->step();
   return leaves;
 }
 

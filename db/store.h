@@ -130,6 +130,9 @@ class StepReader {
   // Records (nodes too, chunks included) whose leaf keys start with `key_prefix` (of
   // format::EncodeItem or EncodeLeafKey; "" for all), in key order.
   virtual Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) = 0;
+  // The record with exactly this key (of format::EncodeLeafKey), a node's too; none when there is
+  // none. What it costs does not grow with the number of leaves.
+  virtual Result<std::optional<format::LeafRecord>> Find(std::string_view key) = 0;
   // Reads, verifies every checksum, decodes; each chunk once. On error `out` is undefined; the
   // message of kDataLoss names step, leaf, file and offset.
   virtual Result<LoadStats> Load(std::span<const LoadRequest> requests) = 0;

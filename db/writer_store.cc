@@ -10,6 +10,7 @@
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/step_reader.h"
+#include "db/step_records.h"
 
 namespace stepwell::db {
 namespace {
@@ -326,23 +327,40 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
     for (const auto& live : core_->live.All()) known.push_back(live->record.step);
     return StepNotFound(path_, step, known);
   }
-  format::StepRecord record = pinned.step->record;
-  if (auto full = RecordWithTexts(*pinned.step, *core_->files); full.ok()) {
-    record = std::move(*full);
-  } else {
-    Log(options_.log, LogLevel::kError,
-        StrCat(path_, ": the metadata of step ", step,
-               " cannot be read: ", full.status().message()));
-  }
   // Core before pin: the pin is let go first.
   struct Keep {
     std::shared_ptr<ReadCore> core;
     LiveSteps::Pinned pinned;
+    std::mutex mutex;
+    std::shared_ptr<StepRecords> in_log;  // guarded by mutex; null: not opened yet
+
+    Result<std::vector<format::LeafRecord>> Leaves(const format::KeyRange& range) {
+      auto known = core->index->Leaves(*pinned.step, range);
+      if (known) return *std::move(known);
+      const std::lock_guard lock(mutex);
+      if (in_log == nullptr) {
+        STEPWELL_ASSIGN_OR_RETURN(in_log, StepRecords::Open(core->files.get(), pinned.step->place));
+      }
+      return in_log->In(range);
+    }
   };
-  auto keep = std::make_shared<Keep>(Keep{core_, std::move(pinned)});
-  const auto leaves = [keep](std::string_view prefix) {
-    return keep->core->index->Leaves(*keep->pinned.step, prefix);
-  };
+  auto keep = std::make_shared<Keep>();
+  keep->core = core_;
+  keep->pinned = std::move(pinned);
+  format::StepRecord record = keep->pinned.step->record;
+  if (!keep->pinned.step->texts_known) {
+    auto in_log = StepRecords::Open(core_->files.get(), keep->pinned.step->place);
+    if (in_log.ok()) {
+      record = (*in_log)->step();
+      record.pinned = keep->pinned.step->record.pinned;
+      keep->in_log = std::move(*in_log);
+    } else {
+      Log(options_.log, LogLevel::kError,
+          StrCat(path_, ": the metadata of step ", step,
+                 " cannot be read: ", in_log.status().message()));
+    }
+  }
+  const auto leaves = [keep](const format::KeyRange& range) { return keep->Leaves(range); };
   Restorer* restorer = core_->restorer.get();
   return MakeStepReader(std::move(record), leaves, restorer, path_, /*pinned=*/true, keep);
 }

@@ -252,6 +252,23 @@ std::string EncodeRecords(const std::vector<LeafRecord>&);
 Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes);
 std::string EncodeCommit(const Commit&);
 Result<Commit> DecodeCommit(ConstBytes);
+// A range of keys in a step's records, first <= key < end; an empty `end`: to the last.
+struct KeyRange {
+  std::string first;
+  std::string end;
+};
+KeyRange KeysBelow(std::string_view key_prefix);  // everything that starts with it
+KeyRange KeyAlone(std::string_view key);          // one leaf key, without what is below it
+// Parts of frames, found by binary search: the work does not grow with the records left out.
+// The head of a commit is all but its `records`; `first` is the place of those in the order.
+struct CommitHead {
+  Commit commit;
+  std::string first_key;  // empty: it has no records of its own
+  uint64_t first_chunk = 0;
+};
+Result<CommitHead> DecodeCommitHead(ConstBytes);
+Result<std::vector<LeafRecord>> DecodeCommitRecordsIn(ConstBytes, const KeyRange& range);
+Result<std::vector<LeafRecord>> DecodeRecordsIn(ConstBytes, const KeyRange& range);
 std::string EncodeDelete(const Delete&);
 Result<Delete> DecodeDelete(ConstBytes);
 std::string EncodeMeta(const Meta&);

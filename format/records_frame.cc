@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payloads of frames.
+#include "format/key.h"
 #include "format/records_internal.h"
 #include "format/schema/frame.capnp.h"
 
@@ -59,7 +60,51 @@ void ReadLeaves(capnp::List<schema::Leaf>::Reader in, std::vector<LeafRecord>* r
   });
 }
 
+// How many elements at the front have keys below `key`; the list ascends.
+uint32_t CountBelow(capnp::List<schema::Leaf>::Reader in, std::string_view key) {
+  uint32_t low = 0;
+  uint32_t high = in.size();
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    const capnp::Data::Reader at = in[middle].getKey();
+    if (std::string_view(reinterpret_cast<const char*>(at.begin()), at.size()) < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+void ReadLeavesIn(const KeyRange& range, capnp::List<schema::Leaf>::Reader in,
+                  std::vector<LeafRecord>* records) {
+  const uint32_t begin = CountBelow(in, range.first);
+  const uint32_t end = range.end.empty() ? in.size() : CountBelow(in, range.end);
+  for (uint32_t i = begin; i < end; ++i) {
+    internal::ReadLeaf(in[i], true, &records->emplace_back());
+  }
+}
+
+void ReadCommitHead(schema::Commit::Reader in, Commit* commit) {
+  internal::ReadStep(in.getStep(), &commit->step);
+  ReadNumbers(in.getKills(), &commit->kills);
+  ReadList(in.getBlocks(), &commit->blocks,
+           [](schema::RecordsBlock::Reader block, RecordsBlock* out) {
+             out->place = ReadPlace(block.getPlace());
+             out->first_key = FromData(block.getFirstKey());
+             out->first_chunk = block.getFirstChunk();
+             Require(out->place.length_bytes > 0, "records block without a place");
+           });
+}
+
 }  // namespace
+
+KeyRange KeysBelow(std::string_view key_prefix) {
+  return {std::string(key_prefix), PrefixEnd(std::string(key_prefix))};
+}
+
+// Components begin with a byte >= 1; 00 closes the key of a leaf before its chunks (key.cc).
+KeyRange KeyAlone(std::string_view key) { return {std::string(key), std::string(key) + '\x01'}; }
 
 std::string EncodeSegmentHeader(const SegmentHeader& header) {
   const size_t words = 1 + StructWords<schema::SegmentHeader>() + 2 * kIdWords;
@@ -169,6 +214,13 @@ Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes bytes) {
       });
 }
 
+Result<std::vector<LeafRecord>> DecodeRecordsIn(ConstBytes bytes, const KeyRange& range) {
+  return DecodeMessage<schema::Records, std::vector<LeafRecord>>(
+      "records", bytes, [&range](schema::Records::Reader in, std::vector<LeafRecord>* records) {
+        ReadLeavesIn(range, in.getLeaves(), records);
+      });
+}
+
 std::string EncodeCommit(const Commit& commit) {
   size_t words = 1 + StructWords<schema::Commit>() + StructWords<schema::Step>() +
                  internal::StepTailWords(commit.step) + commit.kills.size() +
@@ -191,18 +243,29 @@ std::string EncodeCommit(const Commit& commit) {
 }
 
 Result<Commit> DecodeCommit(ConstBytes bytes) {
-  return DecodeMessage<schema::Commit, Commit>(
-      "commit", bytes, [](schema::Commit::Reader in, Commit* commit) {
-        internal::ReadStep(in.getStep(), &commit->step);
-        ReadNumbers(in.getKills(), &commit->kills);
-        ReadList(in.getBlocks(), &commit->blocks,
-                 [](schema::RecordsBlock::Reader block, RecordsBlock* out) {
-                   out->place = ReadPlace(block.getPlace());
-                   out->first_key = FromData(block.getFirstKey());
-                   out->first_chunk = block.getFirstChunk();
-                   Require(out->place.length_bytes > 0, "records block without a place");
-                 });
-        ReadLeaves(in.getLeaves(), &commit->records);
+  return DecodeMessage<schema::Commit, Commit>("commit", bytes,
+                                               [](schema::Commit::Reader in, Commit* commit) {
+                                                 ReadCommitHead(in, commit);
+                                                 ReadLeaves(in.getLeaves(), &commit->records);
+                                               });
+}
+
+Result<CommitHead> DecodeCommitHead(ConstBytes bytes) {
+  return DecodeMessage<schema::Commit, CommitHead>(
+      "commit", bytes, [](schema::Commit::Reader in, CommitHead* head) {
+        ReadCommitHead(in, &head->commit);
+        const auto leaves = in.getLeaves();
+        if (leaves.size() == 0) return;
+        head->first_key = FromData(leaves[0].getKey());
+        head->first_chunk = leaves[0].getFirstChunk();
+        Require(!head->first_key.empty(), "leaf without a key");
+      });
+}
+
+Result<std::vector<LeafRecord>> DecodeCommitRecordsIn(ConstBytes bytes, const KeyRange& range) {
+  return DecodeMessage<schema::Commit, std::vector<LeafRecord>>(
+      "commit", bytes, [&range](schema::Commit::Reader in, std::vector<LeafRecord>* records) {
+        ReadLeavesIn(range, in.getLeaves(), records);
       });
 }
 

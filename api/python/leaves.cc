@@ -66,23 +66,25 @@ class Row {
   PyObject* tuple_;
 };
 
+void FillComponent(const Row& component, PathComponent* out) {
+  out->type = static_cast<PathComponent::Type>(component.number(0));
+  switch (out->type) {
+    case PathComponent::Type::kIntKey:
+    case PathComponent::Type::kIndex:
+      out->number = component.number(1);
+      break;
+    default:
+      out->name = TextOf(component.at(1));
+  }
+}
+
 format::KeyPath PathOf(PyObject* components) {
   if (!PyTuple_Check(components)) throw nb::type_error("a path must be a tuple");
   format::KeyPath path;
   const Py_ssize_t count = PyTuple_GET_SIZE(components);
   path.reserve(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    const Row component(PyTuple_GET_ITEM(components, i));
-    PathComponent& out = path.emplace_back();
-    out.type = static_cast<PathComponent::Type>(component.number(0));
-    switch (out.type) {
-      case PathComponent::Type::kIntKey:
-      case PathComponent::Type::kIndex:
-        out.number = component.number(1);
-        break;
-      default:
-        out.name = TextOf(component.at(1));
-    }
+    FillComponent(Row(PyTuple_GET_ITEM(components, i)), &path.emplace_back());
   }
   return path;
 }
@@ -178,6 +180,12 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
 }
 
 }  // namespace
+
+PathComponent ComponentFromPython(nb::handle component) {
+  PathComponent out;
+  FillComponent(Row(component.ptr()), &out);
+  return out;
+}
 
 std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) {
   std::vector<db::ItemInput> inputs;

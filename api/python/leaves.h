@@ -14,4 +14,7 @@ namespace stepwell::python {
 // directly; returns an ndarray that nobody else changes. Raises on bad paths. Needs the GIL.
 std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy);
 
+// A component of a path, (type, value); strings in it may have lone surrogates.
+format::PathComponent ComponentFromPython(nanobind::handle component);
+
 }  // namespace stepwell::python

@@ -26,6 +26,7 @@
 #include "api/python/events.h"
 #include "api/python/exit.h"
 #include "api/python/leaves.h"
+#include "api/python/lookup.h"
 #include "api/python/records.h"
 #include "db/store.h"
 #include "format/key.h"
@@ -128,6 +129,22 @@ class Reader {
   std::unique_ptr<LeafTable> Leaves(const std::optional<std::string>& item) {
     const std::string prefix = item ? format::EncodeItem(*item) : std::string();
     return std::make_unique<LeafTable>(reader_, Call([&] { return reader_->Leaves(prefix); }));
+  }
+
+  // `readings`: [(item, [[component, …], …])], for each component of a path what it may mean.
+  std::unique_ptr<LeafTable> LookUp(
+      const std::vector<std::pair<std::string, std::vector<nb::list>>>& readings, bool below) {
+    std::vector<Reading> wanted;
+    for (const auto& [item, levels] : readings) {
+      Reading& reading = wanted.emplace_back();
+      reading.item = item;
+      for (const nb::list& level : levels) {
+        auto& components = reading.levels.emplace_back();
+        for (nb::handle component : level) components.push_back(ComponentFromPython(component));
+      }
+    }
+    return std::make_unique<LeafTable>(reader_,
+                                       Call([&] { return Lookup(*reader_, wanted, below); }));
   }
 
   nb::list Items() const {
@@ -361,7 +378,10 @@ NB_MODULE(_stepwell, m) {
       .def_prop_ro("stored_bytes", [](const sp::Reader& r) { return r.record().stored_bytes; })
       .def("items", &sp::Reader::Items,
            nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
-      .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none());
+      .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none())
+      .def("lookup", &sp::Reader::LookUp, arg("readings"), arg("below"),
+           nb::sig("def lookup(self, readings: list[tuple[str, list[list[tuple[int, object]]]]], "
+                   "below: bool) -> LeafTable"));
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<std::string, bool, std::optional<uint64_t>, uint64_t, size_t, int>(),

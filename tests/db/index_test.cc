@@ -125,8 +125,8 @@ Status CheckPrefix(Index* index) {
     const StepData& data = found->second;
     EXPECT_EQ(step.commit, data.record.commit);
     EXPECT_EQ(step.frame_crc, data.frame_crc);
-    STEPWELL_ASSIGN_OR_RETURN(const auto leaves,
-                              index->Read(step.step, step.commit, step.frame_crc, ""));
+    STEPWELL_ASSIGN_OR_RETURN(const auto leaves, index->Read(step.step, step.commit, step.frame_crc,
+                                                             format::KeysBelow("")));
     EXPECT_TRUE(leaves.has_value() && *leaves == data.leaves) << "step " << step.step;
   }
   return OkStatus();
@@ -182,7 +182,7 @@ TEST(IndexTest, NewOneIsEmpty) {
   ASSERT_TRUE(opened.status.ok()) << opened.status.ToString();
   EXPECT_EQ(opened.index->applied_commit(), 0u);
   EXPECT_TRUE(opened.index->Steps().value().empty());
-  EXPECT_FALSE(opened.index->Read(1, 1, 1, "").value().has_value());
+  EXPECT_FALSE(opened.index->Read(1, 1, 1, format::KeysBelow("")).value().has_value());
   EXPECT_EQ(opened.index->unflushed_bytes(), 0u);
   EXPECT_TRUE(opened.index->Flush().ok());
 }
@@ -216,7 +216,7 @@ TEST(IndexTest, PrefixSelectsASubtree) {
     for (const LeafRecord& leaf : data.leaves) {
       if (leaf.key.starts_with(prefix)) expected.push_back(leaf);
     }
-    const auto read = opened.index->Read(7, 1, data.frame_crc, prefix);
+    const auto read = opened.index->Read(7, 1, data.frame_crc, format::KeysBelow(prefix));
     ASSERT_TRUE(read.ok()) << read.status().ToString();
     ASSERT_TRUE(read->has_value());
     EXPECT_EQ(**read, expected);
@@ -228,10 +228,11 @@ TEST(IndexTest, OnlyTheCommitAskedForIsRead) {
   const Opened opened = Open(&files);
   const StepData data = MakeStep(7, 3);
   ASSERT_TRUE(ApplyStep(opened.index.get(), data).ok());
-  EXPECT_TRUE(opened.index->Read(7, 3, data.frame_crc, "").value().has_value());
-  EXPECT_FALSE(opened.index->Read(7, 4, data.frame_crc, "").value().has_value());
-  EXPECT_FALSE(opened.index->Read(7, 3, data.frame_crc + 1, "").value().has_value());
-  EXPECT_FALSE(opened.index->Read(6, 3, data.frame_crc, "").value().has_value());
+  EXPECT_TRUE(opened.index->Read(7, 3, data.frame_crc, format::KeysBelow("")).value().has_value());
+  EXPECT_FALSE(opened.index->Read(7, 4, data.frame_crc, format::KeysBelow("")).value().has_value());
+  EXPECT_FALSE(
+      opened.index->Read(7, 3, data.frame_crc + 1, format::KeysBelow("")).value().has_value());
+  EXPECT_FALSE(opened.index->Read(6, 3, data.frame_crc, format::KeysBelow("")).value().has_value());
 }
 
 TEST(IndexTest, ReplacedStepLeavesNothingOfItself) {
@@ -242,7 +243,8 @@ TEST(IndexTest, ReplacedStepLeavesNothingOfItself) {
     StepData data = MakeStep(step, 2, 5);
     data.leaves.resize(2);
     ASSERT_TRUE(ApplyStep(opened.index.get(), data).ok());  // does not say that it replaces
-    EXPECT_EQ(opened.index->Read(step, 2, data.frame_crc, "").value(), data.leaves);
+    EXPECT_EQ(opened.index->Read(step, 2, data.frame_crc, format::KeysBelow("")).value(),
+              data.leaves);
     IndexBatch removal;
     removal.removed_steps = {step};
     removal.through_commit = 3;
@@ -250,7 +252,8 @@ TEST(IndexTest, ReplacedStepLeavesNothingOfItself) {
     EXPECT_TRUE(opened.index->Steps().value().empty());
     data.leaves.resize(1);
     ASSERT_TRUE(ApplyStep(opened.index.get(), data).ok());
-    EXPECT_EQ(opened.index->Read(step, 2, data.frame_crc, "").value(), data.leaves);
+    EXPECT_EQ(opened.index->Read(step, 2, data.frame_crc, format::KeysBelow("")).value(),
+              data.leaves);
     ASSERT_TRUE(opened.index->Apply(removal).ok());
   }
 }
@@ -269,7 +272,7 @@ TEST(IndexTest, LeafThatGoesOnInAnotherRecord) {
   first.chunks.resize(4);
   parts.leaves.insert(parts.leaves.begin() + 1, rest);
   ASSERT_TRUE(ApplyStep(opened.index.get(), parts).ok());
-  EXPECT_EQ(opened.index->Read(1, 1, whole.frame_crc, "").value(), whole.leaves);
+  EXPECT_EQ(opened.index->Read(1, 1, whole.frame_crc, format::KeysBelow("")).value(), whole.leaves);
 }
 
 TEST(IndexTest, MissingChunksAreDataLoss) {
@@ -278,7 +281,8 @@ TEST(IndexTest, MissingChunksAreDataLoss) {
   StepData data = MakeStep(1, 1, 10);
   data.leaves.front().chunks.pop_back();
   ASSERT_TRUE(ApplyStep(opened.index.get(), data).ok());
-  EXPECT_EQ(opened.index->Read(1, 1, data.frame_crc, "").status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(opened.index->Read(1, 1, data.frame_crc, format::KeysBelow("")).status().code(),
+            StatusCode::kDataLoss);
 }
 
 TEST(IndexTest, ReopeningKeepsWhatWasFlushed) {
@@ -330,7 +334,7 @@ TEST(IndexTest, ReadersBesideTheWriter) {
   std::atomic<bool> stop{false};
   std::thread reader([&] {
     while (!stop) {
-      const auto leaves = opened.index->Read(1000, 1, data.frame_crc, "");
+      const auto leaves = opened.index->Read(1000, 1, data.frame_crc, format::KeysBelow(""));
       ASSERT_TRUE(leaves.ok() && leaves->has_value());
       ASSERT_EQ(**leaves, data.leaves);
     }
@@ -556,7 +560,7 @@ int FillARealDisk(const std::string& path) {
     }
     if (status.code() != StatusCode::kAborted || durable == 0) return 1;
     const StepData last = MakeStep(durable, durable, 20000);
-    const auto leaves = opened.index->Read(durable, durable, last.frame_crc, "");
+    const auto leaves = opened.index->Read(durable, durable, last.frame_crc, format::KeysBelow(""));
     if (!leaves.ok() || !leaves->has_value()) return 1;
   }
   const Opened full = Open(files, path);
@@ -589,7 +593,8 @@ TEST(IndexTest, LargeStepOnARealDisk) {
   }
   const Opened opened = Open(io::LocalFileSystem(), path);
   ASSERT_TRUE(opened.status.ok());
-  EXPECT_TRUE(opened.index->Read(1, 1, data.frame_crc, "").value() == data.leaves);
+  EXPECT_TRUE(opened.index->Read(1, 1, data.frame_crc, format::KeysBelow("")).value() ==
+              data.leaves);
   std::filesystem::remove_all(path);
 }
 

@@ -29,8 +29,18 @@ const std::map<std::string, Decoder>& Decoders() {
       {"segment_header", Wrap(DecodeSegmentHeader)},
       {"catalog", Wrap(DecodeCatalog)},
       {"epoch", Wrap(DecodeEpoch)},
-      {"records", Wrap(DecodeRecords)},
-      {"commit", Wrap(DecodeCommit)},
+      // Parts of frames, too: what they skip may be anything.
+      {"records",
+       [](ConstBytes b) {
+         DecodeRecordsIn(b, KeysBelow("k")).status().IgnoreError("only the whole must fail");
+         return DecodeRecords(b).status();
+       }},
+      {"commit",
+       [](ConstBytes b) {
+         DecodeCommitHead(b).status().IgnoreError("only the whole must fail");
+         DecodeCommitRecordsIn(b, KeyAlone("k")).status().IgnoreError("only the whole must fail");
+         return DecodeCommit(b).status();
+       }},
       {"delete", Wrap(DecodeDelete)},
       {"meta", Wrap(DecodeMeta)},
       {"footer", Wrap(DecodeFooter)},

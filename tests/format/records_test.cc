@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/format/examples.h"
 #include "tests/format/prng.h"
 
@@ -104,6 +106,41 @@ TEST(RecordsTest, RandomCommitsRoundTrip) {
     catalog.live.push_back({commit.step, RandomPlace(prng)});
     catalog.segments.push_back({prng.Next(), 3, ExampleId(5), prng.Next()});
     ASSERT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog(catalog))).value() == catalog);
+  }
+}
+
+TEST(RecordsTest, RangesOfRecordsAreWhatFilteringGives) {
+  Prng prng(2);
+  for (int i = 0; i < 300; ++i) {
+    Commit commit = ExampleCommit();
+    std::map<std::string, LeafRecord> sorted;
+    for (uint64_t k = prng.Below(12); k > 0; --k) {
+      LeafRecord leaf = RandomLeaf(prng);
+      leaf.key = EncodeItem(std::string(prng.Below(3), 'a'));
+      for (uint64_t deep = prng.Below(3); deep > 0; --deep) {
+        leaf.key += EncodePath({{PathComponent::Type::kIndex, 1, ""}}).value();
+      }
+      sorted[leaf.key] = std::move(leaf);
+    }
+    commit.records.clear();
+    for (auto& [key, leaf] : sorted) commit.records.push_back(leaf);
+    const std::string key = EncodeItem(std::string(prng.Below(3), 'a'));
+    for (const KeyRange& range : {KeysBelow(""), KeysBelow(key), KeyAlone(key)}) {
+      std::vector<LeafRecord> expected;
+      for (const LeafRecord& leaf : commit.records) {
+        if (leaf.key >= range.first && (range.end.empty() || leaf.key < range.end)) {
+          expected.push_back(leaf);
+        }
+      }
+      EXPECT_TRUE(DecodeCommitRecordsIn(AsBytes(EncodeCommit(commit)), range).value() == expected);
+      EXPECT_TRUE(DecodeRecordsIn(AsBytes(EncodeRecords(commit.records)), range).value() ==
+                  expected);
+    }
+    EXPECT_LE(DecodeRecordsIn(AsBytes(EncodeRecords(commit.records)), KeyAlone(key))->size(), 1U);
+    const CommitHead head = DecodeCommitHead(AsBytes(EncodeCommit(commit))).value();
+    EXPECT_EQ(head.first_key, commit.records.empty() ? "" : commit.records.front().key);
+    commit.records.clear();
+    EXPECT_TRUE(head.commit == commit);
   }
 }
 

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
 import stepwell
+from stepwell._views import _Source
+
+
+class Point(NamedTuple):
+    x: list
+    y: tuple
 
 
 @pytest.fixture
@@ -182,3 +189,90 @@ def test_only_the_wanted_chunks_are_read(store):
     assert store.stats()["last_load"]["bytes_read"] <= 4 << 20
     store.load(0)
     assert store.stats()["last_load"]["bytes_out"] == 16 << 20
+
+
+@pytest.fixture
+def wide(store):
+    tree = {"params": {f"layer_{i:03}": {"kernel": np.full(4, i), "bias": i} for i in range(300)},
+            "opt": Point(x=[np.zeros(2), {7: "seven"}], y=(1, 2))}
+    store.save(1, tree).result()
+    return store
+
+
+@dataclasses.dataclass
+class Records:
+    """How many records the looks of a test have read, and by which way."""
+
+    lookups: list[int]
+    whole: int = 0
+
+
+@pytest.fixture
+def records(monkeypatch):
+    seen = Records([])
+
+    class Counting:
+        def __init__(self, reader):
+            self._reader = reader
+
+        def __getattr__(self, name):
+            return getattr(self._reader, name)
+
+        def lookup(self, readings, below):
+            table = self._reader.lookup(readings, below)
+            seen.lookups.append(len(table))
+            return table
+
+        def leaves(self):
+            seen.whole += 1
+            return self._reader.leaves()
+
+    init = _Source.__init__
+
+    def counted(self, reader, *arguments):
+        init(self, reader if isinstance(reader, Counting) else Counting(reader), *arguments)
+
+    monkeypatch.setattr(_Source, "__init__", counted)
+    return seen
+
+
+@pytest.mark.parametrize(("where", "expected", "count"), [
+    ("params/layer_017/bias", 17, 4),  # the item, params, the layer, the leaf
+    ("state/params/layer_017/bias", 17, 4),
+    ("params/layer_017", {"kernel": [17.0] * 4, "bias": 17}, 5),
+    ("params/layer_017/*", {"params/layer_017/bias": 17, "params/layer_017/kernel": [17.0] * 4}, 5),
+    ("opt/y/1", 2, 4),
+    ("opt/x/1/7", "seven", 5),
+    (("opt", "x", 1, 7), "seven", 5),
+    ("opt/x/1", {7: "seven"}, 5),
+])
+def test_a_path_reads_the_records_on_its_way(wide, records, where, expected, count):
+    def plain(tree):
+        if isinstance(tree, dict):
+            return {key: plain(value) for key, value in tree.items()}
+        return tree.tolist() if isinstance(tree, np.ndarray) else tree
+
+    assert plain(wide.load(1, where)) == expected
+    assert records.lookups == [count]
+    assert records.whole == 0
+
+
+def test_views_read_the_records_that_they_show(wide, records):
+    params = wide[1]["params"]
+    assert params["layer_003"]["kernel"][1:].tolist() == [3, 3, 3]
+    assert params[("layer_004", "bias")] == 4
+    assert max(records.lookups) == 4
+    assert len(params) == 300  # all of it now
+    assert records.lookups[-1] == 2 + 300 * 3
+    before = len(records.lookups)
+    assert params["layer_005"]["bias"] == 5
+    assert len(records.lookups) == before
+    assert records.whole == 0
+    assert "layer_999" not in params
+    assert "params/layer_001" in wide[1]
+
+
+def test_what_is_not_there_is_named_from_the_whole_tree(wide, records):
+    with pytest.raises(stepwell.PathNotFoundError, match="layer_017/kernel"):
+        wide.load(1, "params/layer_017/kernal")
+    assert records.whole == 1

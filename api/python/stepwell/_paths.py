@@ -11,13 +11,14 @@ first component is the item.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ._records import ROOT, StoredTree
-from ._tree import INDEX, KEY, Component
+from ._tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 PathLike = str | tuple[str | int, ...]
@@ -92,6 +93,42 @@ def _component(characters: list[tuple[str, bool]], path: str) -> Pattern:
                         for c, escaped in characters])
         return Pattern(None, re.compile(text, re.DOTALL))
     return Pattern((KEY, "".join([c for c, _ in characters])))
+
+
+Reading = tuple[str, list[list[Component]]]
+
+
+def _meanings(literal: Component) -> list[Component]:
+    """What is spelled like `literal`."""
+    text = str(literal[1])
+    found: list[Component] = [(KEY, text), (ATTRIBUTE, text)]
+    digits = text[1:] if text[:1] == "-" else text
+    if digits.isdecimal() and len(digits) < 20:
+        number = int(text)
+        if str(number) == text and -(2**63) <= number < 2**63:
+            found += [(INT_KEY, number)] + ([(INDEX, number)] if number >= 0 else [])
+    return found
+
+
+def readings(path: PathLike | None, items: list[str],
+             above: list[Component] | None = None) -> tuple[list[Reading], bool]:
+    """Where the records lie that `path` can mean in a step with these items, and whether it is a
+    glob: then it is everything below. `above`: where the path starts, its item first. No readings:
+    it may be anything."""
+    patterns = [] if path is None else parse(path)
+    fixed = list(itertools.takewhile(lambda pattern: pattern.literal is not None, patterns))
+    levels = [_meanings(pattern.literal) for pattern in fixed if pattern.literal is not None]
+    is_glob = len(fixed) < len(patterns)
+    if above:
+        return [(above[0][1], [[component] for component in above[1:]] + levels)], is_glob
+    found: list[Reading] = []
+    if items == ["state"]:
+        if is_glob and not levels:
+            return [], True
+        found.append(("state", levels))
+    if levels and (name := levels[0][0][1]) in items:
+        found.append((name, levels[1:]))
+    return found, is_glob
 
 
 def _children(tree: StoredTree, number: int, pattern: Pattern) -> list[int]:

@@ -52,8 +52,10 @@ class StoredTree:
     """Records of a step by number, with children. Number ROOT is the step; its children are the
     items. Numbers follow the key order, so a node comes before what is in it."""
 
-    def __init__(self, table: _stepwell.LeafTable) -> None:
+    def __init__(self, table: _stepwell.LeafTable, only_state: bool | None = None) -> None:
+        """`only_state`: for a table that has but a part of the step."""
         self.table = table
+        self._only_state = only_state
         make = Record._make
         self.records: list[Record] = [make(row) for row in table.rows()]
         self.children: dict[int, dict[Component, int]] = {ROOT: {}}
@@ -77,6 +79,8 @@ class StoredTree:
     @property
     def only_state(self) -> bool:
         """Whether `state` is the only item, so that its name may be left out of paths."""
+        if self._only_state is not None:
+            return self._only_state
         items = self.children[ROOT]
         return len(items) == 1 and (KEY, "state") in items
 
@@ -101,6 +105,13 @@ class StoredTree:
             number = ROOT if record.component is None else record.parent
         path.reverse()
         return path
+
+    def number(self, components: list[Component]) -> int:
+        """The record with this very path, its item first."""
+        number = ROOT
+        for component in components:
+            number = self.children[number][component]
+        return number
 
     def spelled(self, number: int) -> dict[str, list[int]]:
         """Children by spelling: key 0, index 0 and attribute "0" are alike."""

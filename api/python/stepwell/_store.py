@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, SupportsIndex
 
 from . import _service, _stepwell
 from ._like import Matcher
-from ._paths import PathLike, resolve
+from ._paths import PathLike
 from ._tree import flatten_items, to_numpy
 from ._views import StepView, Tree, _Source
 from .errors import (
@@ -404,9 +404,8 @@ class Store:
         Raises StepNotFoundError, PathNotFoundError, AmbiguousPathError, MismatchError with every
         leaf that does not fit, CorruptionError.
         """
-        source = self._source(step)
+        source, selection = self._source(step).select(path, whole=True)
         tree = source.tree
-        selection = resolve(tree, path, source.step)
         if like is not _MISSING:
             if selection.number is None:
                 return self._load_flat(source, selection.leaves, like)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from . import _stepwell
-from ._paths import PathLike, resolve
+from ._paths import PathLike, Selection, readings, resolve
 from ._records import ARRAY, VALUE, StoredTree
-from ._tree import V_PRNG_KEY, decode_value
-from .errors import InvalidArgumentError
+from ._tree import V_PRNG_KEY, Component, decode_value
+from .errors import InvalidArgumentError, PathNotFoundError
 
 Index = SupportsIndex | slice | EllipsisType | None
 
@@ -214,12 +214,13 @@ class _Source:
     """A step opened for looking, shared by its views: the tree, and how to read from it."""
 
     def __init__(self, reader: _stepwell.Reader, check: Callable[[], None],
-                 account: Callable[[tuple[int, int, int, int, int]], None]) -> None:
+                 account: Callable[[tuple[int, int, int, int, int]], None],
+                 tree: StoredTree | None = None) -> None:
         self.reader = reader
         self.step = reader.step
         self.check = check
         self.account = account
-        self._tree: StoredTree | None = None
+        self._tree = tree
 
     @property
     def tree(self) -> StoredTree:
@@ -227,6 +228,25 @@ class _Source:
             self.check()
             self._tree = StoredTree(self.reader.leaves())
         return self._tree
+
+    def select(self, path: PathLike | None, whole: bool,
+               above: list[Component] | None = None) -> tuple[_Source, Selection]:
+        """What `path` names, and a source with the records of that alone where they can be found
+        without the others. `whole`: with all that is below a node; else that may be missing.
+        `above`: the path starts there (components, the item first)."""
+        if self._tree is None and (path or above or not whole):
+            items = sorted(name for name, *_ in self.reader.items())
+            found, is_glob = readings(path, items, above)
+            if found:
+                self.check()
+                tree = StoredTree(self.reader.lookup(found, whole or is_glob), items == ["state"])
+                try:
+                    below = tree.number(above) if above else None
+                    part = _Source(self.reader, self.check, self.account, tree)
+                    return part, resolve(tree, path, self.step, below)
+                except (PathNotFoundError, KeyError):
+                    pass  # the whole tree says what there is instead
+        return self, resolve(self.tree, path, self.step, self.tree.number(above) if above else None)
 
     def read_box(self, number: int, start: list[int], stop: list[int]) -> Any:
         self.check()
@@ -240,11 +260,12 @@ class _Source:
         self.account(stats)
         return raws
 
-    def view(self, number: int) -> Any:
-        """A record as users see it: NodeView, ArrayView or the Python value itself."""
+    def view(self, number: int, step: _Source) -> Any:
+        """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the
+        source that this one was selected from."""
         tree = self.tree
         if tree.is_node(number):
-            return NodeView(self, number)
+            return NodeView(step, tree.components(number))
         record = tree.records[number]
         if record.kind == ARRAY:
             return ArrayView(self, number)
@@ -256,12 +277,22 @@ class NodeView(Mapping[str | int, Any]):
     """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a
     NodeView, a Python value, or for a glob a dict of them by path (paths relative to this node)."""
 
-    def __init__(self, source: _Source, number: int) -> None:
-        self._source = source
-        self._number = number
+    def __init__(self, source: _Source, components: list[Component]) -> None:
+        self._step = source
+        self._components = components  # its path, the item first; none: the step itself
+        self._at: tuple[_Source, int] | None = None  # once its children were read
+
+    def _whole(self) -> tuple[_Source, int]:
+        """A source that has all below this node, and its number there."""
+        if self._at is None:
+            source, selection = self._step.select(None, whole=True, above=self._components)
+            assert selection.number is not None
+            self._at = source, selection.number
+        return self._at
 
     def _children(self) -> dict[Any, int]:
-        return self._source.tree.children[self._number]
+        source, number = self._whole()
+        return source.tree.children[number]
 
     def __iter__(self) -> Iterator[str | int]:
         return iter([name for _, name in self._children()])
@@ -271,19 +302,25 @@ class NodeView(Mapping[str | int, Any]):
 
     def __getitem__(self, path: PathLike | int) -> Any:
         exact: PathLike = (path,) if isinstance(path, int) else path
-        tree = self._source.tree
-        selection = resolve(tree, exact, self._source.step, below=self._number)
+        step = self._step
+        if self._at is None:
+            source, selection = step.select(exact, whole=False, above=self._components)
+        else:
+            step, number = self._at
+            source, selection = step, resolve(step.tree, exact, step.step, below=number)
         if selection.number is None:
-            return {tree.relative_text(leaf, self._number): self._source.view(leaf)
+            start = source.tree.number(self._components)
+            return {source.tree.relative_text(leaf, start): source.view(leaf, step)
                     for leaf in selection.leaves}
-        return self._source.view(selection.number)
+        return source.view(selection.number, step)
 
     def __repr__(self) -> str:
-        tree = self._source.tree
-        lines = [f"<{tree.text(self._number) or 'state'} of step {self._source.step}: "
-                 f"{tree.describe(self._number)}>"]
-        lines += [f"  {tree.relative_text(leaf, self._number)}  {tree.describe(leaf)}"
-                  for leaf in tree.leaves(self._number)]
+        source, number = self._whole()
+        tree = source.tree
+        lines = [f"<{tree.text(number) or 'state'} of step {source.step}: "
+                 f"{tree.describe(number)}>"]
+        lines += [f"  {tree.relative_text(leaf, number)}  {tree.describe(leaf)}"
+                  for leaf in tree.leaves(number)]
         return "\n".join(lines)
 
 
@@ -337,17 +374,17 @@ class StepView:
     def __getitem__(self, path: PathLike) -> Any:
         """ArrayView, NodeView or Python value at `path`; for a glob a dict of them by path. Raises
         PathNotFoundError and AmbiguousPathError."""
-        tree = self._source.tree
-        selection = resolve(tree, path, self.step)
+        source, selection = self._source.select(path, whole=False)
         if selection.number is None:
-            return {tree.text(leaf): self._source.view(leaf) for leaf in selection.leaves}
-        return self._source.view(selection.number)
+            return {source.tree.text(leaf): source.view(leaf, self._source)
+                    for leaf in selection.leaves}
+        return source.view(selection.number, self._source)
 
     def __contains__(self, path: object) -> bool:
         if not isinstance(path, (str, tuple)):
             raise InvalidArgumentError(f"a path is a str or a tuple of str and int, not {path!r}")
         try:
-            resolve(self._source.tree, path, self.step)
+            self._source.select(path, whole=False)
         except KeyError:
             return False
         return True
