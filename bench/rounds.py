@@ -8,7 +8,7 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import limits
@@ -47,7 +47,9 @@ class Run:
             leaves=counts["leaves"] * 4096, tiny=counts["tiny"] * 64,
             commit=states.total_bytes(states.make_state(1_000_000)))
 
-    def go(self) -> None:
+    def go(self, after_round: Callable[[], None]) -> None:
+        """Measures; what there is so far is in `report` whenever `after_round` is called, and when
+        it is interrupted."""
         for round_ in range(self.rounds):
             self._progress(round_, "limits")
             found = limits.measure(self.directory, self.sizes, syncs=self.counts["commits"])
@@ -57,6 +59,7 @@ class Run:
             for key in self.contenders[shift:] + self.contenders[:shift]:
                 if key not in self.missing:
                     self._contender(round_, key, found)
+            after_round()
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
 
@@ -64,8 +67,11 @@ class Run:
         if sys.stderr.isatty():
             print(f"\r\033[Kround {round_ + 1}/{self.rounds}: {text}", end="", file=sys.stderr,
                   flush=True)
+        elif "," not in text:  # a log has a line a contender, not one a task
+            print(f"round {round_ + 1}/{self.rounds}: {text}", file=sys.stderr, flush=True)
 
     def _contender(self, round_: int, key: str, found: dict[str, float]) -> None:
+        self._progress(round_, key)
         directory = self.directory / key
         directory.mkdir()
         settings = {
@@ -149,8 +155,10 @@ class Worker:
         """Its exit status, and what it printed. Kills it when it did not end by itself."""
         try:
             self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # Ctrl-C, too
             self._process.kill()
             self._process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
         os.close(self._reading)
         return self._process.returncode, self._log.read_text(errors="replace")

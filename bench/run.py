@@ -6,6 +6,7 @@ import json
 import logging
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 from typing import Any
@@ -71,6 +72,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything that JSON and the tables show. Written to --json after each round, too."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="stepwell-bench-", dir=options.dir)).resolve()
     try:
         described = machine.describe(directory)
@@ -81,9 +83,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         report = Report(catalogue, options.contenders)
         run = Run(directory, options.contenders, options.rows, options.rounds, counts,
                   {key: options.torch for key in contenders.TORCH}, options.patience, report)
-        run.go()
+        try:
+            run.go(lambda: write(options.json, document(described, options, run)))
+        except KeyboardInterrupt:
+            report.failures.append("interrupted: what was measured until then is here")
+        return document(described, options, run)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def document(described: dict[str, Any], options: argparse.Namespace, run: Run) -> dict[str, Any]:
     for key in contenders.TORCH:
         if key in run.versions:
             described["versions"]["torch"] = run.versions[key]
@@ -93,25 +102,30 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                   f"{machine.CACHE}; fio's engine {limits.engine}; ratios are taken within a round",
         "missing": run.missing,
     }  # fmt: skip
-    return {"machine": described, "settings": settings, **report.as_json()}
+    return {"machine": described, "settings": settings, **run.report.as_json()}
+
+
+def write(file: pathlib.Path | None, measured: dict[str, Any]) -> None:
+    if file is not None:
+        file.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
     options = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files are removed then, too
     logging.disable(logging.INFO)
     if options.source is not None:
-        document = json.loads(options.source.read_text())
+        measured = json.loads(options.source.read_text())
     else:
-        document = measure(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    report = Report.from_json(document)
-    print("```\n" + tables.head(document["machine"], document["settings"]) + "\n```\n")
+        measured = measure(options)
+    write(options.json, measured)
+    report = Report.from_json(measured)
+    print("```\n" + tables.head(measured["machine"], measured["settings"]) + "\n```\n")
     print(tables.full(report))
     print("\nFor the README at the top:\n")
     print(tables.short(report))
     problems = report.failures + [
-        f"{key} cannot be imported: {why}" for key, why in document["settings"]["missing"].items()]
+        f"{key} cannot be imported: {why}" for key, why in measured["settings"]["missing"].items()]
     for problem in problems:
         print(f"FAILED: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -34,7 +34,7 @@ class Contender:
     import_line = ""  # what a training program says
     durable = False  # whether "done" means that it survives a power cut
     opens_once = False  # whether a step stays open for several loads
-    kinds = ("NumPy", "jax")  # which arrays it takes
+    kinds: tuple[str, ...] = ("NumPy", "jax")  # which arrays it takes
 
     def __init__(self, directory: pathlib.Path, keep: int = 1) -> None:
         self.directory = directory
