@@ -130,6 +130,8 @@ def short(report: Report) -> str:
                 cells.append(f"{number(figure.median, unit)} {unit}")
             else:
                 cells.append("" if figure.ratio is None else _ratio(figure.ratio))
+        if not any(cells[1:]):
+            continue  # --rows left it out
         lines.append([*cells, "1" if as_ratio and "beyond" not in what else ""])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in
                      [header, ["---"] * len(header), *lines])
