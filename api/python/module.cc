@@ -364,6 +364,9 @@ NB_MODULE(_stepwell, m) {
       .def("read", &sp::LeafTable::Read, arg("indices"),
            nb::sig("def read(self, indices: list[int]) -> "
                    "tuple[list[object], tuple[int, int, int, int, int]]"))
+      .def("load", &sp::LeafTable::Load, arg("index").none(), arg("decode_value"),
+           nb::sig("def load(self, index: int | None, decode_value: object) "
+                   "-> tuple[object, tuple[int, int, int, int, int]]"))
       .def("read_box", &sp::LeafTable::ReadBox, arg("index"), arg("start"), arg("stop"),
            nb::sig("def read_box(self, index: int, start: list[int], stop: list[int]) -> "
                    "tuple[object, tuple[int, int, int, int, int]]"));

@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
@@ -25,9 +26,10 @@ using format::LeafKind;
 using format::LeafRecord;
 using format::PathComponent;
 
-// Small arrays share buffers of this size, so that they do not take a page each; a larger array
-// has its own memory, given back as soon as it dies.
-constexpr size_t kArenaBytes = size_t{1} << 20;
+// Small arrays share buffers of at most this size, so that they do not take a page each; a larger
+// array has its own memory, given back as soon as it dies. A full one is one huge page, which costs
+// one page fault instead of 512.
+constexpr size_t kArenaBytes = size_t{2} << 20;
 constexpr size_t kArenaLeafBytesMax = size_t{64} << 10;
 constexpr size_t kArrayAlignment = 64;  // what jax asks for to take host memory without a copy
 
@@ -52,12 +54,14 @@ nb::object TextObject(std::string_view text) {
   return object;
 }
 
-nb::object ComponentObject(const PathComponent& component) {
+nb::object NameObject(const PathComponent& component) {
   const bool number = component.type == PathComponent::Type::kIntKey ||
                       component.type == PathComponent::Type::kIndex;
-  nb::object value =
-      number ? nb::steal(PyLong_FromLongLong(component.number)) : TextObject(component.name);
-  return nb::make_tuple(static_cast<int>(component.type), value);
+  return number ? nb::steal(PyLong_FromLongLong(component.number)) : TextObject(component.name);
+}
+
+nb::object ComponentObject(const PathComponent& component) {
+  return nb::make_tuple(static_cast<int>(component.type), NameObject(component));
 }
 
 nb::object TupleOf(const std::vector<uint64_t>& numbers) {
@@ -84,6 +88,13 @@ std::shared_ptr<io::AlignedBuffer> NewBuffer(size_t size_bytes) {
 // Hands out memory for a load's arrays, each with the object that owns it.
 class ArrayMemory {
  public:
+  // What will be asked for in small arrays: sizes the last buffer.
+  void Expect(const LeafRecord& record) {
+    if (record.logical_bytes <= kArenaLeafBytesMax) {
+      expected_bytes_ += static_cast<size_t>(AlignUp(record.logical_bytes, kArrayAlignment));
+    }
+  }
+
   nb::object NewArray(const LeafRecord& record, const std::vector<uint64_t>& shape) {
     PyArray_Descr* descriptor = Descriptor(record);
     const size_t item_bytes = static_cast<size_t>(PyDataType_ELSIZE(descriptor));
@@ -102,14 +113,17 @@ class ArrayMemory {
       data = buffer->data();
       owner = CapsuleOf(std::move(buffer));
     } else if (size_bytes > 0) {
-      if (!arena_.is_valid() || arena_used_ + size_bytes > kArenaBytes) {
-        auto buffer = NewBuffer(kArenaBytes);
+      const auto used_bytes = static_cast<size_t>(AlignUp(size_bytes, kArrayAlignment));
+      if (!arena_.is_valid() || arena_used_ + used_bytes > arena_bytes_) {
+        arena_bytes_ = std::clamp(expected_bytes_, used_bytes, kArenaBytes);
+        auto buffer = NewBuffer(arena_bytes_);
         arena_data_ = buffer->data();
         arena_ = CapsuleOf(std::move(buffer));
         arena_used_ = 0;
       }
       data = arena_data_ + arena_used_;
-      arena_used_ += static_cast<size_t>(AlignUp(size_bytes, kArrayAlignment));
+      arena_used_ += used_bytes;
+      expected_bytes_ -= std::min(expected_bytes_, used_bytes);
       owner = arena_;
     }
     Py_INCREF(descriptor);  // PyArray_NewFromDescr takes it over
@@ -129,7 +143,9 @@ class ArrayMemory {
  private:
   nb::object arena_;
   std::byte* arena_data_ = nullptr;
+  size_t arena_bytes_ = 0;
   size_t arena_used_ = 0;
+  size_t expected_bytes_ = 0;  // of small arrays still to come
 };
 
 std::byte* DataOf(const nb::object& array) {
@@ -155,6 +171,75 @@ db::LoadStats LoadOrThrow(db::StepReader& reader, const std::vector<db::LoadRequ
 bool IsBelow(std::string_view inner, std::string_view outer) {
   return inner.size() >= outer.size() && inner.substr(0, outer.size()) == outer;
 }
+
+// Puts leaves, in key order, into the containers that hold them.
+class TreeBuilder {
+ public:
+  // `items`: the outermost container is a dict of the step's items.
+  explicit TreeBuilder(bool items) {
+    if (items) open_.push_back({"", false, false, nb::dict()});
+  }
+
+  void Open(const LeafRecord& node) {
+    CloseTo(node.key);
+    const bool tuple = node.container == format::ContainerKind::kTuple;
+    const bool list = node.container == format::ContainerKind::kList || tuple;
+    open_.push_back(
+        {node.key, list, tuple, list ? nb::object(nb::list()) : nb::object(nb::dict())});
+  }
+
+  void Add(std::string_view key, nb::object value) {
+    CloseTo(key);
+    Put(key, std::move(value));
+  }
+
+  nb::object Finish() {
+    while (!open_.empty()) Close();
+    return std::move(result_);
+  }
+
+ private:
+  struct Container {
+    std::string_view key;
+    bool is_list;
+    bool is_tuple;
+    nb::object object;
+  };
+
+  void CloseTo(std::string_view key) {
+    while (!open_.empty() && !IsBelow(key, open_.back().key)) Close();
+  }
+
+  void Close() {
+    const Container closed = std::move(open_.back());
+    open_.pop_back();
+    Put(closed.key,
+        closed.is_tuple ? nb::steal(PyList_AsTuple(closed.object.ptr())) : closed.object);
+  }
+
+  void Put(std::string_view key, nb::object value) {
+    if (open_.empty()) {
+      result_ = std::move(value);
+      return;
+    }
+    const Container& parent = open_.back();
+    if (parent.is_list) {
+      if (PyList_Append(parent.object.ptr(), value.ptr()) < 0) nb::raise_python_error();
+      return;
+    }
+    nb::object name;
+    if (parent.key.empty()) {
+      name = TextObject(ValueOrThrow(format::DecodeLeafKey(key)).item);
+    } else {
+      const format::KeyPath path = ValueOrThrow(format::DecodePath(key.substr(parent.key.size())));
+      name = path.empty() ? nb::object(nb::none()) : NameObject(path.back());
+    }
+    if (PyDict_SetItem(parent.object.ptr(), name.ptr(), value.ptr()) < 0) nb::raise_python_error();
+  }
+
+  std::vector<Container> open_;  // outermost first
+  nb::object result_;
+};
 
 }  // namespace
 
@@ -219,7 +304,17 @@ const LeafRecord& LeafTable::Record(size_t index) const {
 }
 
 nb::tuple LeafTable::Read(const std::vector<size_t>& indices) {
+  db::LoadStats stats;
+  nb::list objects = ReadRecords(indices, &stats);
+  return nb::make_tuple(objects, StatsTuple(stats));
+}
+
+// Arrays as ndarrays, values as bytes.
+nb::list LeafTable::ReadRecords(const std::vector<size_t>& indices, db::LoadStats* stats) {
   ArrayMemory memory;
+  for (size_t index : indices) {
+    if (Record(index).kind == LeafKind::kArray) memory.Expect(records_[index]);
+  }
   nb::list objects;
   std::vector<db::LoadRequest> requests;
   requests.reserve(indices.size());
@@ -245,8 +340,37 @@ nb::tuple LeafTable::Read(const std::vector<size_t>& indices) {
     }
     requests.push_back(std::move(request));
   }
-  const db::LoadStats stats = LoadOrThrow(*reader_, requests);
-  return nb::make_tuple(objects, StatsTuple(stats));
+  *stats = LoadOrThrow(*reader_, requests);
+  return objects;
+}
+
+nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value) {
+  const std::string_view base = index ? std::string_view(Record(*index).key) : std::string_view();
+  const size_t begin = index.value_or(0);
+  size_t end = begin;
+  std::vector<size_t> leaves;
+  for (; end < records_.size() && IsBelow(records_[end].key, base); ++end) {
+    if (records_[end].kind != LeafKind::kNode) leaves.push_back(end);
+  }
+  db::LoadStats stats;
+  const nb::list raws = ReadRecords(leaves, &stats);
+  TreeBuilder builder(!index);
+  size_t next = 0;
+  for (size_t i = begin; i < end; ++i) {
+    const LeafRecord& record = records_[i];
+    if (record.kind == LeafKind::kNode) {
+      builder.Open(record);
+      continue;
+    }
+    nb::object value = raws[next++];
+    if (record.kind == LeafKind::kValue) {
+      value = decode_value(static_cast<int>(record.value_type), value);
+    } else if (record.value_type == format::ValueType::kNumpyScalar) {
+      value = value[nb::make_tuple()];
+    }
+    builder.Add(record.key, std::move(value));
+  }
+  return nb::make_tuple(builder.Finish(), StatsTuple(stats));
 }
 
 nb::tuple LeafTable::ReadBox(size_t index, std::vector<uint64_t> start,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "db/store.h"
@@ -32,11 +33,16 @@ class LeafTable {
   nanobind::list Rows() const;
   // (objects, stats): arrays as ndarrays, values as bytes, in the order of `indices`.
   nanobind::tuple Read(const std::vector<size_t>& indices);
+  // (object, stats): record `index`, with all that is below a node in containers as they were
+  // stored: dict, list and tuple, everything else as a dict; none: a dict of the items.
+  // `decode_value`: (value type, bytes) -> object.
+  nanobind::tuple Load(std::optional<size_t> index, nanobind::callable decode_value);
   // (array, stats): the elements start <= i < stop of one array.
   nanobind::tuple ReadBox(size_t index, std::vector<uint64_t> start, std::vector<uint64_t> stop);
 
  private:
   const format::LeafRecord& Record(size_t index) const;
+  nanobind::list ReadRecords(const std::vector<size_t>& indices, db::LoadStats* stats);
 
   std::shared_ptr<db::StepReader> reader_;
   std::vector<format::LeafRecord> records_;

@@ -209,3 +209,20 @@ def test_abstract_and_traced_leaves(store):
         store.save(0, {"a": {"x": jax.ShapeDtypeStruct((2,), jnp.float32)}})
     with pytest.raises(stepwell.UnsupportedLeafError, match="x: is a traced value"):
         jax.jit(lambda x: store.save(0, {"x": x}) and x)(1.0)
+
+
+def test_plain_containers_are_built_as_they_were_stored(store):
+    tree = {"z": [1, (), {}, [np.float32(2)], {3: "three", "3": b"three"}], "a": (None, [[]]),
+            "s": np.arange(3)}
+    store.save(0, tree, items={"one": np.ones(2), "none": None, "empty": {}}).result()
+    loaded = store.load(0)
+    assert sorted(loaded) == ["empty", "none", "one", "state"]
+    assert loaded["one"].tolist() == [1, 1]
+    assert loaded["none"] is None and loaded["empty"] == {}
+    state = loaded["state"]
+    assert state["z"] == tree["z"] and type(state["z"][1]) is tuple
+    assert type(state["z"][3][0]) is np.float32
+    assert state["a"] == tree["a"] and type(state["a"]) is tuple
+    assert state["s"].tolist() == [0, 1, 2]
+    assert store.load(0, "state/z/4") == {3: "three", "3": b"three"}
+    assert store.load(0, "state/a") == (None, [[]])

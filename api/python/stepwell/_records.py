@@ -10,12 +10,9 @@ import numpy as np
 
 from . import _stepwell
 from ._tree import (
-    DICT,
     INDEX,
     INT_KEY,
     KEY,
-    LIST,
-    TUPLE,
     V_NUMPY_SCALAR,
     Component,
     component_text,
@@ -187,18 +184,6 @@ class StoredTree:
         if record.value_type == V_NUMPY_SCALAR:
             return raw[()]
         return raw
-
-    def build(self, number: int, values: dict[int, Any]) -> Any:
-        """The stored containers around `values`: dict, list and tuple as they were, everything
-        else (namedtuples, dataclasses, States) as a dict."""
-        if not self.is_node(number):
-            return values[number]
-        children = self.children[number]
-        container = DICT if number == ROOT else self.records[number].container
-        if container in (LIST, TUPLE):
-            built = [self.build(child, values) for child in children.values()]
-            return built if container == LIST else tuple(built)
-        return {name: self.build(child, values) for (_, name), child in children.items()}
 
 
 VALUE_NAMES = {0: "None", 5: "int", 6: "float", 7: "bool", 8: "str", 9: "bytes", 10: "complex"}

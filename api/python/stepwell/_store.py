@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, SupportsIndex
 from . import _service, _stepwell
 from ._like import Matcher
 from ._paths import PathLike
+from ._records import ROOT
 from ._tree import flatten_items, to_numpy
 from ._views import StepView, Tree, _Source
 from .errors import (
@@ -404,7 +405,10 @@ class Store:
         Raises StepNotFoundError, PathNotFoundError, AmbiguousPathError, MismatchError with every
         leaf that does not fit, CorruptionError.
         """
-        source, selection = self._source(step).select(path, whole=True)
+        source = self._source(step)
+        if like is _MISSING and (path is None or path in ("", ())):
+            return source.load_step()
+        source, selection = source.select(path, whole=True)
         tree = source.tree
         if like is not _MISSING:
             if selection.number is None:
@@ -412,14 +416,11 @@ class Store:
             matcher = Matcher(tree, source.step)
             plan = matcher.plan(like, selection.number)
             return matcher.finish(plan, source.read([slot.number for slot in matcher.slots]))
+        if selection.number is not None:
+            return source.load(selection.number if selection.number != ROOT else None)
         numbers = selection.leaves
-        if selection.number is not None:
-            numbers = list(tree.leaves(selection.number))
         raws = source.read(numbers)
-        values = {n: tree.value(n, raw) for n, raw in zip(numbers, raws, strict=True)}
-        if selection.number is not None:
-            return tree.build(selection.number, values)
-        return {tree.text(n): value for n, value in values.items()}
+        return {tree.text(n): tree.value(n, raw) for n, raw in zip(numbers, raws, strict=True)}
 
     def _load_flat(self, source: _Source, leaves: list[int], like: Any) -> dict[str, Any]:
         """A glob with `like`, a flat dict by path."""

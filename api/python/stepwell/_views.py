@@ -260,6 +260,19 @@ class _Source:
         self.account(stats)
         return raws
 
+    def load(self, number: int | None) -> Any:
+        """A record with everything below it, in plain containers; None: all items."""
+        self.check()
+        table = self.tree.table if self._tree is not None else self.reader.leaves()
+        built, stats = table.load(number, decode_value)
+        self.account(stats)
+        return built
+
+    def load_step(self) -> Any:
+        """What the empty path names, without the tree that paths are looked up in."""
+        only_state = [name for name, *_ in self.reader.items()] == ["state"]
+        return self.load(0 if only_state else None)
+
     def view(self, number: int, step: _Source) -> Any:
         """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the
         source that this one was selected from."""
