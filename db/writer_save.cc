@@ -20,6 +20,8 @@ constexpr size_t kSavesInFlightMax = 3;
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
 // Each miss means that something else changed the step in between.
 constexpr int kRewriteAttempts = 100;
+// Of what goes into a frame whole: far below what a frame may hold.
+constexpr uint64_t kTextBytesMax = uint64_t{16} << 20;
 
 std::string LeafName(const format::LeafRecord& record) {
   const auto key = format::DecodeLeafKey(record.key);
@@ -27,12 +29,53 @@ std::string LeafName(const format::LeafRecord& record) {
   return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
 }
 
-// Moves the request's leaves into the job, ascending by key, and checks what can be checked now.
-Status FillJob(SaveRequest request, SaveJob* job) {
+// What decoders would refuse must never be committed: it would make the log unreadable.
+Status CheckLeafInput(const ItemInput& item, const format::LeafRecord& record) {
+  if (!std::string_view(record.key).starts_with(format::EncodeItem(item.name))) {
+    return InvalidArgumentError(
+        StrCat(LeafName(record), ": its key is not below item '", item.name, "'"));
+  }
+  const auto key = format::DecodeLeafKey(record.key);
+  if (!key.ok()) return InvalidArgumentError(key.status().message());
+  if (record.value_type > format::ValueType::kComplex ||
+      record.container > format::ContainerKind::kObject) {
+    return InvalidArgumentError(StrCat(LeafName(record), ": unknown type of value or container"));
+  }
+  const uint64_t text_bytes =
+      record.type_name.size() + record.prng_impl.size() + record.sharding_json.size();
+  if (text_bytes > kTextBytesMax) {
+    return InvalidArgumentError(StrCat(LeafName(record), ": ", text_bytes,
+                                       " bytes of description; the limit is ", kTextBytesMax));
+  }
+  return OkStatus();
+}
+
+Status CheckRequest(const SaveRequest& request) {
   if (request.step > kStepMax) {
     return InvalidArgumentError(StrCat("step ", request.step, " is out of range: 0 to 2^63 - 1"));
   }
   if (request.items.empty()) return InvalidArgumentError("a step needs at least one item");
+  const uint64_t text_bytes = request.metadata_json.size() + request.metrics_json.size();
+  if (text_bytes > kTextBytesMax) {
+    return InvalidArgumentError(StrCat("metadata and metrics of ", text_bytes,
+                                       " bytes; the limit is ", kTextBytesMax,
+                                       "; save large things as items"));
+  }
+  for (const ItemInput& item : request.items) {
+    if (item.kind < format::ItemKind::kTree || item.kind > format::ItemKind::kFiles) {
+      return InvalidArgumentError(StrCat("item '", item.name, "' is of an unknown kind"));
+    }
+    if (item.name.size() > format::kPathBytesMax) {
+      return InvalidArgumentError(StrCat("an item's name of ", item.name.size(),
+                                         " bytes; the limit is ", format::kPathBytesMax));
+    }
+  }
+  return OkStatus();
+}
+
+// Moves the request's leaves into the job, ascending by key, and checks what can be checked now.
+Status FillJob(SaveRequest request, SaveJob* job) {
+  STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
   job->step = request.step;
   job->metadata_json = std::move(request.metadata_json);
   job->metrics_json = std::move(request.metrics_json);
@@ -41,12 +84,8 @@ Status FillJob(SaveRequest request, SaveJob* job) {
     if (!names.insert(item.name).second) {
       return InvalidArgumentError(StrCat("two items are named '", item.name, "'"));
     }
-    const std::string prefix = format::EncodeItem(item.name);
     for (LeafInput& leaf : item.leaves) {
-      if (!std::string_view(leaf.record.key).starts_with(prefix)) {
-        return InvalidArgumentError(
-            StrCat(LeafName(leaf.record), ": its key is not below item '", item.name, "'"));
-      }
+      STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, leaf.record));
       PlannedLeaf planned;
       planned.input = std::move(leaf);
       planned.item = static_cast<uint32_t>(job->items.size());
