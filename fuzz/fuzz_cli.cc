@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's own parsing: whole command lines (one argument a line) run in this process on a
+// small store, paths, values of every type and arrays of every dtype as text and JSON. What is
+// printed is thrown away.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/program.h"
+#include "api/cli/select.h"
+#include "api/cli/text.h"
+#include "api/cli/values.h"
+#include "fuzz/support/check.h"
+#include "fuzz/support/input.h"
+#include "fuzz/support/memory.h"
+#include "fuzz/support/stores.h"
+
+namespace stepwell::fuzz {
+namespace {
+
+// Commands read one store, `s` in the working directory; every argument is a name below it.
+class Workplace {
+ public:
+  Workplace() {
+    std::string name = (std::filesystem::temp_directory_path() / "stepwell-fuzz-XXXXXX").string();
+    Check(mkdtemp(name.data()) != nullptr, "cannot make ", name);
+    path_ = name;
+    const BaseStore& base = BaseStores()[0];
+    for (const auto& [file, size] : base.world->Files()) {
+      if (file.ends_with("/BALLAST")) continue;
+      const std::string to = path_ + "/s" + file.substr(kStorePath.size());
+      std::filesystem::create_directories(std::filesystem::path(to).parent_path());
+      const int descriptor = open(to.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+      const std::string bytes = base.world->Contents(file).value_or("");
+      Check(write(descriptor, bytes.data(), size) == static_cast<ssize_t>(size), "writing ", to);
+      close(descriptor);
+    }
+    home_ = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    quiet_ = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  }
+  ~Workplace() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  // Runs one command line in there, with its output thrown away.
+  int Run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "stepwell");
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    Check(chdir(path_.c_str()) == 0, "chdir");
+    int kept[2];
+    for (int i = 0; i < 2; ++i) {
+      kept[i] = fcntl(i + 1, F_DUPFD_CLOEXEC, 3);
+      dup2(quiet_, i + 1);
+    }
+    const int status = cli::Main(static_cast<int>(arguments.size()), argv.data());
+    std::fflush(stdout);
+    for (int i = 0; i < 2; ++i) {
+      dup2(kept[i], i + 1);
+      close(kept[i]);
+    }
+    Check(fchdir(home_) == 0, "fchdir");
+    return status;
+  }
+
+ private:
+  std::string path_;
+  int quiet_ = -1;
+  int home_ = -1;
+};
+
+const Workplace& TheWorkplace() {
+  static const Workplace workplace;
+  return workplace;
+}
+
+// Nothing outside of the working directory is named, and the store is only read.
+bool IsTame(const std::vector<std::string>& arguments) {
+  static const std::set<std::string> reading = {"ls", "show", "cat", "verify"};
+  bool command = false;
+  for (const std::string& argument : arguments) {
+    if (argument.find('/') == 0 || argument.find("=/") != std::string::npos ||
+        argument.find("..") != std::string::npos || argument.find('\0') != std::string::npos) {
+      return false;
+    }
+    if (!argument.empty() && argument[0] != '-' && !command) {
+      command = true;
+      if (argument.size() > 2 && std::isalpha(argument[0]) != 0 && !reading.contains(argument)) {
+        return false;  // commands that write are not for here
+      }
+    }
+  }
+  return true;
+}
+
+void CommandLine(Input* input) {
+  std::vector<std::string> arguments;
+  std::string_view left = input->rest_text();
+  while (!left.empty() && arguments.size() < 12) {
+    const size_t end = std::min(left.find('\n'), left.size());
+    arguments.emplace_back(left.substr(0, end));
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  if (!IsTame(arguments)) return;
+  const int status = TheWorkplace().Run(std::move(arguments));
+  Check(status >= 0 && status <= 6, "exit status ", status);
+}
+
+void Paths(Input* input) {
+  const std::string text(input->rest_text());
+  (void)cli::SplitPath(text);
+  (void)cli::ParseStep(text);
+  (void)cli::Printable(text);
+  (void)cli::ParsedJson(text);
+  (void)cli::EditDistance(text.substr(0, 200), "params");
+  static const auto* world =
+      new std::shared_ptr<sim::SimWorld>(BaseStores()[0].world->CrashImageProcessKill(1));
+  static auto* machine = new Machine(*world);
+  db::StoreOptions options;
+  options.read_only = true;
+  static auto* store = new auto(machine->Open(options));
+  static auto* reader = new auto((*store)->get()->Read(30));
+  const auto selection = cli::Select((*reader)->get(), text);
+  if (!selection.ok()) return;
+  Check(selection->exact_count <= selection->entries.size(), "more exact entries than entries");
+}
+
+void Values(Input* input) {
+  const auto type = static_cast<format::ValueType>(input->Below(12));
+  const ConstBytes bytes = input->rest();
+  (void)cli::ValueText(type, bytes);
+  const auto json = cli::ValueJson(type, bytes);
+  if (json.ok()) (void)cli::JsonText(*json);
+}
+
+void Arrays(Input* input) {
+  const auto types = format::AllDTypes();
+  const format::DTypeInfo& dtype = types[input->Below(types.size())];
+  cli::ArrayPart part;
+  part.dtype = dtype.dtype;
+  uint64_t bytes = dtype.item_bytes;
+  const size_t rank = input->Below(4);
+  for (size_t axis = 0; axis < rank; ++axis) {
+    const uint64_t extent = input->Below(9);
+    const uint64_t edge = input->Below(4);
+    part.shape.push_back(extent);
+    part.edge_counts.push_back(2 * edge < extent ? edge : 0);
+    bytes *= part.edge_counts.back() != 0 ? 2 * edge : extent;
+  }
+  const ConstBytes rest = input->rest();
+  part.bytes.assign(rest.begin(), rest.end());
+  part.bytes.resize(bytes);
+  (void)cli::ArrayText(part);
+  if (cli::PartExtents(part.shape, part.edge_counts) == part.shape) {
+    (void)cli::JsonText(cli::ArrayJson(part));
+  }
+}
+
+}  // namespace
+}  // namespace stepwell::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace stepwell::fuzz;
+  TheWorkplace();
+  Input input(data, size);
+  const uint64_t mode = input.Below(4);
+  const MemoryLimit limit(size, {size_t{64} << 20, 64}, {size_t{512} << 20, 4096});
+  if (mode == 0) CommandLine(&input);
+  if (mode == 1) Paths(&input);
+  if (mode == 2) Values(&input);
+  if (mode == 3) Arrays(&input);
+  return 0;
+}

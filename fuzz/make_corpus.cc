@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// stepwell_make_corpus FOLDER: writes the seeds of every target to FOLDER/TARGET/. The same files
+// on every machine and at every run.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "format/codec.h"
+#include "format/endian.h"
+#include "fuzz/support/check.h"
+#include "fuzz/support/edit.h"
+#include "fuzz/support/frames.h"
+#include "fuzz/support/stores.h"
+#include "tests/format/examples.h"
+
+namespace stepwell::fuzz {
+namespace {
+
+class Corpus {
+ public:
+  explicit Corpus(std::string folder) : folder_(std::move(folder)) {}
+
+  void Add(const std::string& target, const std::string& bytes) {
+    const std::string folder = folder_ + "/" + target;
+    std::filesystem::create_directories(folder);
+    std::ofstream file(StrCat(folder, "/seed-", counts_[target]++), std::ios::binary);
+    file << bytes;
+    file.close();
+    Check(file.good(), "cannot write below ", folder);
+  }
+
+ private:
+  const std::string folder_;
+  std::map<std::string, int> counts_;
+};
+
+std::string Byte(uint64_t value) { return std::string(1, static_cast<char>(value)); }
+
+std::string Little(uint64_t value) {
+  std::string bytes(sizeof(value), '\0');
+  format::StoreLittle(reinterpret_cast<std::byte*>(bytes.data()), value);
+  return bytes;
+}
+
+void Keys(Corpus* corpus) {
+  const std::string path = format::EncodePath(format::ExamplePath()).value();
+  const std::string leaf = format::EncodeLeafKey("params", format::ExamplePath()).value();
+  corpus->Add("keys", Byte(0) + path);
+  corpus->Add("keys", Byte(0) + leaf);
+  corpus->Add("keys", Byte(0) + format::EncodeStep(12000));
+  corpus->Add("keys", Byte(0) + format::EncodeChunkKey(12000, leaf, 5));
+  corpus->Add("keys", Byte(0) + std::string("\x03\x00\xff/\\*\x00\x01\x04\x00\x01", 10));
+  // Two paths: components of every type.
+  corpus->Add("keys", Byte(1) + Byte(2) + Byte(2) + Byte(1) + "a" + Byte(1) + Little(3) + Byte(3) +
+                          Byte(2) + Byte(2) + "a" + Byte(0) + Byte(0) + Little(~uint64_t{0}));
+}
+
+void Records(Corpus* corpus) {
+  // Numbered as the decoders in fuzz_records.cc.
+  const std::map<std::string, uint64_t> decoders = {
+      {"step_record", 0},  {"leaf_array", 1},        {"leaf_value", 1},     {"leaf_node", 1},
+      {"chunk_record", 2}, {"chunk_record_hash", 2}, {"segment_header", 3}, {"catalog", 4},
+      {"epoch", 5},        {"records", 6},           {"commit", 7},         {"delete", 8},
+      {"meta", 9},         {"footer", 10},           {"trailer", 11}};
+  for (const format::Golden& golden : format::MakeGolden()) {
+    const auto decoder = decoders.find(golden.name);
+    if (decoder != decoders.end()) corpus->Add("records", Byte(decoder->second) + golden.bytes);
+  }
+}
+
+void Frames(Corpus* corpus) {
+  for (const uint64_t fix : {0U, 1U}) {
+    const std::string commit = format::EncodeCommit(format::ExampleCommit());
+    corpus->Add("frames",
+                Byte(fix) + format::EncodeFrame(format::ExampleFrameHeader(), commit, 1, nullptr));
+    corpus->Add("frames",
+                Byte(fix) + format::EncodeFrame(format::ExampleFrameHeader(), "", 1, nullptr));
+    const auto slot = format::EncodeSlot(format::ExampleSlot());
+    corpus->Add("frames", Byte(2 | fix) + std::string(AsText(slot)));
+  }
+}
+
+void Codecs(Corpus* corpus) {
+  const std::string logical = format::ExampleLogical();
+  for (const auto codec :
+       {format::CodecId::kRaw, format::CodecId::kBloscLz4, format::CodecId::kLz4Frame}) {
+    const auto number = static_cast<uint64_t>(codec) << 1;
+    std::string body = format::ExamplePayload(codec);
+    body.resize(body.size() - format::kCrcBytes);
+    for (const uint64_t flags : {0U, 2U}) {
+      corpus->Add("codec", Byte(number) + Byte(flags) + Little(logical.size()).substr(0, 4) + body);
+    }
+    corpus->Add("codec", Byte(number | 1) + Byte(3) + Byte(0) + logical);
+    corpus->Add("codec", Byte(number | 1) + Byte(0) + Byte(40) + "a long text of few letters");
+  }
+}
+
+void Grids(Corpus* corpus) {
+  sim::Prng prng(7);
+  for (int i = 0; i < 24; ++i) {
+    std::string bytes = Byte(static_cast<uint64_t>(i % 2));
+    for (int k = 0; k < 60; ++k) bytes += Byte(prng.Next());
+    corpus->Add("grid", bytes);
+  }
+}
+
+// Each store as it is, and with one edit of each kind in a few places.
+void Stores(Corpus* corpus) {
+  sim::Prng prng(9);
+  for (size_t store = 0; store < BaseStores().size(); ++store) {
+    corpus->Add("store", Byte(store));
+    corpus->Add("segments", Byte(store));
+    corpus->Add("store_disk", Byte(store));
+    for (uint8_t kind = 0; kind < static_cast<uint8_t>(EditKind::kCount); ++kind) {
+      for (int i = 0; i < 2; ++i) {
+        const std::string edit =
+            EncodeEdit(static_cast<EditKind>(kind), static_cast<uint8_t>(prng.Next()),
+                       static_cast<uint32_t>(prng.Next()), Little(prng.Below(20)));
+        corpus->Add("store", Byte(store) + edit);
+        corpus->Add("segments", Byte(store) + edit);
+        if (store < 3 && i == 0) corpus->Add("store_disk", Byte(store) + edit);
+      }
+    }
+  }
+}
+
+void Commands(Corpus* corpus) {
+  for (const char* arguments :
+       {"ls\ns", "ls\ns\n--json", "show\ns", "show\ns\nlatest\nstate/w", "show\ns\n30\n--json",
+        "cat\ns\n30\nstate/w", "cat\ns\n30\nstate/w2/3\n--json\n--full", "cat\ns\n30\nstate/lr",
+        "cat\ns\nlatest\nconfig/bits", "verify\ns", "verify\ns\n--step\n30\n--json", "--help",
+        "--version", "cat\ns\n30\nstate/ww", "ls\nmissing", "stats\ns", ""}) {
+    corpus->Add("cli", Byte(0) + arguments);
+  }
+  corpus->Add("cli", Byte(1) + "state\\/w/w2/3");
+  for (uint64_t type = 0; type < 12; ++type) corpus->Add("cli", Byte(2) + Byte(type) + "12345678");
+  for (uint64_t dtype = 0; dtype < 28; ++dtype) {
+    corpus->Add("cli", Byte(3) + Byte(dtype) + Byte(2) + Byte(3) + Byte(4) + std::string(64, 'z'));
+  }
+}
+
+}  // namespace
+}  // namespace stepwell::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    return 2;
+  }
+  stepwell::fuzz::Corpus corpus(argv[1]);
+  stepwell::fuzz::Keys(&corpus);
+  stepwell::fuzz::Records(&corpus);
+  stepwell::fuzz::Frames(&corpus);
+  stepwell::fuzz::Codecs(&corpus);
+  stepwell::fuzz::Grids(&corpus);
+  stepwell::fuzz::Stores(&corpus);
+  stepwell::fuzz::Commands(&corpus);
+  return 0;
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fuzz/support/stores.h"
+
+#include <cstring>
+
+#include "db/save_plan.h"
+#include "format/key.h"
+#include "fuzz/support/check.h"
+
+namespace stepwell::fuzz {
+namespace {
+
+using format::ContainerKind;
+using format::DType;
+using format::LeafKind;
+using format::PathComponent;
+using format::ValueType;
+
+constexpr uint64_t kSegmentBytes = uint64_t{192} << 10;
+constexpr uint64_t kStagingBytes = 6 * db::kBlockBytes;
+
+std::string Key(const std::string& item, const format::KeyPath& path) {
+  return format::EncodeLeafKey(item, path).value();
+}
+
+PathComponent Name(const std::string& name) { return {PathComponent::Type::kKey, 0, name}; }
+
+std::string Noise(size_t size, uint64_t seed, bool compressible) {
+  sim::Prng prng(seed);
+  std::string bytes(size, static_cast<char>(seed));
+  if (compressible) return bytes;
+  for (char& byte : bytes) byte = static_cast<char>(prng.Next());
+  return bytes;
+}
+
+class StateBuilder {
+ public:
+  StateBuilder(uint64_t step, uint64_t seed) : seed_(seed) {
+    request_.step = step;
+    request_.metadata_json = StrCat("{\"seed\": ", seed, "}");
+    request_.metrics_json = StrCat("{\"loss\": ", seed % 10, "}");
+  }
+
+  void Item(const std::string& name) { request_.items.push_back({.name = name, .leaves = {}}); }
+
+  void Array(const format::KeyPath& path, DType dtype, const format::Shape& shape,
+             bool compressible) {
+    db::LeafInput leaf = Leaf(path, LeafKind::kArray);
+    leaf.record.value_type = ValueType::kNumpyArray;
+    leaf.record.dtype = dtype;
+    leaf.record.shape = shape;
+    const uint64_t item_bytes = format::FindDType(dtype)->item_bytes;
+    const uint64_t bytes = format::ElementCount(shape, item_bytes).value() * item_bytes;
+    auto data = std::make_shared<std::string>(Noise(bytes, ++seed_ * 31, compressible));
+    if (dtype == DType::kInt4) {
+      for (char& byte : *data) byte &= 0x0F;  // else it would come back with other high bits
+    }
+    leaf.data = reinterpret_cast<const std::byte*>(data->data());
+    leaf.hold = data;
+    state_[leaf.record.key] = *data;
+    request_.items.back().leaves.push_back(std::move(leaf));
+  }
+
+  void Value(const format::KeyPath& path, ValueType type, const std::string& value) {
+    db::LeafInput leaf = Leaf(path, LeafKind::kValue);
+    leaf.record.value_type = type;
+    leaf.value = value;
+    state_[leaf.record.key] = value;
+    request_.items.back().leaves.push_back(std::move(leaf));
+  }
+
+  void Node(const format::KeyPath& path, ContainerKind container, uint64_t children) {
+    db::LeafInput leaf = Leaf(path, LeafKind::kNode);
+    leaf.record.container = container;
+    leaf.record.child_count = children;
+    state_[leaf.record.key] = "";
+    request_.items.back().leaves.push_back(std::move(leaf));
+  }
+
+  db::SaveRequest TakeRequest() { return std::move(request_); }
+  SavedState TakeState() { return std::move(state_); }
+
+ private:
+  db::LeafInput Leaf(const format::KeyPath& path, LeafKind kind) {
+    db::LeafInput leaf;
+    leaf.record.key = Key(request_.items.back().name, path);
+    leaf.record.kind = kind;
+    leaf.record.value_type = ValueType::kNone;
+    return leaf;
+  }
+
+  uint64_t seed_;
+  db::SaveRequest request_;
+  SavedState state_;
+};
+
+StateBuilder MakeState(uint64_t step, uint64_t seed) {
+  StateBuilder state(step, seed);
+  state.Item("state");
+  state.Node({}, ContainerKind::kDict, 5);
+  state.Array({Name("w")}, DType::kFloat32, {30, 50}, false);
+  state.Array({Name("w2"), {PathComponent::Type::kIndex, 3, ""}}, DType::kBFloat16, {7}, false);
+  state.Array({Name("zeros")}, DType::kFloat32, {40, 200}, true);
+  state.Value({Name("lr")}, ValueType::kFloat, Noise(8, seed, false));
+  state.Value({Name("text")}, ValueType::kStr, Noise(seed % 2 == 0 ? 5 : 5000, 'a', true));
+  if (seed % 3 == 0) state.Array({Name("nothing")}, DType::kInt8, {0, 3}, false);
+  if (seed == 5) {  // several chunks
+    state.Array({Name("large")}, DType::kInt16, {3, 190'000}, true);
+  }
+  if (seed % 2 == 1) {
+    state.Item("config");
+    state.Value({}, ValueType::kStr, StrCat("{\"n\": ", seed, "}"));
+    state.Array({Name("bits")}, DType::kInt4, {13}, true);
+  }
+  return state;
+}
+
+// What the stores are made by; the first that goes wrong ends the process: a bug, of either side.
+void Must(const Status& status) { Check(status.ok(), "making stores: ", status.ToString()); }
+
+class Maker {
+ public:
+  explicit Maker(const std::string& name) : machine_(world_) { made_.name = name; }
+
+  db::Store* Open(db::CodecPolicy codec) {
+    db::StoreOptions options;
+    options.codec = codec;
+    auto store = machine_.Open(options);
+    Must(store.status());
+    store_ = std::move(*store);
+    return store_.get();
+  }
+  void Save(uint64_t step, uint64_t seed) {
+    Must(SaveSeeded(store_.get(), step, seed, db::IfExists::kReplace, &made_.history));
+  }
+  void Delete(uint64_t step) { Must(store_->Delete({&step, 1})); }
+  void Close() {
+    Must(store_->Close());
+    store_.reset();
+  }
+  BaseStore Closed() {
+    Close();
+    made_.world = world_->CrashImageProcessKill(1);  // nobody has it open: a copy
+    return std::move(made_);
+  }
+  // A reader has it open, too, so that its pin is left behind.
+  BaseStore Killed() {
+    db::StoreOptions options;
+    options.read_only = true;
+    const auto reader = machine_.Open(options);
+    Must(reader.status());
+    made_.world = world_->CrashImageProcessKill(2);
+    return std::move(made_);
+  }
+  BaseStore PowerCut() {
+    made_.world = world_->Crash({.seed = 3, .odds = {}, .names = {}});
+    return std::move(made_);
+  }
+
+ private:
+  const std::shared_ptr<sim::SimWorld> world_ = sim::SimWorld::Make({});
+  Machine machine_;
+  std::unique_ptr<db::Store> store_;
+  BaseStore made_;
+};
+
+BaseStore MakeClosed() {
+  Maker maker("closed");
+  maker.Open(db::CodecPolicy::kRaw);
+  for (uint64_t step = 1; step <= 4; ++step) maker.Save(step * 10, step);
+  maker.Delete(20);
+  maker.Save(30, 8);  // replaces
+  maker.Close();
+  maker.Open(db::CodecPolicy::kRaw);
+  maker.Save(60, 9);
+  return maker.Closed();
+}
+
+BaseStore MakeCompressed() {
+  Maker maker("compressed");
+  maker.Open(db::CodecPolicy::kBlosc);
+  maker.Save(5, 5);
+  maker.Save(6, 11);
+  maker.Save(7, 12);
+  return maker.Closed();
+}
+
+BaseStore MakeKilled() {
+  Maker maker("killed");
+  maker.Open(db::CodecPolicy::kAuto);
+  for (uint64_t step = 100; step < 106; ++step) maker.Save(step, step);
+  maker.Delete(101);
+  maker.Save(103, 40);
+  return maker.Killed();
+}
+
+BaseStore MakePowerCut() {
+  Maker maker("power-cut");
+  maker.Open(db::CodecPolicy::kRaw);
+  maker.Save(1, 1);
+  maker.Save(2, 2);
+  maker.Close();
+  maker.Open(db::CodecPolicy::kRaw);
+  maker.Save(3, 3);
+  maker.Save(1, 4);
+  return maker.PowerCut();
+}
+
+BaseStore MakeEmpty() {
+  Maker maker("empty");
+  maker.Open(db::CodecPolicy::kRaw);
+  return maker.Closed();
+}
+
+}  // namespace
+
+const std::vector<BaseStore>& BaseStores() {
+  static const auto* stores = [] {
+    auto* made = new std::vector<BaseStore>;
+    made->push_back(MakeClosed());
+    made->push_back(MakeCompressed());
+    made->push_back(MakeKilled());
+    made->push_back(MakePowerCut());
+    made->push_back(MakeEmpty());
+    return made;
+  }();
+  return *stores;
+}
+
+Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
+  db::Environment environment;
+  environment.file_system = &files_;
+  environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {
+    return std::unique_ptr<io::Disk>(std::make_unique<sim::SimDisk>(world_));
+  };
+  environment.workers = std::make_shared<io::InlineExecutor>();
+  environment.index_worker = std::make_shared<io::InlineExecutor>();
+  environment.callbacks = std::make_shared<io::InlineExecutor>();
+  environment.clock = &clock_;
+  environment.random = [this] { return prng_.Next(); };
+  environment.inline_mode = true;
+  environment.without_index = !with_index_;
+  options.staging_bytes = kStagingBytes;
+  options.segment_bytes = kSegmentBytes;
+  options.lock_timeout = std::chrono::milliseconds(0);
+  return db::OpenStore(kStorePath, options, std::move(environment));
+}
+
+Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists if_exists,
+                  History* history) {
+  StateBuilder state = MakeState(step, seed);
+  db::SaveRequest request = state.TakeRequest();
+  request.if_exists = if_exists;
+  STEPWELL_ASSIGN_OR_RETURN(const db::SaveHandle handle, store->Save(std::move(request)));
+  STEPWELL_RETURN_IF_ERROR(handle.Wait());
+  (*history)[step].push_back(state.TakeState());
+  return OkStatus();
+}
+
+}  // namespace stepwell::fuzz
