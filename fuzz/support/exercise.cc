@@ -111,12 +111,12 @@ class Session {
 // Changes of every kind; true when the new step was saved, so that it must be there from now on.
 bool Change(db::Store* store, History* history, const std::vector<uint64_t>& steps) {
   if (!SaveSeeded(store, kNewStep, kNewSeed, db::IfExists::kError, history).ok()) return false;
-  const std::vector<std::string> items = {"config"};
   if (!steps.empty()) {
     const uint64_t first = steps.front();
     const uint64_t last = steps.back();
     (void)store->SetPinned({&last, 1}, true);
     (void)SaveSeeded(store, last, kNewSeed + 1, db::IfExists::kReplace, history);
+    for (const uint64_t step : steps) (void)DeleteConfig(store, step, history);
     (void)store->Delete({&first, 1});
     (void)store->SetPinned({&last, 1}, false);
   }

@@ -133,6 +133,8 @@ class Maker {
   void Save(uint64_t step, uint64_t seed) {
     Must(SaveSeeded(store_.get(), step, seed, db::IfExists::kReplace, &made_.history));
   }
+  void DropConfig(uint64_t step) { Must(DeleteConfig(store_.get(), step, &made_.history)); }
+  void Pin(uint64_t step) { Must(store_->SetPinned({&step, 1}, true)); }
   void Delete(uint64_t step) { Must(store_->Delete({&step, 1})); }
   void Close() {
     Must(store_->Close());
@@ -170,6 +172,8 @@ BaseStore MakeClosed() {
   for (uint64_t step = 1; step <= 4; ++step) maker.Save(step * 10, step);
   maker.Delete(20);
   maker.Save(30, 8);  // replaces
+  maker.DropConfig(10);
+  maker.Pin(40);
   maker.Close();
   maker.Open(db::CodecPolicy::kRaw);
   maker.Save(60, 9);
@@ -190,6 +194,8 @@ BaseStore MakeKilled() {
   maker.Open(db::CodecPolicy::kAuto);
   for (uint64_t step = 100; step < 106; ++step) maker.Save(step, step);
   maker.Delete(101);
+  maker.DropConfig(105);
+  maker.Pin(104);
   maker.Save(103, 40);
   return maker.Killed();
 }
@@ -254,6 +260,21 @@ Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists i
   STEPWELL_ASSIGN_OR_RETURN(const db::SaveHandle handle, store->Save(std::move(request)));
   STEPWELL_RETURN_IF_ERROR(handle.Wait());
   (*history)[step].push_back(state.TakeState());
+  return OkStatus();
+}
+
+Status DeleteConfig(db::Store* store, uint64_t step, History* history) {
+  const std::vector<std::string> items = {"config"};
+  STEPWELL_RETURN_IF_ERROR(store->DeleteItems(step, items));
+  std::vector<SavedState>& states = (*history)[step];
+  const size_t count = states.size();
+  for (size_t i = 0; i < count; ++i) {
+    SavedState left = states[i];
+    std::erase_if(left, [&](const auto& leaf) {
+      return leaf.first.starts_with(format::EncodeItem(items[0]));
+    });
+    states.push_back(std::move(left));
+  }
   return OkStatus();
 }
 

@@ -52,5 +52,7 @@ class Machine {
 // Saves a state that follows from `seed` and waits for it; on success `history` has it.
 Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists if_exists,
                   History* history);
+// Takes the item "config" out of a step (every other seed has it); `history` has what is left.
+Status DeleteConfig(db::Store* store, uint64_t step, History* history);
 
 }  // namespace stepwell::fuzz

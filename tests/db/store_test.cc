@@ -97,6 +97,35 @@ TEST_P(StoreTest, ExistingStepsAreRefusedReplacedOrSkipped) {
   EXPECT_THAT(StepNumbers(store.get()), ElementsAre(5));
 }
 
+// Each was once committed, and no later open could read the log.
+TEST_P(StoreTest, SavesThatNoReaderCouldDecodeAreRefused) {
+  auto store = Open();
+  const auto refuses = [&](const std::function<void(SaveRequest*)>& spoil) {
+    std::vector<std::vector<float>> scratch;
+    SaveRequest request = MakeRequest(1, 1, {{"a", {7}, false, false}}, &scratch);
+    spoil(&request);
+    const auto saved = store->Save(std::move(request));
+    EXPECT_EQ(saved.status().code(), StatusCode::kInvalidArgument) << saved.status().ToString();
+  };
+  refuses([](SaveRequest* request) { request->items[0].kind = format::ItemKind{}; });
+  refuses([](SaveRequest* request) { request->items[0].kind = format::ItemKind{4}; });
+  refuses([](SaveRequest* request) { request->items[0].leaves[0].record.key += '\x09'; });
+  refuses([](SaveRequest* request) {
+    request->items[0].leaves[0].record.value_type = format::ValueType{11};
+  });
+  refuses([](SaveRequest* request) {
+    request->items[0].leaves[0].record.container = format::ContainerKind{6};
+  });
+  refuses([](SaveRequest* request) { request->metadata_json.assign(size_t{17} << 20, ' '); });
+  refuses([](SaveRequest* request) {
+    request->items[0].leaves[0].record.sharding_json.assign(size_t{17} << 20, ' ');
+  });
+  ASSERT_OK(SaveSeeded(store.get(), 1, 1, SmallState())->Wait());
+  ASSERT_OK(store->Close());
+  store = Open();
+  EXPECT_OK(CheckSeeded(store.get(), 1, 1, SmallState()));
+}
+
 TEST_P(StoreTest, MissingStepsNameTheNearest) {
   auto store = Open();
   EXPECT_THAT(store->Read(3).status().message(), HasSubstr("no step at all"));
