@@ -7,6 +7,7 @@ namespace stepwell::db {
 namespace {
 
 constexpr size_t kDigitsMin = 10;
+constexpr size_t kDigitsMax = 18;  // so that the next number never overflows
 constexpr std::string_view kSuffix = ".seg";
 
 }  // namespace
@@ -25,6 +26,7 @@ std::string SegmentPath(const std::string& store, uint64_t segment) {
 std::optional<uint64_t> ParseSegmentName(std::string_view name) {
   if (name.size() < kDigitsMin + kSuffix.size() || !name.ends_with(kSuffix)) return std::nullopt;
   const std::string_view digits = name.substr(0, name.size() - kSuffix.size());
+  if (digits.size() > kDigitsMax) return std::nullopt;
   // One spelling a number: zeros only fill up to the shortest length.
   if (digits.size() > kDigitsMin && digits.front() == '0') return std::nullopt;
   uint64_t segment = 0;

@@ -76,9 +76,14 @@ Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& 
   STEPWELL_ASSIGN_OR_RETURN(const Frame footer_frame,
                             ReadFrame(files, trailer.footer, FrameKind::kFooter));
   STEPWELL_ASSIGN_OR_RETURN(const auto footer, format::DecodeFooter(AsBytes(footer_frame.payload)));
+  std::set<uint64_t> seen;
   for (const auto& entry : footer.frames) {
     if (!format::IsChainFrame(static_cast<FrameKind>(entry.kind))) continue;
     if (entry.commit <= after_commit) continue;
+    // Each of its own frames once: what is taken into memory stays within the segment's length.
+    if (entry.place.segment != info.segment || !seen.insert(entry.place.offset_bytes).second) {
+      continue;
+    }
     auto frame = ReadFrame(files, entry.place, static_cast<FrameKind>(entry.kind));
     if (!frame.ok()) continue;  // damage: the chain will show the gap
     found->push_back({std::move(*frame), entry.place});

@@ -2,6 +2,7 @@
 // The fixed layout of frame headers; FORMAT.md has it as a table.
 #include "format/frame.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "format/crc32c.h"
@@ -14,6 +15,9 @@ namespace {
 constexpr char kMagic[8] = {'\x89', 'S', 'W', 'F', 'R', 'A', 'M', '\n'};
 constexpr uint16_t kHeaderVersion = 1;
 constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kParity);
+
+// Numbers only count up by one: a larger one was never written, and must not overflow here.
+constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
 constexpr size_t kKindAt = 8;
 constexpr size_t kVersionAt = 10;
@@ -113,6 +117,10 @@ Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes) {
   header.commit = LoadLittle<uint64_t>(at + kCommitAt);
   header.previous_commit = LoadLittle<uint64_t>(at + kPreviousCommitAt);
   header.durable_through = LoadLittle<uint64_t>(at + kDurableThroughAt);
+  if (std::max({header.epoch, header.commit, header.previous_commit, header.durable_through}) >
+      kNumberMax) {
+    return DataLossError("frame header with a number out of range");
+  }
   header.previous.segment = LoadLittle<uint64_t>(at + kPreviousSegmentAt);
   header.previous.offset_bytes = LoadLittle<uint64_t>(at + kPreviousOffsetAt);
   header.previous.length_bytes = LoadLittle<uint32_t>(at + kPreviousLengthAt);

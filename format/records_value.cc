@@ -27,6 +27,15 @@ void CheckArray(const LeafRecord& record) {
   }
 }
 
+// Readers take memory for a value before they read its chunks.
+void CheckValue(const LeafRecord& record) {
+  uint64_t bytes_max = 0;
+  Require(!__builtin_mul_overflow(record.chunk_count, kPayloadLogicalMax, &bytes_max) &&
+              !__builtin_add_overflow(bytes_max, record.inline_value.size(), &bytes_max),
+          "chunk count out of range");
+  Require(record.logical_bytes <= bytes_max, "value longer than its chunks");
+}
+
 void CheckLeaf(const LeafRecord& record) {
   Require(record.kind >= LeafKind::kArray && record.kind <= LeafKind::kNode, "unknown leaf kind");
   Require(record.value_type <= ValueType::kComplex, "unknown value type");
@@ -35,6 +44,7 @@ void CheckLeaf(const LeafRecord& record) {
   if (record.first_chunk > 0) return;  // goes on with a leaf: only key and chunks count
   Require(record.chunks.size() <= record.chunk_count, "more chunks than counted");
   if (record.kind == LeafKind::kArray) CheckArray(record);
+  if (record.kind == LeafKind::kValue) CheckValue(record);
 }
 
 }  // namespace

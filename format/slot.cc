@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slots of the STEPWELL file: a fixed layout, so that any version can read the identity of any
 // other's store. FORMAT.md has it as a table.
+#include <algorithm>
 #include <cstring>
 
 #include "format/crc32c.h"
@@ -26,6 +27,8 @@ constexpr size_t kCatalogPlaceAt = 104;
 // 136 to 4091: reserved, zero.
 constexpr size_t kCrcAt = kSlotBytes - sizeof(uint32_t);
 constexpr uint32_t kFlagClean = 1;
+// Numbers only count up by one: a larger one was never written, and must not overflow here.
+constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
 // 32 bytes: segment 8, offset 8, length 4, CRC 4, directory 2, reserved 2, process 4 (reserved).
 void StorePlace(const FramePlace& place, std::byte* at) {
@@ -102,6 +105,9 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
   if (slot.directory >= slot.directory_count) {
     return DataLossError(
         StrCat("STEPWELL slot of directory ", slot.directory, " of ", slot.directory_count));
+  }
+  if (std::max({slot.sequence, slot.epoch, slot.durable_commit, slot.index_commit}) > kNumberMax) {
+    return DataLossError("STEPWELL slot with a number out of range");
   }
   slot.durable_place = LoadPlace(at + kDurablePlaceAt);
   slot.catalog_place = LoadPlace(at + kCatalogPlaceAt);

@@ -573,9 +573,9 @@ TEST(SegmentNames, AreFixed) {
   EXPECT_EQ(SegmentPath("run", 12345678901), "run/segments/12345678901.seg");
   EXPECT_EQ(ParseSegmentName("0000000001.seg"), 1U);
   EXPECT_EQ(ParseSegmentName("12345678901.seg"), 12345678901U);
-  for (const char* name :
-       {"", ".seg", "1.seg", "0000000001.se", "000000000x.seg", "-000000001.seg", "+000000001.seg",
-        "00000000001.seg", "99999999999999999999.seg", "0000000001.seg.tmp"}) {
+  for (const char* name : {"", ".seg", "1.seg", "0000000001.se", "000000000x.seg", "-000000001.seg",
+                           "+000000001.seg", "00000000001.seg", "99999999999999999999.seg",
+                           "18446744073709551615.seg", "0000000001.seg.tmp"}) {
     EXPECT_EQ(ParseSegmentName(name), std::nullopt) << name;
   }
 }

@@ -86,6 +86,26 @@ TEST(FrameTest, IntactHeadersOfNewerVersionsAreNotDamage) {
   EXPECT_TRUE(DecodeFrameHeader(AsBytes(frame)).ok());
 }
 
+// An epoch of 2^64 - 1 once made the next one 0, and everything saved in it void.
+TEST(FrameTest, NumbersThatCouldOverflowAreDamage) {
+  for (uint64_t FrameHeader::*number :
+       {&FrameHeader::epoch, &FrameHeader::commit, &FrameHeader::previous_commit,
+        &FrameHeader::durable_through}) {
+    FrameHeader header = ExampleFrameHeader();
+    header.*number = uint64_t{1} << 62;
+    EXPECT_TRUE(DecodeFrameHeader(AsBytes(EncodeFrame(header, "", 512, nullptr))).ok());
+    header.*number = UINT64_MAX;
+    EXPECT_EQ(DecodeFrameHeader(AsBytes(EncodeFrame(header, "", 512, nullptr))).status().code(),
+              StatusCode::kDataLoss);
+  }
+  for (uint64_t StoreSlot::*number : {&StoreSlot::sequence, &StoreSlot::epoch,
+                                      &StoreSlot::durable_commit, &StoreSlot::index_commit}) {
+    StoreSlot slot = ExampleSlot();
+    slot.*number = UINT64_MAX;
+    EXPECT_EQ(DecodeSlot(EncodeSlot(slot)).status().code(), StatusCode::kDataLoss);
+  }
+}
+
 TEST(SlotTest, RoundTripsAndFindsDamage) {
   const auto bytes = EncodeSlot(ExampleSlot());
   EXPECT_TRUE(DecodeSlot(bytes).value() == ExampleSlot());

@@ -68,6 +68,9 @@ LeafRecord RandomLeaf(Prng& prng) {
     leaf.chunk_count = ChunkCount(leaf.shape, leaf.chunk_shape);
     chunk_bytes = ChunkBytes(leaf.chunk_shape, dtype.item_bytes);
   }
+  if (leaf.kind == LeafKind::kValue) {
+    leaf.logical_bytes = leaf.inline_value.size() + leaf.chunk_count * kPayloadLogicalMax;
+  }
   for (uint64_t i = 0; i < leaf.chunk_count; ++i) {
     ChunkRecord chunk{static_cast<uint16_t>(prng.Next()),
                       static_cast<uint32_t>(prng.Next()),
@@ -201,6 +204,12 @@ TEST(RecordsTest, InconsistentLeavesAreRefused) {
                 "more chunks than counted");
   ExpectRefused(with([](auto& leaf) { leaf.inline_value.assign(1025, 'x'); }),
                 "inline value too long");
+  // Readers take memory for a value before they read its chunks.
+  LeafRecord value = ExampleValue();
+  value.logical_bytes = uint64_t{1} << 60;
+  ExpectRefused(value, "value longer than its chunks");
+  value.chunk_count = uint64_t{1} << 60;
+  ExpectRefused(value, "chunk count out of range");
 }
 
 TEST(RecordsTest, AMillionChunksRoundTrip) {
