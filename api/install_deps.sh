@@ -16,7 +16,8 @@ STEPWELL_BUILD_PACKAGES=(
   capnproto libblosc-dev libcapnp-dev libcli11-dev libisal-dev liblz4-dev librocksdb-dev
   liburing-dev nlohmann-json3-dev python3 python3-dev python3-venv)
 STEPWELL_TEST_PACKAGES=(
-  clang-format-14 e2fsprogs libbenchmark-dev libgmock-dev libgtest-dev mount strace xfsprogs)
+  clang-format-14 e2fsprogs fio fish groff-base libbenchmark-dev libgmock-dev libgtest-dev man-db
+  mount strace xfsprogs zsh)
 
 stepwell_say() { printf '== %s\n' "$*" >&2; }
 

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell cat STORE STEP PATH`: one array or value as text. Of a large array only the corners are
-// read, as NumPy would print it.
+// `stepwell cat STORE STEP PATH`: one array or value, or a slice of an array, as text or as a .npy
+// file. Of a large array only the corners are read, as NumPy would print it.
+#include <unistd.h>
+
+#include <optional>
+
+#include "api/cli/array_read.h"
 #include "api/cli/command.h"
+#include "api/cli/npy.h"
 #include "api/cli/output.h"
 #include "api/cli/select.h"
+#include "api/cli/slice.h"
 #include "api/cli/text.h"
 #include "api/cli/values.h"
 
@@ -14,75 +21,35 @@ namespace {
 constexpr uint64_t kWholeElementsMax = 1000;
 constexpr uint64_t kEdgeCount = 3;
 
-// Visits the corners of an array: every combination of the two ends of each shortened axis.
-class CornerRequests {
- public:
-  CornerRequests(const format::LeafRecord& leaf, ArrayPart* part)
-      : leaf_(leaf),
-        part_(part),
-        strides_(format::CStrides(PartExtents(part->shape, part->edge_counts),
-                                  format::FindDType(part->dtype)->item_bytes)) {
-    box_ = format::WholeArray(part->shape);
-    AddAxis(0, 0);
-  }
-  const std::vector<db::LoadRequest>& requests() const { return requests_; }
-
- private:
-  void AddAxis(size_t axis, size_t offset_bytes) {
-    if (axis == part_->shape.size()) {
-      requests_.push_back({&leaf_, box_, part_->bytes.data() + offset_bytes, strides_});
-      return;
+// The elements that `ranges` select; of many only the corners, unless `full`.
+Result<ArrayPart> ReadArray(db::StepReader* reader, const format::LeafRecord& leaf,
+                            const Ranges& ranges, bool full) {
+  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
+  ArrayPart part;
+  part.dtype = leaf.dtype;
+  part.shape = ResultShape(ranges);
+  part.edge_counts.assign(part.shape.size(), 0);
+  STEPWELL_ASSIGN_OR_RETURN(uint64_t count, format::ElementCount(part.shape, info->item_bytes));
+  const bool corners = !full && count > kWholeElementsMax;
+  std::vector<Ranges> by_axis;
+  size_t shown_axis = 0;
+  for (const AxisRange& range : ranges) {
+    by_axis.push_back({range});
+    if (range.dropped) continue;
+    if (corners && range.count > 2 * kEdgeCount) {
+      part.edge_counts[shown_axis] = kEdgeCount;
+      by_axis.back() = {range.Part(0, kEdgeCount),
+                        range.Part(range.count - kEdgeCount, kEdgeCount)};
     }
-    const uint64_t edge = part_->edge_counts[axis];
-    if (edge == 0) return AddAxis(axis + 1, offset_bytes);
-    box_.start[axis] = 0;
-    box_.stop[axis] = edge;
-    AddAxis(axis + 1, offset_bytes);
-    box_.start[axis] = part_->shape[axis] - edge;
-    box_.stop[axis] = part_->shape[axis];
-    AddAxis(axis + 1, offset_bytes + edge * static_cast<size_t>(strides_[axis]));
-  }
-
-  const format::LeafRecord& leaf_;
-  ArrayPart* const part_;
-  const std::vector<int64_t> strides_;
-  format::Box box_;
-  std::vector<db::LoadRequest> requests_;
-};
-
-Result<ArrayPart> ReadArray(db::StepReader* reader, const format::LeafRecord& leaf, bool full) {
-  const format::DTypeInfo* info = format::FindDType(leaf.dtype);
-  if (info == nullptr) {
-    return UnimplementedError(
-        StrCat("dtype ", static_cast<unsigned>(leaf.dtype), " is newer than this program"));
-  }
-  STEPWELL_ASSIGN_OR_RETURN(uint64_t count, format::ElementCount(leaf.shape, info->item_bytes));
-  ArrayPart part{leaf.dtype, leaf.shape, std::vector<uint64_t>(leaf.shape.size(), 0), {}};
-  if (!full && count > kWholeElementsMax) {
-    for (size_t axis = 0; axis < part.shape.size(); ++axis) {
-      if (part.shape[axis] > 2 * kEdgeCount) part.edge_counts[axis] = kEdgeCount;
-    }
+    ++shown_axis;
   }
   STEPWELL_ASSIGN_OR_RETURN(
       uint64_t part_count,
       format::ElementCount(PartExtents(part.shape, part.edge_counts), info->item_bytes));
   part.bytes.resize(part_count * info->item_bytes);
-  if (part_count == 0) return part;
-  const CornerRequests corners(leaf, &part);
-  STEPWELL_ASSIGN_OR_RETURN(db::LoadStats stats, reader->Load(corners.requests()));
-  (void)stats;
+  STEPWELL_RETURN_IF_ERROR(corners ? LoadRanges(reader, leaf, by_axis, part.bytes.data())
+                                   : LoadSelection(reader, leaf, ranges, part.bytes.data()));
   return part;
-}
-
-Result<std::string> ReadValue(db::StepReader* reader, const format::LeafRecord& leaf) {
-  if (leaf.chunks.empty()) return leaf.inline_value;
-  std::string bytes(leaf.logical_bytes, '\0');
-  db::LoadRequest request;
-  request.leaf = &leaf;
-  request.out = reinterpret_cast<std::byte*>(bytes.data());
-  STEPWELL_ASSIGN_OR_RETURN(db::LoadStats stats, reader->Load({&request, 1}));
-  (void)stats;
-  return bytes;
 }
 
 Result<std::string> ArrayDocument(const ArrayPart& part, Json document) {
@@ -124,31 +91,82 @@ Result<Entry> OnlyLeaf(const Selection& selection) {
 
 struct Arguments : StoreArguments {
   bool full = false;  // every element
+  std::optional<std::string> slice;
+  bool npy = false;
+  bool bits = false;   // npy: types that NumPy lacks as unsigned integers
+  std::string output;  // npy: a file; empty: stdout
 };
 
-Result<Outcome> RunCat(const Arguments& arguments, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                            ReadStep(store.get(), arguments.step));
-  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), arguments.path));
-  STEPWELL_ASSIGN_OR_RETURN(Entry entry, OnlyLeaf(selection));
-  Json document = {{"schema", kJsonSchema},
-                   {"store", arguments.store},
-                   {"step", reader->step().step},
-                   {"path", entry.text}};
-  Outcome outcome;
-  if (entry.record.kind == format::LeafKind::kArray) {
-    STEPWELL_ASSIGN_OR_RETURN(ArrayPart part,
-                              ReadArray(reader.get(), entry.record, arguments.full));
-    if (invocation->json) {
-      STEPWELL_ASSIGN_OR_RETURN(outcome.text, ArrayDocument(part, std::move(document)));
-    } else {
-      outcome.text = ArrayText(part) + "\n";
+Status CheckArguments(const Arguments& arguments, bool json) {
+  if (!arguments.npy) {
+    if (!arguments.output.empty() || arguments.bits) {
+      return InvalidArgumentError("--output and --bits are for --npy");
     }
-    return outcome;
+    return OkStatus();
   }
-  STEPWELL_ASSIGN_OR_RETURN(std::string bytes, ReadValue(reader.get(), entry.record));
-  if (invocation->json) {
+  if (arguments.output.empty() && json) {
+    return InvalidArgumentError("--npy and --json both print to standard output; add -o FILE");
+  }
+  if (arguments.output.empty() && isatty(STDOUT_FILENO) == 1) {
+    return InvalidArgumentError("--npy is not for a terminal; add -o FILE, or use a pipe");
+  }
+  return OkStatus();
+}
+
+Result<Outcome> CatNpy(db::StepReader* reader, const Entry& entry, const Ranges& ranges,
+                       const Arguments& arguments, Json document, bool json) {
+  const bool to_file = !arguments.output.empty() && arguments.output != "-";
+  STEPWELL_ASSIGN_OR_RETURN(const NpyHeader header,
+                            MakeNpyHeader(entry.record, entry.text, ranges, arguments.bits));
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<OutputFile> file,
+                            OutputFile::Open(to_file ? arguments.output : ""));
+  STEPWELL_RETURN_IF_ERROR(WriteNpy(reader, entry.record, ranges, header, file.get()));
+  STEPWELL_RETURN_IF_ERROR(file->Close());
+  Outcome outcome;
+  if (!to_file) return outcome;
+  if (json) {
+    document["file"] = arguments.output;
+    document["kind"] = "npy";
+    document["dtype"] = format::FindDType(entry.record.dtype)->name;
+    document["descr"] = header.descr;
+    document["shape"] = header.shape;
+    document["bytes"] = file->bytes_written();
+    outcome.text = JsonText(document);
+  } else {
+    outcome.text = StrCat("wrote ", arguments.output, ": ", header.descr, ShapeText(header.shape),
+                          ", ", HumanBytes(file->bytes_written()), "\n");
+  }
+  return outcome;
+}
+
+Result<Outcome> CatArray(db::StepReader* reader, const Entry& entry, const Arguments& arguments,
+                         Json document, bool json) {
+  Ranges ranges = WholeRanges(entry.record.shape);
+  if (arguments.slice) {
+    STEPWELL_ASSIGN_OR_RETURN(ranges, ParseSlice(*arguments.slice, entry.record.shape));
+    document["slice"] = *arguments.slice;
+  }
+  if (arguments.npy) return CatNpy(reader, entry, ranges, arguments, std::move(document), json);
+  STEPWELL_ASSIGN_OR_RETURN(ArrayPart part,
+                            ReadArray(reader, entry.record, ranges, arguments.full));
+  Outcome outcome;
+  if (json) {
+    STEPWELL_ASSIGN_OR_RETURN(outcome.text, ArrayDocument(part, std::move(document)));
+  } else {
+    outcome.text = ArrayText(part) + "\n";
+  }
+  return outcome;
+}
+
+Result<Outcome> CatValue(db::StepReader* reader, const Entry& entry, const Arguments& arguments,
+                         Json document, bool json) {
+  if (arguments.slice || arguments.npy) {
+    return InvalidArgumentError(
+        StrCat(entry.text, " is a value, not an array; --slice and --npy are for arrays"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(std::string bytes, ReadValue(reader, entry.record));
+  Outcome outcome;
+  if (json) {
     STEPWELL_ASSIGN_OR_RETURN(document["value"],
                               ValueJson(entry.record.value_type, AsBytes(bytes)));
     document["kind"] = "value";
@@ -160,6 +178,21 @@ Result<Outcome> RunCat(const Arguments& arguments, Invocation* invocation) {
   return outcome;
 }
 
+Result<Outcome> RunCat(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_RETURN_IF_ERROR(CheckArguments(arguments, invocation->json));
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
+                            ReadStep(store.get(), arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), arguments.path));
+  STEPWELL_ASSIGN_OR_RETURN(Entry entry, OnlyLeaf(selection));
+  Json document = {{"schema", kJsonSchema},
+                   {"store", arguments.store},
+                   {"step", reader->step().step},
+                   {"path", entry.text}};
+  const auto cat = entry.record.kind == format::LeafKind::kArray ? CatArray : CatValue;
+  return cat(reader.get(), entry, arguments, std::move(document), invocation->json);
+}
+
 }  // namespace
 
 void AddCat(CLI::App* program, Invocation* invocation) {
@@ -168,9 +201,20 @@ void AddCat(CLI::App* program, Invocation* invocation) {
                                  [=] { return RunCat(*arguments, invocation); });
   AddStore(command, &arguments->store);
   AddStep(command, &arguments->step)->required();
-  AddPath(command, &arguments->path)->required();
+  AddPath(command, &arguments->path)->required()->description("of the array or value");
   command->add_flag("--full", arguments->full,
                     "every element of a large array, not only its corners");
+  command
+      ->add_option("--slice", arguments->slice,
+                   "only these elements, as NumPy's basic slices, e.g. \"0:16,:,-1\"; reads just "
+                   "the chunks that have them")
+      ->type_name("SLICE");
+  command->add_flag("--npy", arguments->npy, "write a NumPy .npy file");
+  command->add_option("-o,--output", arguments->output, "--npy: the file to write, not stdout")
+      ->type_name("FILE");
+  command->add_flag("--bits", arguments->bits,
+                    "--npy: write types that NumPy itself lacks (bfloat16, float8, int4, ...) as "
+                    "unsigned integers of their size");
 }
 
 }  // namespace stepwell::cli

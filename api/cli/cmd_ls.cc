@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell ls STORE`: one line a step.
+#include <map>
+#include <set>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
+#include "api/cli/values.h"
 
 namespace stepwell::cli {
 namespace {
+
+constexpr size_t kMetricColumnsMax = 4;
 
 std::string ItemNames(const format::StepRecord& step) {
   std::string names;
@@ -16,51 +22,103 @@ std::string ItemNames(const format::StepRecord& step) {
   return names;
 }
 
-Json StepJson(const format::StepRecord& step) {
+// The metrics of a step that are numbers; they are in the step's own frame.
+std::map<std::string, Json> Metrics(db::Store* store, uint64_t step) {
+  std::map<std::string, Json> metrics;
+  const auto reader = store->Read(step);
+  if (!reader.ok()) return metrics;  // deleted meanwhile, or damaged, which `verify` says
+  const Json parsed = ParsedJson((*reader)->step().metrics_json);
+  if (!parsed.is_object()) return metrics;
+  for (const auto& [name, value] : parsed.items()) {
+    if (value.is_number()) metrics[name] = value;
+  }
+  return metrics;
+}
+
+struct Line {
+  format::StepRecord step;
+  std::map<std::string, Json> metrics;
+};
+
+Json StepJson(const Line& line) {
+  const format::StepRecord& step = line.step;
   Json items = Json::array();
   for (const format::ItemRecord& item : step.items) items.push_back(item.name);
   return {{"step", step.step},
           {"time", UtcTime(step.time_ns)},
           {"commit", step.commit},
+          {"pinned", step.pinned},
           {"items", items},
+          {"metrics", line.metrics},
           {"leaves", step.leaf_count},
           {"logical_bytes", step.logical_bytes},
           {"stored_bytes", step.stored_bytes}};
 }
 
-using Arguments = StoreArguments;
+// A column for pins where there are any, and one for each metric where they are few.
+std::string LinesText(const std::vector<Line>& lines) {
+  std::set<std::string> names;
+  bool any_pinned = false;
+  for (const Line& line : lines) {
+    any_pinned = any_pinned || line.step.pinned;
+    for (const auto& [name, value] : line.metrics) names.insert(name);
+  }
+  if (names.size() > kMetricColumnsMax) names.clear();
+  std::vector<std::string> header = {"STEP", "COMMITTED", "ITEMS", "LEAVES",
+                                     "SIZE", "STORED",    "RATIO"};
+  std::vector<bool> right = {true, false, false, true, true, true, true};
+  if (any_pinned) {
+    header.push_back("PIN");
+    right.push_back(false);
+  }
+  for (const std::string& name : names) {
+    header.push_back(Printable(name));
+    right.push_back(true);
+  }
+  std::vector<std::vector<std::string>> rows = {header};
+  for (const Line& line : lines) {
+    const format::StepRecord& step = line.step;
+    rows.push_back({std::to_string(step.step), LocalTime(step.time_ns), ItemNames(step),
+                    HumanCount(step.leaf_count), HumanBytes(step.logical_bytes),
+                    HumanBytes(step.stored_bytes), Ratio(step.logical_bytes, step.stored_bytes)});
+    if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
+    for (const std::string& name : names) {
+      const auto found = line.metrics.find(name);
+      rows.back().push_back(
+          found == line.metrics.end() ? "" : NumberText(found->second.get<double>(), 6));
+    }
+  }
+  return Table(rows, right);
+}
 
-Result<Outcome> RunLs(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
+  std::vector<Line> lines;
+  for (db::StepSummary& summary : steps) {
+    const uint64_t step = summary.step.step;
+    lines.push_back({std::move(summary.step), Metrics(store.get(), step)});
+  }
   Outcome outcome;
   if (invocation->json) {
     Json list = Json::array();
-    for (const db::StepSummary& summary : steps) list.push_back(StepJson(summary.step));
+    for (const Line& line : lines) list.push_back(StepJson(line));
     outcome.text =
         JsonText({{"schema", kJsonSchema}, {"store", arguments.store}, {"steps", std::move(list)}});
     return outcome;
   }
-  if (steps.empty()) {
+  if (lines.empty()) {
     Warn(arguments.store + " has no steps yet");
     return outcome;
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"STEP", "COMMITTED", "ITEMS", "LEAVES", "SIZE", "STORED", "RATIO"}};
-  for (const db::StepSummary& summary : steps) {
-    const format::StepRecord& step = summary.step;
-    rows.push_back({std::to_string(step.step), LocalTime(step.time_ns), ItemNames(step),
-                    HumanCount(step.leaf_count), HumanBytes(step.logical_bytes),
-                    HumanBytes(step.stored_bytes), Ratio(step.logical_bytes, step.stored_bytes)});
-  }
-  outcome.text = Table(rows, {true, false, false, true, true, true, true});
+  outcome.text = LinesText(lines);
   return outcome;
 }
 
 }  // namespace
 
 void AddLs(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StoreArguments>();
   CLI::App* command = AddCommand(program, invocation, "ls", "list the steps",
                                  [=] { return RunLs(*arguments, invocation); });
   AddStore(command, &arguments->store);

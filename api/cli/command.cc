@@ -2,6 +2,7 @@
 #include "api/cli/command.h"
 
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "api/cli/output.h"
@@ -23,6 +24,10 @@ void AddStore(CLI::App* command, std::string* store) {
 
 CLI::Option* AddStep(CLI::App* command, std::string* step) {
   return command->add_option("STEP", *step, "a number, or latest");
+}
+
+CLI::Option* AddSteps(CLI::App* command, std::vector<std::string>* steps) {
+  return command->add_option("STEP", *steps, "numbers, or latest")->required();
 }
 
 CLI::Option* AddPath(CLI::App* command, std::string* path) {
@@ -61,6 +66,20 @@ Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::st
   STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
   if (steps.empty()) return NotFoundError(store->path() + " has no steps yet");
   return store->Read(steps.back().step.step);
+}
+
+Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts) {
+  std::set<uint64_t> numbers;
+  for (const std::string& text : texts) {
+    if (text == "latest") {
+      STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store, text));
+      numbers.insert(reader->step().step);
+    } else {
+      STEPWELL_ASSIGN_OR_RETURN(const uint64_t step, ParseStep(text));
+      numbers.insert(step);
+    }
+  }
+  return std::vector<uint64_t>(numbers.begin(), numbers.end());
 }
 
 }  // namespace stepwell::cli

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ enum class ExitCode : int {
   kCorruption = 4,
   kLocked = 5,
   kNoSpace = 6,
+  kDifferent = 7,  // diff --exit-code only: never an error
 };
 
 // Version of the JSON documents that --json prints.
@@ -37,7 +39,8 @@ struct Outcome {
 struct Invocation {
   std::function<Result<Outcome>()> run;
   bool json = false;
-  bool opened = false;  // set by OpenStore: later errors are about what is in a store
+  bool opened = false;              // set by OpenStore: later errors are about what is in a store
+  std::optional<std::string> hint;  // instead of what an error's code suggests
 };
 
 // Arguments that most commands have.
@@ -49,8 +52,17 @@ struct StoreArguments {
 
 // Each declares a command of `program`; when that is what is parsed, `invocation->run` is it.
 void AddCat(CLI::App* program, Invocation* invocation);
+void AddCompletion(CLI::App* program, Invocation* invocation);
+void AddDiff(CLI::App* program, Invocation* invocation);
+void AddDoctor(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
+void AddMan(CLI::App* program, Invocation* invocation);
+void AddPin(CLI::App* program, Invocation* invocation);
+void AddReclaim(CLI::App* program, Invocation* invocation);
+void AddRm(CLI::App* program, Invocation* invocation);
 void AddShow(CLI::App* program, Invocation* invocation);
+void AddStats(CLI::App* program, Invocation* invocation);
+void AddUnpin(CLI::App* program, Invocation* invocation);
 void AddVerify(CLI::App* program, Invocation* invocation);
 
 // A command with --json, whose callback sets `run`.
@@ -59,6 +71,7 @@ CLI::App* AddCommand(CLI::App* program, Invocation* invocation, const std::strin
 // Positional arguments and options that mean the same in every command.
 void AddStore(CLI::App* command, std::string* store);
 CLI::Option* AddStep(CLI::App* command, std::string* step);
+CLI::Option* AddSteps(CLI::App* command, std::vector<std::string>* steps);  // one or more
 CLI::Option* AddPath(CLI::App* command, std::string* path);
 
 // Never creates one. For reading it takes no lock; warnings of the engine go to stderr.
@@ -66,6 +79,8 @@ Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_
                                              Invocation* invocation);
 // The step that `text` names ("latest", empty: the newest).
 Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text);
+// Numbers of the steps that `texts` name, each once, ascending.
+Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts);
 // kInvalidArgument unless `text` is a decimal step number.
 Result<uint64_t> ParseStep(const std::string& text);
 

@@ -15,7 +15,12 @@ namespace {
 constexpr const char* kFooter =
     "Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step "
     "or\n"
-    "path, 4 damage found, 5 locked by another process, 6 no space left.\n"
+    "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
+    "--exit-code only).\n"
+    "\n"
+    "rm, pin, unpin and reclaim write, and need the store for themselves; all others only read, "
+    "and\n"
+    "work beside a live writer.\n"
     "\n"
     "Paths are components joined by \"/\", with \\ before any / in a name; the first one is the "
     "item,\n"
@@ -25,16 +30,21 @@ constexpr const char* kFooter =
     "  stepwell ls run1\n"
     "  stepwell show run1 latest params\n"
     "  stepwell cat run1 900 params/head/bias --json\n"
+    "  stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy\n"
+    "  stepwell diff run1 800 900 params\n"
     "  stepwell verify run1";
 
-constexpr void (*kCommands[])(CLI::App*, Invocation*) = {AddLs, AddShow, AddCat, AddVerify};
+constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
+    AddLs,  AddShow,  AddCat,     AddDiff,   AddVerify,     AddStats, AddRm,
+    AddPin, AddUnpin, AddReclaim, AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {
   const Result<Outcome> outcome = invocation.run();
   const Status status = outcome.ok() ? WriteStdout(outcome->text) : outcome.status();
   if (status.ok()) return outcome->exit;
-  ReportError(status, HintFor(status, invocation.opened), invocation.json);
+  ReportError(status, invocation.hint.value_or(HintFor(status, invocation.opened)),
+              invocation.json);
   return ExitCodeOf(status);
 }
 
@@ -48,6 +58,7 @@ ExitCode UsageError(const std::string& message, int argc, const char* const* arg
 std::string CommandNames(const CLI::App& program) {
   std::string names;
   for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_group().empty()) continue;  // hidden
     names += StrCat(names.empty() ? "" : ", ", command->get_name());
   }
   return names;
@@ -55,8 +66,7 @@ std::string CommandNames(const CLI::App& program) {
 
 ExitCode ParseAndRun(int argc, const char* const* argv) {
   Invocation invocation;
-  CLI::App program("Looks into Stepwell checkpoint stores. Reads only; works beside a live writer.",
-                   "stepwell");
+  CLI::App program("Looks into Stepwell checkpoint stores, and tends them.", "stepwell");
   program.set_version_flag("--version", "stepwell " STEPWELL_VERSION);
   program.require_subcommand(1);
   program.footer(kFooter);

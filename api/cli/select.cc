@@ -143,9 +143,15 @@ std::string Spelling(const format::PathComponent& component) {
   }
 }
 
+bool OnlyState(const format::StepRecord& step) {
+  return step.items.size() == 1 && step.items[0].name == "state";
+}
+
 Result<Selection> Select(db::StepReader* reader, const std::string& path_text) {
-  const std::vector<format::ItemRecord>& items = reader->step().items;
-  const bool only_state = items.size() == 1 && items[0].name == "state";
+  return Select(reader, path_text, OnlyState(reader->step()));
+}
+
+Result<Selection> Select(db::StepReader* reader, const std::string& path_text, bool only_state) {
   STEPWELL_ASSIGN_OR_RETURN(Spelled wanted, SplitPath(path_text));
   STEPWELL_ASSIGN_OR_RETURN(std::vector<Entry> entries, AllEntries(reader, only_state));
 
@@ -156,7 +162,7 @@ Result<Selection> Select(db::StepReader* reader, const std::string& path_text) {
     selection = Matching(entries, Spelled(wanted.begin() + 1, wanted.end()));
   }
   if (selection.entries.empty() && wanted.size() > 1 && wanted.back().empty()) {
-    return Select(reader, path_text.substr(0, path_text.size() - 1));
+    return Select(reader, path_text.substr(0, path_text.size() - 1), only_state);
   }
   if (selection.entries.empty() && !wanted.empty()) {
     return NoSuchPath(entries, wanted, reader->step().step);

@@ -35,7 +35,10 @@ struct Selection {
 Result<std::vector<std::string>> SplitPath(const std::string& text);
 std::string Spelling(const format::PathComponent& component);
 
-// kNotFound names the nearest paths.
+// Whether the item's name may be left out: the step has only the item "state".
+bool OnlyState(const format::StepRecord& step);
+// kNotFound names the nearest paths. `only_state`: paths are shown without the item's name.
+Result<Selection> Select(db::StepReader* reader, const std::string& path_text, bool only_state);
 Result<Selection> Select(db::StepReader* reader, const std::string& path_text);
 
 // Stored bytes of a record's chunks, or of its inline value.

@@ -75,26 +75,12 @@ double DecodeSmallFloat(const FloatLayout& layout, uint32_t pattern) {
   return sign * std::ldexp(static_cast<double>(significand), scale);
 }
 
-std::string DoubleText(double value, int digits) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  std::array<char, 40> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.*g", digits, value);
-  return buffer.data();
-}
-
 // The shortest text that reads back as the same double.
 std::string ShortestText(double value) {
-  if (!std::isfinite(value)) return DoubleText(value, 8);
+  if (!std::isfinite(value)) return NumberText(value, 8);
   std::array<char, 40> buffer{};
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
   return std::string(buffer.data(), end);
-}
-
-json DoubleJson(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-  return value;
 }
 
 // Sub-byte integers lie in the low bits of a byte.
@@ -154,7 +140,7 @@ std::string ComplexText(const std::byte* element, int digits) {
   const double real = Readable(Read<T>(element));
   const double imaginary = Readable(Read<T>(element + sizeof(T)));
   const bool minus = std::signbit(imaginary) && !std::isnan(imaginary);
-  return StrCat("(", DoubleText(real, digits), minus ? "" : "+", DoubleText(imaginary, digits),
+  return StrCat("(", NumberText(real, digits), minus ? "" : "+", NumberText(imaginary, digits),
                 "j)");
 }
 
@@ -285,6 +271,30 @@ Status CheckValue(ValueType type, ConstBytes bytes) {
 
 }  // namespace
 
+json NumberJson(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
+  return value;
+}
+
+std::string NumberText(double value, int digits) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  std::array<char, 40> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "%.*g", digits, value);
+  return buffer.data();
+}
+
+double DecodeNumber(DType dtype, const std::byte* element) {
+  int64_t number = 0;
+  uint64_t natural = 0;
+  if (dtype == DType::kBool) return Read<uint8_t>(element) != 0 ? 1 : 0;
+  if (IsSigned(dtype, &number, element)) return static_cast<double>(number);
+  if (IsUnsigned(dtype, &natural, element)) return static_cast<double>(natural);
+  if (dtype == DType::kFloat64) return Read<double>(element);
+  return DecodeFloat(dtype, element);
+}
+
 double DecodeFloat(DType dtype, const std::byte* element) {
   if (dtype == DType::kFloat32) return static_cast<double>(Read<float>(element));
   if (dtype == DType::kFloat8E8M0FNU) {
@@ -306,11 +316,11 @@ std::string ElementText(DType dtype, const std::byte* element) {
   if (dtype == DType::kBool) return Read<uint8_t>(element) != 0 ? "True" : "False";
   if (IsSigned(dtype, &number, element)) return std::to_string(number);
   if (IsUnsigned(dtype, &natural, element)) return std::to_string(natural);
-  if (dtype == DType::kFloat64) return DoubleText(Read<double>(element), 8);
+  if (dtype == DType::kFloat64) return NumberText(Read<double>(element), 8);
   if (dtype == DType::kComplex64) return ComplexText<float>(element, 8);
   if (dtype == DType::kComplex128) return ComplexText<double>(element, 8);
-  if (dtype == DType::kFloat32) return DoubleText(Readable(Read<float>(element)), 8);
-  return DoubleText(DecodeFloat(dtype, element), 6);
+  if (dtype == DType::kFloat32) return NumberText(Readable(Read<float>(element)), 8);
+  return NumberText(DecodeFloat(dtype, element), 6);
 }
 
 json ElementJson(DType dtype, const std::byte* element) {
@@ -319,17 +329,17 @@ json ElementJson(DType dtype, const std::byte* element) {
   if (dtype == DType::kBool) return Read<uint8_t>(element) != 0;
   if (IsSigned(dtype, &number, element)) return number;
   if (IsUnsigned(dtype, &natural, element)) return natural;
-  if (dtype == DType::kFloat64) return DoubleJson(Read<double>(element));
-  if (dtype == DType::kFloat32) return DoubleJson(Readable(Read<float>(element)));
+  if (dtype == DType::kFloat64) return NumberJson(Read<double>(element));
+  if (dtype == DType::kFloat32) return NumberJson(Readable(Read<float>(element)));
   if (dtype == DType::kComplex64) {
-    return json::array({DoubleJson(Readable(Read<float>(element))),
-                        DoubleJson(Readable(Read<float>(element + sizeof(float))))});
+    return json::array({NumberJson(Readable(Read<float>(element))),
+                        NumberJson(Readable(Read<float>(element + sizeof(float))))});
   }
   if (dtype == DType::kComplex128) {
     return json::array(
-        {DoubleJson(Read<double>(element)), DoubleJson(Read<double>(element + sizeof(double)))});
+        {NumberJson(Read<double>(element)), NumberJson(Read<double>(element + sizeof(double)))});
   }
-  return DoubleJson(DecodeFloat(dtype, element));
+  return NumberJson(DecodeFloat(dtype, element));
 }
 
 format::Shape PartExtents(const format::Shape& shape, const std::vector<uint64_t>& edge_counts) {
@@ -381,7 +391,7 @@ Result<json> ValueJson(ValueType type, ConstBytes bytes) {
     case ValueType::kStr:
       return json(std::string(AsText(bytes)));
     case ValueType::kFloat:
-      return DoubleJson(Read<double>(bytes.data()));
+      return NumberJson(Read<double>(bytes.data()));
     case ValueType::kBool:
       return json(bytes[0] != std::byte{0});
     case ValueType::kComplex:

@@ -17,6 +17,12 @@ namespace stepwell::cli {
 // The value of one element of any float type up to 32 bits, sub-byte ones included.
 double DecodeFloat(format::DType dtype, const std::byte* element);
 
+// The value of one element of any type but complex ones; integers beyond 2^53 are rounded.
+double DecodeNumber(format::DType dtype, const std::byte* element);
+// A number, or "NaN", "Infinity", "-Infinity", which JSON has no numbers for.
+nlohmann::json NumberJson(double value);
+std::string NumberText(double value, int digits);
+
 // One element as NumPy would show it: "True", "-3", "0.25", "nan", "(1+2j)".
 std::string ElementText(format::DType dtype, const std::byte* element);
 // A number, true or false; "NaN", "Infinity", "-Infinity"; [real, imaginary].

@@ -14,49 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import stepwell
+from program import PROGRAM, document, error, ok, run
 
-PROGRAM = pathlib.Path(os.environ["STEPWELL_BUILD_DIR"]) / "api/cli/stepwell"
 MARK = np.random.default_rng(1).integers(0, 256, 8192, dtype=np.uint8)  # does not compress
 LONG = "x" * 5000
-
-
-def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [str(PROGRAM), *map(str, arguments)]
-    environment = {**os.environ, "TZ": "UTC"}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment, check=False, **options
-    )
-
-
-def ok(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.returncode == 0, result
-    assert result.stderr == ""
-    return result.stdout
-
-
-def document(*arguments: object, status: int = 0) -> dict[str, Any]:
-    """The one JSON document that the command prints."""
-    result = run(*arguments, "--json")
-    assert result.returncode == status, result
-    assert result.stderr == ""
-    parsed = json.loads(result.stdout, object_pairs_hook=sorted_pairs)
-    assert parsed["schema"] == 1
-    return dict(parsed)
-
-
-def sorted_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    assert pairs == sorted(pairs, key=lambda pair: pair[0])
-    return dict(pairs)
-
-
-def error(*arguments: object, status: int) -> str:
-    """The message for people; nothing on stdout."""
-    result = run(*arguments)
-    assert result.returncode == status, result
-    assert result.stdout == ""
-    assert result.stderr.startswith("stepwell: ")
-    return result.stderr
 
 
 def state(step: int) -> dict[str, Any]:
@@ -102,7 +63,8 @@ def items_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Pa
 
 def test_ls_prints_one_line_a_step(store: pathlib.Path) -> None:
     lines = ok("ls", store).splitlines()
-    assert lines[0].split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO".split()
+    assert lines[0].split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO loss".split()
+    assert all(line.split()[-1] == "0.5" for line in lines[1:])
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "10"]
     assert all(" state " in line for line in lines[1:])
 
@@ -112,6 +74,7 @@ def test_ls_json(store: pathlib.Path) -> None:
     steps = document("ls", store)["steps"]
     assert [step["step"] for step in steps] == [1, 2, 10]
     assert steps[0]["items"] == ["state"]
+    assert (steps[0]["metrics"], steps[0]["pinned"]) == ({"loss": 0.5}, False)
     assert steps[0]["leaves"] == 14
     assert steps[0]["logical_bytes"] > 128 * 64 * 4 + MARK.nbytes
     assert steps[0]["stored_bytes"] > 0
@@ -414,7 +377,7 @@ def test_a_full_disk_below_stdout_is_exit_6(store: pathlib.Path) -> None:
 
 def test_help_and_version(store: pathlib.Path) -> None:
     text = ok("--help")
-    for word in ("ls", "show", "cat", "verify", "Exit status", "Examples"):
+    for word in ("ls", "show", "cat", "verify", "doctor", "Exit status", "Examples"):
         assert word in text
     assert re.fullmatch(r"stepwell \d+\.\d+\.\d+\n", ok("--version"))
     assert "--full" in ok("cat", "--help")

@@ -26,10 +26,10 @@ def test_the_example_and_the_commands_work(tmp_path: pathlib.Path) -> None:
     assert "99" in result.stdout
 
     commands = re.findall(r"^    \$ (stepwell .*)$", readme, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 7
     program = pathlib.Path(os.environ["STEPWELL_BUILD_DIR"]) / "api/cli/stepwell"
     for command in commands:
-        arguments = [str(program), *shlex.split(command)[1:]]
+        arguments = [str(program), *shlex.split(command, comments=True)[1:]]
         result = subprocess.run(
             arguments, cwd=tmp_path, capture_output=True, text=True, check=False
         )

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell reclaim STORE`: gives back the space of deleted steps, now.
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/text.h"
+
+namespace stepwell::cli {
+namespace {
+
+using Arguments = StoreArguments;
+
+Result<Outcome> RunReclaim(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store,
+                            OpenStore(arguments.store, /*read_only=*/false, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const db::ReclaimReport report, store->Reclaim());
+  STEPWELL_RETURN_IF_ERROR(store->Close());
+  Outcome outcome;
+  if (invocation->json) {
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"store", arguments.store},
+                             {"bytes_before", report.bytes_before},
+                             {"bytes_after", report.bytes_after},
+                             {"segments_removed", report.segments_removed},
+                             {"segments_recycled", report.segments_recycled},
+                             {"bytes_punched", report.bytes_punched},
+                             {"bytes_moved", report.bytes_moved},
+                             {"bytes_pinned_by_readers", report.bytes_pinned_by_readers},
+                             {"bytes_linked", report.bytes_linked}});
+    return outcome;
+  }
+  const uint64_t freed =
+      report.bytes_before > report.bytes_after ? report.bytes_before - report.bytes_after : 0;
+  outcome.text = StrCat("gave back ", HumanBytes(freed), ": segments had ",
+                        HumanBytes(report.bytes_before), ", have ", HumanBytes(report.bytes_after),
+                        "\n", Plural(report.segments_removed, "segment", "segments"), " removed, ",
+                        HumanCount(report.segments_recycled), " kept for reuse, ",
+                        HumanBytes(report.bytes_punched), " punched out, ",
+                        HumanBytes(report.bytes_moved), " moved\n");
+  if (report.bytes_pinned_by_readers > 0) {
+    outcome.text += StrCat(HumanBytes(report.bytes_pinned_by_readers),
+                           " of deleted steps stay until readers close\n");
+  }
+  if (report.bytes_linked > 0) {
+    outcome.text += StrCat(HumanBytes(report.bytes_linked),
+                           " of deleted steps stay in segments that have other hard links\n");
+  }
+  return outcome;
+}
+
+}  // namespace
+
+void AddReclaim(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "reclaim", "give back the space of deleted steps now",
+                 [=] { return RunReclaim(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+}
+
+}  // namespace stepwell::cli

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell rm STORE STEP...`: deletes steps, or items of them. All arguments are checked before
+// anything is deleted.
+#include <algorithm>
+#include <set>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/text.h"
+
+namespace stepwell::cli {
+namespace {
+
+struct Arguments : StoreArguments {
+  std::vector<std::string> steps;
+  std::vector<std::string> items;
+  bool dry_run = false;
+};
+
+// What is to go: of each step all, or the named items.
+struct Removal {
+  uint64_t step = 0;
+  uint64_t stored_bytes = 0;
+};
+
+Result<Removal> PlanRemoval(db::StepReader* reader, const std::vector<std::string>& items) {
+  const format::StepRecord& step = reader->step();
+  if (step.pinned) {
+    return FailedPreconditionError(
+        StrCat("step ", step.step, " is pinned; `stepwell unpin` it before it can be deleted"));
+  }
+  if (items.empty()) return Removal{step.step, step.stored_bytes};
+  Removal removal{step.step, 0};
+  std::string names;
+  for (const format::ItemRecord& item : step.items) {
+    names += StrCat(names.empty() ? "" : ", ", item.name);
+  }
+  for (const std::string& name : items) {
+    const auto found = std::find_if(step.items.begin(), step.items.end(),
+                                    [&](const auto& item) { return item.name == name; });
+    if (found == step.items.end()) {
+      return NotFoundError(StrCat("step ", step.step, " has no item ", name, "; it has: ", names));
+    }
+    removal.stored_bytes += found->stored_bytes;
+  }
+  if (items.size() == step.items.size()) {
+    return InvalidArgumentError(StrCat("step ", step.step,
+                                       " would have no item left; delete the whole step instead, "
+                                       "without --item"));
+  }
+  return removal;
+}
+
+Status Remove(db::Store* store, const std::vector<Removal>& removals,
+              const std::vector<std::string>& items) {
+  if (items.empty()) {
+    std::vector<uint64_t> steps;
+    for (const Removal& removal : removals) steps.push_back(removal.step);
+    return store->Delete(steps);
+  }
+  std::string done;
+  for (const Removal& removal : removals) {
+    const Status status = store->DeleteItems(removal.step, items);
+    if (!status.ok()) {
+      return done.empty() ? status : status.WithContext("after the items of step" + done);
+    }
+    done += StrCat(" ", removal.step);
+  }
+  return OkStatus();
+}
+
+Result<Outcome> RunRm(const Arguments& arguments, Invocation* invocation) {
+  std::vector<std::string> items(arguments.items);
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto store, OpenStore(arguments.store, /*read_only=*/arguments.dry_run, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
+                            StepNumbers(store.get(), arguments.steps));
+  std::vector<Removal> removals;
+  uint64_t stored_bytes = 0;
+  for (const uint64_t step : steps) {
+    STEPWELL_ASSIGN_OR_RETURN(auto reader, store->Read(step));
+    STEPWELL_ASSIGN_OR_RETURN(const Removal removal, PlanRemoval(reader.get(), items));
+    removals.push_back(removal);
+    stored_bytes += removal.stored_bytes;
+  }
+  if (!arguments.dry_run) {
+    STEPWELL_RETURN_IF_ERROR(Remove(store.get(), removals, items));
+    STEPWELL_RETURN_IF_ERROR(store->Close());
+  }
+  Outcome outcome;
+  if (invocation->json) {
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"store", arguments.store},
+                             {"steps", steps},
+                             {"items", items},
+                             {"stored_bytes", stored_bytes},
+                             {"dry_run", arguments.dry_run}});
+    return outcome;
+  }
+  std::string names;
+  for (const std::string& item : items) names += StrCat(names.empty() ? " item " : ", ", item);
+  for (const Removal& removal : removals) {
+    outcome.text += StrCat(arguments.dry_run ? "would delete" : "deleted", " step ", removal.step,
+                           Printable(names), ", ", HumanBytes(removal.stored_bytes), " stored\n");
+  }
+  return outcome;
+}
+
+}  // namespace
+
+void AddRm(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = AddCommand(program, invocation, "rm", "delete steps, or items of steps",
+                                 [=] { return RunRm(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+  AddSteps(command, &arguments->steps);
+  command
+      ->add_option("--item", arguments->items,
+                   "delete this item of each step, and keep the rest; may be given more than once")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  command->add_flag("--dry-run", arguments->dry_run, "only say what would be deleted");
+}
+
+}  // namespace stepwell::cli

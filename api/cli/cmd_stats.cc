@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell stats STORE`: where every byte of the store's directory is.
+#include <algorithm>
+#include <map>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/text.h"
+
+namespace stepwell::cli {
+namespace {
+
+using Arguments = StoreArguments;
+
+// One item over all steps.
+struct ItemTotal {
+  uint64_t steps = 0;
+  uint64_t leaves = 0;
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+};
+using ItemTotals = std::map<std::string, ItemTotal>;
+
+struct SpacePart {
+  const char* name;
+  uint64_t bytes;
+  const char* what;
+};
+
+std::vector<SpacePart> Parts(const db::SpaceStats& space) {
+  return {{"live", space.live_bytes, "payloads of the steps"},
+          {"overhead", space.overhead_bytes, "frames, catalogs and padding"},
+          {"dead", space.dead_bytes, "of deleted steps, not given back yet"},
+          {"reserved", space.reserved_bytes, "allocated ahead for the next saves"},
+          {"index", space.index_bytes, "RocksDB"},
+          {"other", space.other_bytes, "STEPWELL, LOCK, readers' pins"}};
+}
+
+std::vector<SpacePart> OfWhich(const db::SpaceStats& space) {
+  return {{"shared", space.shared_bytes, "payloads of more than one step, counted once"},
+          {"pinned_by_readers", space.pinned_by_readers_bytes, "deleted, but a reader holds them"},
+          {"linked", space.linked_bytes, "in segments with another hard link"}};
+}
+
+Json StatsJson(const Arguments& arguments, const db::StoreStats& stats, const ItemTotals& totals) {
+  Json space = {{"total_bytes", stats.space.total_bytes}};
+  for (const SpacePart& part : Parts(stats.space)) space[StrCat(part.name, "_bytes")] = part.bytes;
+  for (const SpacePart& part : OfWhich(stats.space)) {
+    space[StrCat(part.name, "_bytes")] = part.bytes;
+  }
+  Json items = Json::array();
+  for (const auto& [name, total] : totals) {
+    items.push_back({{"name", name},
+                     {"steps", total.steps},
+                     {"leaves", total.leaves},
+                     {"logical_bytes", total.logical_bytes},
+                     {"stored_bytes", total.stored_bytes}});
+  }
+  return {{"schema", kJsonSchema},
+          {"store", arguments.store},
+          {"steps", stats.steps},
+          {"pinned_steps", stats.pinned_steps},
+          {"segments", stats.segments},
+          {"space", space},
+          {"items", items},
+          {"index", stats.index_state},
+          {"old_pins", stats.old_pins}};
+}
+
+std::string StatsText(const db::StoreStats& stats, const ItemTotals& totals) {
+  std::string text =
+      StrCat(Plural(stats.steps, "step", "steps"), " (", HumanCount(stats.pinned_steps),
+             " pinned), ", Plural(stats.segments, "segment", "segments"), "\n\n");
+  std::vector<std::vector<std::string>> rows;
+  for (const SpacePart& part : Parts(stats.space)) {
+    rows.push_back({part.name, HumanBytes(part.bytes), HumanCount(part.bytes), part.what});
+  }
+  rows.push_back({"total", HumanBytes(stats.space.total_bytes), HumanCount(stats.space.total_bytes),
+                  "as the file system allocates them"});
+  for (const SpacePart& part : OfWhich(stats.space)) {
+    if (part.bytes == 0) continue;
+    rows.push_back({StrCat("of which ", part.name), HumanBytes(part.bytes), HumanCount(part.bytes),
+                    part.what});
+  }
+  text += Table(rows, {false, true, true, false});
+  if (!totals.empty()) {
+    std::vector<std::vector<std::string>> table = {
+        {"ITEM", "STEPS", "LEAVES", "SIZE", "STORED", "RATIO"}};
+    for (const auto& [name, total] : totals) {
+      table.push_back({Printable(name), HumanCount(total.steps), HumanCount(total.leaves),
+                       HumanBytes(total.logical_bytes), HumanBytes(total.stored_bytes),
+                       Ratio(total.logical_bytes, total.stored_bytes)});
+    }
+    text += "\n" + Table(table, {false, true, true, true, true, true});
+  }
+  for (const std::string& pin : stats.old_pins) {
+    text += StrCat("held by a reader: ", Printable(pin), "\n");
+  }
+  return text;
+}
+
+Result<Outcome> RunStats(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<db::StepSummary> steps, store->Steps());
+  ItemTotals totals;
+  for (const db::StepSummary& summary : steps) {
+    for (const format::ItemRecord& item : summary.step.items) {
+      ItemTotal& total = totals[item.name];
+      total.steps += 1;
+      total.leaves += item.leaf_count;
+      total.logical_bytes += item.logical_bytes;
+      total.stored_bytes += item.stored_bytes;
+    }
+  }
+  db::StoreStats stats = store->Stats();
+  stats.steps = steps.size();  // of the same moment as the items
+  stats.pinned_steps = static_cast<uint64_t>(
+      std::count_if(steps.begin(), steps.end(), [](const auto& at) { return at.step.pinned; }));
+  Outcome outcome;
+  outcome.text =
+      invocation->json ? JsonText(StatsJson(arguments, stats, totals)) : StatsText(stats, totals);
+  return outcome;
+}
+
+}  // namespace
+
+void AddStats(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "stats", "account for every byte of a store's directory",
+                 [=] { return RunStats(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+}
+
+}  // namespace stepwell::cli

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/cli/npy.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "api/cli/array_read.h"
+
+namespace stepwell::cli {
+namespace {
+
+using format::DType;
+
+// NumPy's letter for the type; 0 when it has none.
+char KindLetter(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return 'b';
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kInt32:
+    case DType::kInt64:
+      return 'i';
+    case DType::kUInt8:
+    case DType::kUInt16:
+    case DType::kUInt32:
+    case DType::kUInt64:
+      return 'u';
+    case DType::kFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return 'f';
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return 'c';
+    default:
+      return 0;
+  }
+}
+
+std::string HeaderBytes(const NpyHeader& header) {
+  std::string shape = "(";
+  for (size_t axis = 0; axis < header.shape.size(); ++axis) {
+    shape += StrCat(axis == 0 ? "" : " ", header.shape[axis], ",");
+  }
+  // (3,) but (3, 4)
+  if (header.shape.size() > 1) shape.pop_back();
+  std::string text =
+      StrCat("{'descr': '", header.descr, "', 'fortran_order': False, 'shape': ", shape, "), }");
+  constexpr size_t kPrefixBytes = 10;
+  constexpr size_t kAlignment = 64;
+  text.resize((kPrefixBytes + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment -
+                  kPrefixBytes - 1,
+              ' ');
+  text += '\n';
+  std::string bytes = "\x93NUMPY\x01";
+  bytes += '\0';
+  bytes += static_cast<char>(text.size() & 0xFF);
+  bytes += static_cast<char>(text.size() >> 8);
+  return bytes + text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& path) {
+  if (path.empty()) return std::unique_ptr<OutputFile>(new OutputFile("", "", STDOUT_FILENO));
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    // A device or a pipe must not be replaced by a file.
+    const int descriptor = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor < 0) return ErrnoStatus(errno, StrCat("write ", path));
+    return std::unique_ptr<OutputFile>(new OutputFile(path, "", descriptor));
+  }
+  const std::string part_path = StrCat(path, ".part-", getpid());
+  const int descriptor =
+      open(part_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor < 0) {
+    // Not kNotFound: that is about stores.
+    const Status error = ErrnoStatus(errno, StrCat("create ", path));
+    return error.code() == StatusCode::kNotFound
+               ? Status(StatusCode::kUnknown, error.message(), error.os_error())
+               : error;
+  }
+  return std::unique_ptr<OutputFile>(new OutputFile(path, part_path, descriptor));
+}
+
+OutputFile::~OutputFile() {
+  if (path_.empty() || descriptor_ < 0) return;
+  close(descriptor_);
+  if (!part_path_.empty()) unlink(part_path_.c_str());
+}
+
+Status OutputFile::Write(ConstBytes bytes) {
+  while (!bytes.empty() && !ended_) {
+    const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes = bytes.subspan(static_cast<size_t>(written));
+      bytes_written_ += static_cast<uint64_t>(written);
+    } else if (errno == EPIPE) {
+      ended_ = true;
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, path_.empty() ? "write to standard output" : "write " + path_);
+    }
+  }
+  return OkStatus();
+}
+
+Status OutputFile::Close() {
+  if (path_.empty() || descriptor_ < 0) return OkStatus();
+  const bool closed = close(descriptor_) == 0;
+  const int close_error = errno;
+  descriptor_ = -1;
+  if (closed && (part_path_.empty() || rename(part_path_.c_str(), path_.c_str()) == 0)) {
+    return OkStatus();
+  }
+  const int os_error = closed ? errno : close_error;
+  if (!part_path_.empty()) unlink(part_path_.c_str());
+  return ErrnoStatus(os_error, "write " + path_);
+}
+
+Result<NpyHeader> MakeNpyHeader(const format::LeafRecord& leaf, const std::string& path_text,
+                                const Ranges& ranges, bool bits) {
+  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
+  char letter = KindLetter(leaf.dtype);
+  if (letter == 0) {
+    const unsigned value_bits = 8U * info->item_bytes;
+    if (!bits) {
+      return InvalidArgumentError(StrCat(
+          path_text, " is ", info->name, ", which NumPy itself does not have. Add --bits to ",
+          "write it as uint", value_bits, "; np.load(FILE).view(ml_dtypes.", info->name,
+          ") then has the values"));
+    }
+    letter = 'u';
+  }
+  const char order = info->item_bytes == 1 ? '|' : '<';
+  return NpyHeader{StrCat(std::string{order, letter}, static_cast<unsigned>(info->item_bytes)),
+                   ResultShape(ranges)};
+}
+
+Status WriteNpy(db::StepReader* reader, const format::LeafRecord& leaf, const Ranges& ranges,
+                const NpyHeader& header, OutputFile* file) {
+  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
+  STEPWELL_RETURN_IF_ERROR(file->Write(AsBytes(HeaderBytes(header))));
+  Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
+  std::vector<std::byte> bytes;
+  for (std::optional<Ranges> slab = slabs.Next(); slab && !file->ended(); slab = slabs.Next()) {
+    std::vector<Ranges> by_axis;
+    uint64_t slab_bytes = info->item_bytes;
+    for (const AxisRange& range : *slab) {
+      by_axis.push_back({range});
+      slab_bytes *= range.count;
+    }
+    bytes.resize(slab_bytes);
+    STEPWELL_RETURN_IF_ERROR(LoadRanges(reader, leaf, by_axis, bytes.data()));
+    STEPWELL_RETURN_IF_ERROR(file->Write(bytes));
+  }
+  return OkStatus();
+}
+
+}  // namespace stepwell::cli

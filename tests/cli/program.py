@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program `stepwell` as a user runs it."""
+
+import json
+import os
+import pathlib
+import subprocess
+from typing import Any
+
+PROGRAM = pathlib.Path(os.environ["STEPWELL_BUILD_DIR"]) / "api/cli/stepwell"
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [str(PROGRAM), *map(str, arguments)]
+    environment = {**os.environ, "TZ": "UTC"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, check=False, **options
+    )
+
+
+def ok(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.returncode == 0, result
+    assert result.stderr == ""
+    return result.stdout
+
+
+def document(*arguments: object, status: int = 0) -> dict[str, Any]:
+    """The one JSON document that the command prints."""
+    result = run(*arguments, "--json")
+    assert result.returncode == status, result
+    assert result.stderr == ""
+    parsed = json.loads(result.stdout, object_pairs_hook=sorted_pairs)
+    assert parsed["schema"] == 1
+    return dict(parsed)
+
+
+def sorted_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert pairs == sorted(pairs, key=lambda pair: pair[0])
+    return dict(pairs)
+
+
+def error(*arguments: object, status: int) -> str:
+    """The message for people; nothing on stdout."""
+    result = run(*arguments)
+    assert result.returncode == status, result
+    assert result.stdout == ""
+    assert result.stderr.startswith("stepwell: ")
+    return result.stderr

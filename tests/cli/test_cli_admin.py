@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that change or examine: rm, pin, unpin, reclaim, stats, doctor."""
+
+import os
+import pathlib
+import re
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+import stepwell
+from program import PROGRAM, document, error, ok, run
+
+
+@pytest.fixture
+def store(tmp_path: pathlib.Path) -> pathlib.Path:
+    with stepwell.open(tmp_path / "run") as writer:
+        for step in (1, 2, 10):
+            items = {"params": {"w": np.full(3000, step)}, "dataset": {"epoch": step}}
+            writer.save(step, items=items, metrics={"loss": 1 / step, "note": "x"})
+    return tmp_path / "run"
+
+
+def steps(store: pathlib.Path) -> list[int]:
+    return [step["step"] for step in document("ls", store)["steps"]]
+
+
+def pinned(store: pathlib.Path) -> list[int]:
+    return [step["step"] for step in document("ls", store)["steps"] if step["pinned"]]
+
+
+# ---- rm -----------------------------------------------------------------------------------------
+
+
+def test_rm_deletes_steps(store: pathlib.Path) -> None:
+    text = ok("rm", store, 10, 1, 1)
+    assert re.fullmatch(r"deleted step 1, .* stored\ndeleted step 10, .* stored\n", text)
+    assert steps(store) == [2]
+    report = document("rm", store, "latest")
+    assert (report["steps"], report["items"], report["dry_run"]) == ([2], [], False)
+    assert report["stored_bytes"] > 0
+    assert steps(store) == []
+
+
+def test_rm_of_an_item(store: pathlib.Path) -> None:
+    text = ok("rm", store, 1, 2, "--item", "dataset")
+    assert text.startswith("deleted step 1 item dataset, ")
+    items = {step["step"]: step["items"] for step in document("ls", store)["steps"]}
+    assert items == {1: ["params"], 2: ["params"], 10: ["params", "dataset"]}
+    assert document("cat", store, 1, "params/w", "--full")["value"] == [1] * 3000
+    assert "has no item dataset; it has: params" in error(
+        "rm", store, 10, 1, "--item", "dataset", status=3
+    )
+    message = error("rm", store, 10, "--item", "dataset", "--item", "params", status=2)
+    assert "would have no item left" in message
+    assert document("ls", store)["steps"][2]["items"] == ["params", "dataset"]
+
+
+def test_rm_dry_run_changes_nothing(store: pathlib.Path) -> None:
+    assert ok("rm", store, 1, "--dry-run").startswith("would delete step 1, ")
+    assert document("rm", store, 2, "--item", "params", "--dry-run")["dry_run"] is True
+    assert "7" in error("rm", store, 7, "--dry-run", status=3)
+    with stepwell.open(store):  # takes no lock
+        assert document("rm", store, 2, "--dry-run")["steps"] == [2]
+    assert steps(store) == [1, 2, 10]
+
+
+def test_rm_deletes_all_or_nothing(store: pathlib.Path) -> None:
+    message = error("rm", store, 1, 7, status=3)
+    assert "no step 7" in message and "2 and 10" in message
+    ok("pin", store, 2)
+    assert "step 2 is pinned" in error("rm", store, 1, 2, status=1)
+    assert document("rm", store, 1, 2, status=1)["error"]["code"] == "error"
+    assert "STEP must be a number" in error("rm", store, 1, "x", status=2)
+    assert steps(store) == [1, 2, 10]
+
+
+# ---- pin, unpin ---------------------------------------------------------------------------------
+
+
+def test_pin_and_unpin(store: pathlib.Path) -> None:
+    assert ok("pin", store, 2, "latest") == "pinned step 2\npinned step 10\n"
+    assert pinned(store) == [2, 10]
+    header, *lines = ok("ls", store).splitlines()
+    assert header.split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO PIN loss".split()
+    assert ["pinned" in line for line in lines] == [False, True, True]
+    assert document("stats", store)["pinned_steps"] == 2
+    report = document("unpin", store, 10)
+    assert (report["steps"], report["pinned"]) == ([10], False)
+    assert pinned(store) == [2]
+    assert "no step 3" in error("pin", store, 1, 3, status=3)
+    assert pinned(store) == [2]
+    with stepwell.open(store, keep=stepwell.policy.LatestN(1)) as writer:
+        writer.save(11, items={"params": {"w": np.ones(1)}})
+    assert steps(store) == [2, 11]
+
+
+@pytest.mark.parametrize("command", ["rm", "pin", "unpin", "reclaim"])
+def test_what_writes_needs_the_lock(store: pathlib.Path, command: str) -> None:
+    arguments = [command, store, *([] if command == "reclaim" else ["1"])]
+    with stepwell.open(store):
+        message = error(*arguments, status=5)
+        assert f"locked by process {os.getpid()}" in message
+        assert document(*arguments, status=5)["error"]["code"] == "locked"
+    assert steps(store) == [1, 2, 10]
+
+
+@pytest.mark.parametrize("command", ["rm", "pin", "unpin", "reclaim", "stats"])
+def test_what_is_not_a_store(tmp_path: pathlib.Path, command: str) -> None:
+    arguments = [command, tmp_path / "nowhere"] + ([1] if command in ("rm", "pin", "unpin") else [])
+    assert "nowhere" in error(*arguments, status=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- doctor -------------------------------------------------------------------------------------
+
+
+def test_doctor_measures_and_cleans_up(tmp_path: pathlib.Path) -> None:
+    report = document("doctor", tmp_path, "--seconds", "0.2")
+    assert list(tmp_path.iterdir()) == []
+    assert report["kernel"].startswith("Linux ")
+    assert report["cores"] >= 1 and report["memory"]["total_bytes"] > 0
+    space = os.statvfs(tmp_path)
+    assert report["file_system"]["total_bytes"] == space.f_blocks * space.f_frsize
+    assert report["file_system"]["locks"] is True
+    direct = report["direct_io"]
+    assert direct["available"] == (direct["offset_alignment_bytes"] > 1)
+    test = report["write_test"]
+    assert test["measured"] is True and test["bytes"] >= test["depth"] * test["block_bytes"]
+    assert test["bytes_per_second"] == pytest.approx(test["bytes"] / test["seconds"])
+    assert report["fio"]["measured"] is True, report["fio"]
+    assert report["fio"]["through"].startswith("fio-")
+    text = ok("doctor", tmp_path, "--seconds", "0.1")
+    for row in ("kernel", "io_uring", "O_DIRECT", "file system", "space", "write", "fio"):
+        assert re.search(rf"^{row} ", text, re.MULTILINE)
+
+
+def test_doctor_without_fio_and_without_io_uring(tmp_path: pathlib.Path) -> None:
+    command = [str(PROGRAM), "doctor", str(tmp_path), "--seconds", "0.1"]
+    environment = {"PATH": "", "STEPWELL_DISK": "posix"}
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "fio is not installed; to compare: apt install fio" in result.stdout
+    assert "; posix)" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def mount(directory: pathlib.Path, *arguments: str) -> Any:
+    """The program's words about a directory with another file system, in a namespace of its own."""
+    script = 'mount "$@" && exec "$0" doctor "${@: -1}" --seconds 0'
+    namespace = ["unshare", "--mount"] + ([] if os.getuid() == 0 else ["--map-root-user"])
+    command = [*namespace, "bash", "-c", script, str(PROGRAM), *arguments, str(directory)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_doctor_warns_of_memory_and_small_disks(tmp_path: pathlib.Path) -> None:
+    text = mount(tmp_path, "-t", "tmpfs", "-o", "size=8m", "none")
+    assert re.search(r"^file system +tmpfs on ", text, re.MULTILINE)
+    assert re.search(r"^warning: .* is tmpfs: it lives in memory", text, re.MULTILINE)
+    assert re.search(r"^warning: only 8\.0 MiB free on ", text, re.MULTILINE)
+    assert re.search(r"^write +not asked for$", text, re.MULTILINE)
+
+
+def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
+    assert "give the directory" in error("doctor", tmp_path / "nowhere", status=3)
+    (tmp_path / "file").write_text("x")
+    assert "is not a directory" in error("doctor", tmp_path / "file", status=2)
+    assert "--seconds must be" in error("doctor", tmp_path, "--seconds", "-1", status=2)
+
+
+# ---- completion, manual page --------------------------------------------------------------------
+
+COMMANDS = "ls show cat diff verify stats rm pin unpin reclaim doctor completion".split()
+
+
+def options_of(command: str) -> set[str]:
+    """Long options that --help shows."""
+    return set(re.findall(r"^ +(?:-\w,)?(--[\w-]+)", ok(command, "--help"), re.MULTILINE))
+
+
+def bash_completes(line: str, directory: pathlib.Path) -> list[str]:
+    script = """
+        source <("$0" completion bash)
+        COMP_WORDS=($1); [[ $1 == *' ' ]] && COMP_WORDS+=('')
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        compopt() { :; }
+        _stepwell
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    path = f"{PROGRAM.parent}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "-c", script, str(PROGRAM), line],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PATH": path},
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout.split()
+
+
+def test_bash_completion(store: pathlib.Path) -> None:
+    directory = store.parent
+    (directory / "file").write_text("")
+    assert sorted(bash_completes("stepwell ", directory)) == sorted(
+        [*COMMANDS, "--help", "--version"]
+    )
+    assert bash_completes("stepwell re", directory) == ["reclaim"]
+    assert bash_completes("stepwell ls ", directory) == ["run"]
+    assert bash_completes("stepwell show run ", directory) == ["latest", "1", "2", "10"]
+    assert bash_completes("stepwell show run 1", directory) == ["1", "10"]
+    assert bash_completes("stepwell rm --dry-run run 1 2 l", directory) == ["latest"]
+    assert bash_completes("stepwell diff run 1 ", directory) == ["latest", "1", "2", "10"]
+    assert bash_completes("stepwell diff --other ", directory) == ["run"]
+    assert bash_completes("stepwell cat run 1 x -o f", directory) == ["file"]
+    assert bash_completes("stepwell cat run 1 x ", directory) == []
+    assert bash_completes("stepwell cat --slice 0 run ", directory)[0] == "latest"
+    assert bash_completes("stepwell completion ", directory) == ["bash", "fish", "zsh"]
+    for command in COMMANDS:
+        assert options_of(command) <= set(bash_completes(f"stepwell {command} -", directory))
+
+
+def test_fish_completion(store: pathlib.Path) -> None:
+    def completes(line: str) -> list[str]:
+        script = f"{PROGRAM} completion fish | source; complete -C '{line}'"
+        path = f"{PROGRAM.parent}:{os.environ['PATH']}"
+        result = subprocess.run(
+            ["fish", "--no-config", "-c", script],
+            capture_output=True,
+            text=True,
+            cwd=store.parent,
+            env={**os.environ, "PATH": path, "HOME": str(store.parent)},
+            timeout=60,
+            check=False,
+        )
+        assert (result.returncode, result.stderr) == (0, "")
+        return [re.split(r"\t", line)[0] for line in result.stdout.splitlines()]
+
+    assert sorted(completes("stepwell ")) == sorted(COMMANDS)
+    assert "run/" in completes("stepwell ls ")
+    assert {"latest", "1", "2", "10"} <= set(completes("stepwell show run "))
+    assert "--slice" in completes("stepwell cat --s")
+
+
+def test_zsh_completion(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "_stepwell").write_text(ok("completion", "zsh"))
+    subprocess.run(["zsh", "-n", str(tmp_path / "_stepwell")], check=True, timeout=60)
+    # A terminal of zsh's own shows what it offers.
+    script = f"""
+        zmodload zsh/zpty
+        export PATH={PROGRAM.parent}:$PATH
+        cd {store.parent}
+        zpty shell zsh -f -i
+        zpty -w shell 'PS1=; unsetopt zle_bracketed_paste; fpath=({tmp_path} $fpath)
+          autoload -Uz compinit; compinit -u -D; zstyle ":completion:*" list-colors ""; echo READY'
+        zpty -r -m shell junk '*READY*READY*'
+        zpty -w -n shell $'stepwell show run \\t\\t'
+        zpty -r -m shell text '*latest*' && print -r -- "$text"
+        zpty -d shell
+    """
+    result = subprocess.run(
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", result.stdout)
+    assert re.search(r"\b1 +10 +2 +latest\b", shown), result
+
+
+def test_completion_of_other_shells() -> None:
+    assert "there is bash, fish, zsh" in error("completion", "tcsh", status=2)
+    assert document("completion", "bash")["script"] == ok("completion", "bash")
+
+
+def test_the_manual_page_says_what_help_says() -> None:
+    page = (PROGRAM.parent / "stepwell.1").read_text(encoding="utf-8")
+    assert page == ok("man")
+    plain = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\e", "\\")
+    shown = re.findall(r"^  (\w+) {2,}\w", ok("--help").split("Subcommands:")[1], re.MULTILINE)
+    assert sorted(shown) == sorted(COMMANDS) == sorted(re.findall(r"^\.SS (\w+)$", plain, re.M))
+    for command in COMMANDS:
+        (section,) = re.findall(rf"^\.SS {command}$(.*?)(?=^\.S[SH] )", plain, re.M | re.S)
+        listed = set(re.findall(r"^(?:-\w, )?(--[\w-]+)", section, re.MULTILINE))
+        assert listed == options_of(command)
+    for line in ok("--help").split("Exit status:")[1].splitlines():
+        assert line.strip() in plain
+    render = subprocess.run(
+        ["man", "-l", "--warnings", "-Tutf8", str(PROGRAM.parent / "stepwell.1")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MANWIDTH": "100"},
+    )
+    assert (render.returncode, render.stderr) == (0, "")
+    text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", render.stdout)
+    assert re.search(r"^ +stepwell cat STORE STEP PATH", text, re.MULTILINE)
+
+
+def test_every_command_takes_json_and_says_so() -> None:
+    for command in COMMANDS:
+        assert {"--json", "--help"} <= options_of(command)
+        assert document(command, "--no-such-option", status=2)["error"]["code"] == "usage"
