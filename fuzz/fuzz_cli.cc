@@ -86,8 +86,9 @@ bool IsTame(const std::vector<std::string>& arguments) {
   static const std::set<std::string> reading = {"ls", "show", "cat", "verify"};
   bool command = false;
   for (const std::string& argument : arguments) {
-    if (argument.find('/') == 0 || argument.find("=/") != std::string::npos ||
-        argument.find("..") != std::string::npos || argument.find('\0') != std::string::npos) {
+    if (argument.find('/') == 0 || argument.starts_with("-o/") ||
+        argument.find("=/") != std::string::npos || argument.find("..") != std::string::npos ||
+        argument.find('\0') != std::string::npos) {
       return false;
     }
     if (!argument.empty() && argument[0] != '-' && !command) {
