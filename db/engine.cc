@@ -31,6 +31,7 @@ void Engine::Post(std::function<void()> task) {
 
 void Engine::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
                          io::BufferPool::Block* block, EncodedBlock encoded) {
+  if (!held) ++job->staged_ahead;
   auto ready = std::make_shared<ReadyBlock>(
       ReadyBlock{std::move(job), held, index, block, std::move(encoded)});
   Post([this, ready] {
@@ -260,6 +261,7 @@ void Engine::NoteCommitted(const Group& group, const GroupEntry& entry) {
 // The block's bytes are written or given up: its memory is free again.
 void Engine::BlockDone(const ReadyBlock& ready) {
   options_.pool->Release(ready.block);
+  if (!ready.held) --ready.job->staged_ahead;
   ++(ready.held ? ready.job->held_arrived : ready.job->staged_arrived);
 }
 

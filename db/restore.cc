@@ -153,18 +153,27 @@ Restorer::~Restorer() = default;
 
 // A Disk belongs to the thread that made it: a wake-up armed by another thread might wait until
 // that one next enters the kernel.
-Result<std::unique_ptr<ReadContext>> Restorer::Borrow() {
+Result<std::unique_ptr<ReadContext>> Restorer::Borrow(const RestorePlan& plan) {
+  const bool needs_disk = plan.reads.size() > 1;
+  std::unique_ptr<ReadContext> context;
   {
     std::lock_guard lock(mutex_);
-    for (auto it = idle_.begin(); it != idle_.end(); ++it) {
-      if ((*it)->thread() != std::this_thread::get_id()) continue;
-      std::unique_ptr<ReadContext> context = std::move(*it);
-      idle_.erase(it);
-      return context;
+    const auto usable = [](const auto& idle) {
+      return idle->disk() == nullptr || idle->thread() == std::this_thread::get_id();
+    };
+    const auto found = std::find_if(idle_.begin(), idle_.end(), usable);
+    if (found != idle_.end()) {
+      context = std::move(*found);
+      idle_.erase(found);
     }
   }
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::Disk> disk, make_disk_());
-  return std::make_unique<ReadContext>(std::move(disk));
+  if (context == nullptr) context = std::make_unique<ReadContext>();
+  context->SetThread();
+  if (needs_disk && context->disk() == nullptr) {
+    STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::Disk> disk, make_disk_());
+    context->SetDisk(std::move(disk));
+  }
+  return context;
 }
 
 void Restorer::Return(std::unique_ptr<ReadContext> context) {
@@ -184,7 +193,7 @@ Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
   stats.bytes_needed = plan.bytes_needed;
   stats.chunks = plan.chunks.size();
   if (plan.reads.empty()) return stats;
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow());
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
   ReadRun run(
       files_, executor_, context.get(), &plan, /*stop_at_error=*/true,
       [&targets](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
@@ -230,7 +239,7 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
   if (chunks.size() >= UINT32_MAX) return InvalidArgumentError("too many chunks in one check");
   const RestorePlan plan = PlanReads(std::move(chunks));
   if (plan.reads.empty()) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow());
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
   ReadRun run(files_, executor_, context.get(), &plan, /*stop_at_error=*/false, CheckOne);
   uint64_t bytes_done = 0;
   bool cancelled = false;

@@ -49,7 +49,7 @@ class Restorer {
                const std::function<bool(uint64_t)>& progress);
 
  private:
-  Result<std::unique_ptr<ReadContext>> Borrow();
+  Result<std::unique_ptr<ReadContext>> Borrow(const RestorePlan& plan);
   void Return(std::unique_ptr<ReadContext> context);
 
   SegmentFiles* const files_;

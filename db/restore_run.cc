@@ -38,7 +38,7 @@ ReadBuffer* ReadContext::Acquire() {
   auto buffer = std::make_unique<ReadBuffer>();
   buffer->memory = io::AlignedBuffer(buffer_bytes_);
   if (!buffer->memory) return nullptr;
-  if (buffer_bytes_ == kBufferBytesFull) {
+  if (buffer_bytes_ == kBufferBytesFull && disk_ != nullptr) {
     buffer->buffer_index = disk_->RegisterBuffer(buffer->memory.bytes());
   }
   buffers_.push_back(std::move(buffer));
@@ -98,12 +98,13 @@ uint64_t ReadRun::OpenSegments() {
 
 Status ReadRun::Run(const ReadDone& done) {
   context_->Fit(OpenSegments());
-  io::Disk& disk = context_->disk();
+  io::Disk* const disk = context_->disk();
   Status status;
   bool go_on = true;
   size_t next = 0;
   for (;;) {
-    while (go_on && next < plan_->reads.size() && disk.in_flight() < disk.depth()) {
+    while (go_on && next < plan_->reads.size() &&
+           (disk == nullptr || disk->in_flight() < disk->depth())) {
       if (stop_at_error_ && lowest_error_.load(std::memory_order_relaxed) != UINT32_MAX) {
         go_on = false;  // every read before the bad one was submitted
         break;
@@ -154,7 +155,15 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   slot->vectors = {&slot->vector, 1};
   slot->buffer_index = buffer->buffer_index;
   slot->status = OkStatus();
-  context_->disk().Submit(slot);
+  if (context_->disk() != nullptr) return context_->disk()->Submit(slot);
+  Result<size_t> count =
+      slot->file->ReadAt(slot->offset_bytes, buffer->memory.bytes().first(slot->vector.iov_len));
+  if (count.ok()) {
+    slot->transferred_bytes = *count;
+  } else {
+    slot->status = count.status();
+  }
+  slot->OnComplete();
 }
 
 void ReadRun::Process(Slot* slot) {
@@ -194,7 +203,7 @@ void ReadRun::Finish(Slot* slot) {
   // The calling thread may destroy this object as soon as the lock is free: Wake comes before.
   std::lock_guard lock(mutex_);
   finished_.push_back(slot);
-  if (std::this_thread::get_id() != context_->thread()) context_->disk().Wake();
+  if (std::this_thread::get_id() != context_->thread()) context_->disk()->Wake();
 }
 
 bool ReadRun::Collect(const ReadDone& done) {
@@ -205,7 +214,7 @@ bool ReadRun::Collect(const ReadDone& done) {
   };
   take();
   if (finished.empty()) {
-    context_->disk().Poll(/*wait=*/true);
+    context_->disk()->Poll(/*wait=*/true);
     take();
   }
   bool go_on = true;

@@ -27,13 +27,15 @@ struct ReadBuffer {
   io::AlignedBuffer scratch;  // for decoding, made when first needed
 };
 
-// A Disk and buffers for it; used by one thread at a time, the one that made it.
+// A Disk and buffers for it; used by one thread at a time, with a Disk by the one that made it.
 class ReadContext {
  public:
-  explicit ReadContext(std::unique_ptr<io::Disk> disk) : disk_(std::move(disk)) {}
-
-  io::Disk& disk() { return *disk_; }
+  // Null until there is more than one read to do at a time: making a ring takes longer than one.
+  io::Disk* disk() { return disk_.get(); }
+  void SetDisk(std::unique_ptr<io::Disk> disk) { disk_ = std::move(disk); }
+  // The thread that uses it; with a disk always the same one.
   std::thread::id thread() const { return thread_; }
+  void SetThread() { thread_ = std::this_thread::get_id(); }
 
   // Call while no buffer is out: from now on they have room for reads of `bytes`.
   void Fit(uint64_t bytes);
@@ -45,8 +47,8 @@ class ReadContext {
   bool reusable() const;
 
  private:
-  const std::unique_ptr<io::Disk> disk_;  // outlives the buffers' last operations
-  const std::thread::id thread_ = std::this_thread::get_id();
+  std::unique_ptr<io::Disk> disk_;
+  std::thread::id thread_ = std::this_thread::get_id();
   uint64_t buffer_bytes_ = 0;
   size_t buffers_max_ = 0;
   std::vector<std::unique_ptr<ReadBuffer>> buffers_;

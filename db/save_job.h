@@ -52,6 +52,8 @@ struct SaveJob {
 
   // Set by the engine at the first error; callers stop staging. Any thread.
   std::atomic<bool> failed{false};
+  // Staged blocks that are encoded and not written yet. Any thread.
+  std::atomic<size_t> staged_ahead{0};
 
   // ---- engine thread only ------------------------------------------------------------------
   Status error;

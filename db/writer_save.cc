@@ -16,6 +16,8 @@ namespace {
 constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
 // More would only hold more memory: one is being written, one encoded, one snapshotted.
 constexpr size_t kSavesInFlightMax = 3;
+// Blocks that are to be on their way to the disk while others are still copied.
+constexpr size_t kStagedAheadOfDisk = 4;
 // Below this a snapshot is copied by the caller alone: handing it to workers costs more.
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
 // Each miss means that something else changed the step in between.
@@ -314,10 +316,12 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatche
       continue;
     }
     latch->Start();
-    environment_.workers->Run([this, latch, copy, encode] {
+    environment_.workers->Run([this, job, latch, copy, encode] {
       copy(Trace::Lane::kWorker);
       latch->Done();
-      // Behind the copies still queued: the caller waits for those only.
+      // The disk gets its work while the copies go on. The rest comes behind the copies still
+      // queued: the caller waits for those only.
+      if (job->staged_ahead.load() < kStagedAheadOfDisk) return encode();
       environment_.workers->Run(encode);
     });
   }
