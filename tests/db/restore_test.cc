@@ -296,6 +296,29 @@ TEST_P(RestoreTest, ManyReadsOfLargeChunks) {
   }
 }
 
+TEST_P(RestoreTest, OneReadNeedsNoDiskOfItsOwn) {
+  Prng random(4);
+  Segments segments(store_);
+  const Array array = MakeArray(random, "w", format::DType::kFloat32, {1024}, {1024},
+                                format::CodecId::kRaw, &segments);
+  segments.Write();
+  SegmentFiles files(io::LocalFileSystem(), store_);
+  Restorer restorer(&files, executor_.get(), []() -> Result<std::unique_ptr<io::Disk>> {
+    return UnavailableError("a disk was asked for");
+  });
+  std::string out(array.bytes.size(), '\0');
+  const LoadRequest request = {&array.leaf,
+                               format::WholeArray(array.leaf.shape),
+                               reinterpret_cast<std::byte*>(out.data()),
+                               {}};
+  for (int round = 0; round < 2; ++round) {
+    const Result<LoadStats> stats = restorer.Load({&request, 1});
+    ASSERT_TRUE(stats.ok()) << stats.status().ToString();
+    EXPECT_EQ(stats->reads, 1U);
+    EXPECT_TRUE(out == array.bytes);
+  }
+}
+
 TEST_P(RestoreTest, SmallLeavesComeInFewReads) {
   Prng random(3);
   Segments segments(store_);
