@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/save_state.h"
 
-namespace stepwell::db {
+namespace stepwell {
 
-uint64_t SaveHandle::step() const { return state_->step; }
+namespace {
+
+Status NoSave() { return FailedPreconditionError("the handle is of no save"); }
+
+}  // namespace
+
+uint64_t SaveHandle::step() const { return state_ == nullptr ? 0 : state_->step; }
 
 bool SaveHandle::done() const {
+  if (state_ == nullptr) return true;
   const std::lock_guard lock(state_->mutex);
   return state_->done;
 }
 
 bool SaveHandle::skipped() const {
+  if (state_ == nullptr) return false;
   const std::lock_guard lock(state_->mutex);
   return state_->skipped;
 }
 
 bool SaveHandle::WaitFor(std::chrono::milliseconds timeout) const {
+  if (state_ == nullptr) return true;
   if (state_->pump) {
     while (!done()) state_->pump();
     return true;
@@ -35,6 +44,7 @@ Status SaveHandle::Wait() const {
 }
 
 Status SaveHandle::status() const {
+  if (state_ == nullptr) return NoSave();
   const std::lock_guard lock(state_->mutex);
   if (!state_->done) return FailedPreconditionError("the save is still under way");
   state_->reported = true;
@@ -42,6 +52,10 @@ Status SaveHandle::status() const {
 }
 
 void SaveHandle::OnComplete(std::function<void(const Status&)> callback) const {
+  if (state_ == nullptr) {
+    callback(NoSave());
+    return;
+  }
   Status outcome;
   {
     const std::lock_guard lock(state_->mutex);
@@ -55,4 +69,4 @@ void SaveHandle::OnComplete(std::function<void(const Status&)> callback) const {
   state_->callbacks_on->Run([callback = std::move(callback), outcome] { callback(outcome); });
 }
 
-}  // namespace stepwell::db
+}  // namespace stepwell

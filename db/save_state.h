@@ -11,7 +11,7 @@
 #include "db/store.h"
 #include "io/executor.h"
 
-namespace stepwell::db {
+namespace stepwell {
 
 struct SaveHandle::State {
   State(uint64_t step_number, std::shared_ptr<io::Executor> callback_executor,
@@ -58,4 +58,4 @@ struct SaveHandle::State {
   }
 };
 
-}  // namespace stepwell::db
+}  // namespace stepwell

@@ -3,7 +3,7 @@
 
 #include <array>
 
-namespace stepwell::format {
+namespace stepwell {
 namespace {
 
 constexpr std::array<DTypeInfo, 28> kDTypes = {{
@@ -63,4 +63,4 @@ const DTypeInfo* FindDType(std::string_view name) {
   return nullptr;
 }
 
-}  // namespace stepwell::format
+}  // namespace stepwell

@@ -200,11 +200,15 @@ std::string PrefixEnd(std::string prefix) {
   return prefix;
 }
 
+}  // namespace stepwell::format
+
+namespace stepwell {
+
 std::string PathToText(const KeyPath& path) {
   std::string out;
   for (const PathComponent& component : path) {
     if (&component != &path.front()) out.push_back('/');
-    if (IsNumber(component.type)) {
+    if (format::IsNumber(component.type)) {
       out += std::to_string(component.number);
       continue;
     }
@@ -216,4 +220,4 @@ std::string PathToText(const KeyPath& path) {
   return out;
 }
 
-}  // namespace stepwell::format
+}  // namespace stepwell

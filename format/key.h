@@ -4,31 +4,20 @@
 // Grammar and worked examples: FORMAT.md, "Keys".
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include <stepwell/key_path.h>
 
 #include "io/bytes.h"
 #include "io/result.h"
 
 namespace stepwell::format {
 
-struct PathComponent {
-  enum class Type : uint8_t {
-    kIntKey = 1,  // {5: x}; any int64
-    kIndex = 2,   // [x], (x,); number >= 0
-    kKey = 3,     // {"a": x}; any bytes, also empty, NUL, "/" and invalid UTF-8 surrogates' bytes
-    kAttribute = 4,  // node.a: namedtuple field, dataclass field, module attribute
-  };
-  Type type = Type::kKey;
-  int64_t number = 0;  // kIntKey, kIndex
-  std::string name;    // kKey, kAttribute
-
-  auto operator<=>(const PathComponent&) const = default;
-};
-using KeyPath = std::vector<PathComponent>;
+using stepwell::KeyPath;
+using stepwell::PathComponent;
+using stepwell::PathToText;
 
 // Limits that decoders enforce.
 inline constexpr size_t kPathComponentsMax = 256;
@@ -64,9 +53,5 @@ Result<ChunkKey> DecodeChunkKey(std::string_view encoded);
 
 // The smallest string greater than every string with this prefix; empty when there is none.
 std::string PrefixEnd(std::string prefix);
-
-// For people: components joined with "/", with `\` before each of / * ? [ \ . "" for the item
-// itself.
-std::string PathToText(const KeyPath& path);
 
 }  // namespace stepwell::format

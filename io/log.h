@@ -1,18 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where Stepwell says things: a callback given at open, silent by default. Called from any thread;
-// it must not call back into the store.
+// The engine's name for a header that is installed.
 #pragma once
 
-#include <functional>
-#include <string_view>
-
-namespace stepwell {
-
-enum class LogLevel { kDebug, kInfo, kWarning, kError };
-using LogSink = std::function<void(LogLevel, std::string_view)>;
-
-inline void Log(const LogSink& sink, LogLevel level, std::string_view message) {
-  if (sink) sink(level, message);
-}
-
-}  // namespace stepwell
+#include <stepwell/log.h>

@@ -8,6 +8,7 @@
 
 #include "io/bytes.h"
 #include "io/check.h"
+#include "io/result.h"
 
 namespace stepwell {
 namespace {
@@ -148,6 +149,15 @@ void CheckFailed(const char* file, int line, const char* condition, std::string_
   std::fprintf(stderr, "%s:%d: stepwell check failed: %s: %.*s\n", file, line, condition,
                static_cast<int>(message.size()), message.data());
   std::abort();
+}
+
+void NoValue(const Status& status) {
+  CheckFailed(__FILE__, __LINE__, "result.ok()", status.ToString());
+}
+
+Status NotOk(Status status) {
+  STEPWELL_CHECK(!status.ok(), "a Result without a value needs an error");
+  return status;
 }
 
 }  // namespace internal

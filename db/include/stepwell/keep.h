@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Retention: which steps a store keeps by itself. The rest is deleted with each commit.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace stepwell {
+
+// One rule. A step is kept when any rule of the store keeps it, when it is pinned, or when it is
+// the one being committed.
+struct KeepRule {
+  enum class Kind {
+    kLatest,    // the `count` highest steps
+    kEvery,     // steps that are multiples of `count`
+    kBest,      // the `count` steps with the best `metric`; steps without it are not kept by this
+    kDuration,  // steps committed at most `duration` before the newest commit
+    kBytes,     // the highest steps that together take at most `count` stored bytes
+    kPinned,    // nothing but what is kept anyway
+  };
+
+  static KeepRule Latest(uint64_t count) { return {.kind = Kind::kLatest, .count = count}; }
+  static KeepRule Every(uint64_t steps) { return {.kind = Kind::kEvery, .count = steps}; }
+  static KeepRule Best(uint64_t count, std::string metric, bool larger_is_better = false) {
+    return {.kind = Kind::kBest,
+            .count = count,
+            .metric = std::move(metric),
+            .larger_is_better = larger_is_better};
+  }
+  static KeepRule Within(std::chrono::nanoseconds age) {
+    return {.kind = Kind::kDuration, .duration = age};
+  }
+  static KeepRule Bytes(uint64_t stored_bytes) {
+    return {.kind = Kind::kBytes, .count = stored_bytes};
+  }
+  static KeepRule Pinned() { return {.kind = Kind::kPinned}; }
+
+  Kind kind = Kind::kLatest;
+  uint64_t count = 0;  // kLatest, kBest: >= 1; kEvery: >= 1; kBytes: >= 1
+  std::chrono::nanoseconds duration{0};
+  std::string metric{};           // kBest: a key of the step's metrics, a JSON object of numbers
+  bool larger_is_better = false;  // kBest
+};
+
+}  // namespace stepwell

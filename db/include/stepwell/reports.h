@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a store says of itself: verification, statistics, reclaim, recovery. Plain structs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace stepwell {
+
+// What a read did.
+struct LoadStats {
+  uint64_t bytes_read = 0;    // from disk
+  uint64_t bytes_needed = 0;  // stored bytes of the chunks touched
+  uint64_t bytes_out = 0;     // given to the caller
+  uint64_t reads = 0;
+  uint64_t chunks = 0;
+};
+
+struct VerifyProblem {
+  std::optional<uint64_t> step;
+  std::string item;
+  std::string path;  // of the leaf; "" when it concerns no single leaf
+  std::string file;
+  uint64_t offset_bytes = 0;
+  std::string message;
+};
+struct VerifyReport {
+  uint64_t steps = 0;
+  uint64_t leaves = 0;
+  uint64_t chunks = 0;
+  uint64_t bytes = 0;
+  std::vector<VerifyProblem> problems;
+};
+struct VerifyOptions {
+  std::optional<uint64_t> step;  // none: all
+  // Called now and then with (bytes done, bytes in all); returning false stops with kCancelled.
+  std::function<bool(uint64_t, uint64_t)> progress;
+};
+
+// How long something took, over the store's life in this process. Percentiles are of a histogram
+// with steps of at most 12 %.
+struct LatencyStats {
+  uint64_t count = 0;
+  uint64_t total_us = 0;
+  uint64_t p50_us = 0;
+  uint64_t p99_us = 0;
+  uint64_t max_us = 0;
+};
+
+// Where the bytes of the store's directory are, as the file system allocates them. The parts add
+// up to `total_bytes`.
+struct SpaceStats {
+  uint64_t total_bytes = 0;
+  uint64_t live_bytes = 0;      // payloads of live steps
+  uint64_t overhead_bytes = 0;  // frames, catalogs and padding that live steps and recovery need
+  uint64_t dead_bytes = 0;      // nobody needs them, or only readers and recovery for a while
+  uint64_t reserved_bytes = 0;  // allocated ahead: tails of open segments, spares, the ballast
+  uint64_t index_bytes = 0;     // RocksDB
+  uint64_t other_bytes = 0;     // STEPWELL, LOCK, readers' pins
+  // Of which (not added again):
+  uint64_t shared_bytes = 0;  // payloads that more than one live step refers to, counted once
+  uint64_t pinned_by_readers_bytes = 0;  // payloads of dead steps that a reader still holds
+  uint64_t linked_bytes = 0;             // of segments with another hard link
+};
+
+struct StoreStats {
+  uint64_t steps = 0;
+  uint64_t pinned_steps = 0;
+  uint64_t segments = 0;
+  uint64_t segment_bytes = 0;  // allocated on disk
+  SpaceStats space;
+  uint64_t staging_bytes = 0;  // memory held by save buffers now
+  uint64_t staging_bytes_max = 0;
+  uint64_t saves_in_flight = 0;
+
+  // Counters since open.
+  uint64_t saves = 0;  // committed
+  uint64_t saves_failed = 0;
+  uint64_t bytes_saved = 0;    // logical bytes of committed saves
+  uint64_t bytes_written = 0;  // to segments: payloads, frames, moves
+  uint64_t syncs = 0;          // fdatasyncs of segments
+  uint64_t bytes_moved = 0;    // payloads that reclaim copied to give space back
+  uint64_t bytes_punched = 0;
+  uint64_t segments_removed = 0;
+  uint64_t segments_recycled = 0;
+  // Per committed save: the caller's wait, the workers' encoding (summed over them), first to last
+  // write, the frame's write and flush, the index (item deletions, too), and save() to durable and
+  // visible.
+  LatencyStats snapshot, encode, write, commit, index, durable;
+
+  std::string disk;                   // Disk::Describe()
+  std::string index_state;            // "rocksdb through commit N", "log", "rebuilding"
+  std::vector<std::string> old_pins;  // readers' pins that keep space: which, since when
+};
+
+// What one pass of reclaim did.
+struct ReclaimReport {
+  uint64_t bytes_before = 0;  // allocated by segments
+  uint64_t bytes_after = 0;
+  uint64_t segments_removed = 0;
+  uint64_t segments_recycled = 0;  // kept for the next segments, within reserved bytes
+  uint64_t bytes_punched = 0;
+  uint64_t bytes_moved = 0;
+  uint64_t bytes_pinned_by_readers = 0;  // dead, but a reader may be reading them
+  uint64_t bytes_linked = 0;             // dead, but in segments with another hard link
+};
+
+// What Open found and did; also said in the log.
+struct RecoveryReport {
+  bool clean = true;               // the last writer closed it
+  uint64_t commits_recovered = 0;  // accepted beyond the durable mark
+  uint64_t commits_rejected = 0;   // frames that were not complete on disk
+  bool index_rebuilt = false;
+  std::vector<std::string> problems;  // damage found, in words
+};
+
+}  // namespace stepwell

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a leaf is in its tree: a list of typed components, as JAX has them.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <stepwell/export.h>
+
+namespace stepwell {
+
+struct PathComponent {
+  enum class Type : uint8_t {
+    kIntKey = 1,  // {5: x}; any int64
+    kIndex = 2,   // [x], (x,); number >= 0
+    kKey = 3,     // {"a": x}; any bytes, also empty, NUL, "/" and invalid UTF-8 surrogates' bytes
+    kAttribute = 4,  // node.a: namedtuple field, dataclass field, module attribute
+  };
+  Type type = Type::kKey;
+  int64_t number = 0;  // kIntKey, kIndex
+  std::string name;    // kKey, kAttribute
+
+  // {"a": x}, [x] or (x,), node.a, {5: x}
+  static PathComponent Key(std::string name) { return {Type::kKey, 0, std::move(name)}; }
+  static PathComponent Index(int64_t index) { return {Type::kIndex, index, {}}; }
+  static PathComponent Attribute(std::string name) {
+    return {Type::kAttribute, 0, std::move(name)};
+  }
+  static PathComponent IntKey(int64_t key) { return {Type::kIntKey, key, {}}; }
+
+  auto operator<=>(const PathComponent&) const = default;
+};
+using KeyPath = std::vector<PathComponent>;
+
+// For people: components joined with "/", with `\` before each of / * ? [ \ . "" for the item
+// itself.
+STEPWELL_API std::string PathToText(const KeyPath& path);
+
+}  // namespace stepwell
