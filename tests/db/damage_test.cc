@@ -93,8 +93,8 @@ class DamageTest : public ::testing::Test {
   }
 
   static void WaitForIndex(Store* store) {
-    while (store->Stats().index == "opening") std::this_thread::yield();
-    EXPECT_THAT(store->Stats().index, HasSubstr("rocksdb through commit"));
+    while (store->Stats().index_state == "opening") std::this_thread::yield();
+    EXPECT_THAT(store->Stats().index_state, HasSubstr("rocksdb through commit"));
   }
 
   uint64_t AllLeaves() const { return seeds_.size() * (DamageState().size() + 1); }
