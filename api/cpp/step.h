@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Step's copies share.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <stepwell/store.h>
+
+#include "api/cpp/core.h"
+#include "api/cpp/leaf_table.h"
+
+namespace stepwell {
+
+struct [[gnu::visibility("hidden")]] Step::Impl {
+  Impl(std::shared_ptr<Store::Core> store_core, std::shared_ptr<db::StepReader> step_reader)
+      : core(std::move(store_core)),
+        reader(std::move(step_reader)),
+        info(ToPublic(reader->step())) {}
+  ~Impl() {
+    // A forked child owns neither the pin nor the files behind the reader.
+    if (core->pid != getpid()) (void)new std::shared_ptr<db::StepReader>(std::move(reader));
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // Reads the step's records at the first call; fails when the store is closed.
+  Result<std::shared_ptr<const LeafTable>> Table();
+  Result<std::vector<LoadedLeaf>> Load(const std::vector<const format::LeafRecord*>& leaves) const;
+
+  const std::shared_ptr<Store::Core> core;  // before the reader, which uses it to its end
+  std::shared_ptr<db::StepReader> reader;
+  const StepInfo info;
+  std::mutex mutex;
+  std::shared_ptr<const LeafTable> table;  // guarded by mutex; null until it is asked for
+};
+
+}  // namespace stepwell

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Path: names a leaf or a subtree of a step.
+//
+// As text it is components joined by "/", as the program and the Python package spell them:
+// "params/layer/kernel"; `\` takes the next character literally (before / * ? [ \ ). Text matches
+// by spelling: "0" is the key "0", the index 0 or the attribute 0, whichever is there. When a step
+// has items besides "state", the first component is the item's name. As components (KeyPath) it is
+// exact.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <stepwell/export.h>
+#include <stepwell/key_path.h>
+#include <stepwell/result.h>
+
+namespace stepwell {
+
+// A value, without ties to a store. Bad text is reported by the call that the path is given to.
+class STEPWELL_API Path {
+ public:
+  // The whole step.
+  Path() = default;
+  Path(const char* text) : text_(text) {}             // NOLINT(google-explicit-constructor)
+  Path(std::string text) : text_(std::move(text)) {}  // NOLINT(google-explicit-constructor)
+  Path(std::string_view text) : text_(text) {}        // NOLINT(google-explicit-constructor)
+  // Exactly these components of the item "state".
+  Path(KeyPath components)  // NOLINT(google-explicit-constructor)
+      : item_("state"), components_(std::move(components)) {}
+
+  // `path` in the item of this name, whatever other items there are.
+  static Path In(std::string item, Path path) {
+    path.item_ = std::move(item);
+    return path;
+  }
+
+  // None: to be found in the text (reading), or "state" (saving).
+  const std::optional<std::string>& item() const { return item_; }
+  // The components as given, or parsed from the text as mapping keys. kInvalidArgument for text
+  // that is no path.
+  Result<KeyPath> Components() const;
+  // Whether components were given, so that types count.
+  bool exact() const { return components_.has_value(); }
+  // For people; without the item's name if that is "state".
+  std::string ToText() const;
+
+ private:
+  std::optional<std::string> item_;
+  std::string text_;
+  std::optional<KeyPath> components_;
+};
+
+}  // namespace stepwell
