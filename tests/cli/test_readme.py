@@ -40,6 +40,6 @@ def test_the_example_and_the_commands_work(tmp_path: pathlib.Path) -> None:
 def test_every_folder_of_the_map_exists() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     folders = re.findall(r"^    (\w+)/ {2,}", readme, re.MULTILINE)
-    assert folders == ["io", "format", "db", "api", "tests", "bench"]
+    assert folders == ["io", "format", "db", "api", "tests", "bench", "fuzz"]
     for folder in folders:
         assert (ROOT / folder).is_dir()
