@@ -118,8 +118,12 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
       for (const auto& chunk : leaf.chunks) report.bytes += chunk.stored_bytes;
     }
     const auto bad = [&](const BadChunk& chunk) {
-      report.problems.push_back(ProblemAt(number, chunk.leaf, files.PathOf(chunk.record->segment),
-                                          chunk.record->offset_bytes, chunk.status.message()));
+      // Without a record the leaf's own is damaged, or newer than this program.
+      const bool in_chunk = chunk.record != nullptr;
+      const uint64_t segment = in_chunk ? chunk.record->segment : step.place.segment;
+      const uint64_t offset = in_chunk ? chunk.record->offset_bytes : step.place.offset_bytes;
+      report.problems.push_back(
+          ProblemAt(number, chunk.leaf, files.PathOf(segment), offset, chunk.status.message()));
     };
     const auto progress = [&](uint64_t done) {
       return !options.progress || options.progress(std::min(done_before + done, total), total);

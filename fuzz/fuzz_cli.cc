@@ -86,9 +86,10 @@ bool IsTame(const std::vector<std::string>& arguments) {
   static const std::set<std::string> reading = {"ls", "show", "cat", "verify"};
   bool command = false;
   for (const std::string& argument : arguments) {
-    if (argument.find('/') == 0 || argument.starts_with("-o/") ||
-        argument.find("=/") != std::string::npos || argument.find("..") != std::string::npos ||
-        argument.find('\0') != std::string::npos) {
+    // Options of one letter may be joined with others and with what they name.
+    const bool option = argument.starts_with('-');
+    if (argument.starts_with('/') || (option && argument.find('/') != std::string::npos) ||
+        argument.find("..") != std::string::npos || argument.find('\0') != std::string::npos) {
       return false;
     }
     if (!argument.empty() && argument[0] != '-' && !command) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "db/layout.h"
+#include "db/step_reader.h"
 #include "io/open_disk.h"
 #include "tests/sim/prng.h"
 
@@ -459,6 +460,36 @@ TEST_P(DamageTest, AFlippedBitIsNamedAndNothingElseFails) {
     }
     ASSERT_TRUE(LoadAll().ok());
   }
+}
+
+// It has no chunk to name: that once ended the process.
+TEST_P(DamageTest, VerifyNamesTheCommitOfALeafWithAnUnknownCodec) {
+  leaves_[0].codec = format::CodecId{99};
+  format::Commit commit;
+  commit.step.step = 7;
+  commit.step.commit = 1;
+  commit.records = leaves_;
+  std::sort(commit.records.begin(), commit.records.end(),
+            [](const auto& a, const auto& b) { return a.key < b.key; });
+  format::FrameHeader header;
+  header.commit = 1;
+  std::string& bytes = segments_->bytes(1);
+  bytes.resize(AlignUp(bytes.size(), 4096));
+  format::FramePlace place;
+  place.segment = 1;
+  place.offset_bytes = bytes.size();
+  const std::string payload = format::EncodeCommit(commit);
+  place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
+  bytes += format::EncodeFrame(header, payload, 4096, &place.crc);
+  segments_->Write();
+  Restorer& restorer = MakeRestorer();
+  const auto report = VerifySteps({{commit.step, place}}, *files_, restorer, {});
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  ASSERT_EQ(report->problems.size(), 1U);
+  const VerifyProblem& problem = report->problems[0];
+  EXPECT_THAT(problem.message, HasSubstr("unknown codec 99"));
+  EXPECT_EQ(problem.file, files_->PathOf(1));
+  EXPECT_EQ(problem.offset_bytes, place.offset_bytes);
 }
 
 TEST_P(DamageTest, TheFirstErrorInTheOrderOfTheFileIsReported) {
