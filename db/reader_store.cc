@@ -183,6 +183,7 @@ StoreStats ReaderStore::Stats() {
   if (auto view = Refresh(); view.ok()) {
     for (const auto& [step, live] : (*view)->state.live) {
       ++stats.steps;
+      if (live.record.pinned) ++stats.pinned_steps;
       stats.space.live_bytes += live.record.stored_bytes;
     }
   }

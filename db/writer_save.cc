@@ -18,6 +18,7 @@ constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
 constexpr size_t kSavesInFlightMax = 3;
 // Blocks that are to be on their way to the disk while others are still copied.
 constexpr size_t kStagedAheadOfDisk = 4;
+constexpr int64_t kAskNanos = 100'000'000;
 // Below this a snapshot is copied by the caller alone: handing it to workers costs more.
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
 // Each miss means that something else changed the step in between.
@@ -120,6 +121,11 @@ Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job
   return OkStatus();
 }
 
+Status GaveUp(const std::string& path, uint64_t step) {
+  return CancelledError(
+      StrCat(path, ": step ", step, " was not saved: the caller gave up waiting"));
+}
+
 uint64_t BytesOf(const PlannedLeaf& leaf) {
   const auto& record = leaf.input.record;
   if (record.kind != format::LeafKind::kArray) return leaf.input.value.size();
@@ -171,20 +177,24 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
       const std::lock_guard state_lock(state->mutex);
       outcome = state->status;
     }
-    if (!outcome.ok()) instruments_->Failed(state->step, outcome);
+    const bool gave_up = outcome.code() == StatusCode::kCancelled;  // and was told so
+    if (!outcome.ok() && !gave_up) {
+      instruments_->Failed(state->step, outcome);
+    }
     const auto it = pending_.find(state->step);
     if (it != pending_.end() && it->second.get() == state) {
-      if (!outcome.ok()) failed_.push_back(it->second);
+      if (!outcome.ok() && !gave_up) failed_.push_back(it->second);
       pending_.erase(it);
     }
   }
   changed_.notify_all();
 }
 
-Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(uint64_t step, IfExists if_exists,
-                                                              bool* skip) {
+Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
+    uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   std::unique_lock lock(mutex_);
-  WaitUntil(lock, [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; });
+  const auto has_place = [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; };
+  if (!WaitUntil(lock, has_place, keep_waiting)) return GaveUp(path_, step);
   if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const auto pending = pending_.find(step);
@@ -223,6 +233,14 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const IfExists if_exists = request.if_exists;
+  // Once it said no, it is not asked again.
+  std::function<bool()> keep_waiting;
+  if (request.keep_waiting) {
+    keep_waiting = [ask = std::move(request.keep_waiting), going = true]() mutable {
+      going = going && ask();
+      return going;
+    };
+  }
   const TraceSpan span(instruments_->trace.get(), Trace::Lane::kCaller, "snapshot", request.step);
   auto job = std::make_shared<SaveJob>();
   job->times.start_ns = instruments_->Now();
@@ -246,7 +264,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   job->staged_blocks = PlanBlocks(job->leaves, staged, /*stage=*/true);
 
   bool skip = false;
-  STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, &skip));
+  STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, keep_waiting, &skip));
   if (skip) return SaveHandle(job->state);
   if (staged_bytes > pool_->block_bytes() * pool_->block_count_max() &&
       !said_staging_.exchange(true)) {
@@ -265,28 +283,46 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   };
   environment_.workers->Run(plan_held);
   size_t dispatched = 0;
-  const Status status = Stage(job, &dispatched);
+  const Status status = Stage(job, keep_waiting, &dispatched);
   job->times.snapshot_end_ns = instruments_->Now();
   engine_->Post(
       [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
   if (environment_.inline_mode) PumpOnce();
+  if (status.code() == StatusCode::kCancelled) {
+    // Nobody is to be told of it later, and the step's number is free again.
+    const std::lock_guard lock(mutex_);
+    const auto it = pending_.find(job->step);
+    if (it != pending_.end() && it->second == job->state) pending_.erase(it);
+    return status;
+  }
   return handle;
 }
 
 // Copies what may change into blocks. Blocks whose chunks are stored raw are laid out as they will
 // be written, so this copy is the only one.
-Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatched) {
+Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
+                          const std::function<bool()>& keep_waiting, size_t* dispatched) {
   auto latch = std::make_shared<CopyLatch>();
   std::function<void()> pump;
   if (environment_.inline_mode) pump = [this] { PumpOnce(); };
   Trace* const trace = instruments_->trace.get();
   const bool parallel =
       environment_.workers->parallelism() > 1 && job->estimated_bytes >= kParallelCopyBytesMin;
+  int64_t ask_at_ns = instruments_->Now() + kAskNanos;
   Status status;
   for (size_t i = 0; i < job->staged_blocks.size() && !job->failed.load(); ++i) {
-    io::BufferPool::Block* block = pool_->Acquire(pump);
+    // A save in many blocks may never wait long for one.
+    if (keep_waiting && instruments_->Now() >= ask_at_ns) {
+      ask_at_ns = instruments_->Now() + kAskNanos;
+      if (!keep_waiting()) {
+        status = GaveUp(path_, job->step);
+        break;
+      }
+    }
+    io::BufferPool::Block* block = pool_->Acquire(pump, keep_waiting);
     if (block == nullptr) {
       status = freeze_->Check();
+      if (status.ok() && keep_waiting && !keep_waiting()) status = GaveUp(path_, job->step);
       if (status.ok()) status = ResourceExhaustedError("no memory for staging");
       break;
     }

@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
 constexpr uint64_t kStagingShareOfMemory = 8;
+constexpr std::chrono::milliseconds kAskInterval{100};
 
 Result<size_t> StagingBlocks(const StoreOptions& options) {
   uint64_t bytes = options.staging_bytes;
@@ -267,17 +268,27 @@ void WriterStore::OnEngine(std::function<void()> task) {
   done.wait(lock, [&] { return finished; });
 }
 
-void WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock,
-                            const std::function<bool()>& ready) {
+bool WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                            const std::function<bool()>& keep_waiting) {
   if (!environment_.inline_mode) {
-    changed_.wait(lock, ready);
-    return;
+    if (!keep_waiting) {
+      changed_.wait(lock, ready);
+      return true;
+    }
+    while (!changed_.wait_for(lock, kAskInterval, ready)) {
+      lock.unlock();
+      const bool go_on = keep_waiting();
+      lock.lock();
+      if (!go_on) return false;
+    }
+    return true;
   }
   while (!ready()) {
     lock.unlock();
     PumpOnce();
     lock.lock();
   }
+  return true;
 }
 
 Status WriterStore::CheckUsable() const {
@@ -384,6 +395,7 @@ StoreStats WriterStore::Stats() {
   StoreStats stats;
   for (const auto& live : core_->live.All()) {
     ++stats.steps;
+    if (live->record.pinned) ++stats.pinned_steps;
     stats.space.live_bytes += live->record.stored_bytes;
   }
   if (auto names = environment_.file_system->List(SegmentsPath(path_)); names.ok()) {

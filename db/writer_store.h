@@ -67,12 +67,17 @@ class WriterStore final : public Store {
   void RunEngine();
   void OnEngine(std::function<void()> task);  // runs it on the engine thread and waits
   void PumpOnce();
-  void WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
+  // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did.
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                 const std::function<bool()>& keep_waiting = {});
   Status CheckUsable() const;
   // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
-  Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists, bool* skip);
+  Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists,
+                                                   const std::function<bool()>& keep_waiting,
+                                                   bool* skip);
   std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
-  Status Stage(const std::shared_ptr<SaveJob>& job, size_t* dispatched);
+  Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
+               size_t* dispatched);
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <chrono>
 #include <utility>
 
 #include "io/check.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr std::chrono::milliseconds kAskInterval{100};
 
 size_t MappedBytes(size_t size_bytes) { return AlignUp(size_bytes, kPageBytes); }
 
@@ -91,7 +93,8 @@ BufferPool::Block* BufferPool::TakeLocked(size_t keep) {
   return block;
 }
 
-BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump) {
+BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
+                                       const std::function<bool()>& keep_waiting) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (stopped_) return nullptr;
@@ -102,8 +105,13 @@ BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump) {
       lock.unlock();
       pump();
       lock.lock();
-    } else {
+    } else if (!keep_waiting) {
       free_.wait(lock);
+    } else if (free_.wait_for(lock, kAskInterval) == std::cv_status::timeout) {
+      lock.unlock();
+      const bool go_on = keep_waiting();
+      lock.lock();
+      if (!go_on) return nullptr;
     }
   }
 }

@@ -54,8 +54,10 @@ class BufferPool {
   size_t in_use() const;
 
   // Waits for a block. While none is free, `pump` (if any) is called instead of sleeping: the
-  // simulation runs the engine there. Null after Stop(), or when the kernel has no memory.
-  Block* Acquire(const std::function<void()>& pump = {});
+  // simulation runs the engine there; else `keep_waiting` (if any) is asked about every 100 ms.
+  // Null after Stop(), when the kernel has no memory, or when `keep_waiting` said false.
+  Block* Acquire(const std::function<void()>& pump = {},
+                 const std::function<bool()>& keep_waiting = {});
   // Null when none is free now. Goes on after Stop(), so that what runs already can end.
   Block* TryAcquire();
   void Release(Block* block);

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <future>
 #include <thread>
 
 #include "db/save_plan.h"
@@ -136,6 +137,56 @@ TEST_P(StoreTest, MissingStepsNameTheNearest) {
   EXPECT_THAT(store->Read(5).status().message(), HasSubstr("the nearest are 4 and 8"));
   const std::vector<uint64_t> nine{9};
   EXPECT_THAT(store->Delete(nine).message(), HasSubstr("(and newest) is 8"));
+}
+
+// A leaf whose memory is let go only when `until` is there: the engine's thread waits for that.
+SaveRequest StuckRequest(uint64_t step, std::shared_future<void> until) {
+  std::vector<std::vector<float>> scratch;
+  SaveRequest request = MakeRequest(step, step, {{"a", {100}, true, false}}, &scratch);
+  LeafInput& leaf = request.items.front().leaves.front();
+  leaf.hold = std::shared_ptr<const void>(leaf.hold.get(),
+                                          [hold = leaf.hold, until](const void*) { until.wait(); });
+  return request;
+}
+
+TEST_P(StoreTest, ACallerMayGiveUpWaitingForMemory) {
+  StoreOptions options = Options();
+  options.staging_bytes = 8 * kBlockBytes;
+  auto store = Open(options);
+  std::promise<void> go_on;
+  ASSERT_OK(store->Save(StuckRequest(1, go_on.get_future().share())).status());
+  const std::vector<LeafSpec> large = {{"w", {20, 1000, 1000}, false, false}};
+  std::vector<std::vector<float>> scratch;
+  SaveRequest request = MakeRequest(2, 2, large, &scratch);
+  int asked = 0;
+  request.keep_waiting = [&asked] { return ++asked < 2; };
+  const auto given_up = store->Save(std::move(request));
+  EXPECT_EQ(given_up.status().code(), StatusCode::kCancelled) << given_up.status().ToString();
+  EXPECT_EQ(asked, 2);
+  go_on.set_value();
+  // The step's number is free, the memory comes back, and nobody hears of it again.
+  const auto again = SaveSeeded(store.get(), 2, 7, large);
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_OK(store->Wait());
+  EXPECT_OK(CheckSeeded(store.get(), 2, 7, large));
+  EXPECT_EQ(store->Stats().saves_failed, 0U);
+  EXPECT_OK(store->Close());
+}
+
+TEST_P(StoreTest, ACallerMayGiveUpWaitingForItsTurn) {
+  auto store = Open();
+  std::promise<void> go_on;
+  ASSERT_OK(store->Save(StuckRequest(1, go_on.get_future().share())).status());
+  const std::vector<LeafSpec> small = {{"w", {10}, false, false}};
+  ASSERT_OK(SaveSeeded(store.get(), 2, 2, small).status());
+  ASSERT_OK(SaveSeeded(store.get(), 3, 3, small).status());
+  std::vector<std::vector<float>> scratch;
+  SaveRequest request = MakeRequest(4, 4, small, &scratch);
+  request.keep_waiting = [] { return false; };
+  EXPECT_EQ(store->Save(std::move(request)).status().code(), StatusCode::kCancelled);
+  go_on.set_value();
+  EXPECT_OK(store->Wait());
+  EXPECT_THAT(StepNumbers(store.get()), ElementsAre(1, 2, 3));
 }
 
 TEST_P(StoreTest, RetentionKeepsTheLatestAndGivesSpaceBack) {
