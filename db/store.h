@@ -86,8 +86,8 @@ struct SaveRequest {
   std::string metadata_json;
   std::string metrics_json;
   IfExists if_exists = IfExists::kError;
-  // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it with
-  // kCancelled, and nothing is saved. Empty: always true.
+  // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
+  // with kCancelled, and nothing is saved. Empty: always true.
   std::function<bool()> keep_waiting;
 };
 

@@ -28,6 +28,9 @@ const char* ClassName(const Status& status, bool opening) {
     case StatusCode::kUnimplemented:
       return "FormatError";
     case StatusCode::kFailedPrecondition:
+      if (status.message().find(" is pinned; unpin it to ") != std::string::npos) {
+        return "StepPinnedError";
+      }
       return status.message().find("fork") != std::string::npos ? "ForkError" : "Error";
     default:
       return status.os_error() != 0 ? "StorageError" : "Error";

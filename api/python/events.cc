@@ -32,6 +32,7 @@ void EventQueue::Drop(PyObject* object) {
 }
 
 void EventQueue::Log(LogLevel level, std::string_view text) {
+  if (static_cast<int>(level) < level_.load(std::memory_order_relaxed)) return;
   bool was_empty;
   {
     std::lock_guard lock(mutex_);

@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -34,6 +35,8 @@ class EventQueue {
 
   void Drop(PyObject* object);
   void Log(LogLevel level, std::string_view text);
+  // Lines below `level` (a LogLevel) are dropped at once: nobody is woken for them.
+  void SetLevel(int level) { level_.store(level, std::memory_order_relaxed); }
   void Complete(uint64_t token);
 
   // Waits for events; without the GIL. Empty after `timeout` or Wake. A wait collects for a
@@ -47,6 +50,7 @@ class EventQueue {
     return events_.drops.empty() && events_.logs.empty() && events_.completions.empty();
   }
 
+  std::atomic<int> level_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   Events events_;       // guarded by mutex_

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,11 +15,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -161,20 +164,98 @@ class Reader {
   const pid_t pid_;
 };
 
+// ---- numbers, as dicts ------------------------------------------------------------------------
+
+// Seconds.
+nb::dict LatencyDict(const db::LatencyStats& stats) {
+  const auto seconds = [](uint64_t us) { return static_cast<double>(us) / 1e6; };
+  nb::dict out;
+  out["count"] = stats.count;
+  out["total_s"] = seconds(stats.total_us);
+  out["p50_s"] = seconds(stats.p50_us);
+  out["p99_s"] = seconds(stats.p99_us);
+  out["max_s"] = seconds(stats.max_us);
+  return out;
+}
+
+nb::dict SpaceDict(const db::SpaceStats& space) {
+  nb::dict out;
+  out["total_bytes"] = space.total_bytes;
+  out["live_bytes"] = space.live_bytes;
+  out["overhead_bytes"] = space.overhead_bytes;
+  out["dead_bytes"] = space.dead_bytes;
+  out["reserved_bytes"] = space.reserved_bytes;
+  out["index_bytes"] = space.index_bytes;
+  out["other_bytes"] = space.other_bytes;
+  out["shared_bytes"] = space.shared_bytes;
+  out["pinned_by_readers_bytes"] = space.pinned_by_readers_bytes;
+  out["linked_bytes"] = space.linked_bytes;
+  return out;
+}
+
+nb::dict StatsDict(const db::StoreStats& stats) {
+  nb::dict latency;
+  latency["snapshot"] = LatencyDict(stats.snapshot);
+  latency["encode"] = LatencyDict(stats.encode);
+  latency["write"] = LatencyDict(stats.write);
+  latency["commit"] = LatencyDict(stats.commit);
+  latency["index"] = LatencyDict(stats.index);
+  latency["durable"] = LatencyDict(stats.durable);
+  nb::dict out;
+  out["steps"] = stats.steps;
+  out["pinned_steps"] = stats.pinned_steps;
+  out["segments"] = stats.segments;
+  out["segment_bytes"] = stats.segment_bytes;
+  out["space"] = SpaceDict(stats.space);
+  out["staging_bytes"] = stats.staging_bytes;
+  out["staging_bytes_max"] = stats.staging_bytes_max;
+  out["saves_in_flight"] = stats.saves_in_flight;
+  out["saves"] = stats.saves;
+  out["saves_failed"] = stats.saves_failed;
+  out["bytes_saved"] = stats.bytes_saved;
+  out["bytes_written"] = stats.bytes_written;
+  out["syncs"] = stats.syncs;
+  out["bytes_moved"] = stats.bytes_moved;
+  out["bytes_punched"] = stats.bytes_punched;
+  out["segments_removed"] = stats.segments_removed;
+  out["segments_recycled"] = stats.segments_recycled;
+  out["latency"] = latency;
+  out["disk"] = stats.disk;
+  out["index"] = stats.index_state;
+  out["old_pins"] = stats.old_pins;
+  return out;
+}
+
+// (kind, count, duration in ns, metric, larger is better), as policy.py makes them.
+using Rule = std::tuple<int, uint64_t, int64_t, std::string, bool>;
+
+std::vector<db::KeepRule> RulesFromPython(const std::vector<Rule>& rules) {
+  std::vector<db::KeepRule> out;
+  for (const auto& [kind, count, duration_ns, metric, larger_is_better] : rules) {
+    db::KeepRule rule;
+    rule.kind = static_cast<db::KeepRule::Kind>(kind);
+    rule.count = count;
+    rule.duration = std::chrono::nanoseconds(duration_ns);
+    rule.metric = metric;
+    rule.larger_is_better = larger_is_better;
+    out.push_back(std::move(rule));
+  }
+  return out;
+}
+
 // ---- the store --------------------------------------------------------------------------------
 
 class Core {
  public:
-  Core(std::string path, bool read_only, std::optional<uint64_t> keep_latest,
-       uint64_t staging_bytes, size_t threads, int codec)
+  Core(std::string path, bool read_only, const std::vector<Rule>& keep, uint64_t staging_bytes,
+       size_t threads, int codec, std::string trace,
+       std::optional<uint64_t> reclaim_bytes_per_second)
       : pid_(getpid()) {
     db::StoreOptions options;
     options.read_only = read_only;
-    if (keep_latest) {
-      db::KeepRule rule;
-      rule.count = *keep_latest;
-      options.keep.push_back(std::move(rule));
-    }
+    options.keep = RulesFromPython(keep);
+    options.trace_path = std::move(trace);
+    if (reclaim_bytes_per_second) options.reclaim_bytes_per_second = *reclaim_bytes_per_second;
     options.staging_bytes = staging_bytes;
     options.threads = threads;
     options.codec = static_cast<db::CodecPolicy>(codec);
@@ -192,9 +273,11 @@ class Core {
     // In a forked child the threads, the lock and the ring are the parent's: leave them alone.
     if (pid_ != getpid()) {
       (void)store_.release();
+      (void)new auto(std::move(left_));
       return;
     }
     nb::gil_scoped_release release;
+    left_.clear();  // waits; they use the store
     store_.reset();
   }
   Core(const Core&) = delete;
@@ -208,20 +291,33 @@ class Core {
     request.metadata_json = std::move(metadata);
     request.metrics_json = std::move(metrics);
     request.if_exists = static_cast<db::IfExists>(if_exists);
-    return std::make_unique<Handle>(Call([&] { return store_->Save(std::move(request)); }));
+    std::optional<nb::python_error> interrupt;  // Ctrl-C while the save waited for memory
+    request.keep_waiting = [&interrupt] {
+      nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() == 0) return true;
+      interrupt.emplace();
+      return false;
+    };
+    std::optional<Result<db::SaveHandle>> handle;
+    {
+      nb::gil_scoped_release release;
+      handle.emplace(store_->Save(std::move(request)));
+    }
+    if (interrupt) throw std::move(*interrupt);
+    return std::make_unique<Handle>(ValueOrThrow(*std::move(handle)));
   }
 
   void Wait() {
     CallStatus([&] { return store_->Wait(); });
   }
 
-  // [(step, commit, time_ns, logical_bytes, stored_bytes, leaf_count)], ascending.
+  // [(step, commit, time_ns, logical_bytes, stored_bytes, leaf_count, pinned)], ascending.
   nb::list Steps() {
     nb::list steps;
     for (const db::StepSummary& summary : Call([&] { return store_->Steps(); })) {
       const format::StepRecord& step = summary.step;
       steps.append(nb::make_tuple(step.step, step.commit, step.time_ns, step.logical_bytes,
-                                  step.stored_bytes, step.leaf_count));
+                                  step.stored_bytes, step.leaf_count, step.pinned));
     }
     return steps;
   }
@@ -230,8 +326,28 @@ class Core {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
   }
 
-  void Delete(const std::vector<uint64_t>& steps) {
-    CallStatus([&] { return store_->Delete(steps); });
+  // Ctrl-C ends the waiting for these four, not what they do.
+  void Delete(std::vector<uint64_t> steps) {
+    ThrowIfError(WaitFor([this, steps = std::move(steps)] { return store_->Delete(steps); }));
+  }
+  void DeleteItems(uint64_t step, std::vector<std::string> items) {
+    ThrowIfError(WaitFor(
+        [this, step, items = std::move(items)] { return store_->DeleteItems(step, items); }));
+  }
+  void SetPinned(std::vector<uint64_t> steps, bool pinned) {
+    ThrowIfError(WaitFor(
+        [this, steps = std::move(steps), pinned] { return store_->SetPinned(steps, pinned); }));
+  }
+  // As ReclaimReport's fields.
+  nb::tuple Reclaim() {
+    auto report = std::make_shared<db::ReclaimReport>();
+    ThrowIfError(WaitFor([this, report]() -> Status {
+      STEPWELL_ASSIGN_OR_RETURN(*report, store_->Reclaim());
+      return OkStatus();
+    }));
+    return nb::make_tuple(report->bytes_before, report->bytes_after, report->segments_removed,
+                          report->segments_recycled, report->bytes_punched, report->bytes_moved,
+                          report->bytes_pinned_by_readers, report->bytes_linked);
   }
 
   // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message)]). Ctrl-C stops it.
@@ -274,19 +390,7 @@ class Core {
       nb::gil_scoped_release release;
       stats = store_->Stats();
     }
-    nb::dict out;
-    out["steps"] = stats.steps;
-    out["segments"] = stats.segments;
-    out["segment_bytes"] = stats.segment_bytes;
-    out["live_bytes"] = stats.space.live_bytes;
-    out["staging_bytes"] = stats.staging_bytes;
-    out["staging_bytes_max"] = stats.staging_bytes_max;
-    out["saves_in_flight"] = stats.saves_in_flight;
-    out["bytes_written"] = stats.bytes_written;
-    out["syncs"] = stats.syncs;
-    out["disk"] = stats.disk;
-    out["index"] = stats.index_state;
-    return out;
+    return StatsDict(stats);
   }
 
   nb::dict Recovery() {
@@ -305,7 +409,25 @@ class Core {
   }
 
  private:
+  // Runs `function` on a thread of its own. Ctrl-C raises here while it goes on there.
+  Status WaitFor(std::function<Status()> function) {
+    std::future<Status> future = std::async(std::launch::async, std::move(function));
+    while (true) {
+      bool ready;
+      {
+        nb::gil_scoped_release release;
+        ready = future.wait_for(kSlice) == std::future_status::ready;
+      }
+      if (ready) return future.get();
+      if (PyErr_CheckSignals() != 0) {
+        left_.push_back(std::move(future));
+        nb::raise_python_error();
+      }
+    }
+  }
+
   std::unique_ptr<db::Store> store_;
+  std::vector<std::future<Status>> left_;  // of interrupted waits; under the GIL
   const pid_t pid_;
 };
 
@@ -347,6 +469,8 @@ NB_MODULE(_stepwell, m) {
         nb::sig("def set_dtypes(dtypes: list[tuple[int, object]]) -> None"));
   m.def("take_events", &sp::TakeEvents, arg("timeout"),
         nb::sig("def take_events(timeout: float) -> tuple[list[tuple[int, str]], list[int]]"));
+  m.def(
+      "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
   m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
   m.def("fail_at_exit", &sp::FailAtExit);
 
@@ -375,6 +499,7 @@ NB_MODULE(_stepwell, m) {
       .def_prop_ro("step", [](const sp::Reader& r) { return r.record().step; })
       .def_prop_ro("commit", [](const sp::Reader& r) { return r.record().commit; })
       .def_prop_ro("time_ns", [](const sp::Reader& r) { return r.record().time_ns; })
+      .def_prop_ro("pinned", [](const sp::Reader& r) { return r.record().pinned; })
       .def_prop_ro("metadata_json", [](const sp::Reader& r) { return r.record().metadata_json; })
       .def_prop_ro("metrics_json", [](const sp::Reader& r) { return r.record().metrics_json; })
       .def_prop_ro("logical_bytes", [](const sp::Reader& r) { return r.record().logical_bytes; })
@@ -387,18 +512,23 @@ NB_MODULE(_stepwell, m) {
                    "below: bool) -> LeafTable"));
 
   nb::class_<sp::Core>(m, "Core")
-      .def(nb::init<std::string, bool, std::optional<uint64_t>, uint64_t, size_t, int>(),
-           arg("path"), arg("read_only"), arg("keep_latest").none(), arg("staging_bytes"),
-           arg("threads"), arg("codec"))
+      .def(nb::init<std::string, bool, const std::vector<sp::Rule>&, uint64_t, size_t, int,
+                    std::string, std::optional<uint64_t>>(),
+           arg("path"), arg("read_only"), arg("keep"), arg("staging_bytes"), arg("threads"),
+           arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none())
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
            arg("if_exists"), arg("to_numpy"),
            nb::sig("def save(self, step: int, items: list[tuple[str, list[tuple[object, ...]]]], "
                    "metadata: str, metrics: str, if_exists: int, to_numpy: object) -> Handle"))
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,
-           nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int]]"))
+           nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))
       .def("read", &sp::Core::Read, arg("step"))
       .def("delete", &sp::Core::Delete, arg("steps"))
+      .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
+      .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
+      .def("reclaim", &sp::Core::Reclaim,
+           nb::sig("def reclaim(self) -> tuple[int, int, int, int, int, int, int, int]"))
       .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),
            nb::sig("def verify(self, step: int | None = None) -> tuple[int, int, int, int, "
                    "list[tuple[int | None, str, str, str, int, str]]]"))

@@ -11,7 +11,18 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
 from . import policy
-from ._store import SaveHandle, Store, VerifyProblem, VerifyReport, open
+from ._stats import (
+    LatencyStats,
+    LoadStats,
+    ReclaimReport,
+    RecoveryStats,
+    SpaceStats,
+    StageLatencies,
+    StoreStats,
+    VerifyProblem,
+    VerifyReport,
+)
+from ._store import SaveHandle, Store, open
 from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
 from .errors import (
     AmbiguousPathError,
@@ -28,6 +39,7 @@ from .errors import (
     PermissionDeniedError,
     StepExistsError,
     StepNotFoundError,
+    StepPinnedError,
     StorageError,
     StoreNotFoundError,
     UnsupportedLeafError,
@@ -43,7 +55,9 @@ __all__ = [
     "ForkError",
     "FormatError",
     "InvalidArgumentError",
+    "LatencyStats",
     "LeafInfo",
+    "LoadStats",
     "LockedError",
     "Mismatch",
     "MismatchError",
@@ -51,13 +65,19 @@ __all__ = [
     "NodeView",
     "PathNotFoundError",
     "PermissionDeniedError",
+    "ReclaimReport",
+    "RecoveryStats",
     "SaveHandle",
+    "SpaceStats",
+    "StageLatencies",
     "StepExistsError",
     "StepNotFoundError",
+    "StepPinnedError",
     "StepView",
     "StorageError",
     "Store",
     "StoreNotFoundError",
+    "StoreStats",
     "Tree",
     "UnsupportedLeafError",
     "VerifyProblem",

@@ -30,6 +30,8 @@ logger = logging.getLogger("stepwell")
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
+_level = 0
+
 # Changes in a forked child: what was opened before belongs to the parent.
 generation = 0
 
@@ -59,6 +61,16 @@ def call_when_done(handle: _stepwell.Handle, callback: Callable[[], object]) -> 
     token = next(_tokens)
     _waiting[token] = callback
     handle.notify(token)
+
+
+def sync_log_level() -> None:
+    """Tells the engine which lines the logger wants, so that others cost nothing; called often."""
+    global _level
+    level = next((i for i, known in enumerate(_LEVELS) if logger.isEnabledFor(known)),
+                 len(_LEVELS))
+    if level != _level:
+        _level = level
+        _stepwell.set_log_level(level)
 
 
 def _drain(timeout_s: float) -> None:
@@ -122,8 +134,9 @@ def _at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global generation, _lock, _callbacks, _stopping
+    global generation, _lock, _callbacks, _stopping, _level
     generation += 1
+    _level = 0  # the child's queue is new
     _lock = threading.Lock()
     _callbacks = queue.SimpleQueue()
     _stopping = False

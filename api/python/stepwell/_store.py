@@ -9,12 +9,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, SupportsIndex
+from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _service, _stepwell
 from ._like import Matcher
 from ._paths import PathLike
 from ._records import ROOT
+from ._stats import ReclaimReport, StoreStats, VerifyProblem, VerifyReport
 from ._tree import flatten_items, to_numpy
 from ._views import StepView, Tree, _Source
 from .errors import (
@@ -23,6 +24,7 @@ from .errors import (
     InvalidArgumentError,
     Mismatch,
     MismatchError,
+    PathNotFoundError,
     PermissionDeniedError,
     StepNotFoundError,
 )
@@ -40,31 +42,6 @@ class _Missing:
 
 
 _MISSING: Final = _Missing()
-
-
-class VerifyProblem(NamedTuple):
-    """One damaged place: the step and the leaf that it concerns (None and "" where it is no single
-    one), the file and the offset in bytes."""
-
-    step: int | None
-    path: str
-    file: str
-    offset: int
-    message: str
-
-
-class VerifyReport(NamedTuple):
-    """What `Store.verify` read and found; `bytes` is what was read, in bytes."""
-
-    steps: int
-    leaves: int
-    chunks: int
-    bytes: int
-    problems: list[VerifyProblem]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
 
 
 class SaveHandle:
@@ -123,17 +100,24 @@ def open(
     staging_bytes: int | None = None,
     threads: int | None = None,
     codec: Literal["auto", "raw", "blosc"] = "auto",
+    trace: str | os.PathLike[str] | None = None,
+    reclaim_bytes_per_second: int | None = None,
 ) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
     mode: "a" reads and writes and takes the store's lock (LockedError names the process that has
         it); "r" only reads, never creates, takes no lock, and works beside a live writer.
-    keep: which steps to keep, e.g. `stepwell.policy.LatestN(20)`; None keeps all.
+    keep: which steps to keep, e.g. `policy.LatestN(20) | policy.EveryN(1000)` of
+        `stepwell.policy`; None keeps all. Applied with each save.
     staging_bytes: bound of the memory for saves in flight, in bytes; None: the smaller of 1 GiB and
         1/8 of the machine's memory.
     threads: how many threads encode and decode; None: at most 4.
     codec: "raw" stores arrays as they are, "blosc" always compresses (bitshuffle and LZ4), "auto"
         decides per array from a sample.
+    trace: a file for what the save pipeline did when, written at close (the newest 262,144 spans),
+        in Chrome's trace format: open it with ui.perfetto.dev or chrome://tracing. Mode "a" only.
+    reclaim_bytes_per_second: at most so many bytes a second are moved in the background to give the
+        space of dead steps back; None: 128 MiB.
 
     Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
     for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError.
@@ -144,18 +128,23 @@ def open(
         raise InvalidArgumentError(f"codec is one of {', '.join(_CODECS)}, not {codec!r}")
     if keep is not None and not isinstance(keep, Policy):
         raise InvalidArgumentError(f"keep is a policy of stepwell.policy or None, not {keep!r}")
-    for name, value in (("staging_bytes", staging_bytes), ("threads", threads)):
+    if trace is not None and mode == "r":
+        raise InvalidArgumentError("a trace is of saves: mode 'r' has none")
+    for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
+                        ("reclaim_bytes_per_second", reclaim_bytes_per_second)):
         if value is not None and operator.index(value) < 1:
             raise InvalidArgumentError(f"{name} is at least 1, not {value}")
     return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
-                 threads or 0, _CODECS[codec])
+                 threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
+                 reclaim_bytes_per_second)
 
 
 class Store:
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
 
     def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
-                 threads: int, codec: int) -> None:
+                 threads: int, codec: int, trace: str | None,
+                 reclaim_bytes_per_second: int | None) -> None:
         self._closed = True  # until it is open: __del__ may run before
         self.path = path
         self.read_only = read_only
@@ -165,9 +154,11 @@ class Store:
         self._raised: set[str] = set()
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
         _service.start()
+        _service.sync_log_level()
         self._core = _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-                                    None if keep is None else keep._keep_latest(), staging_bytes,
-                                    threads, codec)
+                                    [] if keep is None else keep._rules,
+                                    staging_bytes, threads, codec, trace or "",
+                                    reclaim_bytes_per_second)
         self._closed = False
         _service.stores.add(self)
         if keep is None and not read_only:
@@ -313,13 +304,16 @@ class Store:
         read in the background: do not change that memory before the handle is done.
 
         Raises, before any I/O: StepExistsError, UnsupportedLeafError with every leaf that cannot be
-        saved, InvalidArgumentError. NoSpaceError may come from here or from the handle; it fails
-        this save alone.
+        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError. NoSpaceError
+        may come from here or from the handle; it fails this save alone.
+
+        Waits while `staging_bytes` are in use or three saves are in flight. Ctrl-C ends that wait:
+        KeyboardInterrupt, and this step is not saved.
         """
         self._check()
+        _service.sync_log_level()
         number = _step_number(step)
-        if self.read_only:
-            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+        self._check_writable()
         if if_exists not in _IF_EXISTS:
             raise InvalidArgumentError(
                 f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
@@ -367,6 +361,10 @@ class Store:
     def _source(self, step: SupportsIndex | None) -> _Source:
         self._check()
         return _Source(self._core.read(self._step(step)), self._check_open, self._account)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
 
     def _check_open(self) -> None:
         self._check_fork()
@@ -453,16 +451,76 @@ class Store:
 
     # ---- upkeep ----
 
-    def delete(self, steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
-        """Deletes one step or several; durable when it returns. StepNotFoundError, with nothing
-        deleted, when one of them is not there."""
+    def delete(self, steps: SupportsIndex | Iterable[SupportsIndex], *, item: str | None = None,
+               items: Iterable[str] | None = None) -> None:
+        """Deletes one step or several, or only items of them; durable when it returns.
+
+        item, items: names of items, e.g. `delete(range(100), item="opt_state")`; the steps stay
+            with what else they have. An item that a step does not have is PathNotFoundError, and
+            one item at least must be left (InvalidArgumentError).
+
+        Raises StepNotFoundError when a step is not there, StepPinnedError when a whole step is
+        pinned; nothing was deleted then. Items of pinned steps may be deleted. Each step's items go
+        at once; an error of the disk may leave some steps done and others not.
+        """
         self._check()
-        numbers = ([_step_number(steps)] if isinstance(steps, SupportsIndex)
-                   else [_step_number(step) for step in steps])
-        if self.read_only:
-            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+        numbers = _step_numbers(steps)
+        names = list(dict.fromkeys([*([] if item is None else [item]), *(items or [])]))
+        self._check_writable()
+        if item is None and items is None:
+            if numbers:
+                self._core.delete(numbers)
+            return
+        if isinstance(items, str) or not all(isinstance(name, str) for name in names):
+            raise InvalidArgumentError("item is the name of an item, items are several")
+        for number in numbers:
+            self._check_items(number, names)
+        for number in numbers:
+            if names:
+                self._core.delete_items(number, names)
+
+    def _check_items(self, step: int, names: list[str]) -> None:
+        stored = sorted(name for name, *_ in self._core.read(step).items())
+        for name in names:
+            if name not in stored:
+                raise PathNotFoundError(f"step {step} has no item {name!r}; it has "
+                                        f"{', '.join(map(repr, stored))}")
+        if len(names) == len(stored):
+            raise InvalidArgumentError(
+                f"step {step} has no other items than {', '.join(map(repr, stored))}: delete the "
+                "step itself")
+
+    def pin(self, *steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
+        """Keeps steps whatever the policy says, until `unpin`: `pin(100)`, `pin(1, 2)`,
+        `pin(range(10))`. Durable when it returns. Pinned steps are neither deleted nor replaced
+        (StepPinnedError). Pinning twice is one pin. StepNotFoundError, with nothing pinned, when
+        one of them is not there."""
+        self._set_pinned(steps, True)
+
+    def unpin(self, *steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
+        """Undoes `pin`; durable when it returns. The policy decides with the next save."""
+        self._set_pinned(steps, False)
+
+    def _set_pinned(self, steps: tuple[SupportsIndex | Iterable[SupportsIndex], ...],
+                    pinned: bool) -> None:
+        self._check()
+        numbers = [number for each in steps for number in _step_numbers(each)]
+        self._check_writable()
         if numbers:
-            self._core.delete(numbers)
+            self._core.set_pinned(numbers, pinned)
+
+    def pinned_steps(self) -> list[int]:
+        """Numbers of the pinned steps, ascending."""
+        self._check()
+        return [summary[0] for summary in self._core.steps() if summary[6]]
+
+    def reclaim(self) -> ReclaimReport:
+        """Gives back all the space of dead steps that can be given back now, and waits for it. The
+        store does so by itself in the background; call this to have it done. Ctrl-C ends the wait,
+        not the work."""
+        self._check()
+        self._check_writable()
+        return ReclaimReport(*self._core.reclaim())
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
@@ -474,19 +532,25 @@ class Store:
             VerifyProblem(number, _problem_path(item, path), file, offset, message)
             for number, item, path, file, offset, message in problems])
 
-    def stats(self) -> dict[str, Any]:
-        """Numbers about the store: steps, segments, bytes (`*_bytes`, in bytes), saves in flight,
-        the disk and the index in words, what opening had to recover (`recovery`), and what the last
-        load of this object read (`last_load`)."""
+    def stats(self) -> StoreStats:
+        """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""
         self._check_open()
-        return {**self._core.stats(), "recovery": self._core.recovery(),
-                "last_load": dict(self._last_load)}
+        return cast(StoreStats, {**self._core.stats(), "recovery": self._core.recovery(),
+                                 "last_load": dict(self._last_load)})
 
 
 def _problem_path(item: str, path: str) -> str:
     if item in ("", "state"):
         return path
     return f"{item}/{path}" if path else item
+
+
+def _step_numbers(steps: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
+    if isinstance(steps, SupportsIndex):
+        return [_step_number(steps)]
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise InvalidArgumentError(f"a step is an int, not {steps!r}")
+    return [_step_number(step) for step in steps]
 
 
 def _step_number(step: SupportsIndex) -> int:

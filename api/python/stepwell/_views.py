@@ -371,6 +371,11 @@ class StepView:
         return datetime.fromtimestamp(self._source.reader.time_ns / 1e9, tz=timezone.utc)
 
     @property
+    def pinned(self) -> bool:
+        """Whether the step was pinned (`Store.pin`) when it was opened."""
+        return self._source.reader.pinned
+
+    @property
     def nbytes(self) -> int:
         """Size of the step's arrays and values when loaded, in bytes."""
         return self._source.reader.logical_bytes
@@ -410,7 +415,9 @@ class StepView:
 
     def __repr__(self) -> str:
         when = self.time.strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"<step {self.step}, committed {when}, items {', '.join(self.items)}>\n{self.tree!r}"
+        pinned = ", pinned" if self.pinned else ""
+        return (f"<step {self.step}, committed {when}{pinned}, items {', '.join(self.items)}>\n"
+                f"{self.tree!r}")
 
 
 __all__ = ["ArrayView", "LeafInfo", "NodeView", "StepView", "Tree"]

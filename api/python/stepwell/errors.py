@@ -32,6 +32,10 @@ class StepNotFoundError(Error, FileNotFoundError):
     """No such step; the message names the nearest ones."""
 
 
+class StepPinnedError(Error):
+    """The step is pinned: `unpin` it before it is deleted or replaced."""
+
+
 class PathNotFoundError(Error, KeyError):
     """The step has nothing at this path; the message names the nearest paths."""
 

@@ -1,46 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which steps to keep: objects for `open(keep=...)`."""
+"""Which steps to keep: objects for `open(keep=...)`.
+
+    keep = LatestN(3) | EveryN(1000) | BestN(2, "eval_loss")
+
+`a | b` keeps a step that `a` or `b` keeps. Whatever the policy, pinned steps (`Store.pin`) and the
+step just saved are kept. Rules are applied with each commit, in the commit itself; a step that
+they do not keep is gone from then on. Opening a store with a policy deletes nothing before the next
+save.
+"""
 
 from __future__ import annotations
 
 import operator
-from typing import SupportsIndex
+import re
+from datetime import timedelta
+from typing import Literal, NamedTuple, SupportsIndex
 
 from .errors import InvalidArgumentError
 
-__all__ = ["LatestN", "Policy"]
+__all__ = ["BestN", "ByteBudget", "EveryN", "KeepFor", "LatestN", "Pinned", "Policy"]
+
+_COUNT_MAX = 2**63 - 1
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+class _Rule(NamedTuple):
+    """A rule as the engine takes it (KeepRule in db/retention.h)."""
+
+    kind: int
+    number: int = 0  # of steps or bytes
+    duration_ns: int = 0
+    metric: str = ""
+    larger_is_better: bool = False
 
 
 class Policy:
-    """Base of the policies."""
+    """Base of the policies, and the union of several. Immutable; equal when the rules are."""
 
-    __slots__ = ()
+    __slots__ = ("_parts",)
+    _parts: tuple[tuple[_Rule, str], ...]  # each rule once, with how it was written
 
-    def _keep_latest(self) -> int:
-        raise NotImplementedError
+    def __init__(self, *policies: Policy) -> None:
+        parts = [part for policy in policies for part in policy._parts]
+        if not parts:
+            raise InvalidArgumentError(
+                "a Policy is made of others; open(keep=None) keeps every step")
+        self._parts = tuple({rule: (rule, text) for rule, text in parts}.values())
+
+    @property
+    def _rules(self) -> list[tuple[int, int, int, str, bool]]:
+        return [rule for rule, _ in self._parts]
+
+    def __or__(self, other: Policy) -> Policy:
+        if not isinstance(other, Policy):
+            return NotImplemented
+        return Policy(self, other)
+
+    def __repr__(self) -> str:
+        return " | ".join(text for _, text in self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and set(self._rules) == set(other._rules)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._rules))
 
 
 class LatestN(Policy):
-    """Keep the `n` highest steps; lower ones are deleted after each commit.
+    """Keep the `n` highest steps.
 
-    `n` is an int >= 1; anything else raises `InvalidArgumentError`.
+    `n` is an int >= 1; anything else raises `InvalidArgumentError`. The step just saved is one of
+    the `n`, whatever its number.
     """
 
     __slots__ = ("n",)
 
     def __init__(self, n: SupportsIndex) -> None:
-        self.n = operator.index(n)
-        if self.n < 1:
-            raise InvalidArgumentError(f"LatestN keeps at least 1 step, not {self.n}")
+        self.n = _count("LatestN", n)
+        self._parts = ((_Rule(0, self.n), f"LatestN({self.n})"),)
 
-    def __repr__(self) -> str:
-        return f"LatestN({self.n})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LatestN) and other.n == self.n
+class EveryN(Policy):
+    """Keep steps whose number is a multiple of `n`, an int >= 1; 0 is a multiple."""
 
-    def __hash__(self) -> int:
-        return hash((LatestN, self.n))
+    __slots__ = ("n",)
 
-    def _keep_latest(self) -> int:
-        return self.n
+    def __init__(self, n: SupportsIndex) -> None:
+        self.n = _count("EveryN", n)
+        self._parts = ((_Rule(1, self.n), f"EveryN({self.n})"),)
+
+
+class BestN(Policy):
+    """Keep the `n` steps with the best `metric`, a name in `save(metrics=...)`.
+
+    mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
+
+    Of equal values the higher step is better. Steps whose metrics lack the name, or have no finite
+    number there, are not kept by this policy.
+    """
+
+    __slots__ = ("metric", "mode", "n")
+
+    def __init__(self, n: SupportsIndex, metric: str, mode: Literal["min", "max"] = "min") -> None:
+        self.n = _count("BestN", n)
+        if not isinstance(metric, str) or not metric:
+            raise InvalidArgumentError(f"BestN's metric is the name of one, not {metric!r}")
+        if mode not in ("min", "max"):
+            raise InvalidArgumentError(f"BestN's mode is 'min' or 'max', not {mode!r}")
+        self.metric = metric
+        self.mode = mode
+        self._parts = ((_Rule(2, self.n, metric=metric, larger_is_better=mode == "max"),
+                        f"BestN({self.n}, {metric!r}, mode={mode!r})"),)
+
+
+class KeepFor(Policy):
+    """Keep steps that were committed at most `duration` before the newest commit.
+
+    `duration` is a `datetime.timedelta` or a number of seconds, >= 0. Time passes with commits: a
+    store that nobody writes to loses nothing.
+    """
+
+    __slots__ = ("duration",)
+
+    def __init__(self, duration: float | timedelta) -> None:
+        try:
+            self.duration = (duration if isinstance(duration, timedelta)
+                             else timedelta(seconds=float(duration)))
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgumentError(
+                f"KeepFor takes seconds or a timedelta, not {duration!r}") from None
+        nanos = self.duration // timedelta(microseconds=1) * 1000
+        if not 0 <= nanos <= _COUNT_MAX:
+            raise InvalidArgumentError(
+                f"KeepFor's duration is 0 seconds to 292 years, not {self.duration}")
+        self._parts = ((_Rule(3, duration_ns=nanos),
+                        f"KeepFor({self.duration / timedelta(seconds=1):g})"),)
+
+
+class ByteBudget(Policy):
+    """Keep the highest steps that together take at most `size` on disk (`StepView.stored_bytes`).
+
+    `size` is a number of bytes or a text such as "500 MB", "10GB" (powers of 1000) or "10GiB"
+    (powers of 1024). Going down from the highest step, the first that does not fit ends it. Chunks
+    that steps share count for each of them.
+    """
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, size: SupportsIndex | str) -> None:
+        self.nbytes = _bytes(size)
+        self._parts = ((_Rule(4, self.nbytes), f"ByteBudget({self.nbytes})"),)
+
+
+class Pinned(Policy):
+    """Keep pinned steps and the step just saved, nothing else."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._parts = ((_Rule(5), "Pinned()"),)
+
+
+def _count(name: str, n: SupportsIndex) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} takes an int, not {n!r}") from None
+    if not 1 <= count <= _COUNT_MAX:
+        raise InvalidArgumentError(f"{name} takes an int, at least 1 and below 2^63, not {n!r}")
+    return count
+
+
+def _bytes(size: SupportsIndex | str) -> int:
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        if match is None or unit is None:
+            raise InvalidArgumentError(
+                f"ByteBudget takes bytes or a text like '10GB' or '512 MiB', not {size!r}")
+        whole, _, fraction = match[1].partition(".")
+        nbytes = int(whole + fraction) * unit // int(10**len(fraction))
+    else:
+        try:
+            nbytes = operator.index(size)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"ByteBudget takes bytes or a text like '10GB', not {size!r}") from None
+    if not 1 <= nbytes <= _COUNT_MAX:
+        raise InvalidArgumentError(f"ByteBudget takes 1 byte to 2^63 - 1 bytes, not {size!r}")
+    return nbytes

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `Store.stats`, `verify` and `reclaim` return. Names ending in `_bytes` are bytes, in `_s`
+seconds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypedDict
+
+
+class LatencyStats(TypedDict):
+    """How long something took since the store was opened, in seconds. Percentiles are the upper
+    ends of a histogram's steps, at most 12 % too high."""
+
+    count: int
+    total_s: float
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+class StageLatencies(TypedDict):
+    """The stages of a committed save.
+
+    snapshot: what `save` kept its caller waiting.
+    encode: the workers' compressing and checksumming, summed over the threads.
+    write: from the first write's start to the last one's end.
+    commit: the commit frame's write and flush.
+    index: bringing the index up to date, after the step is durable (item deletions, too).
+    durable: from the call of `save` to durable and visible; the stages overlap.
+    """
+
+    snapshot: LatencyStats
+    encode: LatencyStats
+    write: LatencyStats
+    commit: LatencyStats
+    index: LatencyStats
+    durable: LatencyStats
+
+
+class SpaceStats(TypedDict):
+    """Where the bytes of the store's directory are, as the file system allocates them. The first
+    group adds up to `total_bytes`; the second tells parts of it again.
+
+    live_bytes: payloads of live steps.
+    overhead_bytes: frames, catalogs and padding that live steps and recovery need.
+    dead_bytes: nobody needs them, or only readers and recovery for a while.
+    reserved_bytes: allocated ahead, so that a full disk does not stop a delete or an open.
+    index_bytes: the index. other_bytes: the small files.
+
+    shared_bytes: payloads that several live steps refer to, counted once.
+    pinned_by_readers_bytes: payloads of dead steps that a reader still holds.
+    linked_bytes: of segments with another hard link.
+    """
+
+    total_bytes: int
+    live_bytes: int
+    overhead_bytes: int
+    dead_bytes: int
+    reserved_bytes: int
+    index_bytes: int
+    other_bytes: int
+    shared_bytes: int
+    pinned_by_readers_bytes: int
+    linked_bytes: int
+
+
+class RecoveryStats(TypedDict):
+    """What opening the store found: whether it was closed properly, commits recovered and
+    discarded, whether the index was built anew, and damage in words."""
+
+    clean: bool
+    commits_recovered: int
+    commits_rejected: int
+    index_rebuilt: bool
+    problems: list[str]
+
+
+class LoadStats(TypedDict):
+    """What the last load read: bytes and reads from the disk, stored bytes of the chunks that were
+    needed, bytes given out, chunks."""
+
+    bytes_read: int
+    bytes_needed: int
+    bytes_out: int
+    reads: int
+    chunks: int
+
+
+class StoreStats(TypedDict):
+    """Numbers about a store.
+
+    Now: steps, pinned_steps, segments (the log's files) and their allocated segment_bytes, space,
+    memory of saves in flight (staging_bytes, and its bound staging_bytes_max), saves_in_flight, and
+    in words: disk, index, and old_pins, readers that keep space.
+
+    Since it was opened: saves committed and saves_failed, bytes_saved (of the states),
+    bytes_written (to segments), syncs, what reclaim did (bytes_moved, bytes_punched,
+    segments_removed, segments_recycled), latency by stage.
+
+    recovery: what opening found. last_load: what the last load of this object read.
+    """
+
+    steps: int
+    pinned_steps: int
+    segments: int
+    segment_bytes: int
+    space: SpaceStats
+    staging_bytes: int
+    staging_bytes_max: int
+    saves_in_flight: int
+    saves: int
+    saves_failed: int
+    bytes_saved: int
+    bytes_written: int
+    syncs: int
+    bytes_moved: int
+    bytes_punched: int
+    segments_removed: int
+    segments_recycled: int
+    latency: StageLatencies
+    disk: str
+    index: str
+    old_pins: list[str]
+    recovery: RecoveryStats
+    last_load: LoadStats
+
+
+class VerifyProblem(NamedTuple):
+    """One damaged place: the step and the leaf that it concerns (None and "" where it is no single
+    one), the file and the offset in bytes."""
+
+    step: int | None
+    path: str
+    file: str
+    offset: int
+    message: str
+
+
+class VerifyReport(NamedTuple):
+    """What `Store.verify` read and found; `bytes` is what was read, in bytes."""
+
+    steps: int
+    leaves: int
+    chunks: int
+    bytes: int
+    problems: list[VerifyProblem]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class ReclaimReport(NamedTuple):
+    """What `Store.reclaim` did.
+
+    bytes_before, bytes_after: allocated by the log's files.
+    segments_removed; segments_recycled: files kept for the next segments.
+    bytes_punched: given back inside files. bytes_moved: live payloads copied to free the rest.
+    bytes_pinned_by_readers, bytes_linked: dead, but a reader may be reading them, or the file has
+        another hard link.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    segments_removed: int
+    segments_recycled: int
+    bytes_punched: int
+    bytes_moved: int
+    bytes_pinned_by_readers: int
+    bytes_linked: int
