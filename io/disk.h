@@ -80,6 +80,10 @@ class File {
   // Reserves [offset, offset + length), growing the file. kResourceExhausted where there is no
   // room; never freezes. Without support in the file system this is OK and reserves nothing.
   virtual Status Allocate(uint64_t offset, uint64_t length) = 0;
+  // Gives the space of [offset, offset + length) back, which then reads as zeros; the size stays.
+  // Whole blocks of the file system: of one that is covered in part, that part becomes zeros.
+  // kUnimplemented where the file system cannot; never freezes.
+  virtual Status PunchHole(uint64_t offset, uint64_t length) = 0;
   virtual Status Truncate(uint64_t size) = 0;
   virtual Result<FileInfo> Info() = 0;
   // Open-file-description lock on the whole file. False when somebody else holds it.

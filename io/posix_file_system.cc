@@ -95,6 +95,19 @@ class PosixFile final : public File {
     return StatusOf(result, "allocate", path());
   }
 
+  Status PunchHole(uint64_t offset, uint64_t length) override {
+    STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+    const int result = Uninterrupted([&] {
+      return fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                       static_cast<off_t>(offset), static_cast<off_t>(length));
+    });
+    // EOPNOTSUPP of the file system, ENOSYS of the kernel or of a sandbox.
+    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+      return UnimplementedError(StrCat("punch ", path(), ": the file system cannot"));
+    }
+    return StatusOf(result, "punch", path());
+  }
+
   Status Truncate(uint64_t size) override {
     STEPWELL_RETURN_IF_ERROR(freeze()->Check());
     return StatusOf(

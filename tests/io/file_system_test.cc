@@ -72,6 +72,54 @@ TEST_F(FileSystemTest, AllocateBeyondTheDiskFailsAndDoesNotFreeze) {
   EXPECT_OK(file->WriteAt(0, AsBytes("x")));
 }
 
+// In `directory`; "" or what was wrong.
+std::string PunchIn(const std::string& directory) {
+  const auto file = Create(directory + "/punched", /*direct=*/true);
+  const std::string text = Pattern(1 << 20, 3);
+  AlignedBuffer buffer = AlignedCopy(text);
+  if (const Status status = file->WriteAt(0, buffer.bytes()); !status.ok()) return status.message();
+  if (const Status status = file->Sync(); !status.ok()) return status.message();
+  const uint64_t before = file->Info().value().allocated_bytes;
+  const uint64_t hole = 64 << 10;
+  const uint64_t length = 512 << 10;
+  if (const Status status = file->PunchHole(hole, length); !status.ok()) return status.message();
+  const FileInfo after = file->Info().value();
+  if (after.size_bytes != text.size()) return "the size changed";
+  if (after.allocated_bytes + length > before) {
+    return StrCat("allocated: ", before, ", then ", after.allocated_bytes);
+  }
+  std::string expected = text;
+  std::fill_n(expected.begin() + hole, length, '\0');
+  AlignedBuffer back(text.size());
+  if (file->ReadAt(0, back.bytes()).value() != text.size()) return "short";
+  return AsText(back.bytes()) == expected ? "" : "other bytes than the hole's changed";
+}
+
+TEST_F(FileSystemTest, PunchingGivesBlocksBackAndReadsAsZeros) {
+  EXPECT_EQ(PunchIn(dir_.path()), "");
+}
+
+TEST_F(FileSystemTest, PunchingOnAMemoryFileSystem) {
+  const TempDir shm("/dev/shm");
+  EXPECT_EQ(PunchIn(shm.path()), "");
+}
+
+TEST_F(FileSystemTest, PunchingIsDroppedAfterAFreeze) {
+  const auto file = Create(dir_ / "a");
+  ASSERT_OK(file->WriteAt(0, AsBytes(Pattern(8192, 1))));
+  file->freeze()->Trip(InternalError("planted"));
+  EXPECT_EQ(file->PunchHole(0, 8192).code(), StatusCode::kAborted);
+  EXPECT_EQ(ReadAll(file.get()), Pattern(8192, 1));
+}
+
+TEST_F(FileSystemTest, APunchThatFailsDoesNotFreeze) {
+  ASSERT_OK(Create(dir_ / "a")->WriteAt(0, AsBytes("x")));
+  OpenOptions reading;
+  const auto file = std::move(files_->Open(dir_ / "a", reading)).value();
+  EXPECT_FALSE(file->PunchHole(0, 4096).ok());
+  EXPECT_FALSE(file->freeze()->frozen());
+}
+
 TEST_F(FileSystemTest, NamesAreListedRenamedLinkedAndRemoved) {
   ASSERT_OK(files_->CreateDirectory(dir_ / "d"));
   EXPECT_EQ(files_->CreateDirectory(dir_ / "d").code(), StatusCode::kAlreadyExists);

@@ -60,6 +60,9 @@ class TrapFile final : public File {
   Status Allocate(uint64_t offset, uint64_t length) override {
     return file_->Allocate(offset, length);
   }
+  Status PunchHole(uint64_t offset, uint64_t length) override {
+    return file_->PunchHole(offset, length);
+  }
   Status Truncate(uint64_t size) override {
     STEPWELL_RETURN_IF_ERROR(trap_->Spring());
     return file_->Truncate(size);

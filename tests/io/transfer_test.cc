@@ -22,6 +22,7 @@ class FakeFile final : public File {
   Status WriteAt(uint64_t, ConstBytes) override { return InternalError("unused"); }
   Status Sync() override { return InternalError("unused"); }
   Status Allocate(uint64_t, uint64_t) override { return InternalError("unused"); }
+  Status PunchHole(uint64_t, uint64_t) override { return InternalError("unused"); }
   Status Truncate(uint64_t) override { return InternalError("unused"); }
   Result<FileInfo> Info() override { return InternalError("unused"); }
   Result<bool> TryLock(LockKind) override { return InternalError("unused"); }

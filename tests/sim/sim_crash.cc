@@ -131,6 +131,7 @@ std::vector<InodeRef> SimWorld::Reachable() const {
 std::shared_ptr<SimWorld> SimWorld::CloneLocked(Prng* prng) const {
   auto clone = Make({prng->Next(), capacity_bytes_});
   clone->inode_last_ = inode_last_;
+  clone->can_punch_ = can_punch_;
   clone->inodes_.clear();
   std::map<const Inode*, InodeRef> to;
   const std::vector<InodeRef> all = Reachable();

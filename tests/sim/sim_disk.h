@@ -10,6 +10,7 @@
 //  3. Unsynced growth (also by Allocate) is kept, dropped or cut in between; what is missing inside
 //     the size reads as zeros, or as the old bytes where there were any. An unsynced truncation is
 //     kept, or dropped with everything written past the cut.
+//     A punched hole frees its pages at once; for a crash it is an unsynced write of zeros.
 //  4. New names, renames, links and removals are durable only after SyncDirectory of the directory;
 //     a new file needs both. Unsynced ones survive as a prefix, as a prefix in each directory, or
 //     independently. A rename is never half done, also between directories.

@@ -168,6 +168,26 @@ TEST(SimDiskTest, UnsyncedTruncationIsAllOrNothing) {
             Block('a', 2).substr(0, 700) + Block('b', 20));
 }
 
+TEST(SimDiskTest, APunchedHoleIsFreeAtOnceAndMayComeBack) {
+  Machine machine;
+  machine.Put("a", std::string(4 * kPageBytes, 'a'));
+  const auto file = machine.Open("a");
+  ASSERT_TRUE(file->PunchHole(kPageBytes, 2 * kPageBytes).ok());
+  EXPECT_EQ(machine.world->UsedBytes(), 2 * kPageBytes);
+  const std::string punched = std::string(kPageBytes, 'a') + std::string(2 * kPageBytes, '\0') +
+                              std::string(kPageBytes, 'a');
+  EXPECT_EQ(machine.world->Contents("a"), punched);
+  EXPECT_EQ(machine.world->Crash(kDropAllCrash)->Contents("a"), std::string(4 * kPageBytes, 'a'));
+  ASSERT_TRUE(file->Sync().ok());
+  const auto image = machine.world->Crash(kDropAllCrash);
+  EXPECT_EQ(image->Contents("a"), punched);
+  EXPECT_EQ(image->UsedBytes(), 2 * kPageBytes);
+  // Some file systems cannot.
+  image->SetCanPunch(false);
+  Machine without(image);
+  EXPECT_EQ(without.Open("a")->PunchHole(0, kPageBytes).code(), StatusCode::kUnimplemented);
+}
+
 TEST(SimDiskTest, AllocationReadsAsZerosAndMayBeLost) {
   Machine machine;
   machine.Put("a", "");

@@ -225,6 +225,16 @@ Status SimFile::Allocate(uint64_t offset, uint64_t length) {
   return OkStatus();
 }
 
+Status SimFile::PunchHole(uint64_t offset, uint64_t length) {
+  STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+  const std::lock_guard lock(world_->mutex_);
+  if (!writable_) return ErrnoStatus(EBADF, path());
+  if (!world_->can_punch_) return UnimplementedError(path() + ": cannot punch holes");
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kPunch, path()));
+  inode_->Punch(offset, length);
+  return OkStatus();
+}
+
 Status SimFile::Truncate(uint64_t size) {
   STEPWELL_RETURN_IF_ERROR(freeze()->Check());
   const std::lock_guard lock(world_->mutex_);

@@ -45,6 +45,7 @@ class SimFile final : public io::File {
   Status WriteAt(uint64_t offset, ConstBytes data) override;
   Status Sync() override;
   Status Allocate(uint64_t offset, uint64_t length) override;
+  Status PunchHole(uint64_t offset, uint64_t length) override;
   Status Truncate(uint64_t size) override;
   Result<io::FileInfo> Info() override;
   Result<bool> TryLock(io::LockKind kind) override;

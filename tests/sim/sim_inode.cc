@@ -66,6 +66,23 @@ void Content::Resize(uint64_t size) {
   }
 }
 
+void Content::Zero(uint64_t offset, uint64_t length) {
+  uint64_t end = std::min(offset + length, size_);
+  while (offset < end) {
+    const uint64_t page = offset / kPageBytes;
+    const uint64_t within = offset % kPageBytes;
+    const uint64_t count = std::min(end - offset, kPageBytes - within);
+    if (HasPage(page)) {
+      if (count == kPageBytes) {
+        pages_[page] = nullptr;
+      } else {
+        std::memset(MutablePage(page)->data() + within, 0, count);
+      }
+    }
+    offset += count;
+  }
+}
+
 void Content::CopySector(const Content& other, uint64_t sector) {
   const uint64_t page = sector / kSectorsPerPage;
   if (!other.HasPage(page) && !HasPage(page)) return;
@@ -121,6 +138,17 @@ void Inode::Allocate(uint64_t offset, uint64_t length) {
   if (offset + length <= live_.size()) return;
   live_.Resize(offset + length);
   size_dirty_ = true;
+}
+
+void Inode::Punch(uint64_t offset, uint64_t length) {
+  const uint64_t end = std::min(offset + length, live_.size());
+  if (offset >= end) return;
+  live_.Zero(offset, length);
+  MarkDirty(offset, end - offset);
+  const uint64_t last = end == live_.size() ? PagesFor(end) : end / kPageBytes;
+  for (uint64_t page = PagesFor(offset); page < last && page < allocated_.size(); ++page) {
+    allocated_[page] = false;
+  }
 }
 
 void Inode::Truncate(uint64_t size) {

@@ -43,6 +43,8 @@ class Content {
   // Grows the size as needed.
   void Write(uint64_t offset, ConstBytes data);
   void Resize(uint64_t size);
+  // Zeros within the size.
+  void Zero(uint64_t offset, uint64_t length);
   // Both leave the size alone; `other` may be shorter (zeros then).
   void CopySector(const Content& other, uint64_t sector);
   void SharePage(const Content& other, uint64_t page);
@@ -73,6 +75,9 @@ class Inode : public std::enable_shared_from_this<Inode> {
   void Read(uint64_t offset, MutableBytes out, bool direct) const;
   void Write(uint64_t offset, ConstBytes data);
   void Allocate(uint64_t offset, uint64_t length);
+  // The range becomes zeros, its whole pages free. Like a write, it may survive a crash page by
+  // page only: the medium then has the old bytes.
+  void Punch(uint64_t offset, uint64_t length);
   void Truncate(uint64_t size);
   // Makes everything but `uncovered` durable.
   void Sync(const std::vector<ByteRange>& uncovered);

@@ -173,6 +173,11 @@ void SimWorld::SetCapacity(uint64_t bytes) {
   capacity_bytes_ = bytes;
 }
 
+void SimWorld::SetCanPunch(bool can) {
+  const std::lock_guard lock(mutex_);
+  can_punch_ = can;
+}
+
 uint64_t SimWorld::UsedBytes() const {
   const std::lock_guard lock(mutex_);
   return UsedLocked();

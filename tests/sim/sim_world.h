@@ -28,6 +28,7 @@ enum class OpKind : uint8_t {
   kWrite,
   kSync,
   kAllocate,
+  kPunch,
   kTruncate,
   kCreate,  // of a file or a directory
   kRename,
@@ -35,7 +36,7 @@ enum class OpKind : uint8_t {
   kLink,
   kSyncDirectory,
 };
-inline constexpr size_t kOpKinds = 10;
+inline constexpr size_t kOpKinds = 11;
 
 struct Fault {
   enum class Effect : uint8_t {
@@ -96,6 +97,8 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   void AddFault(const Fault& fault);
   void ClearFaults();
   void SetCapacity(uint64_t bytes);
+  // Whether the file system can punch holes (it can at first); images inherit it.
+  void SetCanPunch(bool can);
   uint64_t UsedBytes() const;
   // Rot, in the cache and on the medium at once. False when there is no such byte.
   bool FlipBit(const std::string& path, uint64_t offset, unsigned bit);
@@ -158,6 +161,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   mutable std::mutex mutex_;
   Prng prng_;
   uint64_t capacity_bytes_;
+  bool can_punch_ = true;
   InodeRef root_;
   uint64_t inode_last_ = 0;
   std::vector<NameOp> pending_names_;  // unsynced, in order
