@@ -71,6 +71,7 @@ void Engine::Pump() {
   StartWrites();
   FailReadyHeads();
   StartGroup();
+  if (!reclaim_waiters_.empty()) ReclaimStep();
   if (group_ == nullptr && log_ != nullptr) {
     if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
       options_.freeze->Trip(status);
@@ -176,8 +177,8 @@ void Engine::StartWrites() {
     }
     auto placement =
         PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes, /*may_drop=*/false);
-    if (!placement.ok() && reclaim_scheduled_ &&
-        placement.status().code() == StatusCode::kResourceExhausted) {
+    if (placement.ok()) space_asked_ = false;
+    if (placement.status().code() == StatusCode::kResourceExhausted && WaitForSpace()) {
       // Space is just being given back: tried again when it has been.
       ready_.push_front(std::move(ready));
       return;

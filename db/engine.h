@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -16,9 +17,11 @@
 #include <vector>
 
 #include "db/environment.h"
+#include "db/footprint.h"
 #include "db/index_keeper.h"
 #include "db/live_steps.h"
 #include "db/log_writer.h"
+#include "db/reclaim.h"
 #include "db/recovery.h"
 #include "db/save_job.h"
 #include "db/slot_file.h"
@@ -41,6 +44,8 @@ struct EngineOptions {
   io::Disk* disk = nullptr;
   std::vector<KeepRule> keep;
   uint64_t segment_bytes_max = 0;
+  uint64_t reclaim_bytes_per_second = 0;
+  FootprintCache* footprints = nullptr;
   LogSink log;
 };
 
@@ -74,12 +79,26 @@ class Engine {
   void HeldPlanned(SaveJob* job, const Status& status);
   // Start() went through.
   bool started() const { return started_; }
-  // No new work for the index worker from here on.
-  void BeginClose() { closing_ = true; }
+  // No new work for the index and reclaim workers from here on; what runs there ends soon.
+  void BeginClose();
+  // Gives back everything that can be given back now, then calls `done`, on this thread.
+  void ReclaimAll(std::function<void(const Status&)> done);
+  // Calls `done` on this thread once nothing of reclaim is under way.
+  void WhenReclaimIdle(std::function<void()> done);
+  // A reader of this process let go what only it kept.
+  void PinReleased();
   // Seals, syncs and marks the store clean; nothing may be in flight.
   Status Finish();
   void IndexReached(uint64_t commit, bool durable);
 
+  // ---- any thread --------------------------------------------------------------------------
+  struct ReclaimCounters {
+    std::atomic<uint64_t> bytes_pinned{0};  // dead, but somebody may read them: of the last pass
+    std::atomic<uint64_t> bytes_linked{0};  // dead, but with another link: of the last pass
+  };
+  const ReclaimCounters& reclaim_counters() const { return reclaim_counters_; }
+  // Ends of what is placed in the segments that are open, as of the last commit.
+  std::map<uint64_t, uint64_t> OpenEnds() const;
   uint64_t bytes_written() const { return bytes_written_.load(); }
   uint64_t syncs() const { return syncs_.load(); }
   // What blocks are padded to; fixed once Start() has run.
@@ -141,9 +160,28 @@ class Engine {
   void NoteCommitted(const Group& group, const GroupEntry& entry);
   void FailGroup(const Status& status);
   void NoteSegments();
-  void ScheduleReclaim();
-  std::set<uint64_t> Reclaimable();
-  void Reclaim(const std::set<uint64_t>& candidates);
+  struct Move;
+  struct MoveWrite;
+  void NoteDead(const std::vector<format::SegmentExtent>& extents);
+  void ScheduleReclaim(bool again_left);
+  void StartPass(bool thorough);
+  bool WaitForSpace();
+  std::set<uint64_t> InUse() const;
+  bool IsSettled(uint64_t segment);
+  void PassDone(ReclaimResult result);
+  void ReclaimStep();
+  Status RollForReclaim();
+  void FinishReclaimAll(const Status& status);
+  void StartMoves(ReclaimResult* result);
+  void NextMove();
+  Status LoadMove(Move* move);
+  Status ReadMoveBlock(Move* move);
+  void LimitMoves(uint64_t bytes);
+  void WriteMoveBlock(const std::shared_ptr<Move>& move);
+  void MoveWritten(MoveWrite* write);
+  void CommitMove(const std::shared_ptr<Move>& move);
+  void EndMove(const std::shared_ptr<Move>& move, const Status& status);
+  void OnReclaimWorker(std::function<void()> task);
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
   format::Catalog MakeCatalog() const;
@@ -170,11 +208,35 @@ class Engine {
   std::map<uint64_t, format::SegmentEntry> segments_;    // all that exist
   uint64_t old_tip_ = 0;                                 // the tip when this session began
   bool started_ = false;
-  bool reclaim_scheduled_ = false;
-  bool reclaim_again_ = false;
+  // Reclaim. Segments in which something died: not looked at since, or looked at and left.
+  std::set<uint64_t> suspects_;
+  std::set<uint64_t> left_;
+  std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
+  std::set<uint64_t> unmovable_;              // moving out of them failed
+  std::unique_ptr<Reclaimer> reclaimer_;
+  bool pass_running_ = false;
+  bool pass_again_ = false;
+  bool guard_moved_ = false;
+  bool space_asked_ = false;  // by a full disk, since something was placed last
+  int64_t last_pass_ns_ = 0;
+  std::deque<std::shared_ptr<Move>> moves_;  // the first is under way
+  std::set<uint64_t> move_from_;
+  std::set<uint64_t> move_segments_;  // where the first has written to
+  std::vector<std::function<void(const Status&)>> reclaim_waiters_;
+  int reclaim_rounds_ = 0;  // of the waiters
+  bool reclaim_progress_ = false;
+  bool pass_thorough_ = false;
+  std::vector<std::function<void()>> idle_waiters_;
   bool closing_ = false;
   bool frozen_reported_ = false;
   uint64_t unapplied_ = 0;  // commits that the index has not taken yet
+  // Any thread.
+  std::atomic<bool> stop_reclaim_{false};
+  std::mutex stop_mutex_;
+  std::condition_variable stopped_;  // with stop_mutex_
+  ReclaimCounters reclaim_counters_;
+  mutable std::mutex ends_mutex_;
+  std::map<uint64_t, uint64_t> open_ends_;  // guarded by ends_mutex_
   std::atomic<size_t> block_bytes_{4096};
   std::atomic<uint64_t> bytes_written_{0};
   std::atomic<uint64_t> syncs_{0};

@@ -24,6 +24,9 @@ void Engine::FailReadyHeads() {
     const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
     jobs_.pop_front();
     ReleaseHolds(job.get());
+    std::vector<format::SegmentExtent> lost;
+    for (const auto& [id, extent] : job->extents) lost.push_back(extent);
+    NoteDead(lost);
     job->state->Finish(job->error);
   }
 }
@@ -40,6 +43,9 @@ void Engine::StartGroup() {
     Status status = job->error;
     if (status.ok()) status = AddToGroup(job);
     if (!status.ok()) {
+      std::vector<format::SegmentExtent> lost;
+      for (const auto& [id, extent] : job->extents) lost.push_back(extent);
+      NoteDead(lost);
       ReleaseHolds(job.get());
       job->state->Finish(status);
     }
@@ -165,6 +171,7 @@ void Engine::SegmentSynced(SegmentSync* sync) {
     const std::pair<uint64_t, uint64_t> catalog{segment->id, segment->catalog_commit};
     if (catalogs_.empty() || catalogs_.back().first < catalog.first) {
       catalogs_.push_back(catalog);
+      guard_moved_ = true;
       slot_.catalog_place = segment->catalog_place;
     }
   }
@@ -183,6 +190,7 @@ void Engine::Publish() {
   bool killed = false;
   for (GroupEntry& entry : group->entries) {
     killed = killed || !entry.change.killed.empty();
+    for (const auto& dead : entry.change.killed) NoteDead(dead->record.extents);
     options_.live->Commit(entry.change);
     slot_.durable_commit = entry.change.commit;
     slot_.durable_place = entry.place;
@@ -191,7 +199,7 @@ void Engine::Publish() {
   NoteSegments();
   // Before anybody is told: who waits for the last handle may close the store, and closing waits
   // for what was queued on the index worker until then.
-  if (killed) ScheduleReclaim();
+  if (killed || guard_moved_ || !left_.empty()) ScheduleReclaim(/*again_left=*/killed);
   for (GroupEntry& entry : group->entries) {
     ++unapplied_;
     std::vector<uint64_t> removed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The beginning and the end of a session, marks, and reclaim.
+// The beginning and the end of a session, and marks.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -61,9 +61,13 @@ format::Catalog Engine::MakeCatalog() const {
 Status Engine::WriteSlot(bool sync) { return options_.slot_file->Write(slot_, sync); }
 
 void Engine::NoteSegments() {
+  std::map<uint64_t, uint64_t> ends;
   for (const auto& [id, segment] : log_->open_segments()) {
     segments_[id] = {.segment = id, .directory = 0, .nonce = segment->nonce, .length_bytes = 0};
+    ends[id] = segment->end_bytes;
   }
+  const std::lock_guard lock(ends_mutex_);
+  open_ends_ = std::move(ends);
 }
 
 Status Engine::Start(LogState state) {
@@ -76,11 +80,13 @@ Status Engine::Start(LogState state) {
   }
   uint64_t highest = 0;
   for (const SegmentInfo& info : state.segments) {
+    highest = std::max(highest, info.segment);
+    if (info.foreign) continue;
+    suspects_.insert(info.segment);
     segments_[info.segment] = {.segment = info.segment,
                                .directory = 0,
                                .nonce = info.nonce,
                                .length_bytes = info.sealed ? info.length_bytes : 0};
-    highest = std::max(highest, info.segment);
   }
   slot_.durable_commit = state.tip_commit;
   slot_.durable_place = state.tip_place;
@@ -108,6 +114,7 @@ Status Engine::Start(LogState state) {
   log.make_catalog = [this] { return MakeCatalog(); };
   log.disk = options_.disk;
   log_ = std::make_unique<LogWriter>(std::move(log), highest + 1, epoch_);
+  log_->FindSpares();
   Status status = log_->Start();
   if (status.code() == StatusCode::kResourceExhausted) {
     options_.environment.file_system->Remove(BallastFilePath(options_.store_path))
@@ -141,8 +148,18 @@ Status Engine::Start(LogState state) {
   STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
   NoteSegments();
   STEPWELL_RETURN_IF_ERROR(SettleAbandoned(state));
-  ScheduleReclaim();
+  Reclaimer::Options reclaim;
+  reclaim.file_system = options_.environment.file_system;
+  reclaim.store_path = options_.store_path;
+  reclaim.store_id = slot_.store_id;
+  reclaim.files = options_.files;
+  reclaim.live = options_.live;
+  reclaim.footprints = options_.footprints;
+  reclaim.freeze = options_.freeze;
+  reclaim.stop = &stop_reclaim_;
+  reclaimer_ = std::make_unique<Reclaimer>(std::move(reclaim));
   started_ = true;
+  ScheduleReclaim(/*again_left=*/true);
   return OkStatus();
 }
 
@@ -157,7 +174,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
     if (lowest.ok()) pin = *lowest;
   }
   for (const SegmentInfo& info : state.segments) {
-    if (info.sealed || !info.header_ok || state.report.clean) continue;
+    if (info.sealed || info.foreign || !info.header_ok || state.report.clean) continue;
     uint64_t end = 0;
     for (const auto& live : options_.live->All()) {
       for (const auto& extent : live->record.extents) {
@@ -209,97 +226,6 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
     if (options_.freeze->frozen()) return;
     if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
   }
-}
-
-// The lowest segment that recovery may need: of the second-newest durable catalog and of every
-// chain frame after it (rule 6).
-uint64_t Engine::GuardSegment() {
-  if (catalogs_.size() < 2) return 0;
-  catalogs_.erase(catalogs_.begin(), catalogs_.end() - 2);
-  const auto [segment, commit] = catalogs_.front();
-  while (!chain_.empty() && chain_.front().first <= commit) chain_.pop_front();
-  uint64_t guard = segment;
-  for (const auto& [number, where] : chain_) guard = std::min(guard, where);
-  return guard;
-}
-
-// Segments without live steps that nothing else keeps, but for readers' pins.
-std::set<uint64_t> Engine::Reclaimable() {
-  std::set<uint64_t> candidates;
-  const uint64_t guard = GuardSegment();
-  for (const auto& [id, segment] : segments_) {
-    if (id < guard && !log_->open_segments().contains(id)) candidates.insert(id);
-  }
-  for (const auto& live : options_.live->All()) {
-    // Every step has at least its commit frame's extent; without any, what it holds is not known.
-    if (live->record.extents.empty()) return {};
-    candidates.erase(live->place.segment);
-    for (const auto& extent : live->record.extents) candidates.erase(extent.segment);
-  }
-  for (const auto& job : jobs_) {
-    for (const auto& [id, extent] : job->extents) candidates.erase(id);
-  }
-  if (group_ != nullptr) {
-    for (const GroupEntry& entry : group_->entries) {
-      if (entry.change.added == nullptr) continue;
-      for (const auto& extent : entry.change.added->record.extents) {
-        candidates.erase(extent.segment);
-      }
-    }
-  }
-  return candidates;
-}
-
-void Engine::ScheduleReclaim() {
-  if (closing_ || options_.freeze->frozen()) return;
-  if (reclaim_scheduled_) {
-    reclaim_again_ = true;  // the pass under way may have looked already
-    return;
-  }
-  std::set<uint64_t> candidates = Reclaimable();
-  if (candidates.empty()) return;
-  reclaim_scheduled_ = true;
-  options_.environment.index_worker->Run(
-      [this, candidates = std::move(candidates)] { Reclaim(candidates); });
-}
-
-// On the index worker: unlinking is slow, and the index's rebuild reads segments on this thread.
-void Engine::Reclaim(const std::set<uint64_t>& candidates) {
-  std::vector<uint64_t> removed;
-  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "reclaim");
-  const auto pass = [&]() -> Status {
-    io::FileSystem* file_system = options_.environment.file_system;
-    STEPWELL_ASSIGN_OR_RETURN(
-        const auto lock,
-        ReclaimLock::Acquire(file_system, options_.store_path, io::LockKind::kExclusive));
-    STEPWELL_ASSIGN_OR_RETURN(const auto pin, LowestPin(file_system, options_.store_path));
-    const std::set<uint64_t> needed = options_.live->NeededSegments(pin);
-    for (const uint64_t id : candidates) {
-      if (needed.contains(id)) continue;
-      // Which dead steps older sessions left is not known here: a reader from before keeps all.
-      if (pin && *pin < old_tip_ && id < log_->first_id()) continue;
-      STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
-      options_.files->Drop(id);
-      const Status status = file_system->Remove(SegmentPath(options_.store_path, id));
-      if (!status.ok() && status.code() != StatusCode::kNotFound) return status;
-      removed.push_back(id);
-    }
-    return OkStatus();
-  };
-  if (Status status = pass(); !status.ok()) {
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(options_.store_path, ": space was not given back: ", status.message()));
-  }
-  if (!removed.empty() && !options_.freeze->frozen()) {
-    MakeBallast(options_.environment.file_system,
-                options_.store_path);  // a delete may have used it
-  }
-  Post([this, removed = std::move(removed)] {
-    for (const uint64_t id : removed) segments_.erase(id);
-    options_.instruments->segments_removed += removed.size();
-    reclaim_scheduled_ = false;
-    if (std::exchange(reclaim_again_, false)) ScheduleReclaim();
-  });
 }
 
 }  // namespace stepwell::db

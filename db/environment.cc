@@ -45,6 +45,7 @@ Result<Environment> MakeEnvironment(const StoreOptions& options) {
   environment.workers = io::MakeThreadPool(
       options.threads > 0 ? options.threads : std::min(kWorkersDefaultMax, cores));
   environment.index_worker = io::MakeThreadPool(1);
+  environment.reclaim_worker = io::MakeThreadPool(1);
   environment.callbacks = CallbackExecutor();
   environment.clock = io::SystemClock();
   environment.random = Random;

@@ -17,9 +17,10 @@ namespace stepwell::db {
 struct Environment {
   io::FileSystem* file_system = nullptr;
   std::function<Result<std::unique_ptr<io::Disk>>()> make_disk;
-  std::shared_ptr<io::Executor> workers;       // pure CPU work
-  std::shared_ptr<io::Executor> index_worker;  // one thread: RocksDB's blocking calls, in order
-  std::shared_ptr<io::Executor> callbacks;     // one thread: the user's callbacks
+  std::shared_ptr<io::Executor> workers;         // pure CPU work
+  std::shared_ptr<io::Executor> index_worker;    // one thread: RocksDB's blocking calls, in order
+  std::shared_ptr<io::Executor> reclaim_worker;  // one thread: unlinks, punches, copies
+  std::shared_ptr<io::Executor> callbacks;       // one thread: the user's callbacks
   io::Clock* clock = nullptr;
   std::function<uint64_t()> random;  // thread-safe
   // One thread for everything: whoever waits runs the engine. For the simulation.

@@ -98,6 +98,9 @@ Status IndexKeeper::SyncWithLog(Index* index) {
   stale.through_commit = tip;
   STEPWELL_RETURN_IF_ERROR(index->Apply(stale));
   for (const auto& [step, live] : missing) {
+    // Reclaim goes on meanwhile, on another thread.
+    const LiveSteps::Pinned pinned = options_.live->FindAndPin(step);
+    if (pinned.step == nullptr || pinned.step->record.commit != live->record.commit) continue;
     std::vector<format::LeafRecord> from_log;
     format::StepRecord record = live->record;
     const auto* leaves = live->records.get();

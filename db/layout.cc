@@ -9,19 +9,30 @@ namespace {
 constexpr size_t kDigitsMin = 10;
 constexpr size_t kDigitsMax = 18;  // so that the next number never overflows
 constexpr std::string_view kSuffix = ".seg";
+constexpr std::string_view kSpareSuffix = ".spare";
 
-}  // namespace
-
-std::string SegmentPath(const std::string& store, uint64_t segment) {
+std::string PathIn(const std::string& store, uint64_t segment, std::string_view suffix) {
   const std::string digits = std::to_string(segment);
   const size_t zeros = digits.size() < kDigitsMin ? kDigitsMin - digits.size() : 0;
   std::string path = SegmentsPath(store);
   path += '/';
   path.append(zeros, '0');
   path += digits;
-  path += kSuffix;
+  path += suffix;
   return path;
 }
+
+}  // namespace
+
+std::string SegmentPath(const std::string& store, uint64_t segment) {
+  return PathIn(store, segment, kSuffix);
+}
+
+std::string SparePath(const std::string& store, uint64_t segment) {
+  return PathIn(store, segment, kSpareSuffix);
+}
+
+bool IsSpareName(std::string_view name) { return name.ends_with(kSpareSuffix); }
 
 std::optional<uint64_t> ParseSegmentName(std::string_view name) {
   if (name.size() < kDigitsMin + kSuffix.size() || !name.ends_with(kSuffix)) return std::nullopt;

@@ -52,6 +52,7 @@ LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
 void LiveSteps::Unpin(uint64_t commit) {
   const std::lock_guard lock(mutex_);
   pins_.erase(pins_.find(commit));
+  if (!dead_.empty() && on_release_) on_release_();
 }
 
 // Readers share the old one; guarded by mutex_.
@@ -101,20 +102,27 @@ void LiveSteps::DropOverlays() {
   }
 }
 
-std::set<uint64_t> LiveSteps::NeededSegments(std::optional<uint64_t> other_pin) {
+LiveSteps::Needed LiveSteps::NeededBy(std::optional<uint64_t> other_pin, uint64_t published) {
   const std::lock_guard lock(mutex_);
-  std::optional<uint64_t> lowest = other_pin;
-  if (!pins_.empty()) lowest = std::min(lowest.value_or(*pins_.begin()), *pins_.begin());
-  std::set<uint64_t> needed;
-  for (const auto& [step, live] : steps_) {
-    for (const auto& extent : live->record.extents) needed.insert(extent.segment);
-  }
+  uint64_t lowest = std::min(published, other_pin.value_or(published));
+  if (!pins_.empty()) lowest = std::min(lowest, *pins_.begin());
+  Needed needed;
+  needed.live.reserve(steps_.size());
+  for (const auto& [step, live] : steps_) needed.live.push_back(live);
   std::erase_if(dead_, [&](const DeadCommit& dead) {
-    if (!lowest || dead.killer <= *lowest) return true;
-    for (const auto& extent : dead.extents) needed.insert(extent.segment);
+    if (dead.killer <= lowest) return true;
+    for (const auto& extent : dead.extents) {
+      needed.pinned_segments.insert(extent.segment);
+      needed.pinned_bytes += extent.stored_bytes;
+    }
     return false;
   });
   return needed;
+}
+
+void LiveSteps::OnRelease(std::function<void()> callback) {
+  const std::lock_guard lock(mutex_);
+  on_release_ = std::move(callback);
 }
 
 uint64_t LiveSteps::tip() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -69,9 +70,18 @@ class LiveSteps {
   // The index has the step with this commit number (or there is no index): drop its overlay.
   void DropOverlay(uint64_t step, uint64_t commit);
   void DropOverlays();
-  // Segments that must stay: of live steps, and of dead ones that a pin (of this process, or
-  // `other_pin`) may still read. Forgets dead commits that hold nothing any more.
-  std::set<uint64_t> NeededSegments(std::optional<uint64_t> other_pin);
+  // What reclaim must leave alone. Dead steps count while a pin (of this process, or `other_pin`)
+  // may read them, or while other processes do not know yet that they died: everything after commit
+  // `published`. Forgets dead commits that nobody can read any more.
+  struct Needed {
+    std::vector<std::shared_ptr<const LiveStep>> live;
+    std::set<uint64_t> pinned_segments;  // with extents of such dead steps
+    uint64_t pinned_bytes = 0;           // their payloads
+  };
+  Needed NeededBy(std::optional<uint64_t> other_pin, uint64_t published);
+  // Called (under this object's mutex, so it only posts) when a pin was let go that kept dead
+  // steps; null: nobody.
+  void OnRelease(std::function<void()> callback);
   uint64_t tip() const;
 
  private:
@@ -84,6 +94,7 @@ class LiveSteps {
   std::vector<DeadCommit> dead_;
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;
+  std::function<void()> on_release_;
 };
 
 }  // namespace stepwell::db

@@ -18,6 +18,7 @@ using format::FramePlace;
 // four steps.
 constexpr uint64_t kStepsPerSegment = 4;
 constexpr uint64_t kSegmentBytesMin = uint64_t{16} << 20;
+constexpr size_t kSparesMax = 4;
 // Space is reserved a step at a time, so that a small store stays small, and in one piece:
 // fallocate waits for the direct writes in flight to the file (measured: 2 to 26 ms on ext4).
 constexpr uint64_t kReserveBytesMax = uint64_t{256} << 20;
@@ -67,6 +68,14 @@ Status LogWriter::Start() {
 }
 
 Result<LogWriter::Placement> LogWriter::Place(uint64_t length_bytes, uint64_t step_bytes) {
+  auto placement = PlaceOnce(length_bytes, step_bytes);
+  if (placement.status().code() == StatusCode::kResourceExhausted && DropSpares()) {
+    placement = PlaceOnce(length_bytes, step_bytes);
+  }
+  return placement;
+}
+
+Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_t step_bytes) {
   if (current_->end_bytes > 4 * block_bytes_ &&
       current_->end_bytes + length_bytes > target_bytes_) {
     STEPWELL_RETURN_IF_ERROR(Roll(step_bytes));
@@ -97,15 +106,15 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   segment->id = next_id_;
   segment->nonce = options_.make_nonce();
   const std::string path = SegmentPath(options_.store_path, segment->id);
-  STEPWELL_ASSIGN_OR_RETURN(segment->file,
-                            options_.file_system->Open(path, {.write = true,
-                                                              .create = true,
-                                                              .exclusive = true,
-                                                              .direct = true,
-                                                              .freeze = options_.freeze}));
+  const uint64_t target = TargetBytes(step_bytes);
+  STEPWELL_RETURN_IF_ERROR(OpenFile(segment.get(), path, target));
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
   block_bytes_ = std::max<size_t>({4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
                                    segment->file->alignment().offset_bytes});
+  // The blocks of a recycled file are there and were written before: nothing to reserve.
+  if (info.allocated_bytes >= info.size_bytes) {
+    segment->allocated_bytes = AlignDown(info.size_bytes, block_bytes_);
+  }
   const format::Catalog catalog = options_.make_catalog();
   format::SegmentHeader header;
   header.store_id = options_.store_id;
@@ -136,11 +145,106 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   if (options_.disk != nullptr) options_.disk->RegisterFile(segment->file.get());
   if (current_ != nullptr) current_->current = false;
   current_ = segment.get();
-  target_bytes_ = std::clamp(kStepsPerSegment * step_bytes,
-                             std::min(kSegmentBytesMin, options_.segment_bytes_max),
-                             options_.segment_bytes_max);
+  target_bytes_ = target;
+  step_bytes_ = step_bytes;
   segments_[segment->id] = std::move(segment);
   return OkStatus();
+}
+
+uint64_t LogWriter::TargetBytes(uint64_t step_bytes) const {
+  return std::clamp(kStepsPerSegment * step_bytes,
+                    std::min(kSegmentBytesMin, options_.segment_bytes_max),
+                    options_.segment_bytes_max);
+}
+
+Status LogWriter::OpenFile(Segment* segment, const std::string& path, uint64_t target_bytes) {
+  STEPWELL_ASSIGN_OR_RETURN(const bool recycled, OpenSpare(segment, path, target_bytes));
+  if (recycled) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(segment->file,
+                            options_.file_system->Open(path, {.write = true,
+                                                              .create = true,
+                                                              .exclusive = true,
+                                                              .direct = true,
+                                                              .freeze = options_.freeze}));
+  return OkStatus();
+}
+
+// From the rename on the file is an empty segment: what it holds has other nonces, its first frame
+// another number. The directory is synced with the new header, before anything is acknowledged.
+Result<bool> LogWriter::OpenSpare(Segment* segment, const std::string& path,
+                                  uint64_t target_bytes) {
+  // A much larger one would be cut to size at its seal.
+  const auto fits = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) {
+    return spare.bytes <= 2 * target_bytes;
+  });
+  if (fits == spares_.end()) return false;
+  const Spare spare = std::move(*fits);
+  spares_.erase(fits);
+  STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+  const auto info = options_.file_system->Stat(spare.path);
+  if (!info.ok()) return false;
+  if (info->link_count != 1) {
+    options_.file_system->Remove(spare.path).IgnoreError("the next open tries again");
+    return false;
+  }
+  STEPWELL_RETURN_IF_ERROR(options_.file_system->Rename(spare.path, path));
+  auto file =
+      options_.file_system->Open(path, {.write = true, .direct = true, .freeze = options_.freeze});
+  if (!file.ok()) {
+    options_.file_system->Remove(path).IgnoreError("best effort: it holds nothing");
+    return file.status();
+  }
+  segment->file = std::move(*file);
+  return true;
+}
+
+void LogWriter::FindSpares() {
+  const auto names = options_.file_system->List(SegmentsPath(options_.store_path));
+  if (!names.ok()) return;
+  uint64_t bytes = 0;
+  for (const std::string& name : *names) {
+    if (!IsSpareName(name)) continue;
+    const std::string path = SegmentsPath(options_.store_path) + "/" + name;
+    const auto info = options_.file_system->Stat(path);
+    if (!info.ok() || info->is_directory) continue;
+    bytes += info->size_bytes;
+    if (info->link_count == 1 && info->size_bytes > 0 && spares_.size() < kSparesMax &&
+        info->allocated_bytes >= info->size_bytes && bytes <= 2 * options_.segment_bytes_max) {
+      spares_.push_back({path, info->size_bytes});
+    } else {
+      options_.file_system->Remove(path).IgnoreError("the next open tries again");
+    }
+  }
+}
+
+uint64_t LogWriter::spare_bytes_wanted() const {
+  uint64_t bytes = 0;
+  for (const Spare& spare : spares_) bytes += spare.bytes;
+  // The seal of a full segment goes a little beyond its target.
+  const uint64_t wanted = 2 * target_bytes_ + target_bytes_ / 2;
+  return spares_.size() < kSparesMax && bytes < wanted ? wanted - bytes : 0;
+}
+
+std::vector<std::string> LogWriter::TakeExcessSpares() {
+  std::vector<std::string> excess;
+  uint64_t bytes = 0;
+  for (const Spare& spare : spares_) bytes += spare.bytes;
+  // After states became much smaller.
+  while (step_bytes_ > 0 && bytes > 4 * target_bytes_) {
+    bytes -= spares_.front().bytes;
+    excess.push_back(std::move(spares_.front().path));
+    spares_.erase(spares_.begin());
+  }
+  return excess;
+}
+
+bool LogWriter::DropSpares() {
+  if (spares_.empty() || options_.freeze->frozen()) return false;
+  for (const Spare& spare : spares_) {
+    options_.file_system->Remove(spare.path).IgnoreError("the next open tries again");
+  }
+  spares_.clear();
+  return true;
 }
 
 Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, const std::string& payload,
@@ -153,11 +257,14 @@ Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, const std::str
   place->segment = segment->id;
   place->offset_bytes = segment->end_bytes;
   place->length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
-  STEPWELL_RETURN_IF_ERROR(segment->file->Allocate(segment->end_bytes, bytes.size()));
+  const uint64_t end = segment->end_bytes + bytes.size();
+  if (end > segment->allocated_bytes) {
+    STEPWELL_RETURN_IF_ERROR(segment->file->Allocate(segment->end_bytes, bytes.size()));
+    segment->allocated_bytes = end;
+  }
   STEPWELL_RETURN_IF_ERROR(WriteAligned(*segment->file, segment->end_bytes, bytes));
   segment->frames.push_back({static_cast<uint16_t>(kind), 0, *place});
-  segment->end_bytes += bytes.size();
-  segment->allocated_bytes = segment->end_bytes;
+  segment->end_bytes = end;
   return OkStatus();
 }
 

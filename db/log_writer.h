@@ -63,6 +63,25 @@ class LogWriter {
   };
   Result<Placement> Place(uint64_t length_bytes, uint64_t step_bytes);
 
+  // Begins a new segment now, for steps of the size that the last one was for.
+  Status StartNext() { return Roll(step_bytes_); }
+
+  // A dead segment that may become one of the next ones: a file of the segments' directory that
+  // nobody else knows, its name durable.
+  struct Spare {
+    std::string path;
+    uint64_t bytes = 0;
+  };
+  // Takes over what an earlier session left; removes what makes no sense. Before Start().
+  void FindSpares();
+  void AddSpare(Spare spare) { spares_.push_back(std::move(spare)); }
+  // Room for more spares: together they are to do for the next two segments.
+  uint64_t spare_bytes_wanted() const;
+  // Spares beyond that, for the caller to remove.
+  std::vector<std::string> TakeExcessSpares();
+  // Gives the space of all of them back; whether there was any.
+  bool DropSpares();
+
   Segment* current() { return current_; }
   // Segments of this session that are not sealed yet, the current one included.
   const std::map<uint64_t, std::unique_ptr<Segment>>& open_segments() const { return segments_; }
@@ -75,7 +94,12 @@ class LogWriter {
   uint64_t first_id() const { return first_id_; }
 
  private:
+  Result<Placement> PlaceOnce(uint64_t length_bytes, uint64_t step_bytes);
   Status Roll(uint64_t step_bytes);
+  uint64_t TargetBytes(uint64_t step_bytes) const;
+  // Opens the file of a new segment: a spare under its new name, or a new file.
+  Status OpenFile(Segment* segment, const std::string& path, uint64_t target_bytes);
+  Result<bool> OpenSpare(Segment* segment, const std::string& path, uint64_t target_bytes);
   Status WriteFrameNow(Segment* segment, format::FrameKind kind, const std::string& payload,
                        format::FramePlace* place);
   Status Seal(Segment* segment);
@@ -86,6 +110,8 @@ class LogWriter {
   uint64_t first_id_ = 0;
   size_t block_bytes_ = 4096;
   uint64_t target_bytes_ = 0;  // size at which the current segment is full
+  uint64_t step_bytes_ = 0;    // of the step that the current segment was begun for
+  std::vector<Spare> spares_;
   std::map<uint64_t, std::unique_ptr<Segment>> segments_;
   Segment* current_ = nullptr;
 };

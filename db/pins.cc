@@ -3,7 +3,10 @@
 // it.
 #include "db/pins.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <span>
@@ -56,6 +59,17 @@ Result<bool> IsNamed(io::FileSystem* file_system, io::File* file) {
   return opened.inode == named->inode;
 }
 
+// The process that made a pin file (of its own pid namespace), for people.
+std::optional<int> PidOfName(std::string_view name) {
+  const size_t dash = name.find('-');
+  int pid = 0;
+  if (dash == std::string_view::npos) return std::nullopt;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + dash + 1, end, pid);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return pid;
+}
+
 // The commit of one pin file; none when its reader is gone (the file is then removed).
 Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::string& path) {
   const std::optional<uint64_t> none;
@@ -89,7 +103,8 @@ Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::
 
 Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_system,
                                                           const std::string& store_path,
-                                                          io::LockKind kind) {
+                                                          io::LockKind kind,
+                                                          const std::atomic<bool>* stop) {
   io::OpenOptions options;
   options.write = true;
   options.create = true;
@@ -101,6 +116,7 @@ Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_s
   for (;;) {
     STEPWELL_ASSIGN_OR_RETURN(const bool locked, lock->file_->TryLock(kind));
     if (locked) return lock;
+    if (stop != nullptr && stop->load()) return CancelledError("the store is being closed");
     std::this_thread::sleep_for(kRetryInterval);
   }
 }
@@ -113,8 +129,9 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
   const std::string directory = ReadersPath(store_path);
   const Status made = file_system->CreateDirectory(directory);
   if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
-  char name[17];
-  std::snprintf(name, sizeof(name), "%016llx", static_cast<unsigned long long>(random_id));
+  char name[48];
+  std::snprintf(name, sizeof(name), "%016llx-%d", static_cast<unsigned long long>(random_id),
+                static_cast<int>(getpid()));
   const std::string path = StrCat(directory, "/", name);
   for (int tries = 0; tries < kCreateTriesMax; ++tries) {
     io::OpenOptions options;
@@ -162,6 +179,29 @@ Result<std::optional<uint64_t>> LowestPin(io::FileSystem* file_system,
     if (pin) lowest = std::min(lowest.value_or(*pin), *pin);
   }
   return lowest;
+}
+
+std::vector<std::string> DescribeOldPins(io::FileSystem* file_system, const std::string& store_path,
+                                         uint64_t tip, int64_t now_ns) {
+  std::vector<std::string> texts;
+  const std::string directory = ReadersPath(store_path);
+  const auto names = file_system->List(directory);
+  if (!names.ok()) return texts;
+  for (const std::string& name : *names) {
+    const auto file = file_system->Open(StrCat(directory, "/", name), io::OpenOptions{});
+    if (!file.ok()) continue;
+    const auto alive = (*file)->LockedByOther();
+    const auto commit = ReadPin(file->get());
+    if (!alive.ok() || !*alive || !commit.ok() || *commit >= tip) continue;
+    std::string text = StrCat("readers/", name, ": commit ", *commit);
+    const auto info = (*file)->Info();
+    if (info.ok() && info->modified_ns > 0 && now_ns > info->modified_ns) {
+      text += StrCat(", for ", (now_ns - info->modified_ns) / 1'000'000'000, " s");
+    }
+    if (const auto pid = PidOfName(name)) text += StrCat(", process ", *pid);
+    texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 }  // namespace stepwell::db

@@ -7,10 +7,12 @@
 // write the pin].
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/disk.h"
 
@@ -19,9 +21,11 @@ namespace stepwell::db {
 // RAII for RECLAIM. Blocks (retrying) until it has the lock. kPermissionDenied on read-only media.
 class ReclaimLock {
  public:
+  // kCancelled as soon as `*stop` (may be null) is set.
   static Result<std::unique_ptr<ReclaimLock>> Acquire(io::FileSystem* file_system,
                                                       const std::string& store_path,
-                                                      io::LockKind kind);
+                                                      io::LockKind kind,
+                                                      const std::atomic<bool>* stop = nullptr);
   ~ReclaimLock();
 
  private:
@@ -52,5 +56,10 @@ class ReaderPin {
 // still empty) counts as commit 0: keep everything.
 Result<std::optional<uint64_t>> LowestPin(io::FileSystem* file_system,
                                           const std::string& store_path);
+
+// The pins of live readers below commit `tip`, in words: which file, of which process, for how
+// long. Takes no lock and removes nothing.
+std::vector<std::string> DescribeOldPins(io::FileSystem* file_system, const std::string& store_path,
+                                         uint64_t tip, int64_t now_ns);
 
 }  // namespace stepwell::db

@@ -5,6 +5,7 @@
 
 #include "db/layout.h"
 #include "db/lock.h"
+#include "db/space.h"
 #include "db/step_reader.h"
 #include "db/step_records.h"
 
@@ -26,6 +27,7 @@ ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
   core_->path = path;
   core_->environment = std::move(environment);
   core_->files = std::make_unique<SegmentFiles>(core_->environment.file_system, path);
+  core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), core_->environment.workers.get(),
                                                core_->environment.make_disk);
 }
@@ -180,21 +182,28 @@ Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
 
 StoreStats ReaderStore::Stats() {
   StoreStats stats;
-  if (auto view = Refresh(); view.ok()) {
-    for (const auto& [step, live] : (*view)->state.live) {
-      ++stats.steps;
-      if (live.record.pinned) ++stats.pinned_steps;
-      stats.space.live_bytes += live.record.stored_bytes;
-    }
+  SpaceQuery query;
+  std::shared_ptr<const View> view;
+  if (auto refreshed = Refresh(); refreshed.ok()) view = std::move(*refreshed);
+  for (const auto& [step, log] :
+       view == nullptr ? std::map<uint64_t, LogStep>() : view->state.live) {
+    auto live = std::make_shared<LiveStep>();
+    live->record = log.record;
+    live->place = log.place;
+    stats.pinned_steps += log.record.pinned ? 1 : 0;
+    query.live.push_back(std::move(live));
   }
-  const std::string segments = SegmentsPath(core_->path);
-  if (auto names = core_->environment.file_system->List(segments); names.ok()) {
-    for (const std::string& name : *names) {
-      auto info = core_->environment.file_system->Stat(segments + "/" + name);
-      if (!info.ok()) continue;
-      ++stats.segments;
-      stats.segment_bytes += info->allocated_bytes;
-    }
+  query.file_system = core_->environment.file_system;
+  query.store_path = core_->path;
+  query.footprints = core_->footprints.get();
+  query.files = core_->files.get();
+  core_->footprints->Keep(query.live);
+  stats.space = AccountSpace(query);
+  stats.steps = query.live.size();
+  CountSegments(core_->environment.file_system, core_->path, &stats);
+  if (view != nullptr) {
+    stats.old_pins = DescribeOldPins(core_->environment.file_system, core_->path,
+                                     view->state.tip_commit, core_->environment.clock->WallNanos());
   }
   stats.index_state = "log";
   return stats;

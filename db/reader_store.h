@@ -11,6 +11,7 @@
 #include <string>
 
 #include "db/environment.h"
+#include "db/footprint.h"
 #include "db/pins.h"
 #include "db/recovery.h"
 #include "db/restore.h"
@@ -46,6 +47,7 @@ class ReaderStore final : public Store {
     std::string path;
     Environment environment;
     std::unique_ptr<SegmentFiles> files;
+    std::unique_ptr<FootprintCache> footprints;
     std::unique_ptr<Restorer> restorer;
   };
   // What was read at one instant, pinned while somebody uses it.

@@ -34,6 +34,7 @@ struct SegmentInfo {
   format::Id128 nonce{};
   bool header_ok = false;
   bool sealed = false;
+  bool foreign = false;       // of another store: left alone
   uint64_t length_bytes = 0;  // of the file
 };
 
@@ -83,6 +84,17 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
 Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               const format::StoreSlot& slot, SegmentFiles& files);
+
+// What frames a segment: its header, its catalog, and when it is sealed its footer.
+struct SegmentEdges {
+  format::SegmentHeader header;
+  uint64_t catalog_end_bytes = 0;    // without padding; of the header where no catalog is readable
+  uint64_t footer_offset_bytes = 0;  // 0: not sealed
+  uint64_t size_bytes = 0;
+};
+// kNotFound: the file has no header (its first flush never came). A header that names another
+// segment comes alone: an earlier life of a recycled file, or somebody else's.
+Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment);
 
 // A step's leaf records below a key prefix, from its commit frame and record blocks, continuation
 // records joined; checks that counts agree. kDataLoss names file and offset.

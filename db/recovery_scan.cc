@@ -190,6 +190,11 @@ void ReportHeaders(SegmentFiles& files, LogState* state) {
   }
   for (const SegmentInfo& info : state->segments) {
     if (info.header_ok || !needed.contains(info.segment)) continue;
+    if (info.foreign) {
+      state->report.problems.push_back(
+          StrCat(files.PathOf(info.segment), " belongs to another store"));
+      continue;
+    }
     state->report.problems.push_back(
         StrCat(files.PathOf(info.segment), ": the segment's header is damaged"));
   }
@@ -240,18 +245,21 @@ Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
     info.segment = *id;
     STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
     STEPWELL_ASSIGN_OR_RETURN(const auto file_info, file->Info());
+    info.foreign = file_info.is_directory;
+    if (info.foreign) {
+      segments.push_back(info);
+      continue;
+    }
     info.length_bytes = file_info.size_bytes;
     FramePlace place;
     const auto frame = ReadFrameAt(*file, *id, 0, &place);
     if (frame.ok() && frame->header.kind == FrameKind::kSegmentHeader) {
       const auto header = format::DecodeSegmentHeader(AsBytes(frame->payload));
-      if (header.ok() && header->segment == *id && header->nonce == frame->header.nonce) {
-        if (header->store_id != slot.store_id) {
-          return DataLossError(StrCat(files.PathOf(*id), " belongs to another store"));
-        }
-        info.header_ok = true;
+      if (header.ok() && header->nonce == frame->header.nonce) {
+        info.foreign = header->store_id != slot.store_id;
+        info.header_ok = !info.foreign && header->segment == *id;
         info.nonce = header->nonce;
-        info.sealed = ReadTrailer(info, files).ok();
+        info.sealed = info.header_ok && ReadTrailer(info, files).ok();
       }
     } else if (!frame.ok() && frame.status().code() != StatusCode::kDataLoss &&
                frame.status().code() != StatusCode::kNotFound) {
@@ -264,6 +272,46 @@ Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
   return segments;
 }
 
+Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment));
+  STEPWELL_ASSIGN_OR_RETURN(const auto file_info, file->Info());
+  SegmentEdges edges;
+  edges.size_bytes = file_info.size_bytes;
+  FramePlace place;
+  const auto none = [&] { return NotFoundError(file->path() + ": no header of this segment"); };
+  if (file_info.is_directory) return none();
+  const auto frame = ReadFrameAt(*file, segment, 0, &place);
+  if (!frame.ok()) {
+    if (frame.status().code() == StatusCode::kDataLoss) return none();
+    return frame.status();
+  }
+  if (frame->header.kind != FrameKind::kSegmentHeader) return none();
+  const auto header = format::DecodeSegmentHeader(AsBytes(frame->payload));
+  if (!header.ok() || header->nonce != frame->header.nonce) return none();
+  edges.header = *header;
+  if (header->segment != segment) return edges;
+  edges.catalog_end_bytes = place.length_bytes;
+  // Blocks may be larger than 4 KiB.
+  for (uint64_t at = AlignUp(place.length_bytes, kScanStepBytes); at <= 16 * kScanStepBytes;
+       at *= 2) {
+    const auto catalog = ReadFrameAt(*file, segment, at, &place);
+    if (!catalog.ok() || catalog->header.kind != FrameKind::kCatalog ||
+        catalog->header.nonce != header->nonce) {
+      continue;
+    }
+    edges.catalog_end_bytes = at + place.length_bytes;
+    break;
+  }
+  SegmentInfo info;
+  info.segment = segment;
+  info.nonce = header->nonce;
+  info.length_bytes = edges.size_bytes;
+  if (const auto trailer = ReadTrailer(info, files); trailer.ok()) {
+    edges.footer_offset_bytes = trailer->footer.offset_bytes;
+  }
+  return edges;
+}
+
 Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
                                const format::StoreSlot& slot, SegmentFiles& files,
                                const ScanOptions& options) {
@@ -271,7 +319,7 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
   STEPWELL_ASSIGN_OR_RETURN(state.segments, ListSegments(file_system, store_path, slot, files));
   if (options.sync_first) {
     for (const SegmentInfo& info : state.segments) {
-      if (info.sealed) continue;
+      if (info.sealed || info.foreign) continue;
       STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
       STEPWELL_RETURN_IF_ERROR(file->Sync());
     }

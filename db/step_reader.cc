@@ -76,6 +76,12 @@ std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource l
 }
 
 Status SegmentGone(const Status& not_found, bool pinned) {
+  if (not_found.code() == StatusCode::kDataLoss && !pinned) {
+    // Reclaim may have erased it meanwhile; nothing here can tell that from damage.
+    return DataLossError(StrCat(not_found.message(),
+                                "; or the step was deleted while it was read (readers/ cannot be "
+                                "written, so it was not pinned): look whether it is still there"));
+  }
   if (not_found.code() != StatusCode::kNotFound) return not_found;
   if (pinned) return DataLossError(StrCat("a segment is missing: ", not_found.message()));
   return NotFoundError(StrCat("deleted while reading: ", not_found.message()));

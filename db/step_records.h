@@ -26,6 +26,8 @@ class StepRecords {
 
   // With metadata texts.
   const format::StepRecord& step() const { return head_.commit.step; }
+  // The places of its record blocks.
+  const std::vector<format::RecordsBlock>& blocks() const { return head_.commit.blocks; }
   // Records with keys in `range`, in key order, the chunks of each all there.
   Result<std::vector<format::LeafRecord>> In(const format::KeyRange& range);
   // Bytes of frames read so far.

@@ -14,7 +14,7 @@ using Lane = Trace::Lane;
 using Span = Trace::Span;
 
 constexpr size_t kWriteBytes = size_t{1} << 20;
-constexpr std::array kLaneNames{"caller", "engine", "worker", "index", "disk", "commit"};
+constexpr std::array kLaneNames{"caller", "engine", "worker", "index", "reclaim", "disk", "commit"};
 // Rows of one lane follow each other in the display.
 constexpr uint32_t kRowsPerLane = 1000;
 

@@ -456,6 +456,4 @@ Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> ite
   return OkStatus();
 }
 
-Result<ReclaimReport> WriterStore::Reclaim() { return UnimplementedError("Reclaim"); }
-
 }  // namespace stepwell::db

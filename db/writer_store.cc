@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <thread>
 
 #include "db/layout.h"
 #include "db/lock.h"
+#include "db/pins.h"
+#include "db/space.h"
 #include "db/step_reader.h"
 #include "db/step_records.h"
 
@@ -57,6 +60,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
   core_->path = path_;
   core_->environment.workers = environment_.workers;
   core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
+  core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
                                                environment_.make_disk);
 }
@@ -120,6 +124,9 @@ Status WriterStore::Recover() {
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
   STEPWELL_RETURN_IF_ERROR(StartEngine(std::move(state)));
+  core_->live.OnRelease([this] {
+    if (getpid() == pid_) engine_->Post([this] { engine_->PinReleased(); });
+  });
   MakeBallast(file_system, path_);
   core_->index->StartOpen();
   return OkStatus();
@@ -206,6 +213,8 @@ Status WriterStore::StartEngine(LogState state) {
   engine.pool = pool_.get();
   engine.disk = disk_.get();
   engine.keep = options_.keep;
+  engine.reclaim_bytes_per_second = options_.reclaim_bytes_per_second;
+  engine.footprints = core_->footprints.get();
   engine.segment_bytes_max = options_.segment_bytes;
   engine.log = options_.log;
   engine_ = std::make_unique<Engine>(std::move(engine));
@@ -393,18 +402,23 @@ Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
 
 StoreStats WriterStore::Stats() {
   StoreStats stats;
-  for (const auto& live : core_->live.All()) {
-    ++stats.steps;
-    if (live->record.pinned) ++stats.pinned_steps;
-    stats.space.live_bytes += live->record.stored_bytes;
-  }
-  if (auto names = environment_.file_system->List(SegmentsPath(path_)); names.ok()) {
-    for (const std::string& name : *names) {
-      auto info = environment_.file_system->Stat(SegmentsPath(path_) + "/" + name);
-      if (!info.ok()) continue;
-      ++stats.segments;
-      stats.segment_bytes += info->allocated_bytes;
-    }
+  SpaceQuery query;
+  query.live = core_->live.All();
+  const std::map<uint64_t, uint64_t> ends = engine_->OpenEnds();
+  query.file_system = environment_.file_system;
+  query.store_path = path_;
+  query.footprints = core_->footprints.get();
+  query.files = core_->files.get();
+  query.open_ends = &ends;
+  stats.space = AccountSpace(query);
+  stats.steps = query.live.size();
+  for (const auto& live : query.live) stats.pinned_steps += live->record.pinned ? 1 : 0;
+  CountSegments(environment_.file_system, path_, &stats);
+  const Engine::ReclaimCounters& reclaim = engine_->reclaim_counters();
+  stats.space.pinned_by_readers_bytes = reclaim.bytes_pinned;
+  if (stats.space.dead_bytes > 0) {
+    stats.old_pins = DescribeOldPins(environment_.file_system, path_, core_->live.tip(),
+                                     environment_.clock->WallNanos());
   }
   stats.staging_bytes = pool_->block_count() * pool_->block_bytes();
   stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
@@ -416,6 +430,76 @@ StoreStats WriterStore::Stats() {
   const std::lock_guard lock(mutex_);
   stats.saves_in_flight = saves_in_flight_;
   return stats;
+}
+
+// After BeginClose: passes end at the next segment, moves at the next block.
+void WriterStore::WaitForReclaim() {
+  auto idle = std::make_shared<bool>(false);  // guarded by mutex_
+  engine_->Post([this, idle] {
+    engine_->WhenReclaimIdle([this, idle] {
+      const std::lock_guard lock(mutex_);
+      *idle = true;
+      changed_.notify_all();
+    });
+  });
+  {
+    std::unique_lock lock(mutex_);
+    WaitUntil(lock, [&] { return *idle && reclaims_in_flight_ == 0; });
+  }
+  // The last task has left the worker, too.
+  std::promise<void> left;
+  environment_.reclaim_worker->Run([&] { left.set_value(); });
+  left.get_future().wait();
+}
+
+Result<ReclaimReport> WriterStore::Reclaim() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    ++reclaims_in_flight_;
+  }
+  ReclaimReport report;
+  const Engine::ReclaimCounters& counters = engine_->reclaim_counters();
+  report.bytes_before = SegmentBytes();
+  report.segments_removed = instruments_->segments_removed;
+  report.segments_recycled = instruments_->segments_recycled;
+  report.bytes_punched = instruments_->bytes_punched;
+  report.bytes_moved = instruments_->bytes_moved;
+  std::optional<Status> status;  // guarded by mutex_
+  engine_->Post([&] {
+    engine_->ReclaimAll([&](const Status& outcome) {
+      const std::lock_guard lock(mutex_);
+      status = outcome;
+      changed_.notify_all();
+    });
+  });
+  std::unique_lock lock(mutex_);
+  WaitUntil(lock, [&] { return status.has_value(); });
+  report.bytes_after = SegmentBytes();
+  report.segments_removed = instruments_->segments_removed - report.segments_removed;
+  report.segments_recycled = instruments_->segments_recycled - report.segments_recycled;
+  report.bytes_punched = instruments_->bytes_punched - report.bytes_punched;
+  report.bytes_moved = instruments_->bytes_moved - report.bytes_moved;
+  report.bytes_pinned_by_readers = counters.bytes_pinned;
+  report.bytes_linked = counters.bytes_linked;
+  --reclaims_in_flight_;
+  changed_.notify_all();
+  STEPWELL_RETURN_IF_ERROR(status->WithContext(path_));
+  return report;
+}
+
+// Allocated by segments (and spares).
+uint64_t WriterStore::SegmentBytes() const {
+  uint64_t bytes = 0;
+  const std::string segments = SegmentsPath(path_);
+  const auto names = environment_.file_system->List(segments);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const auto info = environment_.file_system->Stat(segments + "/" + name);
+    if (info.ok()) bytes += info->allocated_bytes;
+  }
+  return bytes;
 }
 
 Status WriterStore::Close() {
@@ -431,6 +515,8 @@ Status WriterStore::Close() {
   const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
   if (engine_ != nullptr) {
     OnEngine([this] { engine_->BeginClose(); });
+    core_->live.OnRelease(nullptr);
+    WaitForReclaim();
     const bool started = core_->index != nullptr;
     // Everything queued before it on the index worker is done when this is.
     std::mutex mutex;

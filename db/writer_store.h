@@ -27,6 +27,7 @@ struct ReadCore {
   Environment environment;  // without the threads of the engine
   std::string path;
   std::unique_ptr<SegmentFiles> files;
+  std::unique_ptr<FootprintCache> footprints;
   std::unique_ptr<Restorer> restorer;
   LiveSteps live;
   std::unique_ptr<IndexKeeper> index;
@@ -83,6 +84,8 @@ class WriterStore final : public Store {
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
   Status StartTrace();
   void WriteTrace();
+  void WaitForReclaim();
+  uint64_t SegmentBytes() const;
   void LeakAfterFork();
 
   const std::string path_;
@@ -109,6 +112,7 @@ class WriterStore final : public Store {
   bool closed_ = false;        // guarded by mutex_, as all below
   size_t jobs_in_flight_ = 0;  // saves and deletes
   size_t saves_in_flight_ = 0;
+  size_t reclaims_in_flight_ = 0;                                   // callers of Reclaim()
   std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
   std::vector<std::shared_ptr<SaveHandle::State>> failed_;          // errors perhaps unreported
 };

@@ -52,6 +52,7 @@ struct FileInfo {
   uint64_t allocated_bytes = 0;
   uint64_t link_count = 1;
   uint64_t inode = 0;
+  int64_t modified_ns = 0;      // since the epoch; 0: not known
   uint32_t block_bytes = 4096;  // st_blksize
   bool is_directory = false;
 };

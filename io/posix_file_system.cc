@@ -37,6 +37,7 @@ FileInfo InfoOf(const struct stat& status) {
   info.allocated_bytes = static_cast<uint64_t>(status.st_blocks) * 512;
   info.link_count = status.st_nlink;
   info.inode = status.st_ino;
+  info.modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   info.block_bytes = static_cast<uint32_t>(status.st_blksize);
   info.is_directory = S_ISDIR(status.st_mode);
   return info;
