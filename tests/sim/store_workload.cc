@@ -97,7 +97,9 @@ Result<Steps> ReadAll(db::Store* store) {
 }
 
 Workload::Workload(StoreMachine* machine, uint64_t seed, bool with_index)
-    : machine_(machine), with_index_(with_index), prng_(seed), next_seed_(seed % 997) {}
+    : machine_(machine), with_index_(with_index), prng_(seed), next_seed_(seed % 997) {
+  machine_->world().SetCanPunch(seed % 3 != 0);
+}
 
 Workload::~Workload() = default;
 
@@ -136,7 +138,7 @@ bool Workload::Close() {
   const Status status = store_->Close();
   store_.reset();
   any_ = false;
-  if (!Expect(status, "close") || machine_->world().frozen()) return false;
+  if (!Expect(status, "close") || machine_->world().frozen() || !CheckLinks()) return false;
   model_.Settle(model_.Newest());
   return true;
 }
@@ -240,6 +242,40 @@ bool Workload::ReadBeside() {
   return problem_.empty();
 }
 
+bool Workload::Reclaim() {
+  const auto report = store_->Reclaim();
+  if (!Expect(report.status(), "reclaim")) return false;
+  if (!report.ok()) return true;
+  const db::SpaceStats space = store_->Stats().space;
+  const uint64_t parts = space.live_bytes + space.overhead_bytes + space.dead_bytes +
+                         space.reserved_bytes + space.index_bytes + space.other_bytes;
+  if (parts != space.total_bytes && !machine_->world().frozen()) {
+    problem_ = StrCat("the parts of the space add up to ", parts, ", not ", space.total_bytes);
+  }
+  return problem_.empty();
+}
+
+// Another name for the oldest segment, as an export makes it: nobody may change those bytes.
+bool Workload::LinkSegment() {
+  std::vector<std::string> segments;
+  for (const auto& [path, size] : machine_->world().Files()) {
+    if (path.starts_with("/store/segments/") && path.ends_with(".seg")) segments.push_back(path);
+  }
+  if (segments.size() < 5 || links_.size() >= 3) return true;  // the newest are being written
+  const std::string link = StrCat("/link", links_.size());
+  SimFileSystem files(machine_->world().shared_from_this());
+  if (!Expect(files.Link(segments.front(), link), "link")) return false;
+  links_[link] = *machine_->world().Contents(link);
+  return true;
+}
+
+bool Workload::CheckLinks() {
+  for (const auto& [link, bytes] : links_) {
+    if (machine_->world().Contents(link) != bytes) problem_ = link + ": a linked segment changed";
+  }
+  return problem_.empty();
+}
+
 bool Workload::Act() {
   if (store_ == nullptr && !Open()) return false;
   const uint64_t roll = prng_.Below(100);
@@ -250,9 +286,11 @@ bool Workload::Act() {
   if (roll < 68) return DeleteExtra();
   if (roll < 76) return WaitAll();
   if (roll < 82) return WaitNewest();
-  if (roll < 88) return CheckOne();
-  if (roll < 92) return ReadBeside();
-  if (roll < 94) return Squeeze(!squeezed_);
+  if (roll < 86) return CheckOne();
+  if (roll < 89) return ReadBeside();
+  if (roll < 91) return LinkSegment();
+  if (roll < 94) return Reclaim() && CheckLinks();
+  if (roll < 96) return Squeeze(!squeezed_);
   return Close();
 }
 

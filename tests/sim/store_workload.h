@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,9 @@ class Workload {
   bool Delete();
   bool TogglePin();
   bool DeleteExtra();
+  bool Reclaim();
+  bool LinkSegment();
+  bool CheckLinks();
   bool WaitAll();
   bool WaitNewest();
   bool CheckOne();
@@ -66,6 +70,7 @@ class Workload {
   bool squeezed_ = false;  // little room on the disk
   uint64_t next_step_ = 10;
   uint64_t next_seed_ = 0;
+  std::map<std::string, std::string> links_;  // other names of segments, and the bytes they had
   std::string problem_;
 };
 

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+// Space comes back: removal, recycling, punching, evacuation; and never what somebody needs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "db/reclaim_plan.h"
+#include "tests/db/store_support.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// ---- the planner -----------------------------------------------------------------------------
+
+TEST(ReclaimPlanTest, RangesAreJoined) {
+  EXPECT_THAT(Normalize({{8192, 12288}, {0, 4096}, {4096, 6000}, {9000, 10000}, {5, 5}}),
+              ElementsAre(ByteRange{0, 6000}, ByteRange{8192, 12288}));
+  EXPECT_EQ(TotalBytes({{0, 4096}, {8192, 12288}}), 8192U);
+}
+
+TEST(ReclaimPlanTest, HolesAreWholeBlocksBetweenWhatIsNeeded) {
+  EXPECT_THAT(HolesBetween({{0, 8192}, {20480, 24576}, {40960, 45056}}, 45056, 4096),
+              ElementsAre(ByteRange{8192, 20480}, ByteRange{24576, 40960}));
+  // Larger blocks: the needed ones are kept whole.
+  EXPECT_THAT(HolesBetween({{0, 8192}, {20480, 24576}, {40960, 45056}}, 45056, 16384),
+              ElementsAre());
+  EXPECT_THAT(HolesBetween({{0, 4096}, {70000, 80000}}, 131072, 16384),
+              ElementsAre(ByteRange{16384, 65536}, ByteRange{81920, 131072}));
+}
+
+SegmentState Segment() {
+  SegmentState state;
+  state.known = state.sealed = true;
+  state.size_bytes = state.allocated_bytes = 1 << 20;
+  return state;
+}
+ReclaimLimits Limits() {
+  ReclaimLimits limits;
+  limits.settled = true;
+  limits.punch_gain_min = limits.evacuate_gain_min = 65536;
+  limits.spare_bytes_max = 4 << 20;
+  return limits;
+}
+
+TEST(ReclaimPlanTest, ADeadSegmentIsRecycledOrRemoved) {
+  SegmentState state = Segment();
+  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRecycle);
+  state.link_count = 2;
+  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
+  state.link_count = 1;
+  state.allocated_bytes /= 2;  // holes
+  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
+  state = Segment();
+  ReclaimLimits limits = Limits();
+  limits.spare_bytes_max = 0;
+  EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kRemove);
+  state.pinned = true;
+  EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kLater);
+}
+
+TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
+  SegmentState state = Segment();
+  state.has_live = true;
+  state.payload_bytes = 100000;
+  state.needed = {{0, 8192}, {65536, 65536 + 102400}, {(1 << 20) - 8192, 1 << 20}};
+  ReclaimDecision decision = DecideSegment(state, Limits());
+  EXPECT_EQ(decision.action, ReclaimAction::kPunch);
+  EXPECT_THAT(decision.holes,
+              ElementsAre(ByteRange{8192, 65536}, ByteRange{65536 + 102400, (1 << 20) - 8192}));
+  // A linked segment's bytes are never changed, and some file systems cannot punch.
+  for (int i = 0; i < 2; ++i) {
+    state.link_count = i == 0 ? 2 : 1;
+    state.punchable = i == 0;
+    EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kEvacuate);
+    state.payload_bytes = 600000;  // more than half
+    EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
+    state.payload_bytes = 100000;
+  }
+  state.punchable = true;
+  ReclaimLimits limits = Limits();
+  limits.settled = false;
+  EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kLater);
+  state.known = false;  // damaged records: everything stays
+  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
+}
+
+// ---- the store -------------------------------------------------------------------------------
+
+const std::vector<LeafSpec> kState = {{"w", {200, 1000}, true, false}, {"b", {1000}, false, false}};
+
+class ReclaimTest : public ::testing::Test {
+ protected:
+  StoreOptions Options() {
+    StoreOptions options;
+    options.codec = CodecPolicy::kRaw;
+    options.segment_bytes = 4 << 20;  // about four steps
+    options.log = [this](LogLevel, std::string_view text) {
+      const std::lock_guard lock(log_mutex_);
+      log_ += StrCat(text, "\n");
+    };
+    return options;
+  }
+  std::unique_ptr<Store> Open(const StoreOptions& options) {
+    auto store = Store::Open(path_, options);
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    return store.ok() ? std::move(*store) : nullptr;
+  }
+  static void Save(Store* store, uint64_t step) {
+    const auto handle = SaveSeeded(store, step, step, kState);
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    ASSERT_OK(handle->Wait());
+  }
+  static void Check(Store* store) {
+    for (const uint64_t step : StepNumbers(store))
+      EXPECT_OK(CheckSeeded(store, step, step, kState));
+    const auto report = store->Verify({});
+    ASSERT_TRUE(report.ok());
+    for (const auto& problem : report->problems) ADD_FAILURE() << problem.message;
+    CheckSpace(store);
+  }
+  // The parts add up, and the sum is what the file system says.
+  static void CheckSpace(Store* store) {
+    const SpaceStats space = store->Stats().space;
+    EXPECT_EQ(space.live_bytes + space.overhead_bytes + space.dead_bytes + space.reserved_bytes +
+                  space.index_bytes + space.other_bytes,
+              space.total_bytes);
+  }
+  uint64_t DiskUse() const {
+    uint64_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
+      struct stat info {};
+      if (entry.is_regular_file() && stat(entry.path().c_str(), &info) == 0) {
+        bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+      }
+    }
+    return bytes;
+  }
+  static std::string Bytes(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::stringstream out;
+    out << in.rdbuf();
+    return out.str();
+  }
+
+  TempDir dir_;
+  const std::string path_ = dir_ / "run";
+  std::mutex log_mutex_;
+  std::string log_;
+};
+
+TEST_F(ReclaimTest, ExplicitReclaimPunchesBetweenSurvivors) {
+  auto store = Open(Options());
+  for (uint64_t step = 0; step < 40; ++step) Save(store.get(), step);
+  std::vector<uint64_t> dead;
+  for (uint64_t step = 0; step < 40; ++step) {
+    if (step % 4 != 1) dead.push_back(step);
+  }
+  ASSERT_OK(store->Delete(dead));
+  const auto report = store->Reclaim();
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_GT(report->bytes_punched, uint64_t{10} << 20) << log_;
+  EXPECT_LT(report->bytes_after, report->bytes_before / 2);
+  Check(store.get());
+  const SpaceStats space = store->Stats().space;
+  EXPECT_EQ(space.total_bytes, DiskUse());
+  EXPECT_EQ(space.shared_bytes, 0U);
+  EXPECT_GE(space.live_bytes, uint64_t{10} * 800000);
+  EXPECT_LT(space.dead_bytes, space.live_bytes);
+  // Nothing died since: nothing is done.
+  const auto again = store->Reclaim();
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->bytes_punched + again->bytes_moved + again->segments_removed, 0U);
+  ASSERT_OK(store->Close());
+  store = Open(Options());
+  EXPECT_EQ(StepNumbers(store.get()).size(), 10U);
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, EverythingDeletedGivesEverythingBack) {
+  auto store = Open(Options());
+  for (uint64_t step = 0; step < 20; ++step) Save(store.get(), step);
+  ASSERT_OK(store->Delete(StepNumbers(store.get())));
+  const auto report = store->Reclaim();
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  const SpaceStats space = store->Stats().space;
+  EXPECT_EQ(space.live_bytes, 0U);
+  EXPECT_LT(space.dead_bytes, uint64_t{200} << 10) << log_;
+  Save(store.get(), 100);
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, UnderRetentionSpaceIsFlatAndSegmentsAreUsedAgain) {
+  StoreOptions options = Options();
+  options.keep = {{.count = 5}};
+  auto store = Open(options);
+  uint64_t most = 0;
+  uint64_t early = 0;
+  for (uint64_t step = 0; step < 240; ++step) {
+    Save(store.get(), step);
+    const uint64_t bytes = store->Stats().space.total_bytes;
+    (step < 60 ? early : most) = std::max(step < 60 ? early : most, bytes);
+  }
+  EXPECT_LE(most, early + (uint64_t{8} << 20));
+  EXPECT_GT(store->Stats().segments_recycled, 10U);
+  EXPECT_EQ(store->Stats().bytes_punched, 0U) << "under latest-N whole segments die";
+  Check(store.get());
+  ASSERT_OK(store->Close());
+  store = Open(options);
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, SpaceIsFlatWhereSomeStepsStay) {
+  StoreOptions options = Options();
+  options.keep = {{.count = 3}, {.kind = KeepRule::Kind::kEvery, .count = 16}};
+  auto store = Open(options);
+  for (uint64_t step = 0; step < 200; ++step) Save(store.get(), step);
+  // What stays, and what is not settled yet.
+  const SpaceStats space = store->Stats().space;
+  EXPECT_LT(space.dead_bytes, uint64_t{28} << 20);
+  EXPECT_GT(store->Stats().bytes_punched, uint64_t{10} << 20);
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, ALinkedSegmentIsNeverChangedAndItsStepsMoveOut) {
+  auto store = Open(Options());
+  for (uint64_t step = 0; step < 24; ++step) Save(store.get(), step);
+  const std::string linked = dir_ / "linked";
+  fs::create_directory(linked);
+  std::map<std::string, std::string> bytes;
+  std::vector<fs::path> segments;
+  for (const auto& entry : fs::directory_iterator(path_ + "/segments")) {
+    if (entry.path().extension() == ".seg") segments.push_back(entry.path());
+  }
+  std::sort(segments.begin(), segments.end());
+  segments.resize(segments.size() - 2);  // those that may still be written
+  for (const fs::path& segment : segments) {
+    const fs::path link = fs::path(linked) / segment.filename();
+    fs::create_hard_link(segment, link);
+    bytes[link] = Bytes(link);
+  }
+  std::vector<uint64_t> dead;
+  for (uint64_t step = 0; step < 24; ++step) {
+    if (step % 5 != 1) dead.push_back(step);
+  }
+  ASSERT_OK(store->Delete(dead));
+  const auto report = store->Reclaim();
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_GT(report->bytes_moved, uint64_t{1} << 20) << log_;
+  for (const auto& [link, before] : bytes) EXPECT_TRUE(Bytes(link) == before) << link;
+  Check(store.get());
+  EXPECT_EQ(store->Stats().space.linked_bytes, 0U) << "all of them were left";
+  for (int i = 0; i < 40; ++i) Save(store.get(), 1000 + static_cast<uint64_t>(i));
+  for (const auto& [link, before] : bytes) EXPECT_TRUE(Bytes(link) == before) << link;
+  ASSERT_OK(store->Close());
+  store = Open(Options());
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, AStepThatIsReadIsNotReclaimed) {
+  auto store = Open(Options());
+  for (uint64_t step = 0; step < 16; ++step) Save(store.get(), step);
+  StoreOptions read_only = Options();
+  read_only.read_only = true;
+  auto beside = Open(read_only);
+  auto own = store->Read(2);
+  auto other = beside->Read(3);
+  ASSERT_TRUE(own.ok() && other.ok());
+  ASSERT_OK(store->Delete(StepNumbers(store.get())));
+  auto report = store->Reclaim();
+  ASSERT_TRUE(report.ok());
+  EXPECT_GT(report->bytes_pinned_by_readers, 0U);
+  EXPECT_FALSE(store->Stats().old_pins.empty());
+  for (auto* reader : {&*own, &*other}) {
+    const auto leaves = (*reader)->Leaves("");
+    ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
+    std::vector<float> out(200 * 1000);
+    LoadRequest load;
+    for (const auto& leaf : *leaves) {
+      if (leaf.key == KeyOf("state", "w")) load.leaf = &leaf;
+    }
+    ASSERT_NE(load.leaf, nullptr);
+    load.box = format::WholeArray(load.leaf->shape);
+    load.out = reinterpret_cast<std::byte*>(out.data());
+    const auto stats = (*reader)->Load({&load, 1});
+    ASSERT_TRUE(stats.ok()) << stats.status().ToString();
+    EXPECT_EQ(out, LeafData(kState[0], (*reader)->step().step));
+  }
+  own->reset();
+  other->reset();
+  ASSERT_OK(beside->Close());
+  report = store->Reclaim();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->bytes_pinned_by_readers, 0U);
+  EXPECT_GT(report->segments_removed + report->segments_recycled, 0U) << log_;
+  EXPECT_THAT(store->Stats().old_pins, IsEmpty());
+  CheckSpace(store.get());
+}
+
+TEST_F(ReclaimTest, AReaderFollowsWhileTheWriterSavesDeletesAndReclaims) {
+  StoreOptions options = Options();
+  options.keep = {{.count = 2}};
+  auto store = Open(options);
+  Save(store.get(), 0);
+  StoreOptions read_only = Options();
+  read_only.read_only = true;
+  auto beside = Open(read_only);
+  std::atomic<bool> stop{false};
+  std::atomic<int> loads{0};
+  std::string wrong;
+  std::thread reader([&] {
+    while (!stop.load() && wrong.empty()) {
+      const auto steps = beside->Steps();
+      if (!steps.ok() || steps->empty()) {
+        wrong = steps.ok() ? "no step" : steps.status().ToString();
+        return;
+      }
+      const uint64_t step = steps->back().step.step;
+      const Status status = CheckSeeded(beside.get(), step, step, kState);
+      // It may be gone between the two calls; never damaged.
+      if (!status.ok() && status.code() != StatusCode::kNotFound) wrong = status.ToString();
+      if (status.ok()) ++loads;
+    }
+  });
+  for (uint64_t step = 1; step < 80; ++step) {
+    Save(store.get(), step);
+    if (step % 10 == 0) {
+      EXPECT_TRUE(store->Reclaim().ok());
+    }
+  }
+  while (loads.load() == 0 && wrong.empty()) std::this_thread::yield();
+  stop = true;
+  reader.join();
+  EXPECT_EQ(wrong, "");
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, ForeignFilesAreLeftAlone) {
+  {
+    auto store = Open(Options());
+    for (uint64_t step = 0; step < 10; ++step) Save(store.get(), step);
+    ASSERT_OK(store->Close());
+  }
+  const std::string foreign = dir_ / "other";
+  {
+    auto other = Store::Open(foreign, Options());
+    ASSERT_TRUE(other.ok());
+    Save(other->get(), 1);
+    ASSERT_OK((*other)->Close());
+  }
+  const std::string name = path_ + "/segments/0000000099.seg";
+  fs::copy_file(foreign + "/segments/0000000001.seg", name);
+  const std::string bytes = Bytes(name);
+  auto store = Open(Options());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(StepNumbers(store.get()).size(), 10U);
+  for (uint64_t step = 20; step < 40; ++step) Save(store.get(), step);
+  ASSERT_OK(store->Delete(StepNumbers(store.get())));
+  ASSERT_TRUE(store->Reclaim().ok());
+  EXPECT_TRUE(Bytes(name) == bytes);
+}
+
+TEST_F(ReclaimTest, SparesOfAnEarlierSessionAreUsedAndNonsenseIsRemoved) {
+  StoreOptions options = Options();
+  options.keep = {{.count = 2}};
+  {
+    auto store = Open(options);
+    for (uint64_t step = 0; step < 60; ++step) Save(store.get(), step);
+    ASSERT_OK(store->Close());
+  }
+  std::ofstream(path_ + "/segments/0000000000.spare").close();  // empty
+  auto store = Open(options);
+  EXPECT_FALSE(fs::exists(path_ + "/segments/0000000000.spare"));
+  for (uint64_t step = 60; step < 90; ++step) Save(store.get(), step);
+  size_t spares = 0;
+  for (const auto& entry : fs::directory_iterator(path_ + "/segments")) {
+    spares += entry.path().extension() == ".spare" ? 1 : 0;
+  }
+  EXPECT_LE(spares, 4U);
+  Check(store.get());
+}
+
+}  // namespace
+}  // namespace stepwell::db
