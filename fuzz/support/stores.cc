@@ -241,6 +241,7 @@ Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
   };
   environment.workers = std::make_shared<io::InlineExecutor>();
   environment.index_worker = std::make_shared<io::InlineExecutor>();
+  environment.reclaim_worker = std::make_shared<io::InlineExecutor>();
   environment.callbacks = std::make_shared<io::InlineExecutor>();
   environment.clock = &clock_;
   environment.random = [this] { return prng_.Next(); };

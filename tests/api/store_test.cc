@@ -116,8 +116,15 @@ TEST_F(StoreTest, StatsAccountForSpace) {
   const auto stats = store.Stats();
   ASSERT_OK(stats);
   EXPECT_EQ(stats->steps, 1U);
-  EXPECT_GT(stats->space.live_bytes, 0U);
+  const SpaceStats& space = stats->space;
+  EXPECT_GT(space.live_bytes, 0U);
+  EXPECT_EQ(space.live_bytes + space.overhead_bytes + space.dead_bytes + space.reserved_bytes +
+                space.index_bytes + space.other_bytes,
+            space.total_bytes);
   EXPECT_FALSE(stats->disk.empty());
+  const auto reclaimed = store.Reclaim();
+  ASSERT_OK(reclaimed);
+  EXPECT_LE(reclaimed->bytes_after, reclaimed->bytes_before);
 }
 
 TEST_F(StoreTest, VerifyFindsAFlippedBit) {

@@ -305,3 +305,47 @@ def test_every_command_takes_json_and_says_so() -> None:
     for command in COMMANDS:
         assert {"--json", "--help"} <= options_of(command)
         assert document(command, "--no-such-option", status=2)["error"]["code"] == "usage"
+
+
+def noisy_store(path: pathlib.Path, count: int) -> pathlib.Path:
+    random = np.random.default_rng(4)
+    with stepwell.open(path) as writer:
+        for step in range(count):
+            noise = random.integers(0, 256, 4 << 20, dtype=np.uint8)
+            writer.save(step, {"params": {"w": noise}, "epoch": step})
+    return path
+
+
+def allocated(store: pathlib.Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in [store, *store.rglob("*")])
+
+
+def test_reclaim_gives_space_back(tmp_path: pathlib.Path) -> None:
+    store = noisy_store(tmp_path / "run", 6)
+    before = document("verify", store)["bytes"]
+    ok("rm", store, *range(5))
+    report = document("reclaim", store)
+    assert report["bytes_after"] <= report["bytes_before"]
+    assert ok("reclaim", store).startswith("gave back ")
+    space = document("stats", store)["space"]
+    assert before > 6 * (4 << 20)
+    assert space["live_bytes"] < 2 * (4 << 20)
+    assert space["dead_bytes"] < 4 << 20
+    assert document("verify", store)["ok"] is True
+
+
+def test_stats_accounts_for_every_byte(tmp_path: pathlib.Path) -> None:
+    store = noisy_store(tmp_path / "run", 3)
+    stats = document("stats", store)
+    space = stats["space"]
+    parts = ("live", "overhead", "dead", "reserved", "index", "other")
+    assert sum(space[f"{part}_bytes"] for part in parts) == space["total_bytes"]
+    assert space["live_bytes"] > 3 * (4 << 20)
+    assert space["total_bytes"] == pytest.approx(allocated(store), abs=256 << 10)
+    (item,) = stats["items"]
+    assert (item["name"], item["steps"], item["leaves"]) == ("state", 3, 6)
+    assert item["stored_bytes"] >= 3 * (4 << 20)
+    text = ok("stats", store)
+    for part in (*parts, "total"):
+        assert re.search(rf"^{part} ", text, re.MULTILINE)
+    assert re.search(r"^state +3 +6 ", text, re.MULTILINE)
