@@ -221,7 +221,9 @@ void Engine::CommitMove(const std::shared_ptr<Move>& move) {
     if (!mark()) return;
     Post([this, move, status = raw->status] { EndMove(move, status); });
   };
-  Begin(std::move(job));
+  if (frozen_reported_) Fail(job.get(), options_.freeze->Check());
+  // Before the saves in flight: on a full disk they wait for the space that this gives back.
+  jobs_.push_front(std::move(job));
 }
 
 void Engine::EndMove(const std::shared_ptr<Move>& move, const Status& status) {

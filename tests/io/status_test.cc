@@ -77,7 +77,8 @@ TEST(ResultTest, CarriesMoveOnlyValuesAndErrors) {
 }
 
 TEST(ResultDeathTest, ValueOfAnErrorIsABug) {
-  EXPECT_DEATH((void)Quarter(5).value(), "stepwell check failed: ok\\(\\): odd");
+  EXPECT_DEATH((void)Quarter(5).value(),
+               "stepwell check failed: result.ok\\(\\): invalid argument: odd");
 }
 
 }  // namespace

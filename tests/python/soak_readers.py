@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader process loads the latest step again and again while a writer saves, deletes and reclaims.
+"""A reader process loads the latest step again and again beside a writer that saves and deletes.
 
     PYTHONPATH=<build>/python python tests/python/soak_readers.py DIR [SECONDS]
 
-Every loaded byte is compared; any error, and any wrong byte, ends it with status 1. A command, not a
-test: tests/db/reclaim_test has the short form.
+The writer reclaims, too. Every loaded byte is compared; an error or a wrong byte is status 1. Not a
+test but a command: tests/db/reclaim_test has the short form.
 """
 
 from __future__ import annotations
