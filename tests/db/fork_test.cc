@@ -12,7 +12,7 @@ bool g_in_forked_child = false;
 }  // namespace
 
 // Asked by LeakSanitizer, where there is one, when a process ends.
-extern "C" int __lsan_is_turned_off();
+extern "C" [[gnu::visibility("default")]] int __lsan_is_turned_off();
 extern "C" int __lsan_is_turned_off() { return g_in_forked_child ? 1 : 0; }
 
 namespace stepwell::db {

@@ -28,6 +28,9 @@ using io::LockKind;
 
 constexpr uid_t kNobody = 65534;
 
+// The file that this process makes for a pin with this id.
+std::string PinName(int id) { return StrCat("000000000000000", id, "-", getpid()); }
+
 class PinsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -127,7 +130,7 @@ TEST_F(PinsTest, ReaderInAnotherProcess) {
 TEST_F(PinsTest, TextsThatAreNoCommitKeepEverything) {
   const auto pin = Create(1);
   ASSERT_TRUE((*pin)->Set(7).ok());
-  const std::string name = "0000000000000001";
+  const std::string name = PinName(1);
   for (const std::string_view text :
        {"0000000000000000000x\n", "99999999999999999999\n", "-0000000000000000007\n"}) {
     WritePin(name, text);
@@ -262,7 +265,7 @@ TEST_F(PinsTest, PinsOfAnotherUserCount) {
   const auto pin = Create(1);
   ASSERT_TRUE((*pin)->Set(6).ok());
   WritePin("dead", "00000000000000000002\n");
-  const std::string path = ReadersPath(store_) + "/0000000000000001";
+  const std::string path = ReadersPath(store_) + "/" + PinName(1);
   ASSERT_EQ(chmod(path.c_str(), 0444), 0);
   ASSERT_EQ(chmod((ReadersPath(store_) + "/dead").c_str(), 0444), 0);
   ASSERT_EQ(chmod(store_.c_str(), 0755), 0);

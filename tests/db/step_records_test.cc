@@ -44,7 +44,8 @@ LeafInput Node(std::string key) {
   return node;
 }
 
-// state/layer0000/w0000 …, and one leaf of very many chunks in the middle.
+// state/layer0000/w0000 …, all of `data` (alive until the save has returned), and one leaf of very
+// many chunks in the middle.
 SaveRequest ManyLeaves(const std::vector<float>& data, const std::string& long_value) {
   SaveRequest request;
   request.step = 1;
@@ -165,7 +166,8 @@ TEST_F(StepRecordsTest, FindAgreesWhereverTheRecordsAre) {
     }
     ASSERT_EQ((*store)->Stats().index_state.find("rocksdb"), 0U);
     check(store->get(), 1, "index");
-    SaveRequest again = ManyLeaves({1, 2, 3, 4}, std::string(5 << 20, 'y'));
+    const std::vector<float> data{1, 2, 3, 4};
+    SaveRequest again = ManyLeaves(data, std::string(5 << 20, 'y'));
     again.step = 2;
     ASSERT_OK((*store)->Save(std::move(again))->Wait());
     check(store->get(), 2, "overlay");
