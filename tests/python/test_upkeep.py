@@ -231,9 +231,10 @@ def test_ctrl_c_while_a_save_waits(run_python, path):
 import os, signal, sys, threading, time
 import numpy as np, stepwell
 
-# Saves larger than the staging memory: most of the time `save` waits, and one of many signals
-# finds it there.
-state = {f"x{i}": np.random.default_rng(i).standard_normal(1 << 21) for i in range(8)}
+# Saves much larger than the staging memory: most of the time `save` waits, for several times as
+# long as it takes until it asks whether to go on.
+arrays = [np.random.default_rng(i).standard_normal(1 << 21) for i in range(8)]
+state = {f"x{i}": arrays[i % 8] for i in range(64)}
 interrupted, saved = [], []
 with stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw") as store:
     for step in range(200):
