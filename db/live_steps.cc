@@ -107,8 +107,6 @@ LiveSteps::Needed LiveSteps::NeededBy(std::optional<uint64_t> other_pin, uint64_
   uint64_t lowest = std::min(published, other_pin.value_or(published));
   if (!pins_.empty()) lowest = std::min(lowest, *pins_.begin());
   Needed needed;
-  needed.live.reserve(steps_.size());
-  for (const auto& [step, live] : steps_) needed.live.push_back(live);
   std::erase_if(dead_, [&](const DeadCommit& dead) {
     if (dead.killer <= lowest) return true;
     for (const auto& extent : dead.extents) {

@@ -72,9 +72,9 @@ class LiveSteps {
   void DropOverlays();
   // What reclaim must leave alone. Dead steps count while a pin (of this process, or `other_pin`)
   // may read them, or while other processes do not know yet that they died: everything after commit
-  // `published`. Forgets dead commits that nobody can read any more.
+  // `published`. Forgets dead commits that nobody can read any more, so the caller has read the
+  // pins of all other processes, under RECLAIM.
   struct Needed {
-    std::vector<std::shared_ptr<const LiveStep>> live;
     std::set<uint64_t> pinned_segments;  // with extents of such dead steps
     uint64_t pinned_bytes = 0;           // their payloads
   };

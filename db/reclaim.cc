@@ -21,10 +21,10 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
     STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
     options_.file_system->Remove(path).IgnoreError("the next open tries again");
   }
-  const auto needed = options_.live->NeededBy(std::nullopt, request.published);
-  options_.footprints->Keep(needed.live);
+  const auto all = options_.live->All();
+  options_.footprints->Keep(all);
   Users users;
-  for (const auto& live : needed.live) {
+  for (const auto& live : all) {
     // Every step has at least its commit frame's extent; without any, what it holds is not known.
     if (live->record.extents.empty()) return OkStatus();
     std::set<uint64_t> segments{live->place.segment};

@@ -100,8 +100,10 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
   return OkStatus();
 }
 
-Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
-                                const LogState* known) {
+namespace {
+
+Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
+                             const LogState* known) {
   // Back from the durable frame, until something known or the catalog's last commit is met. The
   // chain is bounded: each frame's number is one less than its successor's.
   struct Link {
@@ -129,8 +131,6 @@ Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& fil
     --commit;
   }
   if (commit == state.tip_commit && commit > 0 && !links.empty() && place != state.tip_place) {
-    // The known chain was cut by a recovery since: start from the catalog.
-    if (known != nullptr) return RecoverByMarks(slot, files, nullptr);
     return DataLossError("the chain of frames does not meet its catalog");
   }
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
@@ -141,6 +141,17 @@ Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& fil
     }
   }
   return state;
+}
+
+}  // namespace
+
+Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
+                                const LogState* known) {
+  auto state = FollowMarks(slot, files, known);
+  if (state.ok() || known == nullptr) return state;
+  // The chain from there may be gone (reclaim keeps what is newer than the second-newest catalog),
+  // or cut by a recovery since: start from the catalog.
+  return FollowMarks(slot, files, nullptr);
 }
 
 }  // namespace stepwell::db

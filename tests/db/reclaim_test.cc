@@ -266,6 +266,44 @@ TEST_F(ReclaimTest, ALinkedSegmentIsNeverChangedAndItsStepsMoveOut) {
   Check(store.get());
 }
 
+// No pin of this process stands in for the one in readers/; and a reader that has not looked for a
+// while finds its way although the frames since then are gone.
+TEST_F(ReclaimTest, AReadersPinFileAloneKeepsItsSteps) {
+  auto store = Open(Options());
+  for (uint64_t step = 0; step < 16; ++step) Save(store.get(), step);
+  StoreOptions read_only = Options();
+  read_only.read_only = true;
+  auto beside = Open(read_only);
+  const auto reader = beside->Read(3);
+  ASSERT_TRUE(reader.ok());
+  ASSERT_OK(store->Delete(StepNumbers(store.get())));
+  for (uint64_t step = 16; step < 80; ++step) {
+    Save(store.get(), step);
+    const std::vector<uint64_t> one{step};
+    if (step < 78) {
+      ASSERT_OK(store->Delete(one));
+    }
+    if (step % 8 == 0) {
+      ASSERT_TRUE(store->Reclaim().ok());
+    }
+  }
+  EXPECT_GT(store->Reclaim()->bytes_pinned_by_readers, 0U);
+  const auto leaves = (*reader)->Leaves("");
+  ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
+  std::vector<float> out(200 * 1000);
+  LoadRequest load;
+  for (const auto& leaf : *leaves) {
+    if (leaf.key == KeyOf("state", "w")) load.leaf = &leaf;
+  }
+  ASSERT_NE(load.leaf, nullptr);
+  load.box = format::WholeArray(load.leaf->shape);
+  load.out = reinterpret_cast<std::byte*>(out.data());
+  const auto stats = (*reader)->Load({&load, 1});
+  ASSERT_TRUE(stats.ok()) << stats.status().ToString();
+  EXPECT_EQ(out, LeafData(kState[0], 3));
+  EXPECT_EQ(StepNumbers(beside.get()), (std::vector<uint64_t>{78, 79}));
+}
+
 TEST_F(ReclaimTest, AStepThatIsReadIsNotReclaimed) {
   auto store = Open(Options());
   for (uint64_t step = 0; step < 16; ++step) Save(store.get(), step);
