@@ -128,6 +128,22 @@ class ReclaimTest : public ::testing::Test {
     for (const auto& problem : report->problems) ADD_FAILURE() << problem.message;
     CheckSpace(store);
   }
+  // Through a reader that was opened before.
+  static void CheckRead(StepReader* reader) {
+    const auto leaves = reader->Leaves("");
+    ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
+    std::vector<float> out(200 * 1000);
+    LoadRequest load;
+    for (const auto& leaf : *leaves) {
+      if (leaf.key == KeyOf("state", "w")) load.leaf = &leaf;
+    }
+    ASSERT_NE(load.leaf, nullptr);
+    load.box = format::WholeArray(load.leaf->shape);
+    load.out = reinterpret_cast<std::byte*>(out.data());
+    const auto stats = reader->Load({&load, 1});
+    ASSERT_TRUE(stats.ok()) << stats.status().ToString();
+    EXPECT_EQ(out, LeafData(kState[0], reader->step().step));
+  }
   // The parts add up, and the sum is what the file system says.
   static void CheckSpace(Store* store) {
     const SpaceStats space = store->Stats().space;
@@ -288,19 +304,7 @@ TEST_F(ReclaimTest, AReadersPinFileAloneKeepsItsSteps) {
     }
   }
   EXPECT_GT(store->Reclaim()->bytes_pinned_by_readers, 0U);
-  const auto leaves = (*reader)->Leaves("");
-  ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
-  std::vector<float> out(200 * 1000);
-  LoadRequest load;
-  for (const auto& leaf : *leaves) {
-    if (leaf.key == KeyOf("state", "w")) load.leaf = &leaf;
-  }
-  ASSERT_NE(load.leaf, nullptr);
-  load.box = format::WholeArray(load.leaf->shape);
-  load.out = reinterpret_cast<std::byte*>(out.data());
-  const auto stats = (*reader)->Load({&load, 1});
-  ASSERT_TRUE(stats.ok()) << stats.status().ToString();
-  EXPECT_EQ(out, LeafData(kState[0], 3));
+  CheckRead(reader->get());
   EXPECT_EQ(StepNumbers(beside.get()), (std::vector<uint64_t>{78, 79}));
 }
 
@@ -319,19 +323,7 @@ TEST_F(ReclaimTest, AStepThatIsReadIsNotReclaimed) {
   EXPECT_GT(report->bytes_pinned_by_readers, 0U);
   EXPECT_FALSE(store->Stats().old_pins.empty());
   for (auto* reader : {&*own, &*other}) {
-    const auto leaves = (*reader)->Leaves("");
-    ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
-    std::vector<float> out(200 * 1000);
-    LoadRequest load;
-    for (const auto& leaf : *leaves) {
-      if (leaf.key == KeyOf("state", "w")) load.leaf = &leaf;
-    }
-    ASSERT_NE(load.leaf, nullptr);
-    load.box = format::WholeArray(load.leaf->shape);
-    load.out = reinterpret_cast<std::byte*>(out.data());
-    const auto stats = (*reader)->Load({&load, 1});
-    ASSERT_TRUE(stats.ok()) << stats.status().ToString();
-    EXPECT_EQ(out, LeafData(kState[0], (*reader)->step().step));
+    CheckRead(reader->get());
   }
   own->reset();
   other->reset();
