@@ -59,8 +59,8 @@ struct OcdbtImage {
 };
 
 // Takes keys in ascending order and encodes leaves as they fill: what it holds is one leaf, one
-// interior node for each level, and the encoded nodes that were not taken. A call that fails
-// changes nothing. One thread at a time.
+// interior node for each level, and the encoded nodes that were not taken. A call that is
+// refused as kInvalidArgument changes nothing. One thread at a time.
 class OcdbtBuilder {
  public:
   using FileId = uint32_t;

@@ -11,13 +11,18 @@
 #include "format/endian.h"
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/ocdbt_internal.h"
+#include "format/orbax/ocdbt_node_body.h"
 
 namespace stepwell::format::orbax {
 namespace {
 
+using internal::AppendFileTable;
 using internal::AppendVarint;
+using internal::Child;
 using internal::FrameMagic;
-using internal::SharedPrefix;
+using internal::Interior;
+using internal::Leaf;
+using internal::LeafValue;
 
 // What a manifest says about how to write more: Orbax's own values.
 constexpr uint64_t kMaxInlineValueBytes = 1024;
@@ -35,97 +40,6 @@ void AppendLittle64(uint64_t value, std::string* out) {
   out->append(AsText(bytes));
 }
 
-// Files in ascending order, all with the empty base path.
-void AppendFileTable(const std::vector<std::string_view>& paths, std::string* out) {
-  AppendVarint(paths.size(), out);
-  std::string suffixes;
-  std::string lengths;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    const size_t shared = i == 0 ? 0 : SharedPrefix(paths[i - 1], paths[i]);
-    if (i > 0) AppendVarint(shared, out);
-    AppendVarint(paths[i].size() - shared, &lengths);
-    suffixes += paths[i].substr(shared);
-  }
-  out->append(lengths);
-  for (size_t i = 0; i < paths.size(); ++i) AppendVarint(0, out);
-  out->append(suffixes);
-}
-
-// The keys of one node, each as what it shares with the one before and the rest.
-class NodeKeys {
- public:
-  void Add(std::string_view key) {
-    const size_t shared = shared_.empty() ? 0 : SharedPrefix(last_, key);
-    if (shared_.empty()) first_ = key;
-    last_.assign(key);
-    shared_.push_back(static_cast<uint32_t>(shared));
-    rest_bytes_.push_back(static_cast<uint32_t>(key.size() - shared));
-    rests_ += key.substr(shared);
-  }
-  void Clear() {
-    shared_.clear();
-    rest_bytes_.clear();
-    rests_.clear();
-  }
-  size_t size() const { return shared_.size(); }
-  const std::string& first() const { return first_; }
-  size_t shared_by_all() const { return SharedPrefix(first_, last_); }
-
-  // The number of keys and the columns of their lengths; AppendBytes is the last column.
-  void AppendLengths(size_t drop, std::string* out) const {
-    AppendVarint(size(), out);
-    for (size_t i = 1; i < size(); ++i) AppendVarint(shared_[i] - drop, out);
-    for (size_t i = 0; i < size(); ++i) AppendVarint(rest_bytes_[i] - (i == 0 ? drop : 0), out);
-  }
-  void AppendBytes(size_t drop, std::string* out) const { out->append(rests_, drop); }
-
- private:
-  std::string first_;
-  std::string last_;
-  std::vector<uint32_t> shared_;
-  std::vector<uint32_t> rest_bytes_;
-  std::string rests_;
-};
-
-struct LeafValue {
-  bool is_inline = false;
-  OcdbtBuilder::FileId file = 0;
-  uint64_t offset_bytes = 0;
-  uint64_t length_bytes = 0;
-};
-
-// A leaf that is being filled.
-struct Leaf {
-  NodeKeys keys;
-  std::vector<LeafValue> values;
-  std::string inline_values;
-  size_t bytes = 0;
-};
-
-// An encoded node, and what lies below it.
-struct Child {
-  size_t shared_by_all = 0;  // bytes of its first key that all keys below begin with
-  uint64_t offset_bytes = 0;
-  uint64_t length_bytes = 0;
-  uint64_t key_count = 0;
-  uint64_t tree_bytes = 0;
-  uint64_t indirect_bytes = 0;
-};
-
-// An interior node that is being filled.
-struct Interior {
-  NodeKeys keys;
-  std::vector<Child> children;
-  size_t bytes = 0;
-  bool any_encoded = false;  // of this height
-};
-
-template <typename Field>
-void AppendColumn(const std::vector<Child>& children, Field Child::*field, size_t less,
-                  std::string* out) {
-  for (const Child& child : children) AppendVarint(child.*field - less, out);
-}
-
 Status BadKey(std::string_view key, const std::string& what) {
   constexpr size_t kShownBytesMax = 200;
   return InvalidArgumentError(StrCat("OCDBT key \"", key.substr(0, kShownBytesMax),
@@ -133,27 +47,6 @@ Status BadKey(std::string_view key, const std::string& what) {
 }
 
 }  // namespace
-
-Status CheckOcdbtPath(std::string_view path) {
-  constexpr std::string_view kLock = ".__lock";
-  const auto bad = [path](std::string_view what) {
-    return InvalidArgumentError(StrCat("OCDBT file name \"", path.substr(0, 200), "\": ", what));
-  };
-  if (path.size() > kOcdbtPathBytesMax) return bad("longer than 65535 bytes");
-  if (path.find('\0') != std::string_view::npos) return bad("has a NUL byte");
-  for (std::string_view rest = path;;) {
-    const size_t slash = rest.find('/');
-    const std::string_view component = rest.substr(0, slash);
-    if (component.empty()) return bad("absolute, empty, or with an empty component");
-    if (component == "." || component == "..") return bad("has the component . or ..");
-    if (component.size() >= kLock.size() &&
-        component.substr(component.size() - kLock.size()) == kLock) {
-      return bad("TensorStore takes names that end in .__lock for locks");
-    }
-    if (slash == std::string_view::npos) return OkStatus();
-    rest.remove_prefix(slash + 1);
-  }
-}
 
 struct OcdbtBuilder::Impl {
   explicit Impl(OcdbtOptions given)
@@ -163,7 +56,8 @@ struct OcdbtBuilder::Impl {
   Status Add(std::string_view key, const LeafValue& value, std::string_view inline_value);
   Status EncodeLeaf(bool is_root);
   Status EncodeInterior(size_t level, bool is_root);
-  Status EncodeNode(size_t node_height, const std::string& first_key, Child child, bool is_root);
+  Status EncodeNode(uint8_t node_height, const std::string& body, const std::string& first_key,
+                    Child child, bool is_root);
   Status AddChild(size_t level, const std::string& first_key, const Child& child);
   Result<std::string> EncodeManifest();
 
@@ -177,7 +71,6 @@ struct OcdbtBuilder::Impl {
   Leaf leaf;
   std::vector<Interior> interiors;  // [0] has height 1
   std::string last_key;
-  std::string body;   // of the node that is being encoded
   std::string nodes;  // encoded and not taken
   uint64_t taken_bytes = 0;
   bool finished = false;
@@ -261,43 +154,14 @@ Status OcdbtBuilder::Impl::Add(std::string_view key, const LeafValue& value,
 }
 
 Status OcdbtBuilder::Impl::EncodeLeaf(bool is_root) {
-  // The node's own table: the files that its values lie in, sorted by path.
-  std::vector<FileId> used;
-  for (const LeafValue& value : leaf.values) {
-    if (!value.is_inline && (used.empty() || used.back() != value.file)) used.push_back(value.file);
-  }
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
-  std::sort(used.begin(), used.end(), [this](FileId a, FileId b) { return files[a] < files[b]; });
-  std::vector<std::string_view> paths;
-  std::unordered_map<FileId, size_t> index;
-  for (const FileId file : used) {
-    index.emplace(file, paths.size());
-    paths.push_back(files[file]);
-  }
-
   Child child;
   child.shared_by_all = is_root ? 0 : leaf.keys.shared_by_all();
   child.key_count = leaf.keys.size();
-  body.clear();
-  body.push_back(0);
-  AppendFileTable(paths, &body);
-  leaf.keys.AppendLengths(child.shared_by_all, &body);
-  leaf.keys.AppendBytes(child.shared_by_all, &body);
-  for (const LeafValue& value : leaf.values) AppendVarint(value.length_bytes, &body);
   for (const LeafValue& value : leaf.values) {
-    body.push_back(value.is_inline ? internal::kInlineValue : internal::kRangeValue);
+    if (!value.is_inline) child.indirect_bytes += value.length_bytes;
   }
-  for (const LeafValue& value : leaf.values) {
-    if (!value.is_inline) AppendVarint(index.find(value.file)->second, &body);
-  }
-  for (const LeafValue& value : leaf.values) {
-    if (value.is_inline) continue;
-    AppendVarint(value.offset_bytes, &body);
-    child.indirect_bytes += value.length_bytes;
-  }
-  body += leaf.inline_values;
-  STEPWELL_RETURN_IF_ERROR(EncodeNode(0, leaf.keys.first(), child, is_root));
+  const std::string body = internal::EncodeLeafBody(leaf, child.shared_by_all, files);
+  STEPWELL_RETURN_IF_ERROR(EncodeNode(0, body, leaf.keys.first(), child, is_root));
   leaf.keys.Clear();
   leaf.values.clear();
   leaf.inline_values.clear();
@@ -307,39 +171,29 @@ Status OcdbtBuilder::Impl::EncodeLeaf(bool is_root) {
 
 Status OcdbtBuilder::Impl::EncodeInterior(size_t level, bool is_root) {
   Interior& node = interiors[level];
-  size_t drop = is_root ? 0 : node.keys.shared_by_all();
   Child child;
+  child.shared_by_all = is_root ? 0 : node.keys.shared_by_all();
   for (const Child& below : node.children) {
-    drop = std::min(drop, below.shared_by_all);
+    child.shared_by_all = std::min(child.shared_by_all, below.shared_by_all);
     child.key_count += below.key_count;
     child.tree_bytes += below.tree_bytes;
     child.indirect_bytes += below.indirect_bytes;
   }
-  child.shared_by_all = drop;
-  body.clear();
-  body.push_back(static_cast<char>(level + 1));
-  AppendFileTable({options.nodes_path}, &body);
-  node.keys.AppendLengths(drop, &body);
-  AppendColumn(node.children, &Child::shared_by_all, drop, &body);
-  node.keys.AppendBytes(drop, &body);
-  for (size_t i = 0; i < node.children.size(); ++i) AppendVarint(0, &body);  // the one file
-  AppendColumn(node.children, &Child::offset_bytes, 0, &body);
-  AppendColumn(node.children, &Child::length_bytes, 0, &body);
-  AppendColumn(node.children, &Child::key_count, 0, &body);
-  AppendColumn(node.children, &Child::tree_bytes, 0, &body);
-  AppendColumn(node.children, &Child::indirect_bytes, 0, &body);
+  const auto node_height = static_cast<uint8_t>(level + 1);
+  const std::string body =
+      internal::EncodeInteriorBody(node, node_height, child.shared_by_all, options.nodes_path);
   // Adding it one level higher may move `interiors`, and `node` with them.
   const std::string first_key = node.keys.first();
   node.keys.Clear();
   node.children.clear();
   node.bytes = 0;
   node.any_encoded = true;
-  return EncodeNode(level + 1, first_key, child, is_root);
+  return EncodeNode(node_height, body, first_key, child, is_root);
 }
 
-// Appends `body` to the nodes file, and its entry to the node above.
-Status OcdbtBuilder::Impl::EncodeNode(size_t node_height, const std::string& first_key, Child child,
-                                      bool is_root) {
+// Appends the node to the nodes file, and its entry to the node above.
+Status OcdbtBuilder::Impl::EncodeNode(uint8_t node_height, const std::string& body,
+                                      const std::string& first_key, Child child, bool is_root) {
   const size_t begin = nodes.size();
   STEPWELL_RETURN_IF_ERROR(frames.Append(FrameMagic::kNode, body, &nodes));
   child.offset_bytes = taken_bytes + begin;
@@ -348,7 +202,7 @@ Status OcdbtBuilder::Impl::EncodeNode(size_t node_height, const std::string& fir
   ++node_count;
   if (!is_root) return AddChild(node_height, first_key, child);
   root = child;
-  height = static_cast<uint8_t>(node_height);
+  height = node_height;
   return OkStatus();
 }
 

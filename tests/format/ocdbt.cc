@@ -2,6 +2,10 @@
 // Lets the Python tests see this library's OCDBT databases:
 //
 //   stepwell_ocdbt build DESCRIPTION FOLDER NODES_PATH NODE_ENTRIES_MAX zstd|raw
+//   stepwell_ocdbt walk FOLDER [BEGIN [END]]
+//
+// walk prints a line "KEY inline|range VALUE" for each key in [BEGIN, END), then how many ranges of
+// files held nodes, the generation and the height.
 //
 // DESCRIPTION has a line for each file and, after those, each key, in order (KEY and VALUE are an x
 // and hexadecimal digits):
@@ -16,6 +20,7 @@
 #include <vector>
 
 #include "format/orbax/ocdbt.h"
+#include "format/orbax/ocdbt_read.h"
 
 namespace stepwell::format::orbax {
 namespace {
@@ -75,8 +80,60 @@ Status Build(const std::vector<std::string>& args) {
   return WriteFile(StrCat(args[2], "/", kOcdbtManifestName), image.manifest);
 }
 
+std::string ToHex(std::string_view bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "x";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return text;
+}
+
+Result<std::string> ReadRange(const std::string& path, uint64_t offset, uint64_t length) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  if (!file.good()) return NotFoundError("cannot read " + path);
+  const auto size = static_cast<uint64_t>(file.tellg());
+  if (offset > size || length > size - offset) return NotFoundError("too short: " + path);
+  std::string bytes(length, '\0');
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(bytes.data(), static_cast<std::streamsize>(length));
+  return bytes;
+}
+
+Status Walk(const std::vector<std::string>& args) {
+  if (args.size() < 2 || args.size() > 4) return InvalidArgumentError("see ocdbt.cc");
+  const std::string folder = args[1] + "/";
+  const std::string path = StrCat(folder, kOcdbtManifestName);
+  std::ifstream file(path, std::ios::binary);
+  const std::string manifest{std::istreambuf_iterator<char>(file), {}};
+  OcdbtKeyRange range;
+  if (args.size() > 2) range.begin = FromHex(args[2]);
+  if (args.size() > 3) range.end = FromHex(args[3]);
+  int reads = 0;
+  const auto read = [&](const std::string& name, uint64_t offset, uint64_t length) {
+    ++reads;
+    return ReadRange(folder + name, offset, length);
+  };
+  const auto print = [&](std::string_view key, const OcdbtValue& value) -> Status {
+    std::string bytes(value.inline_value);
+    if (!value.is_inline) {
+      STEPWELL_ASSIGN_OR_RETURN(
+          bytes, ReadRange(StrCat(folder, value.path), value.offset_bytes, value.length_bytes));
+    }
+    std::cout << ToHex(key) << (value.is_inline ? " inline " : " range ") << ToHex(bytes) << "\n";
+    return OkStatus();
+  };
+  STEPWELL_RETURN_IF_ERROR(WalkOcdbt(AsBytes(manifest), range, read, print));
+  STEPWELL_ASSIGN_OR_RETURN(const OcdbtManifest decoded, DecodeOcdbtManifest(AsBytes(manifest)));
+  std::cout << reads << " " << decoded.generation << " " << int{decoded.root_height} << "\n";
+  return OkStatus();
+}
+
 Status Run(const std::vector<std::string>& args) {
   if (!args.empty() && args[0] == "build") return Build(args);
+  if (!args.empty() && args[0] == "walk") return Walk(args);
   return InvalidArgumentError("no such command, see ocdbt.cc");
 }
 

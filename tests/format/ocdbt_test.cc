@@ -3,50 +3,24 @@
 
 #include <gtest/gtest.h>
 
-#include "format/orbax/ocdbt_internal.h"
-#include "tests/format/prng.h"
+#include "tests/format/ocdbt_bytes.h"
 
 namespace stepwell::format::orbax {
 namespace {
-
-std::string Hex(std::string_view text) {
-  std::string bytes;
-  int digits = 0;
-  int value = 0;
-  for (const char c : text) {
-    if (c == ' ') continue;
-    value = value * 16 + (c <= '9' ? c - '0' : c - 'a' + 10);
-    if (++digits % 2 == 0) {
-      bytes.push_back(static_cast<char>(value));
-      value = 0;
-    }
-  }
-  return bytes;
-}
-
-constexpr char kDataFile[] = "d/4721149885db98c997b84e47661092a5";
 
 OcdbtOptions RawOptions() {
   OcdbtOptions options;
   for (size_t i = 0; i < options.uuid.size(); ++i) options.uuid[i] = static_cast<std::byte>(i);
   options.commit_time_ns = 5;
-  options.nodes_path = kDataFile;
+  options.nodes_path = kRealFile;
   options.compress = false;
   return options;
-}
-
-// A leaf that TensorStore 0.1.86 wrote, of {a/0: "HELLO", a/1: 16 bytes of a file, ab: "!"}.
-std::string RealLeaf() {
-  return Hex("0cdb20de 51000000 00000000 00 00"
-             "00 01 22 00") +
-         kDataFile + Hex("03 0201 030101") + "a/01b" + Hex("051001 000100 00 00") + "HELLO!" +
-         Hex("fd169ece");
 }
 
 TEST(OcdbtTest, ALeafIsByteForByteThatOfTensorStore) {
   auto builder = OcdbtBuilder::Create(RawOptions());
   ASSERT_TRUE(builder.ok());
-  const auto file = builder->AddFile(kDataFile);
+  const auto file = builder->AddFile(kRealFile);
   ASSERT_TRUE(file.ok());
   ASSERT_TRUE(builder->AddInline("a/0", "HELLO").ok());
   ASSERT_TRUE(builder->AddRange("a/1", *file, 0, 16).ok());
@@ -68,7 +42,7 @@ TEST(OcdbtTest, TheManifest) {
   const auto image = builder->Finish();
   ASSERT_TRUE(image.ok());
   const std::string expected = Hex("000102030405060708090a0b0c0d0e0f 00 8008 80c2d72f 04") +
-                               Hex("01 00000000 01 22 00") + kDataFile +
+                               Hex("01 00000000 01 22 00") + kRealFile +
                                Hex("01 01 00 00 00 19 01 19 00 0500000000000000 00");
   ASSERT_EQ(image.value().nodes.size(), 0x19U);
   const std::string& manifest = image.value().manifest;
@@ -94,7 +68,7 @@ TEST(OcdbtTest, AnInteriorNodeIsByteForByteThatOfTensorStore) {
   const std::string& nodes = image.value().nodes;
   // What a leaf stores of its keys: a, b.
   EXPECT_EQ(nodes.substr(14, 38 - 18), Hex("00 00 02 00 0101 6162 0404 0000") + "r1/ar1/b");
-  const std::string body = Hex("01 01 22 00") + kDataFile + Hex("02 05 0803 0707") + "layer1/a2/a" +
+  const std::string body = Hex("01 01 22 00") + kRealFile + Hex("02 05 0803 0707") + "layer1/a2/a" +
                            Hex("0000 0026 2626 0202 2626 0000");
   EXPECT_EQ(nodes.substr(2 * 38 + 14, body.size()), body);
   EXPECT_EQ(nodes.size(), 2 * 38 + 18 + body.size());
@@ -119,9 +93,9 @@ TEST(OcdbtTest, NoKeys) {
 TEST(OcdbtTest, MistakesOfTheCallerAreNamedAndChangeNothing) {
   auto builder = OcdbtBuilder::Create(RawOptions());
   ASSERT_TRUE(builder.ok());
-  const auto file = builder->AddFile(kDataFile);
+  const auto file = builder->AddFile(kRealFile);
   ASSERT_TRUE(file.ok());
-  EXPECT_EQ(*builder->AddFile(kDataFile), *file);
+  EXPECT_EQ(*builder->AddFile(kRealFile), *file);
   ASSERT_TRUE(builder->AddInline("a/0", "HELLO").ok());
   ASSERT_TRUE(builder->AddRange("a/1", *file, 0, 16).ok());
   const auto refused = [](const Status& status, const std::string& what) {

@@ -9,9 +9,14 @@ import os
 import pathlib
 import random
 import subprocess
+from typing import NamedTuple
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp_v0
 import pytest
 import tensorstore as ts
+from orbax.checkpoint import v1 as ocp_v1
 
 NODES = "d/000102030405060708090a0b0c0d0e0f"
 
@@ -76,7 +81,7 @@ def open_kvstore(folder: pathlib.Path, **config: object) -> ts.KvStore:
 
 
 def read_all(folder: pathlib.Path) -> dict[bytes, bytes]:
-    """Every key as TensorStore lists it, with its value."""
+    """Every key that TensorStore lists (node after node, as they arrive), with its value."""
     kvstore = open_kvstore(folder)
     keys = kvstore.list().result()
     reads = [(key, kvstore.read(key)) for key in keys]
@@ -158,7 +163,7 @@ def test_tensorstore_finds_ranges_of_keys(tmp_path):
     kvstore = open_kvstore(folder)
     for low, high in [(b"a/c/1", b"a/c/2"), (b"a/c/299", b"b1"), (b"b", b"b0"), (b"x", b"y")]:
         found = kvstore.list(ts.KvStore.KeyRange(low, high)).result()
-        assert found == sorted(key for key in database if low <= key < high)
+        assert sorted(found) == sorted(key for key in database if low <= key < high)
     assert kvstore.read(b"a/c/3000").result().state == "missing"
 
 
@@ -178,3 +183,134 @@ def test_tensorstore_goes_on_writing_to_our_database(tmp_path):
         b"new 1": bytes(5000),
         b"new 2": bytes(10000),
     }
+
+
+class Walked(NamedTuple):
+    values: dict[bytes, bytes]  # in the order of the walk
+    inline: set[bytes]  # keys whose values lie in nodes
+    reads: int
+    generation: int
+    height: int
+
+
+def walk(folder: pathlib.Path, *bounds: bytes) -> Walked:
+    out = run_helper("walk", folder, *(f"x{bound.hex()}" for bound in bounds))
+    *lines, last = out.splitlines()
+    fields = [line.split() for line in lines]
+    values = {bytes.fromhex(key[1:]): bytes.fromhex(value[1:]) for key, _, value in fields}
+    assert len(values) == len(lines)
+    inline = {bytes.fromhex(key[1:]) for key, kind, _ in fields if kind == "inline"}
+    return Walked(values, inline, *map(int, last.split()))
+
+
+def check_walk(folder: pathlib.Path) -> Walked:
+    """Our walk gives what TensorStore does: all of it, and ranges of it."""
+    theirs = read_all(folder)
+    walked = walk(folder)
+    assert list(walked.values) == sorted(theirs)
+    assert walked.values == theirs
+    keys = sorted(theirs)
+    for low, high in [(len(keys) // 3, len(keys) // 2), (len(keys) // 2, len(keys) // 2 + 1)]:
+        if high < len(keys):
+            part = walk(folder, keys[low], keys[high])
+            assert list(part.values) == keys[low:high]
+            assert part.reads <= walked.reads
+    return walked
+
+
+def test_our_databases_come_back(tmp_path):
+    folder = tmp_path / "database"
+    contents = make_data_files(folder, FILES)
+    database = random_database(11, 3000)
+    _, nodes, height = build(folder, database, FILES, node_entries_max=16)
+    walked = check_walk(folder)
+    assert walked.values == expected(database, contents)
+    assert (walked.reads, walked.generation, walked.height) == (nodes, 1, height)
+
+
+@pytest.mark.parametrize("compression", [None, {"id": "zstd", "level": 3}])
+@pytest.mark.parametrize("arity_log2", [1, 4])
+def test_we_read_what_tensorstore_wrote(tmp_path, arity_log2, compression):
+    """Many generations, small nodes: high trees, and old versions in nodes of their own."""
+    folder = tmp_path / "database"
+    kvstore = open_kvstore(
+        folder,
+        max_inline_value_bytes=20,
+        max_decoded_node_bytes=300,
+        version_tree_arity_log2=arity_log2,
+        compression=compression,
+    )
+    database = {
+        key: random.Random(key).randbytes(len(key) % 40) for key in random_database(5, 400)
+    }
+    heights, generations = set(), set()
+    for number, part in enumerate([1, 3, 50, 120, 400]):
+        transaction = ts.Transaction()
+        for key in list(database)[:part]:
+            kvstore.with_transaction(transaction)[key] = database[key]
+        transaction.commit_async().result()
+        for i in range(20):  # a generation each
+            kvstore.write(b"again", str(20 * number + i).encode()).result()
+        walked = check_walk(folder)
+        heights.add(walked.height)
+        generations.add(walked.generation)
+        assert walked.inline
+        assert walked.reads > 2 or walked.height == 0
+    assert walked.values == database | {b"again": b"99"}
+    assert walked.inline == {key for key, value in walked.values.items() if len(value) <= 20}
+    assert len(heights) >= 3 and max(heights) >= 3
+    assert max(generations) > 100
+    del kvstore[b""]
+    assert b"" not in check_walk(folder).values
+    kvstore.delete_range(ts.KvStore.KeyRange()).result()
+    assert check_walk(folder).values == {}
+
+
+def test_numbered_manifests_are_refused_by_name(tmp_path):
+    folder = tmp_path / "database"
+    kvstore = open_kvstore(folder, manifest_kind="numbered")
+    kvstore.write(b"a", b"b").result()
+    command = [helper(), "walk", str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "numbered manifests" in result.stderr
+
+
+def make_tree() -> dict:
+    noise = np.random.default_rng(1)
+    return {
+        "layers": [
+            {"kernel": noise.random((64, 32), np.float32), "bias": np.arange(32.0)}
+            for _ in range(40)
+        ],
+        "step": 7,
+        "scale": 0.5,
+    }
+
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "jax"])
+@pytest.mark.parametrize("version", ["v0", "v1"])
+def test_we_read_what_orbax_wrote(tmp_path, version, arrays):
+    tree = make_tree()
+    if arrays == "jax":
+        tree = jax.tree.map(jax.numpy.asarray, tree)
+    path = tmp_path / "checkpoint"
+    if version == "v0":
+        with ocp_v0.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path, tree)
+        item, metadata = path, b".zarray"
+    else:
+        ocp_v1.save(path, tree)
+        item, metadata = path / "state", b"zarr.json"
+    walked = check_walk(item)
+    described = {key for key in walked.values if key.endswith(b"/" + metadata)}
+    names = {key.rsplit(b"/", 1)[0].decode() for key in described}
+    assert names == {"step", "scale"} | {
+        f"layers.{i}.{leaf}" for i in range(40) for leaf in ("kernel", "bias")
+    }
+    # Metadata is inline; the kernels are in files of the process that wrote them.
+    assert described <= walked.inline
+    assert any(key.startswith(b"layers.0.kernel/") for key in walked.values.keys() - walked.inline)
+    per_process = check_walk(item / "ocdbt.process_0")
+    assert per_process.values == walked.values
