@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/orbax/python_text.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "io/check.h"
+
+namespace stepwell::format::orbax {
+namespace {
+
+constexpr char kHexDigits[] = "0123456789abcdef";
+
+void AppendHex(uint32_t value, int digits, std::string* out) {
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) {
+    out->push_back(kHexDigits[(value >> shift) & 0xF]);
+  }
+}
+
+char32_t CheckedCodePoint(std::string_view* text) {
+  const std::optional<char32_t> code_point = TakeCodePoint(text);
+  STEPWELL_CHECK(code_point.has_value(), "the caller checks that text is UTF-8");
+  return *code_point;
+}
+
+void AppendRepresented(char32_t code_point, char quote, std::string_view utf8, std::string* out) {
+  if (code_point == U'\\' || code_point == static_cast<char32_t>(quote)) {
+    out->push_back('\\');
+    out->push_back(static_cast<char>(code_point));
+  } else if (code_point == U'\n') {
+    out->append("\\n");
+  } else if (code_point == U'\r') {
+    out->append("\\r");
+  } else if (code_point == U'\t') {
+    out->append("\\t");
+  } else if (IsPrintable(code_point)) {
+    out->append(utf8);
+  } else if (code_point <= 0xFF) {
+    out->append("\\x");
+    AppendHex(code_point, 2, out);
+  } else if (code_point <= 0xFFFF) {
+    out->append("\\u");
+    AppendHex(code_point, 4, out);
+  } else {
+    out->append("\\U");
+    AppendHex(code_point, 8, out);
+  }
+}
+
+// Whether both spellings of JSON have an escape of two characters for it.
+bool AppendShortEscape(char c, std::string* out) {
+  constexpr std::string_view kCharacters = "\"\\\n\r\t\f\b";
+  constexpr std::string_view kEscapes = "\"\\nrtfb";
+  const size_t index = kCharacters.find(c);
+  if (index == std::string_view::npos) return false;
+  out->push_back('\\');
+  out->push_back(kEscapes[index]);
+  return true;
+}
+
+void AppendUnicodeEscape(uint32_t code_unit, std::string* out) {
+  out->append("\\u");
+  AppendHex(code_unit, 4, out);
+}
+
+}  // namespace
+
+std::optional<char32_t> TakeCodePoint(std::string_view* text) {
+  if (text->empty()) return std::nullopt;
+  const auto lead = static_cast<uint8_t>(text->front());
+  if (lead < 0x80) {
+    text->remove_prefix(1);
+    return lead;
+  }
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text->size() < length) return std::nullopt;
+  char32_t code_point = lead & (0xFFU >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    const auto next = static_cast<uint8_t>((*text)[i]);
+    if ((next & 0xC0) != 0x80) return std::nullopt;
+    code_point = code_point << 6 | (next & 0x3FU);
+  }
+  const bool overlong =
+      (length == 3 && code_point < 0x800) || (length == 4 && code_point < 0x10000);
+  const bool surrogate = code_point >= 0xD800 && code_point <= 0xDFFF;
+  if (overlong || surrogate || code_point > 0x10FFFF) return std::nullopt;
+  text->remove_prefix(length);
+  return code_point;
+}
+
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    if (!TakeCodePoint(&text)) return false;
+  }
+  return true;
+}
+
+std::string Printable(std::string_view bytes) {
+  constexpr size_t kBytesMax = 200;
+  std::string out;
+  for (const char c : bytes.substr(0, kBytesMax)) {
+    if (c >= ' ' && c <= '~') {
+      out.push_back(c);
+    } else {
+      out.append("\\x");
+      AppendHex(static_cast<uint8_t>(c), 2, &out);
+    }
+  }
+  if (bytes.size() > kBytesMax) out.append("...");
+  return out;
+}
+
+void AppendPythonRepr(std::string_view text, std::string* out) {
+  // Python prefers single quotes.
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const bool has_double = text.find('"') != std::string_view::npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  out->push_back(quote);
+  while (!text.empty()) {
+    const std::string_view before = text;
+    const char32_t code_point = CheckedCodePoint(&text);
+    AppendRepresented(code_point, quote, before.substr(0, before.size() - text.size()), out);
+  }
+  out->push_back(quote);
+}
+
+void AppendJsonString(std::string_view text, std::string* out) {
+  out->push_back('"');
+  while (!text.empty()) {
+    const char32_t code_point = CheckedCodePoint(&text);
+    if (code_point < 0x80 && AppendShortEscape(static_cast<char>(code_point), out)) continue;
+    if (code_point >= 0x20 && code_point < 0x7F) {
+      out->push_back(static_cast<char>(code_point));
+    } else if (code_point <= 0xFFFF) {
+      AppendUnicodeEscape(code_point, out);
+    } else {
+      const uint32_t offset = code_point - 0x10000;
+      AppendUnicodeEscape(0xD800 + (offset >> 10), out);
+      AppendUnicodeEscape(0xDC00 + (offset & 0x3FF), out);
+    }
+  }
+  out->push_back('"');
+}
+
+void AppendJsonStringUtf8(std::string_view text, std::string* out) {
+  STEPWELL_CHECK(IsUtf8(text), "the caller checks that text is UTF-8");
+  out->push_back('"');
+  for (const char c : text) {
+    if (AppendShortEscape(c, out)) continue;
+    if (static_cast<uint8_t>(c) < 0x20) {
+      AppendUnicodeEscape(static_cast<uint8_t>(c), out);
+    } else {
+      out->push_back(c);
+    }
+  }
+  out->push_back('"');
+}
+
+void AppendJsonFloat(double value, std::string* out) {
+  if (std::isnan(value)) {
+    out->append("NaN");
+    return;
+  }
+  if (std::isinf(value)) {
+    out->append(value < 0 ? "-Infinity" : "Infinity");
+    return;
+  }
+  // The shortest digits that read back; Python uses an exponent below 1e-4 and from 1e16.
+  std::array<char, 32> buffer{};
+  const auto scientific = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                        std::chars_format::scientific);
+  const std::string_view text(buffer.data(), static_cast<size_t>(scientific.ptr - buffer.data()));
+  const size_t e = text.find('e');
+  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
+  if (exponent < -4 || exponent >= 16) {
+    out->append(text);  // at least two digits of exponent, in both
+    return;
+  }
+  std::array<char, 64> fixed{};
+  const auto end =
+      std::to_chars(fixed.data(), fixed.data() + fixed.size(), value, std::chars_format::fixed);
+  const std::string_view digits(fixed.data(), static_cast<size_t>(end.ptr - fixed.data()));
+  out->append(digits);
+  if (digits.find('.') == std::string_view::npos) out->append(".0");
+}
+
+}  // namespace stepwell::format::orbax
