@@ -240,6 +240,7 @@ def test_read_only_media(tmp_path, run_python):
 def test_ctrl_c_interrupts_a_wait(start_python, path):
     process = start_python("""
 import sys, signal, numpy as np, stepwell, os, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' background jobs ignore it
 store = stepwell.open(sys.argv[1])
 handle = store.save(0, {"x": np.ones(1 << 24)})
 threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

@@ -231,13 +231,15 @@ def test_ctrl_c_while_a_save_waits(run_python, path):
 import os, signal, sys, threading, time
 import numpy as np, stepwell
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' background jobs ignore it
 # Saves much larger than the staging memory: most of the time `save` waits, for several times as
 # long as it takes until it asks whether to go on.
 arrays = [np.random.default_rng(i).standard_normal(1 << 21) for i in range(8)]
 state = {f"x{i}": arrays[i % 8] for i in range(64)}
 interrupted, saved = [], []
-with stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw") as store:
-    for step in range(200):
+with stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw",
+                   keep=stepwell.policy.LatestN(2)) as store:
+    for step in range(50):
         timer = threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGINT))
         try:
             timer.start()
@@ -259,10 +261,10 @@ with stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw") as store:
     else:
         sys.exit("no save was interrupted")
     store.wait()  # nothing is reported later, all that returned is there
-    assert store.steps() == sorted({*saved, interrupted[0]}), store.steps()
+    assert store.steps() == sorted({*saved, interrupted[0]})[-2:], store.steps()
     assert store.load(interrupted[0]) == {"again": 1}
-    for step in saved:
-        assert (store.load(step, "x7") == state["x7"]).all()
+    if saved:
+        assert (store.load(saved[-1], "x7") == state["x7"]).all()
     assert store.stats()["saves_failed"] == 0
 print("ok")
 """, path)
