@@ -225,7 +225,6 @@ class Engine {
   std::vector<std::function<void(const Status&)>> reclaim_waiters_;
   int reclaim_rounds_ = 0;  // of the waiters
   bool reclaim_progress_ = false;
-  bool pass_thorough_ = false;
   std::vector<std::function<void()>> idle_waiters_;
   bool closing_ = false;
   bool frozen_reported_ = false;

@@ -120,7 +120,6 @@ void Engine::StartPass(bool thorough) {
       thorough ? std::min(kMoveGainBytesMin, small) : std::min(kMoveGainBytes, 2 * small);
   last_pass_ns_ = options_.environment.clock->MonotonicNanos();
   pass_running_ = true;
-  pass_thorough_ = thorough;
   OnReclaimWorker([this, request = std::move(request)] {
     const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kReclaim, "reclaim");
     auto result = std::make_shared<ReclaimResult>(reclaimer_->Run(request));

@@ -185,13 +185,14 @@ StoreStats ReaderStore::Stats() {
   SpaceQuery query;
   std::shared_ptr<const View> view;
   if (auto refreshed = Refresh(); refreshed.ok()) view = std::move(*refreshed);
-  for (const auto& [step, log] :
-       view == nullptr ? std::map<uint64_t, LogStep>() : view->state.live) {
-    auto live = std::make_shared<LiveStep>();
-    live->record = log.record;
-    live->place = log.place;
-    stats.pinned_steps += log.record.pinned ? 1 : 0;
-    query.live.push_back(std::move(live));
+  if (view != nullptr) {
+    for (const auto& [step, log] : view->state.live) {
+      auto live = std::make_shared<LiveStep>();
+      live->record = log.record;
+      live->place = log.place;
+      stats.pinned_steps += log.record.pinned ? 1 : 0;
+      query.live.push_back(std::move(live));
+    }
   }
   query.file_system = core_->environment.file_system;
   query.store_path = core_->path;

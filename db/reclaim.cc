@@ -105,14 +105,21 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Users&
   return state;
 }
 
-// Whether somebody may be reading dead steps of the segment. The caller holds RECLAIM.
-Result<bool> Reclaimer::Pinned(const ReclaimRequest& request, uint64_t id, uint64_t* pinned_bytes) {
+// RECLAIM, held while the segment is changed; null when somebody may be reading dead steps of it,
+// which is then noted.
+Result<std::unique_ptr<ReclaimLock>> Reclaimer::LockUnpinned(const ReclaimRequest& request,
+                                                             uint64_t id, ReclaimResult* result) {
+  STEPWELL_ASSIGN_OR_RETURN(auto lock,
+                            ReclaimLock::Acquire(options_.file_system, options_.store_path,
+                                                 io::LockKind::kExclusive, options_.stop));
   STEPWELL_ASSIGN_OR_RETURN(const auto pin, LowestPin(options_.file_system, options_.store_path));
   const auto needed = options_.live->NeededBy(pin, request.published);
-  *pinned_bytes = needed.pinned_bytes;
+  result->bytes_pinned = needed.pinned_bytes;
   // Which dead steps older sessions left is not known here: a reader from before keeps all.
-  if (pin && *pin < request.old_tip && id < request.first_id) return true;
-  return needed.pinned_segments.contains(id);
+  const bool from_before = pin && *pin < request.old_tip && id < request.first_id;
+  if (!from_before && !needed.pinned_segments.contains(id)) return lock;
+  result->later.insert(id);
+  return std::unique_ptr<ReclaimLock>();
 }
 
 Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint64_t id,
@@ -179,14 +186,8 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint
 
 Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const SegmentState& state,
                               ReclaimAction action, ReclaimResult* result) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto lock,
-                            ReclaimLock::Acquire(options_.file_system, options_.store_path,
-                                                 io::LockKind::kExclusive, options_.stop));
-  STEPWELL_ASSIGN_OR_RETURN(const bool pinned, Pinned(request, id, &result->bytes_pinned));
-  if (pinned) {
-    result->later.insert(id);
-    return OkStatus();
-  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockUnpinned(request, id, result));
+  if (lock == nullptr) return OkStatus();
   const std::string path = SegmentPath(options_.store_path, id);
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, options_.file_system->Stat(path));
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
@@ -207,14 +208,8 @@ Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const 
 
 Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
                         const std::vector<ByteRange>& holes, ReclaimResult* result) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto lock,
-                            ReclaimLock::Acquire(options_.file_system, options_.store_path,
-                                                 io::LockKind::kExclusive, options_.stop));
-  STEPWELL_ASSIGN_OR_RETURN(const bool pinned, Pinned(request, id, &result->bytes_pinned));
-  if (pinned) {
-    result->later.insert(id);
-    return OkStatus();
-  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockUnpinned(request, id, result));
+  if (lock == nullptr) return OkStatus();
   auto file = options_.file_system->Open(SegmentPath(options_.store_path, id),
                                          {.write = true, .freeze = options_.freeze});
   // Somebody took the write mode away: it is not ours to change.

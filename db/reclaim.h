@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "db/footprint.h"
 #include "db/live_steps.h"
 #include "db/log_writer.h"
+#include "db/pins.h"
 #include "db/reclaim_plan.h"
 
 namespace stepwell::db {
@@ -73,7 +75,8 @@ class Reclaimer {
                 ReclaimResult* result);
   Result<SegmentState> Look(const ReclaimRequest& request, const Users& users, uint64_t id,
                             bool* gone, bool* foreign);
-  Result<bool> Pinned(const ReclaimRequest& request, uint64_t id, uint64_t* pinned_bytes);
+  Result<std::unique_ptr<ReclaimLock>> LockUnpinned(const ReclaimRequest& request, uint64_t id,
+                                                    ReclaimResult* result);
   Status RemoveWhole(const ReclaimRequest& request, uint64_t id, const SegmentState& state,
                      ReclaimAction action, ReclaimResult* result);
   // kUnimplemented: it cannot be punched after all.

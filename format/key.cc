@@ -87,11 +87,6 @@ Status ConsumePath(std::string_view rest, KeyPath* path) {
   return OkStatus();
 }
 
-Status CheckLeafKey(std::string_view encoded) {
-  if (!ConsumeName(&encoded, nullptr)) return BadKey("item name cut short or badly escaped");
-  return ConsumePath(encoded, nullptr);
-}
-
 Status AppendPath(const KeyPath& path, std::string* out) {
   if (path.size() > kPathComponentsMax) {
     return InvalidArgumentError(
@@ -140,6 +135,11 @@ Result<std::string> EncodeLeafKey(std::string_view item, const KeyPath& path) {
   std::string out = EncodeItem(item);
   STEPWELL_RETURN_IF_ERROR(AppendPath(path, &out));
   return out;
+}
+
+Status CheckLeafKey(std::string_view encoded) {
+  if (!ConsumeName(&encoded, nullptr)) return BadKey("item name cut short or badly escaped");
+  return ConsumePath(encoded, nullptr);
 }
 
 Result<LeafKey> DecodeLeafKey(std::string_view encoded) {

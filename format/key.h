@@ -36,6 +36,7 @@ struct LeafKey {
   KeyPath path;
 };
 Result<LeafKey> DecodeLeafKey(std::string_view encoded);
+Status CheckLeafKey(std::string_view encoded);  // whether it decodes, without doing so
 
 // (step): 8 bytes big-endian, and (step, leaf key): the keys of the index's column families.
 std::string EncodeStep(uint64_t step);

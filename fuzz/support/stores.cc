@@ -6,6 +6,7 @@
 #include "db/save_plan.h"
 #include "format/key.h"
 #include "fuzz/support/check.h"
+#include "tests/sim/inline_environment.h"
 
 namespace stepwell::fuzz {
 namespace {
@@ -234,18 +235,13 @@ const std::vector<BaseStore>& BaseStores() {
 }
 
 Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
-  db::Environment environment;
+  db::Environment environment = sim::InlineEnvironment();
   environment.file_system = &files_;
   environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {
     return std::unique_ptr<io::Disk>(std::make_unique<sim::SimDisk>(world_));
   };
-  environment.workers = std::make_shared<io::InlineExecutor>();
-  environment.index_worker = std::make_shared<io::InlineExecutor>();
-  environment.reclaim_worker = std::make_shared<io::InlineExecutor>();
-  environment.callbacks = std::make_shared<io::InlineExecutor>();
   environment.clock = &clock_;
   environment.random = [this] { return prng_.Next(); };
-  environment.inline_mode = true;
   environment.without_index = !with_index_;
   options.staging_bytes = kStagingBytes;
   options.segment_bytes = kSegmentBytes;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "db/save_plan.h"
+#include "tests/sim/inline_environment.h"
 
 namespace stepwell::sim {
 namespace {
@@ -45,19 +46,14 @@ StoreMachine::StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed)
     : world_(std::move(world)), files_(world_), prng_(seed) {}
 
 Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
-  db::Environment environment;
+  db::Environment environment = InlineEnvironment();
   environment.file_system = &files_;
   environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {
     if (lies_) return std::unique_ptr<io::Disk>(std::make_unique<LyingDisk>(world_));
     return std::unique_ptr<io::Disk>(std::make_unique<SimDisk>(world_));
   };
-  environment.workers = std::make_shared<io::InlineExecutor>();
-  environment.index_worker = std::make_shared<io::InlineExecutor>();
-  environment.reclaim_worker = std::make_shared<io::InlineExecutor>();
-  environment.callbacks = std::make_shared<io::InlineExecutor>();
   environment.clock = &clock_;
   environment.random = [this] { return prng_.Next(); };
-  environment.inline_mode = true;
   environment.without_index = !spec.with_index;
 
   db::StoreOptions options;
