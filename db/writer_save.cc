@@ -33,13 +33,16 @@ std::string LeafName(const format::LeafRecord& record) {
 }
 
 // What decoders would refuse must never be committed: it would make the log unreadable.
-Status CheckLeafInput(const ItemInput& item, const format::LeafRecord& record) {
-  if (!std::string_view(record.key).starts_with(format::EncodeItem(item.name))) {
+// `prefix` is that of the item's keys.
+Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
+                      const format::LeafRecord& record) {
+  if (!std::string_view(record.key).starts_with(prefix)) {
     return InvalidArgumentError(
         StrCat(LeafName(record), ": its key is not below item '", item.name, "'"));
   }
-  const auto key = format::DecodeLeafKey(record.key);
-  if (!key.ok()) return InvalidArgumentError(key.status().message());
+  if (Status status = format::CheckLeafKey(record.key); !status.ok()) {
+    return InvalidArgumentError(status.message());
+  }
   if (record.value_type > format::ValueType::kComplex ||
       record.container > format::ContainerKind::kObject) {
     return InvalidArgumentError(StrCat(LeafName(record), ": unknown type of value or container"));
@@ -82,13 +85,17 @@ Status FillJob(SaveRequest request, SaveJob* job) {
   job->step = request.step;
   job->metadata_json = std::move(request.metadata_json);
   job->metrics_json = std::move(request.metrics_json);
+  size_t leaf_count = 0;
+  for (const ItemInput& item : request.items) leaf_count += item.leaves.size();
+  job->leaves.reserve(leaf_count);
   std::set<std::string> names;
   for (ItemInput& item : request.items) {
     if (!names.insert(item.name).second) {
       return InvalidArgumentError(StrCat("two items are named '", item.name, "'"));
     }
+    const std::string prefix = format::EncodeItem(item.name);
     for (LeafInput& leaf : item.leaves) {
-      STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, leaf.record));
+      STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, prefix, leaf.record));
       PlannedLeaf planned;
       planned.input = std::move(leaf);
       planned.item = static_cast<uint32_t>(job->items.size());
