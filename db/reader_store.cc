@@ -3,6 +3,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/space.h"
@@ -14,6 +19,9 @@ namespace {
 
 // The slot may move on, and old segments with it, while a view is made.
 constexpr int kRefreshAttempts = 20;
+// Before a step that is not pinned is called damaged.
+constexpr int kExplainLooks = 3;
+constexpr std::chrono::milliseconds kExplainInterval{5};
 
 Status ReadOnly(const std::string& path) {
   return FailedPreconditionError(path + ": the store is open for reading only (mode=\"r\")");
@@ -55,18 +63,18 @@ Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
   return std::unique_ptr<Store>(std::move(store));
 }
 
-Result<bool> ReaderStore::WriterLives() {
-  auto lock = core_->environment.file_system->Open(LockFilePath(core_->path), {});
+Result<bool> ReaderStore::Core::WriterLives() {
+  auto lock = environment.file_system->Open(LockFilePath(path), {});
   if (lock.status().code() == StatusCode::kNotFound) return false;
   if (!lock.ok()) return lock.status();
   return (*lock)->LockedByOther();
 }
 
-Result<LogState> ReaderStore::ReadLog(const format::StoreSlot& slot, bool writer_lives) {
+Result<LogState> ReaderStore::Core::ReadLog(const format::StoreSlot& slot, bool writer_lives,
+                                            const LogState* known) {
   if (slot.durable_commit == 0) return LogState{};
   if (slot.clean || writer_lives) {
-    const LogState* known = view_ != nullptr && view_live_ ? &view_->state : nullptr;
-    auto state = RecoverByMarks(slot, *core_->files, known);
+    auto state = RecoverByMarks(slot, *files, known);
     if (state.ok() || writer_lives) return state;
   }
   // The writer is gone without closing: what it acknowledged may be newer than the slot.
@@ -77,10 +85,56 @@ Result<LogState> ReaderStore::ReadLog(const format::StoreSlot& slot, bool writer
     const auto bad = [&](const BadChunk& chunk) {
       if (first.ok()) first = chunk.status;
     };
-    STEPWELL_RETURN_IF_ERROR(core_->restorer->Check(leaves, bad, [](uint64_t) { return true; }));
+    STEPWELL_RETURN_IF_ERROR(restorer->Check(leaves, bad, [](uint64_t) { return true; }));
     return first;
   };
-  return RecoverByScan(core_->environment.file_system, core_->path, slot, *core_->files, scan);
+  return RecoverByScan(environment.file_system, path, slot, *files, scan);
+}
+
+Result<std::map<uint64_t, LogStep>> ReaderStore::Core::LookAgain() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto slot_file, SlotFile::Open(environment.file_system, path,
+                                                                 /*write=*/false, nullptr));
+  Status status;
+  for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool lives, WriterLives());
+    STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, slot_file->Read());
+    auto state = ReadLog(slot, lives, nullptr);
+    if (state.ok()) return std::move(state->live);
+    status = state.status();
+    if (!lives && attempt > 0) break;
+  }
+  return status;
+}
+
+Status ReaderStore::Core::Explain(const Status& error, uint64_t step, uint64_t commit) {
+  // File systems have their own words for a file that is gone (ESTALE, EIO).
+  if (error.code() != StatusCode::kDataLoss && error.code() != StatusCode::kNotFound &&
+      error.os_error() == 0) {
+    return error;
+  }
+  // Nothing is erased before the slot names what killed it, so a look from now on sees that. More
+  // than one: a slot that is being written shows the one before it.
+  for (int look = 0; look < kExplainLooks; ++look) {
+    if (look > 0) std::this_thread::sleep_for(kExplainInterval);
+    const auto live = LookAgain();
+    if (!live.ok()) {
+      return DataLossError(StrCat(error.message(),
+                                  "; or it was deleted while it was being read, which could not be "
+                                  "looked up: ",
+                                  live.status().message()));
+    }
+    const auto it = live->find(step);
+    if (it == live->end()) {
+      return NotFoundError(
+          StrCat(path, ": step ", step, " was deleted while it was being read; load another step"));
+    }
+    if (it->second.record.commit != commit) {
+      return NotFoundError(StrCat(path, ": step ", step,
+                                  " was replaced, changed or moved while it was being read; load "
+                                  "it again"));
+    }
+  }
+  return ExplainPinned(error);
 }
 
 Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
@@ -90,7 +144,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
   io::FileSystem* file_system = core_->environment.file_system;
   Status status;
   for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool lives, WriterLives());
+    STEPWELL_ASSIGN_OR_RETURN(const bool lives, core_->WriterLives());
     STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
     const auto is_old_news = [&] {
       if (view_ == nullptr || lives != view_live_) return false;
@@ -118,7 +172,8 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
                  ": reading without a pin (readers/ cannot be written): a step may be "
                  "deleted while it is read"));
     }
-    auto state = ReadLog(slot, lives);
+    const LogState* known = view_ != nullptr && view_live_ ? &view_->state : nullptr;
+    auto state = core_->ReadLog(slot, lives, known);
     if (state.ok()) {
       view->state = std::move(*state);
       // Only a writer needs these; they would grow while a reader follows a run.
@@ -152,10 +207,15 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     for (const auto& [number, live] : view->state.live) known.push_back(number);
     return StepNotFound(core_->path, step, known);
   }
+  ReadErrorExplainer explain = ExplainPinned;
+  if (view->pin == nullptr) {
+    explain = [core = core_, step, commit = it->second.record.commit](const Status& error) {
+      return core->Explain(error, step, commit);
+    };
+  }
   auto records = StepRecords::Open(core_->files.get(), it->second.place);
-  const bool pinned = view->pin != nullptr;
   if (!records.ok()) {
-    return SegmentGone(records.status(), pinned).WithContext(StrCat(core_->path, ": step ", step));
+    return explain(records.status().WithContext(StrCat(core_->path, ": step ", step)));
   }
   struct Keep {
     std::shared_ptr<Core> core;
@@ -167,7 +227,7 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   format::StepRecord record = keep->records->step();
   record.pinned = it->second.record.pinned;
   Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(record), leaves, restorer, core_->path, pinned, keep);
+  return MakeStepReader(std::move(record), leaves, restorer, core_->path, std::move(explain), keep);
 }
 
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
@@ -177,7 +237,20 @@ Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
     if (!options.step || step == *options.step) steps.push_back(live);
   }
   if (options.step && steps.empty()) return Read(*options.step).status();
-  return VerifySteps(steps, *core_->files, *core_->restorer, options);
+  STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
+                            VerifySteps(steps, *core_->files, *core_->restorer, options));
+  if (view->pin != nullptr) return report;
+  // Deleted is not damaged.
+  for (const LogStep& step : steps) {
+    const uint64_t number = step.record.step;
+    const auto is_its = [number](const VerifyProblem& problem) { return problem.step == number; };
+    if (std::none_of(report.problems.begin(), report.problems.end(), is_its)) continue;
+    const Status status = core_->Explain(DataLossError(""), number, step.record.commit);
+    if (status.code() != StatusCode::kNotFound) continue;
+    if (options.step) return status;
+    std::erase_if(report.problems, is_its);
+  }
+  return report;
 }
 
 StoreStats ReaderStore::Stats() {

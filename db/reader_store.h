@@ -6,9 +6,11 @@
 // store, creates nothing but its pin.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "db/environment.h"
 #include "db/footprint.h"
@@ -43,7 +45,18 @@ class ReaderStore final : public Store {
   Status Close() override;
 
  private:
+  // What step readers need, too; they may outlive the store. Thread-safe.
   struct Core {
+    Result<bool> WriterLives();
+    // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null.
+    Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives,
+                             const LogState* known);
+    // The steps that are live now.
+    Result<std::map<uint64_t, LogStep>> LookAgain();
+    // What `error`, of reading a commit that is not pinned, means: kNotFound when the step was
+    // deleted, replaced or moved since (its bytes may be gone); else damage.
+    Status Explain(const Status& error, uint64_t step, uint64_t commit);
+
     std::string path;
     Environment environment;
     std::unique_ptr<SegmentFiles> files;
@@ -59,8 +72,6 @@ class ReaderStore final : public Store {
   ReaderStore(const std::string& path, const StoreOptions& options, Environment environment);
   // The newest view; made anew when the slot has moved on.
   Result<std::shared_ptr<const View>> Refresh();
-  Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives);
-  Result<bool> WriterLives();
 
   const StoreOptions options_;
   const int pid_;

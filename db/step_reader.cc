@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "format/key.h"
+#include "io/check.h"
 
 namespace stepwell::db {
 namespace {
@@ -11,43 +12,44 @@ namespace {
 class LogStepReader final : public StepReader {
  public:
   LogStepReader(format::StepRecord step, LeafSource leaves, Restorer* restorer,
-                std::string store_path, bool pinned, std::shared_ptr<const void> keep)
+                const std::string& store_path, ReadErrorExplainer explain,
+                std::shared_ptr<const void> keep)
       : step_(std::move(step)),
         leaves_(std::move(leaves)),
         restorer_(restorer),
-        store_path_(std::move(store_path)),
-        pinned_(pinned),
+        where_(StrCat(store_path, ": step ", step_.step)),
+        explain_(std::move(explain)),
         keep_(std::move(keep)) {}
 
   const format::StepRecord& step() const override { return step_; }
 
   Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) override {
     auto leaves = leaves_(format::KeysBelow(key_prefix));
-    if (!leaves.ok()) return SegmentGone(leaves.status(), pinned_).WithContext(Where());
+    if (!leaves.ok()) return Explain(leaves.status());
     return leaves;
   }
 
   Result<std::optional<format::LeafRecord>> Find(std::string_view key) override {
     auto leaves = leaves_(format::KeyAlone(key));
-    if (!leaves.ok()) return SegmentGone(leaves.status(), pinned_).WithContext(Where());
+    if (!leaves.ok()) return Explain(leaves.status());
     if (leaves->empty()) return std::optional<format::LeafRecord>();
     return std::optional(std::move(leaves->front()));
   }
 
   Result<LoadStats> Load(std::span<const LoadRequest> requests) override {
     auto stats = restorer_->Load(requests);
-    if (!stats.ok()) return SegmentGone(stats.status(), pinned_).WithContext(Where());
+    if (!stats.ok()) return Explain(stats.status());
     return stats;
   }
 
  private:
-  std::string Where() const { return StrCat(store_path_, ": step ", step_.step); }
+  Status Explain(const Status& error) const { return explain_(error.WithContext(where_)); }
 
   const format::StepRecord step_;
   const LeafSource leaves_;
   Restorer* const restorer_;
-  const std::string store_path_;
-  const bool pinned_;
+  const std::string where_;
+  const ReadErrorExplainer explain_;
   const std::shared_ptr<const void> keep_;
 };
 
@@ -69,22 +71,24 @@ VerifyProblem ProblemAt(uint64_t step, const format::LeafRecord* leaf, std::stri
 }  // namespace
 
 std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
-                                           Restorer* restorer, std::string store_path, bool pinned,
+                                           Restorer* restorer, const std::string& store_path,
+                                           ReadErrorExplainer explain,
                                            std::shared_ptr<const void> keep) {
-  return std::make_shared<LogStepReader>(std::move(step), std::move(leaves), restorer,
-                                         std::move(store_path), pinned, std::move(keep));
+  return std::make_shared<LogStepReader>(std::move(step), std::move(leaves), restorer, store_path,
+                                         std::move(explain), std::move(keep));
 }
 
-Status SegmentGone(const Status& not_found, bool pinned) {
-  if (not_found.code() == StatusCode::kDataLoss && !pinned) {
-    // Reclaim may have erased it meanwhile; nothing here can tell that from damage.
-    return DataLossError(StrCat(not_found.message(),
-                                "; or the step was deleted while it was read (readers/ cannot be "
-                                "written, so it was not pinned): look whether it is still there"));
-  }
-  if (not_found.code() != StatusCode::kNotFound) return not_found;
-  if (pinned) return DataLossError(StrCat("a segment is missing: ", not_found.message()));
-  return NotFoundError(StrCat("deleted while reading: ", not_found.message()));
+std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
+                                           Restorer* restorer, const std::string& store_path,
+                                           bool pinned, std::shared_ptr<const void> keep) {
+  STEPWELL_CHECK(pinned, "whoever does not pin explains errors");
+  return MakeStepReader(std::move(step), std::move(leaves), restorer, store_path,
+                        ReadErrorExplainer(ExplainPinned), std::move(keep));
+}
+
+Status ExplainPinned(Status error) {
+  if (error.code() != StatusCode::kNotFound) return error;
+  return DataLossError(StrCat(error.message(), "; a segment is missing"));
 }
 
 Status StepNotFound(const std::string& store_path, uint64_t step,

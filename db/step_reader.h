@@ -15,14 +15,22 @@ namespace stepwell::db {
 
 using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(const format::KeyRange&)>;
 
-// A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
-// A segment that is gone is damage when the step is `pinned`, else the step was deleted meanwhile.
-std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
-                                           Restorer* restorer, std::string store_path, bool pinned,
-                                           std::shared_ptr<const void> keep);
+// What the error of a read of a step means: called with an error, returns the one to report. On the
+// caller's thread; may read.
+using ReadErrorExplainer = std::function<Status(Status)>;
 
-// What a missing file means for a reader of the step.
-Status SegmentGone(const Status& not_found, bool pinned);
+// A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
+std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
+                                           Restorer* restorer, const std::string& store_path,
+                                           ReadErrorExplainer explain,
+                                           std::shared_ptr<const void> keep);
+// The same of a step that nobody erases while it is read: it is `pinned`.
+std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
+                                           Restorer* restorer, const std::string& store_path,
+                                           bool pinned, std::shared_ptr<const void> keep);
+
+// For a step that nobody erases while it is read: a segment that is gone is damage.
+Status ExplainPinned(Status error);
 
 // "run1 has no step 5; the nearest are 4 and 8".
 Status StepNotFound(const std::string& store_path, uint64_t step,

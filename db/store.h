@@ -99,8 +99,9 @@ struct LoadRequest {
   std::vector<int64_t> strides_bytes;  // of `out`; empty: C order of the box
 };
 
-// A committed step, as it was when it was opened; pinned (not reclaimed) while this lives.
-// Thread-safe.
+// A committed step, as it was when it was opened; pinned (not reclaimed) while this lives. Only a
+// read-only store that cannot write into readers/ does not pin: there, kNotFound says that the step
+// was deleted (replaced, changed, moved) while it was being read. Thread-safe.
 class StepReader {
  public:
   virtual ~StepReader() = default;

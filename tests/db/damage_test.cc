@@ -190,7 +190,7 @@ class LargeDamageTest : public DamageTest {
       EXPECT_THAT(survey.errors, Not(IsEmpty()));
       EXPECT_GE(survey.right, right_at_least);
       for (const std::string& error : survey.errors) {
-        EXPECT_THAT(error, Not(HasSubstr("deleted while reading"))) << "it was not deleted";
+        EXPECT_THAT(error, Not(HasSubstr("was deleted while"))) << "it was not deleted";
       }
     }
   }

@@ -2,106 +2,18 @@
 // Full and read-only file systems: small ones of the test's own, mounted.
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/sysmacros.h>
 
 #include <filesystem>
 
 #include "db/layout.h"
 #include "tests/db/big_state.h"
-#include "tests/db/process_support.h"
+#include "tests/db/mount.h"
 
 namespace stepwell::db {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-enum class FsKind { kExt4, kTmpfs };
-
-// A mounted file system; unmounted at the end, whatever happened.
-class Mount {
- public:
-  Mount(FsKind kind, uint64_t bytes) : point_(dir_ / "mount") {
-    fs::create_directory(point_);
-    if (kind == FsKind::kTmpfs) {
-      const std::string size = StrCat("size=", bytes);
-      mounted_ = mount("tmpfs", point_.c_str(), "tmpfs", 0, size.c_str()) == 0;
-      return;
-    }
-    const std::string image = dir_ / "image";
-    const int file = open(image.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    const bool sized = ftruncate(file, static_cast<off_t>(bytes)) == 0;
-    close(file);
-    mounted_ = sized && Tool({"/sbin/mkfs.ext4", "-q", "-F", "-m", "0", image}) &&
-               Tool({"/bin/mount", "-o", "loop,errors=remount-ro", image, point_});
-  }
-  ~Mount() {
-    if (mounted_ && umount2(point_.c_str(), 0) != 0) umount2(point_.c_str(), MNT_DETACH);
-  }
-  Mount(const Mount&) = delete;
-  Mount& operator=(const Mount&) = delete;
-
-  bool mounted() const { return mounted_; }
-  std::string operator/(const std::string& name) const { return point_ + "/" + name; }
-  bool Remount(bool read_only) {
-    unsigned long flags = MS_REMOUNT;
-    if (read_only) flags |= MS_RDONLY;
-    return mount(nullptr, point_.c_str(), nullptr, flags, nullptr) == 0;
-  }
-  // As the kernel does it when the device fails: also under files that are open for writing.
-  bool TurnReadOnly() const {
-    struct stat info {};
-    if (stat(point_.c_str(), &info) != 0) return false;
-    const fs::path device =
-        fs::read_symlink(StrCat("/sys/dev/block/", major(info.st_dev), ":", minor(info.st_dev)));
-    const std::string trigger =
-        StrCat("/sys/fs/ext4/", device.filename().string(), "/trigger_fs_error");
-    const int file = open(trigger.c_str(), O_WRONLY | O_CLOEXEC);
-    const bool written = write(file, "test", 4) == 4;
-    close(file);
-    return written;
-  }
-  // Unmounts it and mounts it again.
-  bool Again() {
-    if (umount2(point_.c_str(), 0) != 0) return false;
-    mounted_ = Tool({"/bin/mount", "-o", "loop,errors=remount-ro", dir_ / "image", point_});
-    return mounted_;
-  }
-  uint64_t FreeBytes() const {
-    struct statvfs info {};
-    return statvfs(point_.c_str(), &info) == 0 ? uint64_t{info.f_bavail} * info.f_frsize : 0;
-  }
-  // Leaves not one block for anybody else.
-  void FillUp(const std::string& name) {
-    const int file = open((*this / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    for (uint64_t piece = 4 * kMiB; piece >= 512;) {
-      const std::string bytes(piece, 'f');
-      if (write(file, bytes.data(), bytes.size()) <= 0) piece /= 2;
-    }
-    fsync(file);
-    close(file);
-  }
-
- private:
-  static bool Tool(const std::vector<std::string>& arguments) {
-    return ChildProcess(arguments).Wait() == 0;
-  }
-
-  TempDir dir_;
-  const std::string point_;
-  bool mounted_ = false;
-};
-
-#define ASSERT_MOUNTED(mount)                                                              \
-  ASSERT_TRUE((mount).mounted()) << "the test cannot mount a file system of its own here " \
-                                    "(it needs root, and loop devices): "                  \
-                                 << strerror(errno)
 
 class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::DiskKind>> {
  protected:

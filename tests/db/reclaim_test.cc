@@ -2,16 +2,14 @@
 // Space comes back: removal, recycling, punching, evacuation; and never what somebody needs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "db/reclaim_plan.h"
-#include "tests/db/store_support.h"
+#include "tests/db/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {
@@ -96,84 +94,6 @@ TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
 
 // ---- the store -------------------------------------------------------------------------------
 
-const std::vector<LeafSpec> kState = {{"w", {200, 1000}, true, false}, {"b", {1000}, false, false}};
-
-class ReclaimTest : public ::testing::Test {
- protected:
-  StoreOptions Options() {
-    StoreOptions options;
-    options.codec = CodecPolicy::kRaw;
-    options.segment_bytes = 4 << 20;  // about four steps
-    options.log = [this](LogLevel, std::string_view text) {
-      const std::lock_guard lock(log_mutex_);
-      log_ += StrCat(text, "\n");
-    };
-    return options;
-  }
-  std::unique_ptr<Store> Open(const StoreOptions& options) {
-    auto store = Store::Open(path_, options);
-    EXPECT_TRUE(store.ok()) << store.status().ToString();
-    return store.ok() ? std::move(*store) : nullptr;
-  }
-  static void Save(Store* store, uint64_t step) {
-    const auto handle = SaveSeeded(store, step, step, kState);
-    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-    ASSERT_OK(handle->Wait());
-  }
-  static void Check(Store* store) {
-    for (const uint64_t step : StepNumbers(store))
-      EXPECT_OK(CheckSeeded(store, step, step, kState));
-    const auto report = store->Verify({});
-    ASSERT_TRUE(report.ok());
-    for (const auto& problem : report->problems) ADD_FAILURE() << problem.message;
-    CheckSpace(store);
-  }
-  // Through a reader that was opened before.
-  static void CheckRead(StepReader* reader) {
-    const auto leaves = reader->Leaves("");
-    ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
-    std::vector<float> out(200 * 1000);
-    LoadRequest load;
-    for (const auto& leaf : *leaves) {
-      if (leaf.key == KeyOf("state", "w")) load.leaf = &leaf;
-    }
-    ASSERT_NE(load.leaf, nullptr);
-    load.box = format::WholeArray(load.leaf->shape);
-    load.out = reinterpret_cast<std::byte*>(out.data());
-    const auto stats = reader->Load({&load, 1});
-    ASSERT_TRUE(stats.ok()) << stats.status().ToString();
-    EXPECT_EQ(out, LeafData(kState[0], reader->step().step));
-  }
-  // The parts add up, and the sum is what the file system says.
-  static void CheckSpace(Store* store) {
-    const SpaceStats space = store->Stats().space;
-    EXPECT_EQ(space.live_bytes + space.overhead_bytes + space.dead_bytes + space.reserved_bytes +
-                  space.index_bytes + space.other_bytes,
-              space.total_bytes);
-  }
-  uint64_t DiskUse() const {
-    uint64_t bytes = 0;
-    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
-      struct stat info {};
-      if (entry.is_regular_file() && stat(entry.path().c_str(), &info) == 0) {
-        bytes += static_cast<uint64_t>(info.st_blocks) * 512;
-      }
-    }
-    return bytes;
-  }
-  static std::string Bytes(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    std::stringstream out;
-    out << in.rdbuf();
-    return out.str();
-  }
-
-  TempDir dir_;
-  const std::string path_ = dir_ / "run";
-  std::mutex log_mutex_;
-  std::string log_;
-};
-
 TEST_F(ReclaimTest, ExplicitReclaimPunchesBetweenSurvivors) {
   auto store = Open(Options());
   for (uint64_t step = 0; step < 40; ++step) Save(store.get(), step);
@@ -181,14 +101,16 @@ TEST_F(ReclaimTest, ExplicitReclaimPunchesBetweenSurvivors) {
   for (uint64_t step = 0; step < 40; ++step) {
     if (step % 4 != 1) dead.push_back(step);
   }
+  CheckSpace(store.get());
   ASSERT_OK(store->Delete(dead));
+  CheckSpace(store.get());
   const auto report = store->Reclaim();
   ASSERT_TRUE(report.ok()) << report.status().ToString();
   EXPECT_GT(report->bytes_punched, uint64_t{10} << 20) << log_;
   EXPECT_LT(report->bytes_after, report->bytes_before / 2);
   Check(store.get());
   const SpaceStats space = store->Stats().space;
-  EXPECT_EQ(space.total_bytes, DiskUse());
+  EXPECT_EQ(space.total_bytes, DiskUse(path_));
   EXPECT_EQ(space.shared_bytes, 0U);
   EXPECT_GE(space.live_bytes, uint64_t{10} * 800000);
   EXPECT_LT(space.dead_bytes, space.live_bytes);
@@ -211,6 +133,7 @@ TEST_F(ReclaimTest, EverythingDeletedGivesEverythingBack) {
   const SpaceStats space = store->Stats().space;
   EXPECT_EQ(space.live_bytes, 0U);
   EXPECT_LT(space.dead_bytes, uint64_t{200} << 10) << log_;
+  CheckSpace(store.get());
   Save(store.get(), 100);
   Check(store.get());
 }
@@ -322,6 +245,10 @@ TEST_F(ReclaimTest, AStepThatIsReadIsNotReclaimed) {
   ASSERT_TRUE(report.ok());
   EXPECT_GT(report->bytes_pinned_by_readers, 0U);
   EXPECT_FALSE(store->Stats().old_pins.empty());
+  CheckSpace(store.get());
+  CheckSpace(beside.get());
+  EXPECT_EQ(store->Stats().space.pinned_by_readers_bytes, report->bytes_pinned_by_readers);
+  EXPECT_GE(store->Stats().space.dead_bytes, report->bytes_pinned_by_readers);
   for (auto* reader : {&*own, &*other}) {
     CheckRead(reader->get());
   }

@@ -213,7 +213,8 @@ class STEPWELL_API Store {
 
   // Committed steps, ascending; a read-only store looks for new ones each time.
   Result<std::vector<StepInfo>> Steps();
-  // kNotFound names the nearest steps.
+  // kNotFound names the nearest steps. Of a read-only store that cannot write into the store's
+  // readers/ directory, the step's reads fail with kNotFound, too, once it was deleted and erased.
   Result<Step> Read(uint64_t step);
   Result<Step> ReadLatest();
 

@@ -29,7 +29,8 @@ class StepExistsError(Error, FileExistsError):
 
 
 class StepNotFoundError(Error, FileNotFoundError):
-    """No such step; the message names the nearest ones."""
+    """No such step; the message names the nearest ones. Or it was deleted while it was being read,
+    by a reader (mode "r") that may not write into the store's directory and so cannot pin it."""
 
 
 class StepPinnedError(Error):
