@@ -53,6 +53,16 @@ stepwell::Result<stepwell::Value> ValueOf(const stepwell_value& in) {
   return InvalidArgumentError("the type is none of a value");
 }
 
+template <typename T>
+stepwell_code Put(stepwell_request* request, const char* item, const char* path, T value) {
+  return Guard([&]() -> Status {
+    STEPWELL_REQUIRE_(request);
+    STEPWELL_REQUIRE_(path);
+    request->request.Put(stepwell::c::PathOf(item, path), stepwell::Value(std::move(value)));
+    return OkStatus();
+  });
+}
+
 }  // namespace
 
 stepwell_code stepwell_request_new(uint64_t step, stepwell_request** request) {
@@ -105,6 +115,22 @@ stepwell_code stepwell_put_value(stepwell_request* request, const char* item, co
     request->request.Put(stepwell::c::PathOf(item, path), std::move(taken));
     return OkStatus();
   });
+}
+
+stepwell_code stepwell_put_int(stepwell_request* request, const char* item, const char* path,
+                               int64_t number) {
+  return Put(request, item, path, number);
+}
+
+stepwell_code stepwell_put_float(stepwell_request* request, const char* item, const char* path,
+                                 double number) {
+  return Put(request, item, path, number);
+}
+
+stepwell_code stepwell_put_str(stepwell_request* request, const char* item, const char* path,
+                               const char* text) {
+  if (text == nullptr) return Guard([] { return stepwell::c::IsNull("text"); });
+  return Put(request, item, path, std::string(text));
 }
 
 stepwell_code stepwell_save(stepwell_store* store, stepwell_request* request,

@@ -166,6 +166,9 @@ TEST_F(CTest, ValuesOfEveryType) {
   EXPECT_C_OK(put("complex", STEPWELL_TYPE_COMPLEX, 0, 0.5, nullptr, 0));
   EXPECT_C_OK(put("str", STEPWELL_TYPE_STR, 0, 0, "hello", 5));
   EXPECT_C_OK(put("bytes", STEPWELL_TYPE_BYTES, 0, 0, "\0\xFF", 2));
+  EXPECT_C_OK(stepwell_put_int(request, nullptr, "plain/int", INT64_MAX));
+  EXPECT_C_OK(stepwell_put_float(request, nullptr, "plain/float", -0.25));
+  EXPECT_C_OK(stepwell_put_str(request, "state", "plain/str", "\xC3\xA4"));
   EXPECT_C_ERROR(put("x", STEPWELL_TYPE_ARRAY, 0, 0, nullptr, 0), STEPWELL_INVALID_ARGUMENT,
                  "type");
   EXPECT_C_ERROR(put("x", STEPWELL_TYPE_STR, 0, 0, nullptr, 5), STEPWELL_INVALID_ARGUMENT, "data");
@@ -187,8 +190,14 @@ TEST_F(CTest, ValuesOfEveryType) {
   EXPECT_EQ(get("int").integer, INT64_MIN);
   EXPECT_EQ(get("float").real, 0.5);
   EXPECT_EQ(get("complex").imaginary, 1.0);
-  for (const auto& [name, text] : std::vector<std::pair<const char*, std::string>>{
-           {"big", "18446744073709551616"}, {"str", "hello"}, {"bytes", {'\0', '\xFF'}}}) {
+  EXPECT_EQ(get("plain/int").type, STEPWELL_TYPE_INT);
+  EXPECT_EQ(get("plain/int").integer, INT64_MAX);
+  EXPECT_EQ(get("plain/float").real, -0.25);
+  for (const auto& [name, text] :
+       std::vector<std::pair<const char*, std::string>>{{"big", "18446744073709551616"},
+                                                        {"str", "hello"},
+                                                        {"plain/str", "\xC3\xA4"},
+                                                        {"bytes", {'\0', '\xFF'}}}) {
     stepwell_value value = get(name);
     EXPECT_EQ(std::string(value.data, value.data_bytes), text);
     EXPECT_EQ(value.data[value.data_bytes], '\0');
@@ -373,6 +382,9 @@ TEST_F(CTest, NullIsAnErrorEverywhere) {
   EXPECT_C_ERROR(stepwell_put_value(nullptr, nullptr, "x", &value), kBad, "request");
   EXPECT_C_ERROR(stepwell_put_value(request, nullptr, nullptr, &value), kBad, "path");
   EXPECT_C_ERROR(stepwell_put_value(request, nullptr, "x", nullptr), kBad, "value");
+  EXPECT_C_ERROR(stepwell_put_int(nullptr, nullptr, "x", 1), kBad, "request");
+  EXPECT_C_ERROR(stepwell_put_float(request, nullptr, nullptr, 1), kBad, "path");
+  EXPECT_C_ERROR(stepwell_put_str(request, nullptr, "x", nullptr), kBad, "text");
   EXPECT_C_ERROR(stepwell_put_array(request, nullptr, nullptr, &array), kBad, "path");
   EXPECT_C_ERROR(stepwell_put_array(request, nullptr, "x", nullptr), kBad, "array");
   const stepwell_array shapeless = Array(1, nullptr);

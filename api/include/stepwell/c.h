@@ -207,6 +207,13 @@ STEPWELL_C_API stepwell_code stepwell_put_array(stepwell_request* request, const
                                                 const char* path, const stepwell_array* array);
 STEPWELL_C_API stepwell_code stepwell_put_value(stepwell_request* request, const char* item,
                                                 const char* path, const stepwell_value* value);
+/* The same for the commonest values; `text` is UTF-8, NUL-terminated. */
+STEPWELL_C_API stepwell_code stepwell_put_int(stepwell_request* request, const char* item,
+                                              const char* path, int64_t number);
+STEPWELL_C_API stepwell_code stepwell_put_float(stepwell_request* request, const char* item,
+                                                const char* path, double number);
+STEPWELL_C_API stepwell_code stepwell_put_str(stepwell_request* request, const char* item,
+                                              const char* path, const char* text);
 
 typedef enum stepwell_if_exists {
   STEPWELL_IF_EXISTS_ERROR = 0,
@@ -293,7 +300,9 @@ STEPWELL_C_API stepwell_code stepwell_step_list_item(const stepwell_step_list* l
                                                      size_t item, stepwell_item_info* info);
 STEPWELL_C_API void stepwell_step_list_free(stepwell_step_list* list);
 
-/* Deleting or replacing the step does not disturb the one opened. */
+/* Deleting or replacing the step does not disturb the one opened; except in a read-only store that
+   cannot write into its readers/ directory, where reads of a step that was deleted and erased
+   meanwhile fail with STEPWELL_NOT_FOUND. */
 STEPWELL_C_API stepwell_code stepwell_read(stepwell_store* store, uint64_t step,
                                            stepwell_step** opened);
 STEPWELL_C_API stepwell_code stepwell_read_latest(stepwell_store* store, stepwell_step** opened);
