@@ -28,9 +28,10 @@ inline const std::vector<LeafSpec> kState = {{"w", {200, 1000}, true, false},
 inline uint64_t DiskUse(const std::string& path) {
   uint64_t bytes = 0;
   std::error_code gone;  // files come and go beside a store that is open
-  for (const auto& entry : fs::recursive_directory_iterator(path, gone)) {
+  for (fs::recursive_directory_iterator entry(path, gone), end; entry != end;
+       entry.increment(gone)) {
     struct stat info {};
-    if (lstat(entry.path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    if (lstat(entry->path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
       bytes += static_cast<uint64_t>(info.st_blocks) * 512;
     }
   }
