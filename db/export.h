@@ -58,7 +58,7 @@ struct ExportOptions {
   int step_digits = 0;           // kV0: at least so many, with zeros in front
   bool unnamed_default = false;  // kV0: a single item is called "default", as managers that were
                                  // not told names expect
-  uint32_t file_mode = 0;        // permissions of the files written (not of linked ones); 0: umask's
+  uint32_t file_mode = 0;        // permissions of new files (not of linked ones); 0: by the umask
   // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
   // nothing is left). May be empty.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
