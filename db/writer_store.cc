@@ -20,6 +20,8 @@ namespace {
 
 constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
 constexpr uint64_t kStagingShareOfMemory = 8;
+// Enough for the first save of a small state, while the store opens.
+constexpr size_t kPrefaultedBlocks = 4;
 constexpr std::chrono::milliseconds kAskInterval{100};
 
 Result<size_t> StagingBlocks(const StoreOptions& options) {
@@ -81,7 +83,7 @@ void WriterStore::LeakAfterFork() {
   (void)lock_file_.release();
   (void)slot_file_.release();
   (void)new std::shared_ptr<Instruments>(std::move(instruments_));
-  (void)pool_.release();
+  (void)new std::shared_ptr<io::BufferPool>(std::move(pool_));
   (void)disk_.release();
   (void)engine_.release();
   (void)thread_.release();
@@ -96,8 +98,14 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
       new WriterStore(path, options, std::move(environment), std::move(lock_file)));
   CloseInForkedChild(store.get(), store->lock_file_->descriptor());
   // A few blocks stay for encoders of held arrays and for transcoding (rule 22).
-  store->pool_ = std::make_unique<io::BufferPool>(kBlockBytes, blocks, 2);
+  store->pool_ = std::make_shared<io::BufferPool>(kBlockBytes, blocks, 2);
   STEPWELL_RETURN_IF_ERROR(store->StartTrace());
+  if (!store->environment_.inline_mode) {
+    store->environment_.workers->Run(
+        [pool = store->pool_, count = std::min(blocks, kPrefaultedBlocks)] {
+          pool->Prefault(count);
+        });
+  }
   if (Status status = store->Recover(); !status.ok()) {
     return status;  // the destructor closes what was started
   }

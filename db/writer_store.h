@@ -100,7 +100,7 @@ class WriterStore final : public Store {
 
   std::shared_ptr<ReadCore> core_;
   std::shared_ptr<Instruments> instruments_;
-  std::unique_ptr<io::BufferPool> pool_;
+  std::shared_ptr<io::BufferPool> pool_;
   std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<std::thread> thread_;

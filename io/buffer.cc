@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "io/check.h"
@@ -114,6 +115,21 @@ BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
       if (!go_on) return nullptr;
     }
   }
+}
+
+void BufferPool::Prefault(size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    auto block = std::make_unique<Block>();
+    block->memory = AlignedBuffer(block_bytes_);
+    if (!block->memory) return;
+    std::memset(block->memory.data(), 0, block_bytes_);
+    std::lock_guard lock(mutex_);
+    if (stopped_ || blocks_.size() >= block_count_max_) return;
+    blocks_.push_back(std::move(block));
+    idle_.reserve(blocks_.size());
+    idle_.push_back(blocks_.back().get());
+  }
+  free_.notify_all();
 }
 
 BufferPool::Block* BufferPool::TryAcquire() {
