@@ -197,6 +197,10 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
     std::stable_sort(chunks.begin(), chunks.end(), ByPlace);
   }
   plan.chunks = std::move(chunks);
+  uint64_t total_bytes = 0;
+  for (const PlannedChunk& chunk : plan.chunks) total_bytes += chunk.record->stored_bytes;
+  const uint64_t read_bytes_max =
+      total_bytes <= kSmallPlanBytes ? kSmallPlanReadBytesMax : kReadBytesMax;
   const format::ChunkRecord* previous = nullptr;
   for (uint32_t i = 0; i < plan.chunks.size(); ++i) {
     const format::ChunkRecord& record = *plan.chunks[i].record;
@@ -213,7 +217,7 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
       const bool near =
           record.offset_bytes <= last_end || record.offset_bytes - last_end <= kReadGapBytesMax;
       // What lies wholly in the read belongs to it, however long that is.
-      const bool fits = end == last_end || end - last.offset_bytes <= kReadBytesMax;
+      const bool fits = end == last_end || end - last.offset_bytes <= read_bytes_max;
       if (last.segment == record.segment && near && fits) {
         last.length_bytes = end - last.offset_bytes;
         last.chunk_end = i + 1;

@@ -16,6 +16,9 @@ namespace stepwell::db {
 
 inline constexpr uint64_t kReadGapBytesMax = uint64_t{64} << 10;  // merged over
 inline constexpr uint64_t kReadBytesMax = (uint64_t{4} << 20) + (uint64_t{128} << 10);
+// A plan of few bytes in all is cut finer: its buffers are new memory, which the kernel must clear.
+inline constexpr uint64_t kSmallPlanBytes = uint64_t{32} << 20;
+inline constexpr uint64_t kSmallPlanReadBytesMax = uint64_t{448} << 10;
 
 struct PlannedChunk {
   const format::LeafRecord* leaf = nullptr;  // the first request's

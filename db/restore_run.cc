@@ -12,6 +12,11 @@ constexpr uint64_t kBufferBytesFull = kReadBytesMax + (uint64_t{128} << 10);
 constexpr uint64_t kBufferBytesMin = uint64_t{64} << 10;
 constexpr size_t kBufferCountMax = 16;
 constexpr uint64_t kBuffersBytesMax = 12 * kBufferBytesFull;  // all buffers of a context
+// Smaller ones are used again while the CPU's caches have them, but keep the disk's queue filled.
+constexpr uint64_t kSmallBuffersBytesMax = uint64_t{4} << 20;
+constexpr size_t kSmallBufferCountMin = 4;
+constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
+constexpr uint64_t kSharedBufferBytesMin = uint64_t{256} << 10;
 
 }  // namespace
 
@@ -24,8 +29,27 @@ void ReadContext::Fit(uint64_t bytes) {
   if (wanted <= buffer_bytes_) return;
   idle_.clear();
   buffers_.clear();  // registered ones only for buffers of unusual size; see reusable()
+  slabs_.clear();
   buffer_bytes_ = wanted;
-  buffers_max_ = std::clamp<size_t>(kBuffersBytesMax / wanted, 1, kBufferCountMax);
+  buffers_max_ = wanted < kBufferBytesFull
+                     ? std::clamp<size_t>(kSmallBuffersBytesMax / wanted, kSmallBufferCountMin,
+                                          kBufferCountMax)
+                     : std::clamp<size_t>(kBuffersBytesMax / wanted, 1, kBufferCountMax);
+}
+
+// Middling buffers share a huge page: the kernel clears it in a tenth of the time that as many
+// small pages take. Small ones are often alone, and large ones have several.
+MutableBytes ReadContext::NewMemory() {
+  const bool shared = buffer_bytes_ >= kSharedBufferBytesMin && buffer_bytes_ <= kSlabBytes / 2;
+  if (!shared || slabs_.empty() || slab_used_bytes_ + buffer_bytes_ > slabs_.back().size()) {
+    io::AlignedBuffer slab(shared ? kSlabBytes : buffer_bytes_);
+    if (!slab) return {};
+    slabs_.push_back(std::move(slab));
+    slab_used_bytes_ = 0;
+  }
+  const MutableBytes memory = slabs_.back().bytes().subspan(slab_used_bytes_, buffer_bytes_);
+  slab_used_bytes_ += buffer_bytes_;
+  return memory;
 }
 
 ReadBuffer* ReadContext::Acquire() {
@@ -36,10 +60,10 @@ ReadBuffer* ReadContext::Acquire() {
   }
   if (buffers_.size() >= buffers_max_) return nullptr;
   auto buffer = std::make_unique<ReadBuffer>();
-  buffer->memory = io::AlignedBuffer(buffer_bytes_);
-  if (!buffer->memory) return nullptr;
+  buffer->memory = NewMemory();
+  if (buffer->memory.empty()) return nullptr;
   if (buffer_bytes_ == kBufferBytesFull && disk_ != nullptr) {
-    buffer->buffer_index = disk_->RegisterBuffer(buffer->memory.bytes());
+    buffer->buffer_index = disk_->RegisterBuffer(buffer->memory);
   }
   buffers_.push_back(std::move(buffer));
   return buffers_.back().get();
@@ -157,7 +181,7 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   slot->status = OkStatus();
   if (context_->disk() != nullptr) return context_->disk()->Submit(slot);
   Result<size_t> count =
-      slot->file->ReadAt(slot->offset_bytes, buffer->memory.bytes().first(slot->vector.iov_len));
+      slot->file->ReadAt(slot->offset_bytes, buffer->memory.first(slot->vector.iov_len));
   if (count.ok()) {
     slot->transferred_bytes = *count;
   } else {
@@ -179,7 +203,7 @@ Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
   const uint64_t skip = record.offset_bytes - slot->offset_bytes;
   if (slot->status.ok() && skip + record.stored_bytes <= slot->transferred_bytes) {
-    const ConstBytes bytes = slot->buffer->memory.bytes();
+    const ConstBytes bytes = slot->buffer->memory;
     return take_(chunk, bytes.subspan(skip, record.stored_bytes), &slot->buffer->scratch);
   }
   // The read failed or met the end of the file. Others' bytes, or a gap, may be the reason.

@@ -22,7 +22,7 @@
 namespace stepwell::db {
 
 struct ReadBuffer {
-  io::AlignedBuffer memory;
+  MutableBytes memory;        // of a slab
   int buffer_index = -1;      // of Disk::RegisterBuffer
   io::AlignedBuffer scratch;  // for decoding, made when first needed
 };
@@ -47,10 +47,14 @@ class ReadContext {
   bool reusable() const;
 
  private:
+  MutableBytes NewMemory();
+
   std::unique_ptr<io::Disk> disk_;
   std::thread::id thread_ = std::this_thread::get_id();
   uint64_t buffer_bytes_ = 0;
   size_t buffers_max_ = 0;
+  std::vector<io::AlignedBuffer> slabs_;
+  size_t slab_used_bytes_ = 0;  // of the last one
   std::vector<std::unique_ptr<ReadBuffer>> buffers_;
   std::vector<ReadBuffer*> idle_;
 };

@@ -121,6 +121,9 @@ void ExpectRightPlan(const RestorePlan& plan, const std::vector<LoadRequest>& re
   }
   EXPECT_EQ(plan.bytes_needed, needed);
 
+  uint64_t total = 0;
+  for (const PlannedChunk& chunk : plan.chunks) total += chunk.record->stored_bytes;
+  const uint64_t read_bytes_max = total <= kSmallPlanBytes ? kSmallPlanReadBytesMax : kReadBytesMax;
   uint64_t read_bytes = 0;
   uint32_t next = 0;
   for (size_t i = 0; i < plan.reads.size(); ++i) {
@@ -137,7 +140,7 @@ void ExpectRightPlan(const RestorePlan& plan, const std::vector<LoadRequest>& re
       end = record.offset_bytes + record.stored_bytes;
     }
     EXPECT_EQ(read.length_bytes, end - read.offset_bytes);
-    EXPECT_TRUE(read.length_bytes <= kReadBytesMax || read.chunk_end == read.chunk_begin + 1);
+    EXPECT_TRUE(read.length_bytes <= read_bytes_max || read.chunk_end == read.chunk_begin + 1);
     read_bytes += read.length_bytes;
     if (i + 1 == plan.reads.size()) break;
     // The next one is apart for a reason.
@@ -145,7 +148,7 @@ void ExpectRightPlan(const RestorePlan& plan, const std::vector<LoadRequest>& re
     EXPECT_TRUE(record.segment > read.segment ||
                 (record.segment == read.segment &&
                  (record.offset_bytes - end > kReadGapBytesMax ||
-                  record.offset_bytes + record.stored_bytes - read.offset_bytes > kReadBytesMax)));
+                  record.offset_bytes + record.stored_bytes - read.offset_bytes > read_bytes_max)));
   }
   EXPECT_EQ(next, plan.chunks.size());
   EXPECT_EQ(plan.bytes_read, read_bytes);
