@@ -14,9 +14,9 @@ using format::FramePlace;
 using format::LeafRecord;
 using LiveStepPtr = std::shared_ptr<const LiveStep>;
 
-// Records of large steps go to frames of about this size ahead of the commit frame (rule 10).
-// Looking one leaf up reads one or two of them.
-constexpr size_t kRecordsFrameBytes = size_t{256} << 10;
+// Records that are more than this go to frames of about this size, and none to the commit frame
+// (rule 10): looking one leaf up reads that, which is then small, and one or two of them.
+constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
 
 size_t EstimatedRecordBytes(const LeafRecord& record) {
   return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
@@ -24,40 +24,62 @@ size_t EstimatedRecordBytes(const LeafRecord& record) {
 }
 constexpr size_t kChunkRecordBytes = 64;
 
-// Cuts leaf records into runs of about kRecordsFrameBytes; a leaf with very many chunks goes on in
-// the next run with records that have only key and chunks.
-std::vector<std::vector<LeafRecord>> SplitRecords(const std::vector<LeafRecord>& records) {
-  std::vector<std::vector<LeafRecord>> runs(1);
-  size_t used = 0;
-  for (const LeafRecord& record : records) {
-    uint64_t done = 0;
-    do {
-      if (used >= kRecordsFrameBytes) {
-        runs.emplace_back();
-        used = 0;
-      }
-      LeafRecord part;
-      if (done == 0) {
-        part = record;
-        part.chunks.clear();
-      } else {
-        part.key = record.key;
-        part.kind = record.kind;
-        part.dtype = record.dtype;
-      }
-      used += EstimatedRecordBytes(part);
-      const uint64_t room =
-          used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
-      const uint64_t count = std::min<uint64_t>(room, record.chunks.size() - done);
-      part.first_chunk = done;
-      part.chunk_count = record.chunk_count;
-      part.chunks.assign(record.chunks.begin() + static_cast<int64_t>(done),
-                         record.chunks.begin() + static_cast<int64_t>(done + count));
-      used += count * kChunkRecordBytes;
-      done += count;
-      runs.back().push_back(std::move(part));
-    } while (done < record.chunks.size());
+// Leaf records for one frame, in order.
+struct RecordsRun {
+  std::span<const LeafRecord> whole;
+  std::vector<LeafRecord> parts;  // instead: of a leaf that one frame cannot take
+
+  std::span<const LeafRecord> records() const { return parts.empty() ? whole : parts; }
+};
+
+// A leaf with very many chunks goes on in the next run with records that have only key and chunks.
+void SplitLeaf(const LeafRecord& record, std::vector<RecordsRun>* runs) {
+  for (size_t done = 0; done < record.chunks.size();) {
+    LeafRecord part;
+    part.key = record.key;
+    part.kind = record.kind;
+    part.dtype = record.dtype;
+    if (done == 0) {
+      part = record;
+      part.chunks.clear();
+    }
+    const size_t used = EstimatedRecordBytes(part);
+    const size_t room =
+        used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
+    const size_t end = std::min(done + room, record.chunks.size());
+    part.first_chunk = done;
+    part.chunk_count = record.chunk_count;
+    part.chunks.assign(record.chunks.begin() + static_cast<ptrdiff_t>(done),
+                       record.chunks.begin() + static_cast<ptrdiff_t>(end));
+    done = end;
+    runs->emplace_back().parts.push_back(std::move(part));
   }
+}
+
+// Cuts leaf records into runs of about kRecordsFrameBytes.
+std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
+  std::vector<RecordsRun> runs;
+  size_t begin = 0;
+  size_t used = 0;
+  const auto close = [&](size_t end) {
+    if (begin < end) runs.emplace_back().whole = records.subspan(begin, end - begin);
+    used = 0;
+  };
+  for (size_t i = 0; i < records.size(); ++i) {
+    const size_t bytes =
+        EstimatedRecordBytes(records[i]) + records[i].chunks.size() * kChunkRecordBytes;
+    if (used + bytes > kRecordsFrameBytes) {
+      close(i);
+      begin = i;
+    }
+    if (bytes > kRecordsFrameBytes && records[i].chunks.size() > 1) {
+      SplitLeaf(records[i], &runs);
+      begin = i + 1;
+      continue;
+    }
+    used += bytes;
+  }
+  close(records.size());
   return runs;
 }
 
@@ -257,18 +279,21 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
                          std::shared_ptr<LiveStep> live, GroupEntry* entry) {
   format::Commit commit;
   for (const auto& killed : entry->change.killed) commit.kills.push_back(killed->record.commit);
-  std::vector<std::vector<LeafRecord>> runs = SplitRecords(*live->records);
-  for (size_t i = 0; i + 1 < runs.size(); ++i) {
+  const std::vector<RecordsRun> runs = SplitRecords(*live->records);
+  if (runs.size() == 1) {
+    commit.records.assign(runs[0].records().begin(), runs[0].records().end());
+  }
+  for (size_t i = 0; runs.size() > 1 && i < runs.size(); ++i) {
+    const std::span<const LeafRecord> run = runs[i].records();
     STEPWELL_ASSIGN_OR_RETURN(
         const FramePlace place,
-        AppendFrame(FrameKind::kRecords, format::EncodeRecords(runs[i]), step_bytes));
+        AppendFrame(FrameKind::kRecords, format::EncodeRecords(run), step_bytes));
     auto& extent = extents[place.segment];
     extent.segment = place.segment;
     extent.end_bytes = std::max(
         extent.end_bytes, AlignUp(place.offset_bytes + place.length_bytes, log_->block_bytes()));
-    commit.blocks.push_back({place, runs[i].front().key, runs[i].front().first_chunk});
+    commit.blocks.push_back({place, run.front().key, run.front().first_chunk});
   }
-  commit.records = std::move(runs.back());
   live->record.commit = tip_commit_ + 1;
   commit.step = live->record;
 

@@ -88,20 +88,20 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
     header.previous_commit = tip_commit_;
   }
   FramePlace place;
-  const std::string bytes = format::EncodeFrame(header, payload, log_->block_bytes(), &place.crc);
+  auto write = std::make_unique<FrameWrite>();
+  write->buffer =
+      io::AlignedBuffer(AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes()));
+  if (!write->buffer) return ResourceExhaustedError("no memory for a frame");
+  format::EncodeFrameTo(header, payload, write->buffer.bytes(), &place.crc);
   place.segment = segment->id;
   place.offset_bytes = spot.offset_bytes;
   place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
-  auto write = std::make_unique<FrameWrite>();
-  write->buffer = io::AlignedBuffer(bytes.size());
-  if (!write->buffer) return ResourceExhaustedError("no memory for a frame");
-  std::memcpy(write->buffer.data(), bytes.data(), bytes.size());
   write->engine = this;
   write->kind = io::Op::Kind::kWrite;
   write->file = segment->file.get();
   write->offset_bytes = spot.offset_bytes;
   write->segment = segment;
-  write->vector = {write->buffer.data(), bytes.size()};
+  write->vector = {write->buffer.data(), write->buffer.size()};
   write->vectors = {&write->vector, 1};
   ++segment->writes_in_flight;
   group_->touched.insert(segment);

@@ -46,17 +46,22 @@ bool IsChainFrame(FrameKind kind) {
          kind == FrameKind::kMeta;
 }
 
-std::string EncodeFrame(FrameHeader header, std::string_view payload, size_t block_bytes,
+std::string EncodeFrame(const FrameHeader& header, std::string_view payload, size_t block_bytes,
                         uint32_t* crc) {
-  STEPWELL_CHECK(payload.size() <= kFramePayloadBytesMax, "frame payload too long");
   STEPWELL_CHECK(block_bytes > 0, "block size 0");
+  std::string frame(AlignUp(kFrameHeaderBytes + payload.size(), block_bytes), '\0');
+  EncodeFrameTo(header, payload, {reinterpret_cast<std::byte*>(frame.data()), frame.size()}, crc);
+  return frame;
+}
+
+void EncodeFrameTo(FrameHeader header, std::string_view payload, MutableBytes out, uint32_t* crc) {
+  STEPWELL_CHECK(payload.size() <= kFramePayloadBytesMax, "frame payload too long");
+  STEPWELL_CHECK(out.size() >= kFrameHeaderBytes + payload.size(), "no room for a frame");
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   header.payload_crc = Crc32c(AsBytes(payload));
 
-  std::string frame;
-  frame.reserve(AlignUp(kFrameHeaderBytes + payload.size(), block_bytes));
-  frame.resize(kFrameHeaderBytes);
-  auto* at = reinterpret_cast<std::byte*>(frame.data());
+  std::byte* const at = out.data();
+  std::memset(at, 0, kFrameHeaderBytes);
   std::memcpy(at, kMagic, sizeof(kMagic));
   StoreLittle(at + kKindAt, static_cast<uint16_t>(header.kind));
   StoreLittle(at + kVersionAt, kHeaderVersion);
@@ -76,9 +81,9 @@ std::string EncodeFrame(FrameHeader header, std::string_view payload, size_t blo
   StoreLittle(at + kCrcAt, header.crc);
   if (crc != nullptr) *crc = header.crc;
 
-  frame.append(payload);
-  frame.resize(AlignUp(frame.size(), block_bytes));
-  return frame;
+  const MutableBytes body = out.subspan(kFrameHeaderBytes);
+  std::memcpy(body.data(), payload.data(), payload.size());
+  std::memset(body.data() + payload.size(), 0, body.size() - payload.size());
 }
 
 Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes) {

@@ -42,7 +42,7 @@ struct FrameHeader {
   FramePlace previous;  // chain frames: the previous chain frame; length 0: none
   uint64_t previous_commit = 0;  // its number
   uint64_t durable_through = 0;  // the newest commit known flushed when this was written
-  // Set by EncodeFrame, checked by the decoders:
+  // Set by the encoders, checked by the decoders:
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;
   uint32_t crc = 0;  // of the header before this field
@@ -52,8 +52,10 @@ struct FrameHeader {
 
 // Header and payload, padded with zeros to a multiple of `block_bytes`. `crc` (may be null)
 // receives the header's CRC for FramePlace.
-std::string EncodeFrame(FrameHeader header, std::string_view payload, size_t block_bytes,
+std::string EncodeFrame(const FrameHeader& header, std::string_view payload, size_t block_bytes,
                         uint32_t* crc);
+// The same into memory of that size.
+void EncodeFrameTo(FrameHeader header, std::string_view payload, MutableBytes out, uint32_t* crc);
 // Checks magic, version, CRC and limits of the first kFrameHeaderBytes of `bytes`. kNotFound: no
 // magic there (not a frame); kDataLoss: a frame's magic with a bad header; kUnimplemented: an
 // intact header of a newer version or with a kind that this version does not know.

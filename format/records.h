@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -248,7 +249,7 @@ std::string EncodeCatalog(const Catalog&);
 Result<Catalog> DecodeCatalog(ConstBytes);
 std::string EncodeEpoch(const EpochRecord&);
 Result<EpochRecord> DecodeEpoch(ConstBytes);
-std::string EncodeRecords(const std::vector<LeafRecord>&);
+std::string EncodeRecords(std::span<const LeafRecord>);
 Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes);
 std::string EncodeCommit(const Commit&);
 Result<Commit> DecodeCommit(ConstBytes);

@@ -44,13 +44,13 @@ uint32_t Count(const std::vector<T>& list) {
   return static_cast<uint32_t>(list.size());
 }
 
-size_t LeavesWords(const std::vector<LeafRecord>& records) {
+size_t LeavesWords(std::span<const LeafRecord> records) {
   size_t words = ListWords<schema::Leaf>(records.size());
   for (const LeafRecord& record : records) words += internal::LeafTailWords(record, true);
   return words;
 }
 
-void WriteLeaves(const std::vector<LeafRecord>& records, capnp::List<schema::Leaf>::Builder out) {
+void WriteLeaves(std::span<const LeafRecord> records, capnp::List<schema::Leaf>::Builder out) {
   for (uint32_t i = 0; i < out.size(); ++i) internal::WriteLeaf(records[i], true, out[i]);
 }
 
@@ -200,10 +200,10 @@ Result<EpochRecord> DecodeEpoch(ConstBytes bytes) {
       });
 }
 
-std::string EncodeRecords(const std::vector<LeafRecord>& records) {
+std::string EncodeRecords(std::span<const LeafRecord> records) {
   const size_t words = 1 + StructWords<schema::Records>() + LeavesWords(records);
   return EncodeMessage<schema::Records>(words, [&](schema::Records::Builder out) {
-    WriteLeaves(records, out.initLeaves(Count(records)));
+    WriteLeaves(records, out.initLeaves(static_cast<uint32_t>(records.size())));
   });
 }
 

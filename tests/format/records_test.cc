@@ -169,11 +169,12 @@ TEST(RecordsTest, LeavesThatGoOnCarryOnlyChunks) {
   leaf.key = "k";
   leaf.first_chunk = 7;
   leaf.chunks = {ExampleChunk()};
-  EXPECT_TRUE(DecodeRecords(AsBytes(EncodeRecords({leaf}))).value().front() == leaf);
+  EXPECT_TRUE(DecodeRecords(AsBytes(EncodeRecords(std::vector{leaf}))).value().front() == leaf);
 }
 
 void ExpectRefused(LeafRecord leaf, const std::string& why) {
-  const Status status = DecodeRecords(AsBytes(EncodeRecords({std::move(leaf)}))).status();
+  const Status status =
+      DecodeRecords(AsBytes(EncodeRecords(std::vector{std::move(leaf)}))).status();
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_EQ(status.message(), "bad records: " + why);
 }
@@ -217,7 +218,7 @@ TEST(RecordsTest, AMillionChunksRoundTrip) {
   leaf.shape = {64'000'000, 16};
   leaf.chunk_count = 1'000'000;
   leaf.chunks.assign(leaf.chunk_count, ExampleChunk());
-  const std::string bytes = EncodeRecords({leaf});
+  const std::string bytes = EncodeRecords(std::vector{leaf});
   EXPECT_LT(bytes.size(), size_t{64} << 20);
   EXPECT_TRUE(DecodeRecords(AsBytes(bytes)).value().front() == leaf);
 }
