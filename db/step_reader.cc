@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "format/key.h"
-#include "io/check.h"
 
 namespace stepwell::db {
 namespace {
@@ -76,14 +75,6 @@ std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource l
                                            std::shared_ptr<const void> keep) {
   return std::make_shared<LogStepReader>(std::move(step), std::move(leaves), restorer, store_path,
                                          std::move(explain), std::move(keep));
-}
-
-std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
-                                           Restorer* restorer, const std::string& store_path,
-                                           bool pinned, std::shared_ptr<const void> keep) {
-  STEPWELL_CHECK(pinned, "whoever does not pin explains errors");
-  return MakeStepReader(std::move(step), std::move(leaves), restorer, store_path,
-                        ReadErrorExplainer(ExplainPinned), std::move(keep));
 }
 
 Status ExplainPinned(Status error) {

@@ -24,10 +24,6 @@ std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource l
                                            Restorer* restorer, const std::string& store_path,
                                            ReadErrorExplainer explain,
                                            std::shared_ptr<const void> keep);
-// The same of a step that nobody erases while it is read: it is `pinned`.
-std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
-                                           Restorer* restorer, const std::string& store_path,
-                                           bool pinned, std::shared_ptr<const void> keep);
 
 // For a step that nobody erases while it is read: a segment that is gone is damage.
 Status ExplainPinned(Status error);

@@ -390,7 +390,7 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
   }
   const auto leaves = [keep](const format::KeyRange& range) { return keep->Leaves(range); };
   Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(record), leaves, restorer, path_, /*pinned=*/true, keep);
+  return MakeStepReader(std::move(record), leaves, restorer, path_, ExplainPinned, keep);
 }
 
 Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
