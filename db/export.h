@@ -69,7 +69,7 @@ struct ExportReport {
     std::string path;  // "item/path"
     std::string reason;
   };
-  std::string path;  // of the checkpoint
+  std::string path;                     // of the checkpoint
   ExportMode mode = ExportMode::kAuto;  // the one that was used
   uint64_t leaves = 0;
   uint64_t chunks = 0;
@@ -95,7 +95,6 @@ struct ExportReport {
 // names, and neither punches nor reuses them.
 Result<ExportReport> Export(StepReader& reader, io::FileSystem* file_system,
                             const std::string& store_path, const std::string& destination,
-                            const ExportOptions& options,
-                            const std::function<Status()>& seal = {});
+                            const ExportOptions& options, const std::function<Status()>& seal = {});
 
 }  // namespace stepwell::db
