@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "format/orbax/json.h"
 #include "format/orbax/param_name.h"
@@ -134,8 +135,12 @@ Result<std::string> HandlersJson(const CheckpointMetadata& metadata) {
   const auto* items = std::get_if<std::vector<ItemHandler>>(&metadata.handlers);
   if (items == nullptr) return std::string("null");
   out = "{";
+  std::set<std::string_view> names;
   for (const ItemHandler& item : *items) {
     STEPWELL_RETURN_IF_ERROR(CheckUtf8("the item", item.item));
+    if (!names.insert(item.item).second) {
+      return InvalidArgumentError(StrCat("the item \"", Printable(item.item), "\" twice"));
+    }
     if (out.size() > 1) out.append(", ");
     AppendJsonString(item.item, &out);
     out.append(": ");

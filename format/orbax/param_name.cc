@@ -64,6 +64,11 @@ std::string ParamName(std::span<const TreeKey> keys) {
   return name;
 }
 
+std::string StoreKey(std::string_view param_name, std::string_view zarr_key) {
+  if (param_name.empty()) return std::string(zarr_key);
+  return StrCat(param_name, "/", zarr_key);
+}
+
 std::vector<NameCollision> FindNameCollisions(std::span<const std::string> names) {
   std::vector<size_t> order(names.size());
   std::iota(order.begin(), order.end(), size_t{0});

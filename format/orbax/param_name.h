@@ -36,6 +36,10 @@ Result<KeyPath> PathOfTreeKeys(std::span<const TreeKey> keys);
 
 std::string ParamName(std::span<const TreeKey> keys);
 
+// The key in OCDBT, or the file below the item's folder, of a leaf's `zarr_key` ("zarr.json",
+// "c/0/1"): "name/c/0/1". For the empty name it is the zarr key itself.
+std::string StoreKey(std::string_view param_name, std::string_view zarr_key);
+
 // Leaves that have one name.
 struct NameCollision {
   std::string name;

@@ -133,8 +133,9 @@ Status DecodeBlosc(const JsonNode& configuration, ZarrCodecs* codecs) {
   STEPWELL_ASSIGN_OR_RETURN(codecs->level, DecodeLevel(configuration, "clevel"));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode block, configuration.Member("blocksize"));
   STEPWELL_ASSIGN_OR_RETURN(codecs->blosc_block_bytes, block.Unsigned(UINT32_MAX));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode item, configuration.Member("typesize"));
-  STEPWELL_ASSIGN_OR_RETURN(codecs->blosc_item_bytes, item.Unsigned(UINT32_MAX));
+  if (const auto item = configuration.Find("typesize")) {
+    STEPWELL_ASSIGN_OR_RETURN(codecs->blosc_item_bytes, item->Unsigned(UINT32_MAX));
+  }
   return OkStatus();
 }
 

@@ -39,8 +39,11 @@ std::string CodecChain(const ZarrCodecs& codecs, uint64_t item_bytes) {
     case ZarrCompressor::kBlosc:
       out.append(StrCat(R"(,{"configuration":{"blocksize":)", codecs.blosc_block_bytes,
                         R"(,"clevel":)", codecs.level, R"(,"cname":")", codecs.blosc_codec,
-                        R"(","shuffle":")", shuffles[codecs.blosc_shuffle], R"(","typesize":)",
-                        codecs.blosc_item_bytes, R"(},"name":"blosc"})"));
+                        R"(","shuffle":")", shuffles[codecs.blosc_shuffle], "\""));
+      if (codecs.blosc_item_bytes > 0) {
+        out.append(StrCat(R"(,"typesize":)", codecs.blosc_item_bytes));
+      }
+      out.append(R"(},"name":"blosc"})");
       break;
   }
   if (codecs.crc32c) out.append(R"(,{"name":"crc32c"})");

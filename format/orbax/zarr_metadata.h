@@ -38,7 +38,7 @@ struct ZarrCodecs {
   std::string blosc_codec;            // "lz4", "zstd", ...
   int blosc_shuffle = 0;              // 0 none, 1 bytes, 2 bits; v2 also -1: by item size
   uint64_t blosc_block_bytes = 0;     // 0: blosc chooses
-  uint64_t blosc_item_bytes = 0;      // v3's typesize
+  uint64_t blosc_item_bytes = 0;      // v3's typesize; 0: not said, when nothing is shuffled
   bool crc32c = false;                // v3: CRC-32C of all before it, little-endian
 
   bool operator==(const ZarrCodecs&) const = default;

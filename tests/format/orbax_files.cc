@@ -2,7 +2,7 @@
 // Lets the Python tests see what this library makes of Orbax's files:
 //
 //   stepwell_orbax_files reencode KIND FILE    the file, decoded and encoded again
-//   stepwell_orbax_files names FILE            of a _METADATA: each leaf's name, between NULs
+//   stepwell_orbax_files names FILE            of a _METADATA: each leaf's name, as lines of JSON
 //   stepwell_orbax_files fill FILE             of a zarr.json: the fill value's bytes
 //   stepwell_orbax_files repr FILE             of a text: its repr
 //   stepwell_orbax_files metadata 2|3 DTYPE SHAPE CHUNK_SHAPE raw|blosc
@@ -65,7 +65,10 @@ Result<std::string> Run(const std::vector<std::string>& args) {
   }
   if (args[0] == "names") {
     STEPWELL_ASSIGN_OR_RETURN(const TreeMetadata tree, DecodeTreeMetadata(path, text));
-    for (const TreeEntry& entry : tree.entries) out.append(ParamName(entry.keys)).push_back('\0');
+    for (const TreeEntry& entry : tree.entries) {
+      AppendJsonString(ParamName(entry.keys), &out);
+      out.push_back('\n');
+    }
     return out;
   }
   for (const FileKind& kind : FileKinds()) {

@@ -116,6 +116,8 @@ TEST(OrbaxNames, KeysOfEveryType) {
             (KeyPath{PathComponent::Key("a b/"), PathComponent::Index(3), PathComponent::Key("mu"),
                      PathComponent::Key("-5")}));
   EXPECT_EQ(ParamName({}), "");
+  EXPECT_EQ(StoreKey("a.b", "c/0"), "a.b/c/0");
+  EXPECT_EQ(StoreKey("", "zarr.json"), "zarr.json");
   ExpectError(TreeKeys({PathComponent::Key("\xed\xa0\x80")}).status(), StatusCode::kInvalidArgument,
               "\\xed\\xa0\\x80\" is not UTF-8");
   for (const char* const bad : {"", "-1", "x", "1x", " 1", "99999999999999999999"}) {
@@ -261,6 +263,9 @@ TEST(OrbaxCheckpoint, HandlersAndAbsentMembers) {
               StatusCode::kDataLoss, "F: item_handlers.a: text is expected");
   ExpectError(DecodeCheckpointMetadata("F", R"({"init_timestamp_nsecs": 1.5})").status(),
               StatusCode::kDataLoss, "an integer is expected");
+  CheckpointMetadata twice = metadata;
+  std::get<1>(twice.handlers).push_back({"state", std::nullopt});
+  ExpectError(EncodeCheckpointMetadata(twice).status(), StatusCode::kInvalidArgument, "\"state\"");
   metadata.custom_metadata = "[]";
   ExpectError(EncodeCheckpointMetadata(metadata).status(), StatusCode::kInvalidArgument,
               "custom_metadata: an object is expected");

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stepwell's chunks against TensorStore's zarr3 driver, both ways.
+"""Stepwell's chunks against TensorStore's zarr drivers, both ways.
 
-Our encoder is reached through the helper program stepwell_zarr_chunks, found below
-$STEPWELL_BUILD_DIR. A missing helper is a failure, not a skip.
+Our encoders are reached through the helper programs stepwell_zarr_chunks and
+stepwell_orbax_files, found below $STEPWELL_BUILD_DIR. A missing helper is a failure, not a skip.
 """
 
 import itertools
@@ -93,24 +93,36 @@ def chunk_names(shape, chunk_shape) -> list[str]:
     return ["/".join(["c", *map(str, index)]) for index in indices]
 
 
-def open_zarr(path: pathlib.Path, **options):
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
+def open_zarr(path: pathlib.Path, driver: str = "zarr3", **options):
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}}
     return ts.open(spec, **options).result()
 
 
-def helper() -> str:
+def helper(name: str) -> str:
     folder = os.environ.get("STEPWELL_BUILD_DIR")
     assert folder, "STEPWELL_BUILD_DIR must name the build folder"
-    program = pathlib.Path(folder, "tests", "format", "stepwell_zarr_chunks")
+    program = pathlib.Path(folder, "tests", "format", name)
     assert program.is_file(), f"{program} is not built"
     return str(program)
 
 
-def run_helper(action: str, name: str, shape, chunk_shape, codec: str, source, target) -> None:
-    extents = ["x".join(map(str, part)) for part in (shape, chunk_shape)]
-    command = [helper(), action, name, *extents, codec, str(source), str(target)]
+def run(*command: str) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def run_helper(action: str, name: str, shape, chunk_shape, codec: str, source, target) -> None:
+    extents = ["x".join(map(str, part)) for part in (shape, chunk_shape)]
+    run(helper("stepwell_zarr_chunks"), action, name, *extents, codec, str(source), str(target))
+
+
+def metadata_of_chunks(zarr_format: int, name: str, shape, chunk_shape, codec: str):
+    """The text of zarr.json or .zarray that names Stepwell's chunks, and their keys."""
+    extents = ["x".join(map(str, part)) for part in (shape, chunk_shape)]
+    program = helper("stepwell_orbax_files")
+    text, *keys = run(program, "metadata", str(zarr_format), name, *extents, codec).split("\n")
+    return text, keys
 
 
 def encode(tmp_path: pathlib.Path, array: np.ndarray, name: str, chunk_shape, codec: str):
@@ -124,24 +136,45 @@ def encode(tmp_path: pathlib.Path, array: np.ndarray, name: str, chunk_shape, co
     return [(folder / str(index)).read_bytes() for index in range(count)]
 
 
+@pytest.mark.parametrize("zarr_format", [3, 2])
 @pytest.mark.parametrize("codec", ["raw", "blosc"])
 @pytest.mark.parametrize("name", DTYPES)
-def test_tensorstore_reads_our_chunks(tmp_path, name, codec):
+def test_tensorstore_reads_our_chunks(tmp_path, name, codec, zarr_format):
     for number, (shape, chunk_shape) in enumerate(GRIDS):
         work = tmp_path / str(number)
         work.mkdir()
         array = make_array(name, shape)
         zarr = work / "zarr"
         zarr.mkdir()
-        (zarr / "zarr.json").write_text(json.dumps(zarr_json(name, shape, chunk_shape, codec)))
+        text, keys = metadata_of_chunks(zarr_format, name, shape, chunk_shape, codec)
+        if zarr_format == 3:
+            assert json.loads(text) == zarr_json(name, shape, chunk_shape, codec)
+            assert keys == chunk_names(shape, chunk_shape)
+        (zarr / ("zarr.json" if zarr_format == 3 else ".zarray")).write_text(text)
         payloads = encode(work, array, name, chunk_shape, codec)
-        for chunk, payload in zip(chunk_names(shape, chunk_shape), payloads):
+        assert len(keys) == len(payloads)
+        for chunk, payload in zip(keys, payloads):
             (zarr / chunk).parent.mkdir(parents=True, exist_ok=True)
-            (zarr / chunk).write_bytes(payload)
-        read = np.asarray(open_zarr(zarr, open=True).read().result())
+            # zarr v2 has no checksums: the same bytes less the last four.
+            (zarr / chunk).write_bytes(payload if zarr_format == 3 else payload[:-4])
+        driver = "zarr3" if zarr_format == 3 else "zarr"
+        opened = open_zarr(zarr, driver, open=True)
+        read = np.asarray(opened.read().result())
         assert read.dtype == array.dtype
         assert read.shape == array.shape
         assert read.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("codec", ["raw", "blosc"])
+def test_our_metadata_is_spelled_as_tensorstores(tmp_path, codec, zarr_format):
+    for name in DTYPES:
+        text, _ = metadata_of_chunks(zarr_format, name, (5, 7), (2, 3), codec)
+        work = tmp_path / name
+        driver = "zarr3" if zarr_format == 3 else "zarr"
+        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{work}/"}}
+        ts.open(spec | {"metadata": json.loads(text)}, create=True).result()
+        assert (work / ("zarr.json" if zarr_format == 3 else ".zarray")).read_text() == text
 
 
 def write_with_tensorstore(path: pathlib.Path, name, array, chunk_shape, codec) -> list[bytes]:
