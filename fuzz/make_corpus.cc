@@ -14,6 +14,7 @@
 #include "fuzz/support/frames.h"
 #include "fuzz/support/stores.h"
 #include "tests/format/examples.h"
+#include "tests/format/ocdbt_bytes.h"
 
 namespace stepwell::fuzz {
 namespace {
@@ -106,6 +107,62 @@ void Grids(Corpus* corpus) {
   }
 }
 
+// The body of a frame.
+std::string Body(const std::string& frame) { return frame.substr(14, frame.size() - 18); }
+
+void Ocdbt(Corpus* corpus) {
+  namespace orbax = format::orbax;
+  const auto build = [](bool compress) {
+    orbax::OcdbtOptions options;
+    options.nodes_path = "n";
+    options.node_entries_max = 3;
+    options.compress = compress;
+    auto builder = orbax::OcdbtBuilder::Create(options).value();
+    for (int i = 100; i < 110; ++i) {
+      const std::string value(static_cast<size_t>(40 * (i % 2)), 'v');
+      Check(builder.AddInline(StrCat("key/", i), value).ok(), "a key");
+    }
+    return builder.Finish().value();
+  };
+  // Decode: flags, then the body.
+  corpus->Add("ocdbt", Byte(0) + Byte(0) + Body(orbax::RealManifest()));
+  corpus->Add("ocdbt", Byte(0) + Byte(2) + Body(orbax::RealLeaf()));
+  corpus->Add("ocdbt", Byte(0) + Byte(2) + orbax::RealLeaf());
+  // What the first node has as a body: a leaf, compressed.
+  const std::string compressed = build(true).nodes;
+  corpus->Add("ocdbt", Byte(0) + Byte(3) +
+                           Body(compressed.substr(0, static_cast<unsigned char>(compressed[4]))));
+  // Walk: height, place of the root, range, then a file of bodies. Two leaves with whole keys, or
+  // one part of which their parent has; then a leaf alone.
+  const auto leaf = [](const std::string& keys) {
+    return orbax::Varints({0, 0, 2, 0, 1, 1}) + keys + orbax::Varints({1, 1, 0, 0}) + "vw";
+  };
+  const uint64_t leaf_bytes = leaf("ab").size();
+  const auto root = [&](const std::string& keys, uint64_t key_bytes, uint64_t common) {
+    return orbax::Varints({1, 1, 1, 0}) + "n" +
+           orbax::Varints({2, 0, key_bytes, key_bytes, common, common}) + keys +
+           orbax::Varints(
+               {0, 0, 0, leaf_bytes, 18 + leaf_bytes, 18 + leaf_bytes, 2, 2, 9, 9, 0, 0});
+  };
+  const auto add = [&](uint64_t height, uint64_t root_at, const std::string& bodies) {
+    corpus->Add("ocdbt", Byte(1) + Byte(height) + Little(root_at).substr(0, 2) +
+                             Little(bodies.size() - root_at).substr(0, 2) + Byte(1) + "c" + bodies);
+  };
+  add(1, 2 * leaf_bytes, leaf("ac") + leaf("eg") + root("ae", 1, 0));
+  add(1, 2 * leaf_bytes, leaf("ab") + leaf("bc") + root("aabb", 2, 1));
+  add(0, 0, leaf("bd"));
+  // Build: bounds, range, then keys.
+  std::string keys;
+  for (uint64_t i = 0; i < 30; ++i) {
+    keys += Byte(i % 3 == 0 ? 2 + 16 * (i % 4) : 2 + 8 + 16 * (i % 4)) + Byte(i == 0 ? 0 : 1) +
+            Byte('a' + i) + "k" + (i % 3 == 0 ? Little(i).substr(0, 4) : std::string(i % 4, 'v'));
+  }
+  for (const uint64_t compress : {0U, 1U}) {
+    corpus->Add("ocdbt",
+                Byte(2) + Byte(compress) + Byte(8) + Byte(compress) + Byte(1) + "d" + keys);
+  }
+}
+
 // Each store as it is, and with one edit of each kind in a few places.
 void Stores(Corpus* corpus) {
   sim::Prng prng(9);
@@ -155,6 +212,7 @@ int main(int argc, char** argv) {
   stepwell::fuzz::Frames(&corpus);
   stepwell::fuzz::Codecs(&corpus);
   stepwell::fuzz::Grids(&corpus);
+  stepwell::fuzz::Ocdbt(&corpus);
   stepwell::fuzz::Stores(&corpus);
   stepwell::fuzz::Commands(&corpus);
   return 0;

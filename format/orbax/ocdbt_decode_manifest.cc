@@ -16,7 +16,7 @@ using internal::kMissing;
 constexpr uint64_t kGenerationMax = (uint64_t{1} << 62) - 1;
 constexpr int kArityLog2Max = 16;
 // Least bytes of a record of each kind, all columns together.
-constexpr size_t kVersionBytesMin = 15;
+constexpr size_t kVersionBytesMin = 16;
 constexpr size_t kVersionNodeBytesMin = 14;
 
 // What is in a column for each version, or for each node of the version tree.
@@ -56,9 +56,8 @@ Status ReadConfig(ColumnReader* in, OcdbtManifest* manifest) {
   if (compression == 1) manifest->zstd_level = in->Little<int32_t>();
   if (kind == internal::kManifestNumbered) {
     return UnimplementedError(
-        "OCDBT database with numbered manifests (manifest.ocdbt has its settings only): "
-        "TensorStore "
-        "can copy it into a database with a single manifest, which can be read");
+        "OCDBT database with numbered manifests, where manifest.ocdbt has its settings only: "
+        "copy it with TensorStore into one with a single manifest");
   }
   in->Require(kind == internal::kManifestSingle, "unknown kind of manifest");
   return in->ok() ? OkStatus() : BadBody("manifest", *in);
@@ -67,8 +66,9 @@ Status ReadConfig(ColumnReader* in, OcdbtManifest* manifest) {
 std::vector<Version> ReadVersions(size_t files, ColumnReader* in) {
   std::vector<Version> versions(in->Count(kVersionBytesMin, "versions"));
   in->Require(!versions.empty(), "no version");
-  for (Version& version : versions)
+  for (Version& version : versions) {
     version.generation = in->VarintUpTo(kGenerationMax, "generation");
+  }
   for (Version& version : versions) version.height = in->Byte();
   for (Version& version : versions) version.file = in->Varint();
   for (Version& version : versions) version.offset_bytes = in->Varint();
