@@ -7,11 +7,13 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import time
 from typing import Any
 
 import counters
 import numpy as np
 
+SETTLE_SECONDS_MAX = 10.0
 PACKAGES = ["stepwell", "numpy", "jax", "jaxlib", "flax", "orbax-checkpoint", "tensorstore",
             "safetensors", "equinox"]
 
@@ -90,6 +92,21 @@ def sync(directory: pathlib.Path) -> None:
             os.sync()
     finally:
         os.close(descriptor)
+
+
+def settle(directory: pathlib.Path) -> None:
+    """Syncs, and waits until the device has nothing more to do: a file system may tell it of freed
+    blocks (ext4's `discard`) for a second after, and whoever came next would wait for that."""
+    sync(directory)
+    entry = counters.device(directory)
+    if entry is None:
+        return
+    before, quiet, deadline = "", 0, time.monotonic() + SETTLE_SECONDS_MAX
+    while quiet < 5 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        now = (entry / "stat").read_text()
+        quiet = quiet + 1 if now == before else 0
+        before = now
 
 
 CACHE = "fsync and posix_fadvise(DONTNEED) of each file"

@@ -83,7 +83,7 @@ class Run:
                 group = self._process(round_, key, group, settings, found)
         shutil.rmtree(directory)
         if self.counts["settle"]:
-            machine.sync(self.directory)
+            machine.settle(self.directory)
 
     def _process(self, round_: int, key: str, group: list[plan.Task], settings: dict[str, Any],
                  found: dict[str, float]) -> list[plan.Task]:

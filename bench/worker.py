@@ -26,7 +26,7 @@ def _run(task: dict[str, str], job: Job, keep: bool) -> None:
             if not keep:
                 shutil.rmtree(contender.directory)
         if job.settings["settle"]:  # so that nobody pays for what this task left to be written
-            machine.sync(job.directory)
+            machine.settle(job.directory)
 
 
 def main() -> int:

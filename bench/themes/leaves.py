@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many small leaves in one step: 4 KiB each, and 64 B each."""
 
+import machine
 import states
 from themes import Job, Timed
 
@@ -17,6 +18,7 @@ def _run(job: Job, theme: str, count: int, leaf_bytes: int) -> None:
     user = job.contender(theme)
     user.save(states.make_leaves(100, leaf_bytes, seed=99))  # its threads and buffers are there now
     tree = states.make_leaves(count, leaf_bytes, job.seed)
+    machine.warm_memory(job.size_bytes)
     saved = user.save(tree)
     job.emit(f"{theme}/durable", saved.durable)
     job.emit(f"{theme}/stall", saved.stall)
