@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import time
@@ -269,3 +270,33 @@ with stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw",
 print("ok")
 """, path)
     assert (status, out) == (0, "ok\n"), err
+
+
+def test_saves_keep_the_collector_out(path):
+    state = {f"x{i}": np.ones(1) for i in range(5000)}
+    started: list[int] = []
+
+    def count(phase, info):
+        if phase == "start":
+            started.append(info["generation"])
+
+    with stepwell.open(path) as store:
+        gc.collect()
+        gc.callbacks.append(count)
+        try:
+            handle = store.save(1, state)
+        finally:
+            gc.callbacks.remove(count)
+        handle.result()
+        assert len(started) <= 5, started  # one a 700 tuples otherwise, three tuples a leaf
+        assert gc.isenabled()
+        with pytest.raises(stepwell.UnsupportedLeafError):
+            store.save(2, {"x": object()})
+        assert gc.isenabled()
+        gc.disable()
+        try:
+            store.save(3, {"x": 1}).result()
+            assert store.load(3, like={"x": 0}) == {"x": 1}
+            assert not gc.isenabled()
+        finally:
+            gc.enable()

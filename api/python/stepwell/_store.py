@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _service, _stepwell
+from ._collector import Paused
 from ._like import Matcher
 from ._paths import PathLike
 from ._records import ROOT
@@ -329,7 +330,8 @@ class Store:
             raise InvalidArgumentError("save needs a state or items")
         metadata_text = _json_text(metadata, "metadata")
         metrics_text = _json_text(metrics, "metrics")
-        rows = flatten_items(trees)
+        with Paused():
+            rows = flatten_items(trees)
         handle = SaveHandle(
             self._core.save(number, rows, metadata_text, metrics_text, _IF_EXISTS[if_exists],
                             to_numpy), self)
@@ -406,14 +408,19 @@ class Store:
         source = self._source(step)
         if like is _MISSING and (path is None or path in ("", ())):
             return source.load_step()
-        source, selection = source.select(path, whole=True)
-        tree = source.tree
+        with Paused():
+            source, selection = source.select(path, whole=True)
+            tree = source.tree
         if like is not _MISSING:
             if selection.number is None:
                 return self._load_flat(source, selection.leaves, like)
-            matcher = Matcher(tree, source.step)
-            plan = matcher.plan(like, selection.number)
-            return matcher.finish(plan, source.read([slot.number for slot in matcher.slots]))
+            with Paused():
+                matcher = Matcher(tree, source.step)
+                plan = matcher.plan(like, selection.number)
+                numbers = [slot.number for slot in matcher.slots]
+            raws = source.read(numbers)
+            with Paused():
+                return matcher.finish(plan, raws)
         if selection.number is not None:
             return source.load(selection.number if selection.number != ROOT else None)
         numbers = selection.leaves
