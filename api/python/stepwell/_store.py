@@ -332,9 +332,10 @@ class Store:
         metrics_text = _json_text(metrics, "metrics")
         with Paused():
             rows = flatten_items(trees)
-        handle = SaveHandle(
-            self._core.save(number, rows, metadata_text, metrics_text, _IF_EXISTS[if_exists],
-                            to_numpy), self)
+            core = self._core.save(number, rows, metadata_text, metrics_text,
+                                   _IF_EXISTS[if_exists], to_numpy)
+            del rows  # before collections go on: they would look at each
+        handle = SaveHandle(core, self)
         with self._lock:
             self._pending.append(handle)
         return handle
