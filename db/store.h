@@ -129,7 +129,7 @@ class Store {
 
   // Snapshots the state (this is what the caller waits for) and returns; the rest goes on in the
   // background. Errors in the request, and kAlreadyExists, come from here, before any I/O.
-  // Blocks while the staging memory is full or two saves are in flight.
+  // Blocks while the staging memory is full or three saves are in flight.
   virtual Result<SaveHandle> Save(SaveRequest request) = 0;
   // Waits for every save so far and returns the first error that no handle and no earlier call has
   // reported.

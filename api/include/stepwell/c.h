@@ -60,8 +60,7 @@ STEPWELL_C_API const char* stepwell_code_name(stepwell_code code);
 /* "0.1.0" */
 STEPWELL_C_API const char* stepwell_version(void);
 
-/* ---- element types ----------------------------------------------------------------------------
- */
+/* ---- element types --------------------------------------------------------------------------- */
 
 typedef enum stepwell_dtype {
   STEPWELL_DTYPE_INVALID = 0,
@@ -102,8 +101,7 @@ STEPWELL_C_API stepwell_dtype stepwell_dtype_from_name(const char* name);
 /* Bytes of one element in memory (1 for the types below a byte); 0 for an unknown dtype. */
 STEPWELL_C_API size_t stepwell_dtype_bytes(stepwell_dtype dtype);
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 typedef struct stepwell_store stepwell_store;
 
@@ -158,8 +156,7 @@ STEPWELL_C_API stepwell_code stepwell_close(stepwell_store* store);
 /* Closes, too, without telling an error. */
 STEPWELL_C_API void stepwell_store_free(stepwell_store* store);
 
-/* ---- saving -----------------------------------------------------------------------------------
- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 typedef struct stepwell_request stepwell_request; /* leaves of one step, being collected */
 typedef struct stepwell_handle stepwell_handle;   /* a save under way */
@@ -173,8 +170,7 @@ typedef struct stepwell_array {
   const int64_t* strides_bytes; /* any sign; NULL: C order */
   /* Not NULL: the bytes do not change until this is called with `release_context`, once, when they
    * are not read any more, on any thread; also when the call or the save fails, unless struct_size
-   * is wrong. NULL:
-   * stepwell_save copies the bytes before it returns. */
+   * is wrong. NULL: stepwell_save copies the bytes before it returns. */
   void (*release)(void* context);
   void* release_context;
 } stepwell_array;
@@ -249,8 +245,7 @@ STEPWELL_C_API void stepwell_handle_free(stepwell_handle* handle); /* the save g
 /* Waits for every save so far; the first error that nobody was told. */
 STEPWELL_C_API stepwell_code stepwell_wait(stepwell_store* store);
 
-/* ---- looking ----------------------------------------------------------------------------------
- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 typedef struct stepwell_step stepwell_step; /* a committed step, opened */
 typedef struct stepwell_step_list stepwell_step_list;
@@ -301,8 +296,8 @@ STEPWELL_C_API stepwell_code stepwell_step_list_item(const stepwell_step_list* l
 STEPWELL_C_API void stepwell_step_list_free(stepwell_step_list* list);
 
 /* Deleting or replacing the step does not disturb the one opened; except in a read-only store that
-   cannot write into its readers/ directory, where reads of a step that was deleted and erased
-   meanwhile fail with STEPWELL_NOT_FOUND. */
+ * cannot write into its readers/ directory, where reads of a step that was deleted and erased
+ * meanwhile fail with STEPWELL_NOT_FOUND. */
 STEPWELL_C_API stepwell_code stepwell_read(stepwell_store* store, uint64_t step,
                                            stepwell_step** opened);
 STEPWELL_C_API stepwell_code stepwell_read_latest(stepwell_store* store, stepwell_step** opened);
@@ -319,8 +314,7 @@ STEPWELL_C_API stepwell_code stepwell_leaf_list_get(const stepwell_leaf_list* li
                                                     stepwell_leaf_info* info);
 STEPWELL_C_API void stepwell_leaf_list_free(stepwell_leaf_list* list);
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct stepwell_read_request {
   size_t struct_size;
@@ -346,8 +340,7 @@ STEPWELL_C_API stepwell_code stepwell_read_value(const stepwell_step* step, cons
                                                  const char* path, stepwell_value* value);
 STEPWELL_C_API void stepwell_value_clear(stepwell_value* value);
 
-/* ---- keeping house ----------------------------------------------------------------------------
- */
+/* ---- keeping house --------------------------------------------------------------------------- */
 
 /* Durable when they return; STEPWELL_NOT_FOUND, and nothing changed, when one is not there. */
 STEPWELL_C_API stepwell_code stepwell_delete(stepwell_store* store, const uint64_t* steps,

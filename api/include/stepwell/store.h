@@ -4,8 +4,9 @@
 //   auto store = stepwell::Store::Open("run1");
 //   stepwell::SaveRequest request(/*step=*/7);
 //   request.Put("params/kernel", stepwell::ArrayView::Of(weights.data(), {256, 256}));
-//   auto handle = store->Save(std::move(request));     // returns at once; goes on in the
-//   background auto kernel = store->Read(7)->ReadVector<float>("params/kernel");
+//   auto handle = store->Save(std::move(request));  // returns at once, goes on in the background
+//   stepwell::Status saved = handle->Wait();        // OK: durable and visible
+//   auto kernel = store->Read(7)->ReadVector<float>("params/kernel");
 //
 // Errors are values (Status, Result); nothing here throws but std::bad_alloc. Every function is
 // thread-safe, but that objects of one's own (requests, options, a Store being moved) are not to be

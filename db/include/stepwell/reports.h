@@ -91,8 +91,10 @@ struct StoreStats {
   // visible.
   LatencyStats snapshot, encode, write, commit, index, durable;
 
-  std::string disk;                   // Disk::Describe()
-  std::string index_state;            // "rocksdb through commit N", "log", "rebuilding"
+  // For people: how the disk is driven ("io_uring, registered buffers"), and where leaves are
+  // looked up ("rocksdb through commit N", "opening", "log").
+  std::string disk;
+  std::string index_state;
   std::vector<std::string> old_pins;  // readers' pins that keep space: which, since when
 };
 
