@@ -117,7 +117,7 @@ Status CheckLeaf(const format::LeafRecord& leaf) {
     return DataLossError(StrCat("leaf ", LeafName(leaf), ": its record is damaged: ", what...));
   };
   if (leaf.codec > format::CodecId::kLz4Frame) {
-    return bad("unknown codec ", static_cast<int>(leaf.codec));
+    return bad("unknown codec ", static_cast<int>(leaf.codec), ", unless a newer version wrote it");
   }
   if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count) {
     return bad(leaf.chunks.size(), " of ", leaf.chunk_count, " chunks from chunk ",
