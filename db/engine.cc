@@ -81,7 +81,32 @@ void Engine::Pump() {
 
 void Engine::Begin(std::shared_ptr<SaveJob> job) {
   if (frozen_reported_) Fail(job.get(), options_.freeze->Check());
+  if (job->kind == SaveJob::Kind::kSave) LeaveLinkedSegment();
   jobs_.push_back(std::move(job));
+}
+
+Status Engine::SealSegments(const std::set<uint64_t>& segments) {
+  STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+  if (log_->current() == nullptr || !segments.contains(log_->current()->id)) return OkStatus();
+  STEPWELL_RETURN_IF_ERROR(log_->StartNext());
+  NoteSegments();
+  return group_ == nullptr ? log_->SealIdle(/*all=*/false) : OkStatus();  // else when it is done
+}
+
+// Rule 18: an export of another process has a link to the segment that is being written. What is
+// there already stays as it is; new steps go elsewhere, so that the export does not grow with them.
+void Engine::LeaveLinkedSegment() {
+  const Segment* current = log_ == nullptr ? nullptr : log_->current();
+  if (current == nullptr || options_.freeze->frozen()) return;
+  const auto info = current->file->Info();
+  if (!info.ok() || info->link_count < 2) return;
+  // On a full disk it grows.
+  const Status status = SealSegments({current->id});
+  if (!status.ok()) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(options_.files->PathOf(current->id),
+               " has another name, but no new segment can be begun: ", status.message()));
+  }
 }
 
 void Engine::StagingDone(SaveJob* job, size_t expected, const Status& status) {

@@ -194,10 +194,12 @@ Status Engine::SettleAbandoned(const LogState& state) {
       continue;
     }
     options_.files->Drop(info.segment);
+    // An export may have a link to what no live step needs any more (rule 18).
+    const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
+    const bool keep_tail = pin.has_value() || !file.ok() || file->link_count > 1;
     const Status sealed =
         SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
-                      info.nonce, epoch_, end,
-                      /*keep_tail=*/pin.has_value(), options_.freeze, std::move(frames));
+                      info.nonce, epoch_, end, keep_tail, options_.freeze, std::move(frames));
     // A full disk may refuse the seal and must open all the same: the segment is scanned again.
     if (!sealed.ok() && sealed.code() != StatusCode::kResourceExhausted) return sealed;
     options_.files->Drop(info.segment);

@@ -58,7 +58,10 @@ struct ExportOptions {
   int step_digits = 0;           // kV0: at least so many, with zeros in front
   bool unnamed_default = false;  // kV0: a single item is called "default", as managers that were
                                  // not told names expect
-  uint32_t file_mode = 0;        // permissions of new files (not of linked ones); 0: by the umask
+  // Permissions of the files written (not of linked ones); 0: umask's.
+  uint32_t file_mode = 0;
+  // That of the store and the destination; null: the machine's.
+  io::FileSystem* file_system = nullptr;
   // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
   // nothing is left). May be empty.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
@@ -78,23 +81,20 @@ struct ExportReport {
   uint64_t written_bytes = 0;   // of new files, metadata included
   std::vector<Leaf> skipped;
   std::vector<Leaf> widened;
+  // kJax: jax.Arrays with a sharding that Orbax has no word for (or none): they are np.ndarray.
+  std::vector<Leaf> as_numpy;
 };
 
-// Exports `reader`'s step, which stays pinned by the reader. The destination must not exist (kV0:
-// the step's directory). Everything is built in a sibling "<name>.orbax-checkpoint-tmp", synced
-// bottom-up and renamed; on error that is removed.
+// Exports a step, which is pinned meanwhile. The destination must not exist (kV0: the step's
+// directory). Everything is built in a sibling "<name>.orbax-checkpoint-tmp", synced bottom-up and
+// renamed; on error that is removed, and so is what an export that died left there.
 //
 // kInvalidArgument: leaves that Orbax cannot hold (all of them, with their paths), names that
-// collide, no leaf at all, an unknown item or subtree. kAlreadyExists. kFailedPrecondition: the
-// mode is not possible there (says which is). kUnimplemented: the file system lacks it.
-// kResourceExhausted, kDataLoss as they come.
-//
-// Rule 18: exporting by link first seals the segment being written (`seal`, of a store that is open
-// for writing here; a writer elsewhere sees the second name before it places its next step, and
-// seals). The export never changes when the store goes on: reclaim unlinks segments with other
-// names, and neither punches nor reuses them.
-Result<ExportReport> Export(StepReader& reader, io::FileSystem* file_system,
-                            const std::string& store_path, const std::string& destination,
-                            const ExportOptions& options, const std::function<Status()>& seal = {});
+// collide, no leaf at all, an unknown item or subtree, no directory to put the destination in.
+// kNotFound: no such step. kAlreadyExists. kUnavailable: another export to there is under way.
+// kFailedPrecondition: the mode is not possible there (says why). kResourceExhausted, kDataLoss as
+// they come.
+Result<ExportReport> Export(Store& store, uint64_t step, const std::string& destination,
+                            const ExportOptions& options);
 
 }  // namespace stepwell::db

@@ -192,6 +192,7 @@ Result<bool> LogWriter::OpenSpare(Segment* segment, const std::string& path,
       options_.file_system->Open(path, {.write = true, .direct = true, .freeze = options_.freeze});
   if (!file.ok()) {
     options_.file_system->Remove(path).IgnoreError("best effort: it holds nothing");
+    if (file.status().code() == StatusCode::kPermissionDenied) return false;
     return file.status();
   }
   segment->file = std::move(*file);

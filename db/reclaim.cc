@@ -8,6 +8,19 @@
 #include "db/pins.h"
 
 namespace stepwell::db {
+namespace {
+
+constexpr uint32_t kOwnerWrites = 0200;
+
+// An export that had a link took the write mode away (rule 18); it is gone.
+void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,
+                       const io::FileInfo& info) {
+  if ((info.mode & kOwnerWrites) != 0 || info.link_count != 1) return;
+  file_system->SetMode(path, info.mode | kOwnerWrites)
+      .IgnoreError("then the segment cannot be opened, which is seen there");
+}
+
+}  // namespace
 
 ReclaimResult Reclaimer::Run(const ReclaimRequest& request) {
   ReclaimResult result;
@@ -195,6 +208,7 @@ Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const 
   options_.footprints->Forget(id);
   if (action == ReclaimAction::kRecycle && info.link_count == 1) {
     const std::string spare = SparePath(options_.store_path, id);
+    GiveWriteModeBack(options_.file_system, path, info);
     STEPWELL_RETURN_IF_ERROR(options_.file_system->Rename(path, spare));
     result->spares.push_back({spare, state.size_bytes});
   } else {
@@ -210,9 +224,11 @@ Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
                         const std::vector<ByteRange>& holes, ReclaimResult* result) {
   STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockUnpinned(request, id, result));
   if (lock == nullptr) return OkStatus();
-  auto file = options_.file_system->Open(SegmentPath(options_.store_path, id),
-                                         {.write = true, .freeze = options_.freeze});
-  // Somebody took the write mode away: it is not ours to change.
+  const std::string path = SegmentPath(options_.store_path, id);
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo named, options_.file_system->Stat(path));
+  GiveWriteModeBack(options_.file_system, path, named);
+  auto file = options_.file_system->Open(path, {.write = true, .freeze = options_.freeze});
+  // Not ours to change.
   if (file.status().code() == StatusCode::kPermissionDenied) return OkStatus();
   if (!file.ok()) return file.status();
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo before, (*file)->Info());

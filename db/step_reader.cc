@@ -21,6 +21,7 @@ class LogStepReader final : public StepReader {
         keep_(std::move(keep)) {}
 
   const format::StepRecord& step() const override { return step_; }
+  Status Explain(const Status& error) const override { return explain_(error.WithContext(where_)); }
 
   Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) override {
     auto leaves = leaves_(format::KeysBelow(key_prefix));
@@ -42,8 +43,6 @@ class LogStepReader final : public StepReader {
   }
 
  private:
-  Status Explain(const Status& error) const { return explain_(error.WithContext(where_)); }
-
   const format::StepRecord step_;
   const LeafSource leaves_;
   Restorer* const restorer_;

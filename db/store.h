@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +107,9 @@ class StepReader {
  public:
   virtual ~StepReader() = default;
   virtual const format::StepRecord& step() const = 0;
+  // What an error of reading the step's segments by other means than these means: damage, or
+  // kNotFound when nothing pins the step and it was deleted or moved meanwhile.
+  virtual Status Explain(const Status& error) const = 0;
   // Records (nodes too, chunks included) whose leaf keys start with `key_prefix` (of
   // format::EncodeItem or EncodeLeafKey; "" for all), in key order.
   virtual Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) = 0;
@@ -154,6 +158,9 @@ class Store {
   // Gives back all space that can be given back now, and waits for it. Reclaim also goes on by
   // itself, in the background.
   virtual Result<ReclaimReport> Reclaim() = 0;
+  // For whoever is about to give segments a second name (rule 18): of these, the one that is being
+  // written here gets no more steps. Nothing to do for a store that is open for reading only.
+  virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
   virtual StoreStats Stats() = 0;
   virtual const RecoveryReport& recovery() const = 0;

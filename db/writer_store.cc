@@ -498,6 +498,22 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   return report;
 }
 
+Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    ++reclaims_in_flight_;
+  }
+  Status status;
+  OnEngine([&] { status = engine_->SealSegments(segments); });
+  const std::lock_guard lock(mutex_);
+  --reclaims_in_flight_;
+  changed_.notify_all();
+  return status;
+}
+
 // Allocated by segments (and spares).
 uint64_t WriterStore::SegmentBytes() const {
   uint64_t bytes = 0;

@@ -50,6 +50,7 @@ class WriterStore final : public Store {
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
+  Status SealSegments(const std::set<uint64_t>& segments) override;
   Result<VerifyReport> Verify(const VerifyOptions& options) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
@@ -112,7 +113,7 @@ class WriterStore final : public Store {
   bool closed_ = false;        // guarded by mutex_, as all below
   size_t jobs_in_flight_ = 0;  // saves and deletes
   size_t saves_in_flight_ = 0;
-  size_t reclaims_in_flight_ = 0;                                   // callers of Reclaim()
+  size_t reclaims_in_flight_ = 0;                                   // and SealSegments()
   std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
   std::vector<std::shared_ptr<SaveHandle::State>> failed_;          // errors perhaps unreported
 };

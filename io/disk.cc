@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/disk.h"
 
+#include <algorithm>
+
+#include "io/buffer.h"
+
 namespace stepwell::io {
+namespace {
+
+constexpr size_t kCopyBlockBytes = size_t{4} << 20;
+
+}  // namespace
 
 void Freeze::Trip(const Status& error) {
   STEPWELL_CHECK(!error.ok(), "only an error freezes");
@@ -21,6 +30,27 @@ Status Freeze::Check() const {
 Status Freeze::first_error() const {
   std::lock_guard lock(mutex_);
   return error_;
+}
+
+Status File::CloneFrom(File&, uint64_t, uint64_t, uint64_t) {
+  return UnimplementedError(StrCat("clone into ", path(), ": the file system cannot"));
+}
+
+Status File::CopyFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset) {
+  AlignedBuffer buffer(std::min<uint64_t>(length, kCopyBlockBytes));
+  if (length > 0 && !buffer) return ResourceExhaustedError("no memory to copy a file");
+  for (uint64_t done = 0; done < length;) {
+    const size_t part = std::min<uint64_t>(length - done, kCopyBlockBytes);
+    STEPWELL_ASSIGN_OR_RETURN(
+        const size_t read, source.ReadAt(source_offset + done, MutableBytes(buffer.data(), part)));
+    if (read < part) {
+      return DataLossError(
+          StrCat(source.path(), ": ends before offset ", source_offset + done + part));
+    }
+    STEPWELL_RETURN_IF_ERROR(WriteAt(offset + done, ConstBytes(buffer.data(), part)));
+    done += part;
+  }
+  return OkStatus();
 }
 
 }  // namespace stepwell::io

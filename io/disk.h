@@ -52,6 +52,9 @@ struct FileInfo {
   uint64_t allocated_bytes = 0;
   uint64_t link_count = 1;
   uint64_t inode = 0;
+  uint64_t device = 0;          // the file system; hard links and clones stay within one
+  uint32_t owner = 0;           // user id
+  uint32_t mode = 0;            // permission bits
   int64_t modified_ns = 0;      // since the epoch; 0: not known
   uint32_t block_bytes = 4096;  // st_blksize
   bool is_directory = false;
@@ -86,6 +89,16 @@ class File {
   // kUnimplemented where the file system cannot; never freezes.
   virtual Status PunchHole(uint64_t offset, uint64_t length) = 0;
   virtual Status Truncate(uint64_t size) = 0;
+  // Both write `length` bytes of `source` (of the same implementation, from `source_offset`) at
+  // `offset` of this file; neither is direct. kDataLoss when the source ends before. Other failures
+  // are those of WriteAt.
+  //
+  // By sharing blocks: offsets and length are multiples of the file system's block. Nothing is
+  // done, and nothing freezes, on kUnimplemented (the file system cannot) and kFailedPrecondition
+  // (the files are on different ones).
+  virtual Status CloneFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset);
+  // In the kernel where it can, else by reading and writing large blocks.
+  virtual Status CopyFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset);
   virtual Result<FileInfo> Info() = 0;
   // Open-file-description lock on the whole file. False when somebody else holds it.
   virtual Result<bool> TryLock(LockKind kind) = 0;
@@ -124,6 +137,7 @@ class FileSystem {
   virtual Status RemoveDirectory(const std::string& path) = 0;                // an empty directory
   virtual Status Rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual Status Link(const std::string& from, const std::string& to) = 0;    // hard link
+  virtual Status SetMode(const std::string& path, uint32_t mode) = 0;         // chmod
   // fsync of a directory: makes names created, renamed or removed in it durable.
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;  // statvfs f_bavail

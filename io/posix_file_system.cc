@@ -2,6 +2,8 @@
 // FileSystem and File on the machine's system calls.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -37,11 +39,17 @@ FileInfo InfoOf(const struct stat& status) {
   info.allocated_bytes = static_cast<uint64_t>(status.st_blocks) * 512;
   info.link_count = status.st_nlink;
   info.inode = status.st_ino;
+  info.device = status.st_dev;
+  info.owner = status.st_uid;
+  info.mode = status.st_mode & 07777;
   info.modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   info.block_bytes = static_cast<uint32_t>(status.st_blksize);
   info.is_directory = S_ISDIR(status.st_mode);
   return info;
 }
+
+// Dirty pages are handed to the disk after so many bytes, else all of them wait for the sync.
+constexpr uint64_t kWritebackBytes = uint64_t{16} << 20;
 
 class Descriptor {
  public:
@@ -116,6 +124,63 @@ class PosixFile final : public File {
         "truncate", path());
   }
 
+  Status CloneFrom(File& source, uint64_t source_offset, uint64_t length,
+                   uint64_t offset) override {
+    STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+    struct file_clone_range range {};
+    range.src_fd = source.descriptor();
+    range.src_offset = source_offset;
+    range.src_length = length;
+    range.dest_offset = offset;
+    if (length == 0) return OkStatus();  // to the kernel this means "to the end"
+    const int result = Uninterrupted([&] { return ioctl(descriptor(), FICLONERANGE, &range); });
+    if (result == 0) return OkStatus();
+    switch (const int os_error = errno) {
+      case EXDEV:
+        return {StatusCode::kFailedPrecondition,
+                StrCat("clone into ", path(), ": ", source.path(), " is on another file system"),
+                os_error};
+      case EOPNOTSUPP:
+      case ENOTTY:
+      case ENOSYS:
+      case EINVAL:
+        return {StatusCode::kUnimplemented,
+                StrCat("clone into ", path(), ": the file system cannot"), os_error};
+      default:
+        return Failed(ErrnoStatus(os_error, StrCat("clone into ", path())));
+    }
+  }
+
+  Status CopyFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset) override {
+    STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+    const uint64_t shift = offset - source_offset;  // modulo 2^64
+    const uint64_t end = source_offset + length;
+    uint64_t written_back = offset;
+    for (uint64_t at = source_offset; at < end;) {
+      auto from = static_cast<off64_t>(at);
+      auto to = static_cast<off64_t>(at + shift);
+      const size_t part = std::min<uint64_t>(end - at, kWritebackBytes);
+      const ssize_t copied = Uninterrupted(
+          [&] { return copy_file_range(source.descriptor(), &from, descriptor(), &to, part, 0); });
+      if (copied < 0) {
+        const int os_error = errno;
+        if (os_error == EXDEV || os_error == EINVAL || os_error == ENOSYS ||
+            os_error == EOPNOTSUPP || os_error == EPERM) {
+          return File::CopyFrom(source, at, end - at, at + shift);
+        }
+        return Failed(ErrnoStatus(os_error, StrCat("copy into ", path())));
+      }
+      if (copied == 0) return DataLossError(StrCat(source.path(), ": ends before offset ", end));
+      at += static_cast<uint64_t>(copied);
+      if (at + shift - written_back >= kWritebackBytes) {
+        sync_file_range(descriptor(), static_cast<off64_t>(written_back),
+                        static_cast<off64_t>(at + shift - written_back), SYNC_FILE_RANGE_WRITE);
+        written_back = at + shift;
+      }
+    }
+    return OkStatus();
+  }
+
   Result<FileInfo> Info() override {
     struct stat status {};
     STEPWELL_RETURN_IF_ERROR(StatusOf(fstat(descriptor(), &status), "stat", path()));
@@ -152,6 +217,12 @@ class PosixFile final : public File {
     lock.l_type = static_cast<short>(type);
     lock.l_whence = SEEK_SET;  // l_len 0: to the end, however far that grows
     return lock;
+  }
+
+  // A failed change of the file.
+  Status Failed(Status status) {
+    if (status.code() != StatusCode::kResourceExhausted) freeze()->Trip(status);
+    return status;
   }
 
   Status Run(BlockingOp* op, Op::Kind kind, uint64_t offset, const iovec& vector) {
@@ -240,6 +311,10 @@ class PosixFileSystem final : public FileSystem {
   }
   Status Link(const std::string& from, const std::string& to) override {
     return StatusOf(link(from.c_str(), to.c_str()), "link", StrCat(from, " to ", to));
+  }
+
+  Status SetMode(const std::string& path, uint32_t mode) override {
+    return StatusOf(chmod(path.c_str(), static_cast<mode_t>(mode)), "chmod", path);
   }
 
   Status SyncDirectory(const std::string& path) override {

@@ -32,11 +32,12 @@ constexpr const char* kFooter =
     "  stepwell cat run1 900 params/head/bias --json\n"
     "  stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy\n"
     "  stepwell diff run1 800 900 params\n"
-    "  stepwell verify run1";
+    "  stepwell verify run1\n"
+    "  stepwell export run1 900 /data/checkpoint_900";
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs,  AddShow,  AddCat,     AddDiff,   AddVerify,     AddStats, AddRm,
-    AddPin, AddUnpin, AddReclaim, AddDoctor, AddCompletion, AddMan};
+    AddLs, AddShow, AddCat,   AddDiff,    AddVerify, AddStats,      AddExport,
+    AddRm, AddPin,  AddUnpin, AddReclaim, AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {

@@ -19,6 +19,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -31,6 +32,7 @@
 #include "api/python/leaves.h"
 #include "api/python/lookup.h"
 #include "api/python/records.h"
+#include "db/export.h"
 #include "db/store.h"
 #include "format/key.h"
 
@@ -64,6 +66,31 @@ auto Call(Function&& function) {
     result.emplace(function());
   }
   return ValueOrThrow(*std::move(result));
+}
+
+// Runs `function(cancelled)` on a thread of its own. Ctrl-C sets the flag, waits for its end and
+// raises.
+template <typename Function>
+auto RunCancellable(Function function) {
+  std::atomic<bool> cancelled{false};
+  auto future = std::async(std::launch::async, [&] { return function(cancelled); });
+  while (true) {
+    bool ready;
+    {
+      nb::gil_scoped_release release;
+      ready = future.wait_for(kSlice) == std::future_status::ready;
+    }
+    if (ready) return ValueOrThrow(future.get());
+    if (PyErr_CheckSignals() != 0) {
+      cancelled = true;
+      nb::python_error interrupt;
+      {
+        nb::gil_scoped_release release;
+        future.wait();
+      }
+      throw interrupt;
+    }
+  }
 }
 
 // ---- saves ----------------------------------------------------------------------------------
@@ -148,6 +175,16 @@ class Reader {
     }
     return std::make_unique<LeafTable>(reader_,
                                        Call([&] { return Lookup(*reader_, wanted, below); }));
+  }
+
+  // The different ones of all leaves, as Orbax spells them.
+  std::vector<std::string> Shardings() {
+    const auto leaves = Call([&] { return reader_->Leaves(""); });
+    std::set<std::string> shardings;
+    for (const format::LeafRecord& leaf : leaves) {
+      if (!leaf.sharding_json.empty()) shardings.insert(leaf.sharding_json);
+    }
+    return {shardings.begin(), shardings.end()};
   }
 
   nb::list Items() const {
@@ -352,36 +389,51 @@ class Core {
 
   // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message)]). Ctrl-C stops it.
   nb::tuple Verify(std::optional<uint64_t> step) {
-    std::atomic<bool> cancelled{false};
-    db::VerifyOptions options;
-    options.step = step;
-    options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
-    std::future<Result<db::VerifyReport>> future =
-        std::async(std::launch::async, [&] { return store_->Verify(options); });
-    while (true) {
-      bool ready;
-      {
-        nb::gil_scoped_release release;
-        ready = future.wait_for(kSlice) == std::future_status::ready;
-      }
-      if (ready) break;
-      if (PyErr_CheckSignals() != 0) {
-        cancelled = true;
-        nb::python_error interrupt;
-        {
-          nb::gil_scoped_release release;
-          future.wait();
-        }
-        throw interrupt;
-      }
-    }
-    const db::VerifyReport report = ValueOrThrow(future.get());
+    const db::VerifyReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
+      db::VerifyOptions options;
+      options.step = step;
+      options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
+      return store_->Verify(options);
+    });
     nb::list problems;
     for (const db::VerifyProblem& problem : report.problems) {
       problems.append(nb::make_tuple(problem.step, problem.item, problem.path, problem.file,
                                      problem.offset_bytes, problem.message));
     }
     return nb::make_tuple(report.steps, report.leaves, report.chunks, report.bytes, problems);
+  }
+
+  // As ExportReport's fields. `subtree`: (item, [component, …]). Ctrl-C stops it; nothing is left.
+  nb::tuple Export(uint64_t step, std::string destination, int mode, int layout, int leaves,
+                   int on_unsupported, int zarr,
+                   std::optional<std::pair<std::string, nb::list>> subtree, std::string step_prefix,
+                   int step_digits, bool unnamed_default) {
+    db::ExportOptions options;
+    options.mode = static_cast<db::ExportMode>(mode);
+    options.layout = static_cast<db::ExportLayout>(layout);
+    options.leaves = static_cast<db::ExportLeaves>(leaves);
+    options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
+    options.zarr_format = zarr;
+    options.step_prefix = std::move(step_prefix);
+    options.step_digits = step_digits;
+    options.unnamed_default = unnamed_default;
+    if (subtree) {
+      format::KeyPath path;
+      for (nb::handle component : subtree->second) path.push_back(ComponentFromPython(component));
+      options.subtree_key = ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
+    }
+    const db::ExportReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
+      options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
+      return db::Export(*store_, step, destination, options);
+    });
+    const auto pairs = [](const std::vector<db::ExportReport::Leaf>& list) {
+      nb::list out;
+      for (const auto& leaf : list) out.append(nb::make_tuple(leaf.path, leaf.reason));
+      return out;
+    };
+    return nb::make_tuple(report.path, static_cast<int>(report.mode), report.leaves, report.chunks,
+                          report.step_bytes, report.apparent_bytes, report.written_bytes,
+                          pairs(report.skipped), pairs(report.widened), pairs(report.as_numpy));
   }
 
   nb::dict Stats() {
@@ -506,6 +558,7 @@ NB_MODULE(_stepwell, m) {
       .def_prop_ro("stored_bytes", [](const sp::Reader& r) { return r.record().stored_bytes; })
       .def("items", &sp::Reader::Items,
            nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
+      .def("shardings", &sp::Reader::Shardings)
       .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none())
       .def("lookup", &sp::Reader::LookUp, arg("readings"), arg("below"),
            nb::sig("def lookup(self, readings: list[tuple[str, list[list[tuple[int, object]]]]], "
@@ -532,6 +585,15 @@ NB_MODULE(_stepwell, m) {
       .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),
            nb::sig("def verify(self, step: int | None = None) -> tuple[int, int, int, int, "
                    "list[tuple[int | None, str, str, str, int, str]]]"))
+      .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("mode"), arg("layout"),
+           arg("leaves"), arg("on_unsupported"), arg("zarr"), arg("subtree").none(),
+           arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),
+           nb::sig("def export(self, step: int, destination: str, mode: int, layout: int, "
+                   "leaves: int, on_unsupported: int, zarr: int, "
+                   "subtree: tuple[str, list[tuple[int, object]]] | None, step_prefix: str, "
+                   "step_digits: int, unnamed_default: bool) -> tuple[str, int, int, int, int, "
+                   "int, int, list[tuple[str, str]], list[tuple[str, str]], "
+                   "list[tuple[str, str]]]"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
       .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
       .def("close", &sp::Core::Close);

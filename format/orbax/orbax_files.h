@@ -116,6 +116,9 @@ struct HandlerInfo {
 // Every version of Orbax since 0.11.20 loads what this one names.
 inline constexpr std::string_view kStandardHandler =
     "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler";
+// The same of the item "metrics".
+inline constexpr std::string_view kJsonHandler =
+    "orbax.checkpoint._src.handlers.json_checkpoint_handler.JsonCheckpointHandler";
 inline constexpr std::string_view kV1JsonHandler =
     "orbax.checkpoint.experimental.v1._src.handlers.json_handler.JsonHandler";
 // Null for a class that is not known here.

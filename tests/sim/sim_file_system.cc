@@ -13,6 +13,7 @@ io::FileInfo InfoOf(const Inode& inode) {
   info.link_count = inode.link_count;
   info.inode = inode.number;
   info.block_bytes = static_cast<uint32_t>(kPageBytes);
+  info.mode = inode.is_directory ? 0755 : 0644;
   info.is_directory = inode.is_directory;
   return info;
 }
@@ -135,6 +136,9 @@ Status SimFileSystem::Link(const std::string& from, const std::string& to) {
   return OkStatus();
 }
 
+// Permissions are not simulated.
+Status SimFileSystem::SetMode(const std::string& path, uint32_t) { return Stat(path).status(); }
+
 Status SimFileSystem::SyncDirectory(const std::string& path) {
   const std::lock_guard lock(world_->mutex_);
   const InodeRef inode = world_->Find(path);
@@ -242,6 +246,15 @@ Status SimFile::Truncate(uint64_t size) {
   STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kTruncate, path()));
   inode_->Truncate(size);
   return OkStatus();
+}
+
+Status SimFile::CloneFrom(io::File& source, uint64_t source_offset, uint64_t length,
+                          uint64_t offset) {
+  constexpr uint64_t kMask = kPageBytes - 1;
+  if (((source_offset | offset) & kMask) != 0) {
+    return UnimplementedError(path() + ": clones are of whole pages");
+  }
+  return CopyFrom(source, source_offset, length, offset);
 }
 
 Result<io::FileInfo> SimFile::Info() {

@@ -25,6 +25,7 @@ class SimFileSystem final : public io::FileSystem {
   Status RemoveDirectory(const std::string& path) override;
   Status Rename(const std::string& from, const std::string& to) override;
   Status Link(const std::string& from, const std::string& to) override;
+  Status SetMode(const std::string& path, uint32_t mode) override;
   Status SyncDirectory(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override;
 
@@ -47,6 +48,9 @@ class SimFile final : public io::File {
   Status Allocate(uint64_t offset, uint64_t length) override;
   Status PunchHole(uint64_t offset, uint64_t length) override;
   Status Truncate(uint64_t size) override;
+  // Sharing blocks is not simulated: it copies.
+  Status CloneFrom(io::File& source, uint64_t source_offset, uint64_t length,
+                   uint64_t offset) override;
   Result<io::FileInfo> Info() override;
   Result<bool> TryLock(io::LockKind kind) override;
   Status Unlock() override;

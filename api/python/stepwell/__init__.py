@@ -11,6 +11,7 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
 from . import policy
+from ._export import ExportedLeaf, ExportReport
 from ._stats import (
     LatencyStats,
     LoadStats,
@@ -52,6 +53,8 @@ __all__ = [
     "ArrayView",
     "CorruptionError",
     "Error",
+    "ExportReport",
+    "ExportedLeaf",
     "ForkError",
     "FormatError",
     "InvalidArgumentError",

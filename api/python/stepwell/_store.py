@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import threading
@@ -11,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _service, _stepwell
+from . import _export, _service, _stepwell
+from ._arguments import json_text, problem_path, step_number, step_numbers
 from ._collector import Paused
+from ._export import ExportReport
 from ._like import Matcher
 from ._paths import PathLike
 from ._records import ROOT
@@ -31,7 +32,6 @@ from .errors import (
 )
 from .policy import Policy
 
-_STEP_MAX = 2**63 - 1
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
@@ -313,7 +313,7 @@ class Store:
         """
         self._check()
         _service.sync_log_level()
-        number = _step_number(step)
+        number = step_number(step)
         self._check_writable()
         if if_exists not in _IF_EXISTS:
             raise InvalidArgumentError(
@@ -328,8 +328,8 @@ class Store:
             trees[name] = tree
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
-        metadata_text = _json_text(metadata, "metadata")
-        metrics_text = _json_text(metrics, "metrics")
+        metadata_text = json_text(metadata, "metadata")
+        metrics_text = json_text(metrics, "metrics")
         with Paused():
             rows = flatten_items(trees)
             core = self._core.save(number, rows, metadata_text, metrics_text,
@@ -355,7 +355,7 @@ class Store:
 
     def _step(self, step: SupportsIndex | None) -> int:
         if step is not None:
-            return _step_number(step)
+            return step_number(step)
         latest = self.latest
         if latest is None:
             raise StepNotFoundError(f"{self.path!r} has no step yet")
@@ -472,7 +472,7 @@ class Store:
         at once; an error of the disk may leave some steps done and others not.
         """
         self._check()
-        numbers = _step_numbers(steps)
+        numbers = step_numbers(steps)
         names = list(dict.fromkeys([*([] if item is None else [item]), *(items or [])]))
         self._check_writable()
         if item is None and items is None:
@@ -512,7 +512,7 @@ class Store:
     def _set_pinned(self, steps: tuple[SupportsIndex | Iterable[SupportsIndex], ...],
                     pinned: bool) -> None:
         self._check()
-        numbers = [number for each in steps for number in _step_numbers(each)]
+        numbers = [number for each in steps for number in step_numbers(each)]
         self._check_writable()
         if numbers:
             self._core.set_pinned(numbers, pinned)
@@ -530,14 +530,72 @@ class Store:
         self._check_writable()
         return ReclaimReport(*self._core.reclaim())
 
+    def export(
+        self,
+        step: SupportsIndex | None,
+        dest: str | os.PathLike[str],
+        *,
+        mode: _export.Mode = "auto",
+        zarr: Literal[2, 3] = 3,
+        path: PathLike | None = None,
+        layout: _export.Layout = "v1",
+        leaves: _export.Leaves | None = None,
+        step_prefix: str | None = None,
+        step_digits: int = 0,
+        unnamed_default: bool = False,
+        on_unsupported: _export.OnUnsupported = "error",
+    ) -> ExportReport:
+        """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own.
+
+        Nothing is decoded or loaded: the stored chunks are zarr chunks already. The export does not
+        change when the store goes on, and deleting it does the store no harm. Ctrl-C stops it, and
+        nothing is left.
+
+        dest: with layout "v1" the checkpoint, which must not exist; with "v0" the root of a
+            CheckpointManager, made if need be, in which the step gets its directory.
+        mode: "link" makes hard links of whole segments: at once, for the same file system; a copy
+            of the directory later copies the whole segments. "reflink" shares the step's blocks
+            (XFS, btrfs), "copy" copies them. "auto": the first of them that is possible; links only
+            for a whole step and where owner and permissions are those of new files.
+        zarr: the version of zarr. With 3 readers check every chunk's checksum.
+        path: the subtree or leaf that is to be the whole tree.
+        leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
+            be so again, which without a target needs the devices that they were on. None: "jax" if
+            JAX is imported and has all these devices, else "numpy".
+        step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
+            single item is called "default", as managers without item names expect.
+        on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,
+            uint2, float8_e4m3, names that it cannot tell apart) is an "error" that lists all
+            of it before anything is written, left out ("skip"), or gets the next wider type
+            ("widen"; an error where there is none).
+
+        Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (on what Orbax cannot
+        hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
+        mode is not possible there.
+        """
+        choices = _export.choices(mode, layout, leaves, on_unsupported)
+        if path is None or path in ("", ()):
+            self._check()
+            reader, subtree = self._core.read(self._step(step)), None
+        else:
+            source, selection = self._source(step).select(path, whole=False)
+            if selection.number is None:
+                raise InvalidArgumentError(f"path {path!r} is a glob; an export has one subtree")
+            (_, item), *components = source.tree.components(selection.number)
+            reader, subtree = source.reader, (item, components)
+        target = os.fsencode(os.path.abspath(os.fsdecode(dest)))
+        return _export.report(self._core.export(
+            reader.step, target.decode("utf-8", "surrogateescape"), *choices(reader), zarr, subtree,
+            step_prefix or "", step_digits, unnamed_default))
+
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
         report, not raised. Ctrl-C stops it."""
         self._check()
         steps, leaves, chunks, size, problems = self._core.verify(
-            None if step is None else _step_number(step))
+            None if step is None else step_number(step))
         return VerifyReport(steps, leaves, chunks, size, [
-            VerifyProblem(number, _problem_path(item, path), file, offset, message)
+            VerifyProblem(number, problem_path(item, path), file, offset, message)
             for number, item, path, file, offset, message in problems])
 
     def stats(self) -> StoreStats:
@@ -545,47 +603,3 @@ class Store:
         self._check_open()
         return cast(StoreStats, {**self._core.stats(), "recovery": self._core.recovery(),
                                  "last_load": dict(self._last_load)})
-
-
-def _problem_path(item: str, path: str) -> str:
-    if item in ("", "state"):
-        return path
-    return f"{item}/{path}" if path else item
-
-
-def _step_numbers(steps: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
-    if isinstance(steps, SupportsIndex):
-        return [_step_number(steps)]
-    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
-        raise InvalidArgumentError(f"a step is an int, not {steps!r}")
-    return [_step_number(step) for step in steps]
-
-
-def _step_number(step: SupportsIndex) -> int:
-    try:
-        number = operator.index(step)
-    except TypeError:
-        raise InvalidArgumentError(f"a step is an int, not {step!r}") from None
-    if not 0 <= number <= _STEP_MAX:
-        raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}")
-    return number
-
-
-def _json_text(value: Mapping[str, Any] | None, name: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, Mapping):
-        raise InvalidArgumentError(f"{name} is a dict, not a {type(value).__name__}")
-    try:
-        return json.dumps(value, default=_json_scalar)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"{name} is not JSON: {error}") from None
-
-
-def _json_scalar(value: Any) -> Any:
-    """0-d arrays and NumPy scalars, as metrics often are."""
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"object of type {type(value).__name__}")
-
-

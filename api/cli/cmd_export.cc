@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell export STORE STEP DEST`: a step as a checkpoint of Orbax.
+#include "db/export.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/select.h"
+#include "api/cli/text.h"
+
+namespace stepwell::cli {
+namespace {
+
+struct Arguments : StoreArguments {
+  std::string destination;
+  std::string mode = "auto";
+  std::string layout = "v1";
+  std::string leaves = "numpy";
+  std::string on_unsupported = "error";
+  std::string zarr = "3";
+  std::string step_prefix;
+  std::string step_digits = "0";
+  bool unnamed_default = false;
+};
+
+template <typename Value, size_t kCount>
+using Choices = std::array<std::pair<std::string_view, Value>, kCount>;
+
+constexpr Choices<db::ExportMode, 4> kModes = {{{"auto", db::ExportMode::kAuto},
+                                                {"link", db::ExportMode::kLink},
+                                                {"reflink", db::ExportMode::kReflink},
+                                                {"copy", db::ExportMode::kCopy}}};
+constexpr Choices<db::ExportLayout, 2> kLayouts = {
+    {{"v1", db::ExportLayout::kV1}, {"v0", db::ExportLayout::kV0}}};
+constexpr Choices<db::ExportLeaves, 2> kLeaves = {
+    {{"numpy", db::ExportLeaves::kNumpy}, {"jax", db::ExportLeaves::kJax}}};
+constexpr Choices<db::OnUnsupported, 3> kUnsupported = {{{"error", db::OnUnsupported::kError},
+                                                         {"skip", db::OnUnsupported::kSkip},
+                                                         {"widen", db::OnUnsupported::kWiden}}};
+constexpr Choices<int, 2> kZarr = {{{"3", 3}, {"2", 2}}};
+
+template <typename Value, size_t kCount>
+Status Choose(const char* option, const std::string& text, const Choices<Value, kCount>& choices,
+              Value* out) {
+  std::string known;
+  for (const auto& [name, value] : choices) {
+    if (name == text) {
+      *out = value;
+      return OkStatus();
+    }
+    known += StrCat(known.empty() ? "" : ", ", name);
+  }
+  return InvalidArgumentError(StrCat(option, " is one of ", known, ", not \"", text, "\""));
+}
+
+Result<db::ExportOptions> OptionsOf(const Arguments& arguments) {
+  db::ExportOptions options;
+  STEPWELL_RETURN_IF_ERROR(Choose("--mode", arguments.mode, kModes, &options.mode));
+  STEPWELL_RETURN_IF_ERROR(Choose("--layout", arguments.layout, kLayouts, &options.layout));
+  STEPWELL_RETURN_IF_ERROR(Choose("--leaves", arguments.leaves, kLeaves, &options.leaves));
+  STEPWELL_RETURN_IF_ERROR(
+      Choose("--on-unsupported", arguments.on_unsupported, kUnsupported, &options.on_unsupported));
+  STEPWELL_RETURN_IF_ERROR(Choose("--zarr", arguments.zarr, kZarr, &options.zarr_format));
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t digits, ParseStep(arguments.step_digits));
+  if (digits > 20) return InvalidArgumentError("--step-digits is at most 20");
+  options.step_digits = static_cast<int>(digits);
+  options.step_prefix = arguments.step_prefix;
+  options.unnamed_default = arguments.unnamed_default;
+  return options;
+}
+
+// The key of the one record that PATH names; "" for the whole step.
+Result<std::string> SubtreeKey(db::StepReader* reader, const std::string& path) {
+  if (path.empty()) return std::string();
+  STEPWELL_ASSIGN_OR_RETURN(const Selection selection,
+                            Select(reader, path, OnlyState(reader->step())));
+  if (selection.exact_count != 1) {
+    return InvalidArgumentError(
+        StrCat("the path ", Printable(path), " does not name one node or leaf"));
+  }
+  return selection.entries.front().record.key;
+}
+
+const char* ModeName(db::ExportMode mode) {
+  for (const auto& [name, value] : kModes) {
+    if (value == mode) return name.data();
+  }
+  return "?";
+}
+
+Json LeavesJson(const std::vector<db::ExportReport::Leaf>& leaves) {
+  Json list = Json::array();
+  for (const auto& leaf : leaves) list.push_back({{"path", leaf.path}, {"reason", leaf.reason}});
+  return list;
+}
+
+void AddLeaves(const char* what, const std::vector<db::ExportReport::Leaf>& leaves,
+               std::string* text) {
+  for (const auto& leaf : leaves) {
+    *text += StrCat(what, " ", Printable(leaf.path), ": ", Printable(leaf.reason), "\n");
+  }
+}
+
+std::string Absolute(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  std::array<char, PATH_MAX> here{};
+  return getcwd(here.data(), here.size()) == nullptr ? path : StrCat(here.data(), "/", path);
+}
+
+Result<Outcome> RunExport(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(db::ExportOptions options, OptionsOf(arguments));
+  STEPWELL_ASSIGN_OR_RETURN(auto store,
+                            OpenStore(Absolute(arguments.store), /*read_only=*/true, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store.get(), arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(options.subtree_key, SubtreeKey(reader.get(), arguments.path));
+  Progress progress("exporting");
+  options.progress = [&](uint64_t done, uint64_t all) {
+    if (all > 0) progress.Update(done, all);
+    return true;
+  };
+  const uint64_t step = reader->step().step;
+  STEPWELL_ASSIGN_OR_RETURN(const db::ExportReport report,
+                            db::Export(*store, step, Absolute(arguments.destination), options));
+  Outcome outcome;
+  if (invocation->json) {
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"store", arguments.store},
+                             {"step", step},
+                             {"path", report.path},
+                             {"mode", ModeName(report.mode)},
+                             {"leaves", report.leaves},
+                             {"chunks", report.chunks},
+                             {"step_bytes", report.step_bytes},
+                             {"apparent_bytes", report.apparent_bytes},
+                             {"written_bytes", report.written_bytes},
+                             {"skipped", LeavesJson(report.skipped)},
+                             {"widened", LeavesJson(report.widened)},
+                             {"as_numpy", LeavesJson(report.as_numpy)}});
+    return outcome;
+  }
+  outcome.text = StrCat(
+      "exported step ", step, " to ", Printable(report.path), " by ", ModeName(report.mode), ": ",
+      Plural(report.leaves, "leaf", "leaves"), ", ", Plural(report.chunks, "chunk", "chunks"),
+      " of ", HumanBytes(report.step_bytes), ", ", HumanBytes(report.written_bytes),
+      " written; copied elsewhere it takes ", HumanBytes(report.apparent_bytes), "\n");
+  AddLeaves("left out", report.skipped, &outcome.text);
+  AddLeaves("widened", report.widened, &outcome.text);
+  AddLeaves("as NumPy array", report.as_numpy, &outcome.text);
+  return outcome;
+}
+
+}  // namespace
+
+void AddExport(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = AddCommand(program, invocation, "export",
+                                 "make a step a directory that Orbax and TensorStore read",
+                                 [=] { return RunExport(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+  AddStep(command, &arguments->step)->required();
+  command
+      ->add_option("DIR", arguments->destination,
+                   "the checkpoint, which must not exist; with --layout v0 the root of a "
+                   "CheckpointManager")
+      ->required();
+  const auto option = [&](const char* name, std::string* value, const char* type,
+                          const char* what) {
+    command->add_option(name, *value, what)->type_name(type);
+  };
+  option("--mode", &arguments->mode, "MODE",
+         "link (whole segments, at once), reflink, copy, or auto: the first that is possible");
+  option("--zarr", &arguments->zarr, "2|3", "the version of zarr (3: readers check every chunk)");
+  option("--path", &arguments->path, "PATH", "only what is at and below this path");
+  option("--layout", &arguments->layout, "v0|v1", "of which of Orbax's interfaces; default v1");
+  option("--leaves", &arguments->leaves, "TYPE",
+         "numpy (loads anywhere) or jax (those that were, with their shardings)");
+  option("--on-unsupported", &arguments->on_unsupported, "WHAT",
+         "what Orbax cannot hold: error, skip, or widen");
+  option("--step-prefix", &arguments->step_prefix, "NAME", "v0: ckpt makes ckpt_7");
+  option("--step-digits", &arguments->step_digits, "N", "v0: zeros in front of the step's number");
+  command->add_flag("--unnamed-default", arguments->unnamed_default,
+                    "v0: call a single item \"default\", as managers without item names expect");
+}
+
+}  // namespace stepwell::cli

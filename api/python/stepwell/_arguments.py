@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of `Store`'s methods, checked."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, SupportsIndex
+
+from .errors import InvalidArgumentError
+
+_STEP_MAX = 2**63 - 1
+
+
+def problem_path(item: str, path: str) -> str:
+    if item in ("", "state"):
+        return path
+    return f"{item}/{path}" if path else item
+
+
+def step_numbers(steps: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
+    if isinstance(steps, SupportsIndex):
+        return [step_number(steps)]
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise InvalidArgumentError(f"a step is an int, not {steps!r}")
+    return [step_number(step) for step in steps]
+
+
+def step_number(step: SupportsIndex) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise InvalidArgumentError(f"a step is an int, not {step!r}") from None
+    if not 0 <= number <= _STEP_MAX:
+        raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}")
+    return number
+
+
+def json_text(value: Mapping[str, Any] | None, name: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{name} is a dict, not a {type(value).__name__}")
+    try:
+        return json.dumps(value, default=_json_scalar)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{name} is not JSON: {error}") from None
+
+
+def _json_scalar(value: Any) -> Any:
+    """0-d arrays and NumPy scalars, as metrics often are."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"object of type {type(value).__name__}")
+
+

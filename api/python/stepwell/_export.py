@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps as directories that Orbax and TensorStore read as their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from . import _stepwell
+from .errors import InvalidArgumentError
+
+Mode = Literal["auto", "link", "reflink", "copy"]
+Layout = Literal["v1", "v0"]
+Leaves = Literal["numpy", "jax"]
+OnUnsupported = Literal["error", "skip", "widen"]
+
+# db::ExportMode and so on.
+_MODES: dict[str, int] = {"auto": 0, "link": 1, "reflink": 2, "copy": 3}
+_LAYOUTS: dict[str, int] = {"v1": 0, "v0": 1}
+_LEAVES: dict[str, int] = {"numpy": 0, "jax": 1}
+_ON_UNSUPPORTED: dict[str, int] = {"error": 0, "skip": 1, "widen": 2}
+_MODE_NAMES: dict[int, Literal["link", "reflink", "copy"]] = {1: "link", 2: "reflink", 3: "copy"}
+
+
+class ExportedLeaf(NamedTuple):
+    """A leaf that is not as it was: its path, the item first, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What `Store.export` made.
+
+    path: the checkpoint. mode: how it came by its bytes.
+    leaves, chunks: how many of the step are in it.
+    step_bytes: stored size of those chunks.
+    apparent_bytes: what a copy of the directory would take; with mode "link" whole segments.
+    written_bytes: of new files, those that share blocks left out.
+    skipped, widened: leaves that `on_unsupported` left out or gave another type.
+    as_numpy: with leaves="jax", arrays whose sharding Orbax has no word for; they are NumPy's.
+    """
+
+    path: str
+    mode: Literal["link", "reflink", "copy"]
+    leaves: int
+    chunks: int
+    step_bytes: int
+    apparent_bytes: int
+    written_bytes: int
+    skipped: tuple[ExportedLeaf, ...]
+    widened: tuple[ExportedLeaf, ...]
+    as_numpy: tuple[ExportedLeaf, ...]
+
+
+def report(fields: tuple[Any, ...]) -> ExportReport:
+    path, mode, leaves, chunks, step_bytes, apparent, written, *lists = fields
+    skipped, widened, as_numpy = (tuple(ExportedLeaf(*leaf) for leaf in each) for each in lists)
+    return ExportReport(path, _MODE_NAMES[mode], leaves, chunks, step_bytes, apparent, written,
+                        skipped, widened, as_numpy)
+
+
+def _ids(mesh: Any) -> Iterator[int]:
+    if isinstance(mesh, list):
+        for part in mesh:
+            yield from _ids(part)
+    else:
+        yield mesh["id"]
+
+
+def _is_here(sharding: str, names: set[str], ids: set[int]) -> bool:
+    parsed = json.loads(sharding)
+    if parsed["sharding_type"] == "SingleDeviceSharding":
+        return parsed["device_str"] in names
+    return set(_ids(parsed["device_mesh"]["mesh"])) <= ids
+
+
+def default_leaves(reader: _stepwell.Reader) -> Leaves:
+    """What loads without a target on this machine: jax.Arrays only where JAX is in use and has
+    every device that they were on."""
+    jax = sys.modules.get("jax")
+    if jax is None or not hasattr(jax, "local_devices"):
+        return "numpy"
+    devices = jax.local_devices()
+    names = {str(device) for device in devices}
+    ids = {device.id for device in devices}
+    return "jax" if all(_is_here(text, names, ids) for text in reader.shardings()) else "numpy"
+
+
+def choices(mode: str, layout: str, leaves: str | None, on_unsupported: str
+            ) -> Callable[[_stepwell.Reader], tuple[int, int, int, int]]:
+    """The engine's numbers for them, once the step is known. Raises InvalidArgumentError."""
+    for name, value, known in (("mode", mode, _MODES), ("layout", layout, _LAYOUTS),
+                               ("leaves", leaves or "numpy", _LEAVES),
+                               ("on_unsupported", on_unsupported, _ON_UNSUPPORTED)):
+        if value not in known:
+            raise InvalidArgumentError(f"{name} is one of {', '.join(known)}, not {value!r}")
+    return lambda reader: (
+        _MODES[mode], _LAYOUTS[layout], _LEAVES[leaves or default_leaves(reader)],
+        _ON_UNSUPPORTED[on_unsupported])

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export_bytes.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "db/footprint.h"
+#include "db/layout.h"
+#include "db/pins.h"
+#include "db/segment_files.h"
+
+namespace stepwell::db {
+namespace {
+
+// File systems clone whole blocks of their own: at most so large, in practice.
+constexpr uint64_t kCloneGranuleBytes = 4096;
+// Between two looks at whether the caller wants to go on.
+constexpr uint64_t kPartBytes = uint64_t{64} << 20;
+constexpr uint32_t kWriteModes = 0222;
+
+// Whether another way may do where this one did not.
+bool MayTryNext(const Status& status) {
+  return status.code() == StatusCode::kUnimplemented ||
+         status.code() == StatusCode::kFailedPrecondition ||
+         status.code() == StatusCode::kPermissionDenied;
+}
+
+bool IsWholeStep(const ExportOptions& options) {
+  return options.items.empty() && options.subtree_key.empty();
+}
+
+class Placer {
+ public:
+  explicit Placer(const ByteSource& source) : source_(source) {
+    for (const ExportItem& item : source_.plan->items) {
+      item_segments_.push_back(SegmentsOf(item));
+      segments_.insert(item_segments_.back().begin(), item_segments_.back().end());
+    }
+  }
+
+  Result<PlacedBytes> Run() {
+    const ExportMode wanted = source_.options->mode;
+    if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
+    if (wanted == ExportMode::kReflink) {
+      auto cloned = Pack(/*clone=*/true);
+      if (cloned.status().code() != StatusCode::kUnimplemented) return cloned;
+      return FailedPreconditionError(
+          StrCat(cloned.status().message(), " share blocks; use mode copy"));
+    }
+    if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
+    if (IsWholeStep(*source_.options)) {
+      auto linked = Link(/*automatic=*/true);
+      if (linked.ok() || !MayTryNext(linked.status())) return linked;
+    }
+    auto cloned = Pack(/*clone=*/true);
+    if (cloned.ok() || !MayTryNext(cloned.status())) return cloned;
+    return Pack(/*clone=*/false);
+  }
+
+ private:
+  std::string PathOf(uint64_t segment) const { return SegmentPath(source_.store->path(), segment); }
+  std::string InItem(size_t item, std::string_view name) const {
+    return StrCat(source_.plan->items[item].folder, "/", name);
+  }
+
+  Status Progress(uint64_t done, uint64_t total) const {
+    if (!source_.options->progress || source_.options->progress(done, total)) return OkStatus();
+    return CancelledError("the export was cancelled");
+  }
+
+  // kFailedPrecondition: why links are not possible, or for `automatic` ones not wanted.
+  Status CheckLinkable(bool automatic) const {
+    const io::FileInfo& own = source_.folder->own_file();
+    for (const uint64_t segment : segments_) {
+      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info,
+                                source_.file_system->Stat(PathOf(segment)));
+      if (info.device != own.device) {
+        return FailedPreconditionError(
+            StrCat(source_.folder->path(), " is on another file system than ",
+                   source_.store->path(), ": there are no hard links between them; use mode copy"));
+      }
+      if (!automatic) continue;
+      if (info.owner != own.owner || (info.mode | kWriteModes) != (own.mode | kWriteModes)) {
+        return FailedPreconditionError("the segments have another owner or mode");
+      }
+    }
+    return OkStatus();
+  }
+
+  // RECLAIM is held shared: reclaim looks at link counts and changes segments under the exclusive
+  // lock, so a segment either gets its second name before that, or was changed before (and then had
+  // nothing of a pinned step).
+  Result<PlacedBytes> Link(bool automatic) {
+    STEPWELL_RETURN_IF_ERROR(CheckLinkable(automatic));
+    STEPWELL_RETURN_IF_ERROR(Progress(0, 0));
+    STEPWELL_RETURN_IF_ERROR(source_.store->SealSegments(segments_));
+    PlacedBytes placed;
+    placed.mode = ExportMode::kLink;
+    STEPWELL_ASSIGN_OR_RETURN(
+        const auto lock,
+        ReclaimLock::Acquire(source_.file_system, source_.store->path(), io::LockKind::kShared));
+    std::vector<std::string> made;
+    for (size_t i = 0; i < item_segments_.size(); ++i) {
+      for (const uint64_t segment : item_segments_[i]) {
+        const std::string name = source_.folder->Now(InItem(i, LinkedName(segment)));
+        if (Status status = LinkOne(segment, name); !status.ok()) {
+          for (const std::string& path : made) {
+            source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
+          }
+          return status;
+        }
+        made.push_back(name);
+      }
+      placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
+    }
+    for (const uint64_t segment : segments_) TakeWriteMode(segment);
+    for (const std::string& path : made) {
+      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(path));
+      placed.linked_bytes += info.size_bytes;
+    }
+    return placed;
+  }
+
+  Status LinkOne(uint64_t segment, const std::string& name) const {
+    const Status status = source_.file_system->Link(PathOf(segment), name);
+    if (status.os_error() == EXDEV || status.os_error() == EPERM || status.os_error() == EMLINK) {
+      return {StatusCode::kFailedPrecondition,
+              StrCat(status.message(), " (hard links are not possible here; use mode copy)"),
+              status.os_error()};
+    }
+    return status;
+  }
+
+  // Of segments that are done; not of what somebody may have to seal yet.
+  void TakeWriteMode(uint64_t segment) const {
+    SegmentFiles files(source_.file_system, source_.store->path(), /*direct=*/false);
+    FootprintCache edges(&files);
+    const auto found = edges.EdgesOf(segment);
+    const auto info = source_.file_system->Stat(PathOf(segment));
+    if (!found.ok() || !found->sealed || !info.ok() || (info->mode & kWriteModes) == 0) return;
+    source_.file_system->SetMode(PathOf(segment), info->mode & ~kWriteModes)
+        .IgnoreError("a guard against others; the store itself looks at link counts");
+  }
+
+  Result<PlacedBytes> Pack(bool clone) {
+    // A selection takes none of its neighbours' bytes along.
+    const uint64_t granule = clone || IsWholeStep(*source_.options) ? kCloneGranuleBytes : 1;
+    PlacedBytes placed;
+    placed.mode = clone ? ExportMode::kReflink : ExportMode::kCopy;
+    std::vector<std::vector<ByteRun>> runs;
+    uint64_t total = 0;
+    for (const ExportItem& item : source_.plan->items) {
+      runs.push_back(PlanRuns(item.arrays, granule));
+      total += RunsEnd(runs.back());
+    }
+    uint64_t done = 0;
+    STEPWELL_RETURN_IF_ERROR(Progress(done, total));
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (!runs[i].empty()) {
+        STEPWELL_RETURN_IF_ERROR(
+            PackItem(InItem(i, kExportDataFile), runs[i], clone, &done, total));
+      }
+      placed.items.push_back(ChunkPlaces::Packed(std::string(kExportDataFile), std::move(runs[i])));
+    }
+    if (clone) placed.cloned_bytes = total;
+    return placed;
+  }
+
+  Status PackItem(const std::string& name, const std::vector<ByteRun>& runs, bool clone,
+                  uint64_t* done, uint64_t total) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, source_.folder->NewFile(name));
+    Status status = clone ? OkStatus() : file->Allocate(0, RunsEnd(runs));
+    std::unique_ptr<io::File> segment;
+    uint64_t opened = 0;
+    for (const ByteRun& run : runs) {
+      if (!status.ok()) break;
+      if (segment == nullptr || run.segment != opened) {
+        STEPWELL_ASSIGN_OR_RETURN(segment, source_.file_system->Open(PathOf(run.segment), {}));
+        opened = run.segment;
+      }
+      status = PackRun(segment.get(), run, file.get(), clone, done, total);
+    }
+    if (status.ok()) return source_.folder->Finish(file.get());
+    source_.file_system->Remove(source_.folder->Now(name))
+        .IgnoreError("the folder's destructor tries again");
+    return status;
+  }
+
+  Status PackRun(io::File* segment, const ByteRun& run, io::File* file, bool clone, uint64_t* done,
+                 uint64_t total) {
+    for (uint64_t at = 0; at < run.length;) {
+      const uint64_t part = std::min(run.length - at, kPartBytes);
+      STEPWELL_RETURN_IF_ERROR(clone ? file->CloneFrom(*segment, run.from + at, part, run.to + at)
+                                     : file->CopyFrom(*segment, run.from + at, part, run.to + at));
+      at += part;
+      *done += part;
+      STEPWELL_RETURN_IF_ERROR(Progress(*done, total));
+    }
+    return OkStatus();
+  }
+
+  const ByteSource& source_;
+  std::vector<std::set<uint64_t>> item_segments_;
+  std::set<uint64_t> segments_;
+};
+
+}  // namespace
+
+std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes) {
+  std::vector<ByteRun> runs;
+  for (const ExportArray& array : arrays) {
+    if (array.leaf == nullptr || array.convert) continue;
+    for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+      const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
+      const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
+      runs.push_back({chunk.segment, from, end - from, 0});
+    }
+  }
+  std::sort(runs.begin(), runs.end(), [](const ByteRun& a, const ByteRun& b) {
+    return std::pair(a.segment, a.from) < std::pair(b.segment, b.from);
+  });
+  size_t count = 0;
+  for (const ByteRun& run : runs) {
+    ByteRun* last = count == 0 ? nullptr : &runs[count - 1];
+    if (last != nullptr && last->segment == run.segment && run.from <= last->from + last->length) {
+      last->length = std::max(last->length, run.from + run.length - last->from);
+    } else {
+      runs[count++] = run;
+    }
+  }
+  runs.resize(count);
+  uint64_t to = 0;
+  for (ByteRun& run : runs) {
+    run.to = to;
+    to += run.length;
+  }
+  return runs;
+}
+
+uint64_t RunsEnd(const std::vector<ByteRun>& runs) {
+  return runs.empty() ? 0 : runs.back().to + runs.back().length;
+}
+
+std::string LinkedName(uint64_t segment) {
+  char name[48];
+  std::snprintf(name, sizeof(name), "d/segment-%010llu", static_cast<unsigned long long>(segment));
+  return name;
+}
+
+std::set<uint64_t> SegmentsOf(const ExportItem& item) {
+  std::set<uint64_t> segments;
+  for (const ExportArray& array : item.arrays) {
+    if (array.leaf == nullptr || array.convert) continue;
+    for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+      if (segments.empty() || *segments.rbegin() != chunk.segment) segments.insert(chunk.segment);
+    }
+  }
+  return segments;
+}
+
+ChunkPlaces ChunkPlaces::Linked(const std::set<uint64_t>& segments) {
+  ChunkPlaces places;
+  for (const uint64_t segment : segments) {
+    places.by_segment_[segment] = places.files_.size();
+    places.files_.push_back(LinkedName(segment));
+  }
+  return places;
+}
+
+ChunkPlaces ChunkPlaces::Packed(std::string file, std::vector<ByteRun> runs) {
+  ChunkPlaces places;
+  if (!runs.empty()) places.files_.push_back(std::move(file));
+  places.runs_ = std::move(runs);
+  return places;
+}
+
+void ChunkPlaces::AddWidened(std::string file) {
+  by_segment_[0] = files_.size();
+  files_.push_back(std::move(file));
+}
+
+ChunkPlaces::Place ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
+  if (runs_.empty() || chunk.segment == 0) {
+    const auto it = by_segment_.find(chunk.segment);
+    STEPWELL_CHECK(it != by_segment_.end(), "every chunk's segment was linked");
+    return {it->second, chunk.offset_bytes};
+  }
+  const auto next = std::upper_bound(
+      runs_.begin(), runs_.end(), chunk, [](const format::ChunkRecord& what, const ByteRun& run) {
+        return std::pair(what.segment, what.offset_bytes) < std::pair(run.segment, run.from);
+      });
+  STEPWELL_CHECK(next != runs_.begin(), "every chunk has a run");
+  const ByteRun& run = *std::prev(next);
+  return {0, run.to + (chunk.offset_bytes - run.from)};
+}
+
+Result<PlacedBytes> PlaceBytes(const ByteSource& source) {
+  Placer placer(source);
+  return placer.Run();
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an export comes by its chunks: links of segments, or clones or copies of ranges of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "db/export_folder.h"
+#include "db/export_plan.h"
+
+namespace stepwell::db {
+
+// Bytes of a segment and where they go in the export's data file.
+struct ByteRun {
+  uint64_t segment = 0;
+  uint64_t from = 0;
+  uint64_t length = 0;
+  uint64_t to = 0;
+
+  bool operator==(const ByteRun&) const = default;
+};
+
+// Runs that cover all chunks of `arrays`, each once, in the segments' order, packed. With
+// `granule_bytes` > 1 every run begins and ends on multiples of it: file systems clone whole
+// blocks.
+std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes);
+uint64_t RunsEnd(const std::vector<ByteRun>& runs);
+
+// Where chunks are, relative to an item's directory.
+class ChunkPlaces {
+ public:
+  // Whole segments: the file of each.
+  static ChunkPlaces Linked(const std::set<uint64_t>& segments);
+  // One file of all runs.
+  static ChunkPlaces Packed(std::string file, std::vector<ByteRun> runs);
+
+  // Chunks of segment 0 (WidenArrays) are in this file.
+  void AddWidened(std::string file);
+
+  struct Place {
+    size_t file = 0;  // of files()
+    uint64_t offset_bytes = 0;
+  };
+  const std::vector<std::string>& files() const { return files_; }
+  Place Find(const format::ChunkRecord& chunk) const;
+
+ private:
+  std::vector<std::string> files_;
+  std::map<uint64_t, size_t> by_segment_;  // linked
+  std::vector<ByteRun> runs_;              // packed; by (segment, from)
+};
+
+inline constexpr std::string_view kExportDataFile = "d/chunks";
+inline constexpr std::string_view kExportWidenedFile = "d/widened";
+std::string LinkedName(uint64_t segment);  // "d/segment-0000000012"
+
+// The segments that hold chunks of the item.
+std::set<uint64_t> SegmentsOf(const ExportItem& item);
+
+struct ByteSource {
+  io::FileSystem* file_system = nullptr;
+  Store* store = nullptr;
+  ExportFolder* folder = nullptr;
+  const ExportPlan* plan = nullptr;
+  const ExportOptions* options = nullptr;
+};
+
+struct PlacedBytes {
+  ExportMode mode = ExportMode::kAuto;
+  std::vector<ChunkPlaces> items;  // as the plan's
+  uint64_t linked_bytes = 0;       // sizes of the links
+  uint64_t cloned_bytes = 0;
+};
+
+// Makes the data files in the items' directories (which have a "d"), in the way that is asked for
+// or in the first that works. On failure what was made stays, for the folder's destructor.
+Result<PlacedBytes> PlaceBytes(const ByteSource& source);
+
+}  // namespace stepwell::db

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory that appears whole or not at all: built in a sibling, synced bottom-up, renamed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+class ExportFolder {
+ public:
+  // Makes "<path>.orbax-checkpoint-tmp", replacing what an export that died left there.
+  // kAlreadyExists: `path` is there, or somebody else's temporary directory; kUnavailable: another
+  // export works on it; kInvalidArgument: there is no directory to put it in. `file_mode`:
+  // permissions of what is written; 0: the umask's.
+  static Result<std::unique_ptr<ExportFolder>> Create(io::FileSystem* file_system, std::string path,
+                                                      uint32_t file_mode);
+  // Removes everything unless Commit() succeeded.
+  ~ExportFolder();
+
+  // Where it will be, where `name` (relative) is now.
+  const std::string& path() const { return path_; }
+  std::string Now(std::string_view name) const { return StrCat(temporary_, "/", name); }
+  // Of a file that was made here: owner, mode and file system.
+  const io::FileInfo& own_file() const { return own_file_; }
+
+  // Parents come first.
+  Status MakeDirectory(std::string_view name);
+  // Written and synced.
+  Status Write(std::string_view name, std::string_view bytes);
+  // For large files: empty; the caller writes, then Finish() syncs it.
+  Result<std::unique_ptr<io::File>> NewFile(std::string_view name);
+  Status Finish(io::File* file);
+  Status Commit();
+
+  uint64_t written_bytes() const { return written_bytes_; }
+
+ private:
+  ExportFolder(io::FileSystem* file_system, std::string path, uint32_t file_mode);
+  Status ClaimTemporary();
+  Status CheckFree() const;
+
+  io::FileSystem* const file_system_;
+  const std::string path_;
+  const std::string parent_;
+  const std::string temporary_;
+  const uint32_t file_mode_;
+  std::unique_ptr<io::File> claim_;  // locked while this lives
+  io::FileInfo own_file_;
+  std::vector<std::string> directories_;  // parents first
+  uint64_t written_bytes_ = 0;
+  bool committed_ = false;
+};
+
+// The directory that holds `path`.
+std::string ParentOf(const std::string& path);
+
+}  // namespace stepwell::db

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export_leaves.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "format/codec.h"
+#include "format/dtype.h"
+#include "format/orbax/python_text.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::DType;
+using format::LeafKind;
+using format::LeafRecord;
+using OrbaxType = format::orbax::ValueType;
+
+std::string_view DTypeName(DType dtype) {
+  const format::DTypeInfo* info = format::FindDType(dtype);
+  return info == nullptr ? "of an unknown type" : info->name;
+}
+
+// The next wider type that Orbax has; `*same_bytes`: its stored bytes are the narrow one's.
+DType Wider(DType dtype, bool* same_bytes) {
+  *same_bytes = true;
+  switch (dtype) {
+    case DType::kUInt2:
+    case DType::kUInt4:
+      return DType::kUInt8;  // stored in a byte, high bits zero
+    case DType::kFloat8E4M3:
+      *same_bytes = false;
+      return DType::kFloat16;
+    default:
+      return DType::kInvalid;
+  }
+}
+
+// A NumPy scalar that .item() makes a Python number without loss: Orbax's "scalar".
+bool IsNumpyNumber(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kUInt8:
+    case DType::kUInt16:
+    case DType::kUInt32:
+    case DType::kUInt64:
+    case DType::kFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Status Contradiction(std::string_view what) {
+  return DataLossError(StrCat("the leaf's record is damaged: ", what));
+}
+
+Status CheckArray(const LeafRecord& leaf) {
+  const format::DTypeInfo* dtype = format::FindDType(leaf.dtype);
+  if (dtype == nullptr) return Contradiction("its element type is not known");
+  STEPWELL_RETURN_IF_ERROR(format::ElementCount(leaf.shape, dtype->item_bytes).status());
+  if (leaf.chunk_shape.size() != leaf.shape.size()) return Contradiction("its chunks' rank");
+  for (const uint64_t extent : leaf.chunk_shape) {
+    if (extent == 0) return Contradiction("an empty chunk");
+  }
+  if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count ||
+      leaf.chunk_count != format::ChunkCount(leaf.shape, leaf.chunk_shape)) {
+    return Contradiction("the number of its chunks");
+  }
+  for (const format::ChunkRecord& chunk : leaf.chunks) {
+    if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
+  }
+  return OkStatus();
+}
+
+Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
+  STEPWELL_RETURN_IF_ERROR(CheckArray(leaf));
+  LeafTranslation out;
+  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
+    out.unsupported = "its chunks are encoded in a way that this version does not know";
+    return out;
+  }
+  DType dtype = leaf.dtype;
+  bool same_bytes = true;
+  if (!format::orbax::OrbaxHolds(dtype)) {
+    const DType wider = Wider(dtype, &same_bytes);
+    if (options.on_unsupported != OnUnsupported::kWiden || wider == DType::kInvalid) {
+      out.unsupported = StrCat("is ", DTypeName(dtype), ", which TensorStore lacks");
+      return out;
+    }
+    out.widened = StrCat(DTypeName(dtype), " became ", DTypeName(wider));
+    dtype = wider;
+  }
+  ExportArray array;
+  array.leaf = &leaf;
+  array.convert = !same_bytes;
+  array.zarr =
+      format::orbax::StepwellZarrArray(options.zarr_format, dtype, leaf.shape, leaf.chunk_shape,
+                                       same_bytes ? leaf.codec : format::CodecId::kRaw);
+  out.array = std::move(array);
+  const bool is_jax = leaf.value_type == format::ValueType::kJaxArray ||
+                      leaf.value_type == format::ValueType::kPrngKey;
+  if (leaf.value_type == format::ValueType::kNumpyScalar && leaf.shape.empty() &&
+      IsNumpyNumber(dtype)) {
+    out.type = OrbaxType::kScalar;
+  } else if (is_jax && options.leaves == ExportLeaves::kJax) {
+    out.type = OrbaxType::kJaxArray;
+  } else {
+    out.type = OrbaxType::kNumpyArray;
+  }
+  return out;
+}
+
+// A 0-d array of these bytes.
+Result<LeafTranslation> Element(DType dtype, ConstBytes value, const ExportOptions& options) {
+  std::string stored(format::PayloadBytesMax(format::CodecId::kRaw, value.size()), '\0');
+  STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
+                            format::EncodePayload(format::CodecId::kRaw, value.size(), value,
+                                                  std::as_writable_bytes(std::span(stored))));
+  stored.resize(payload.size_bytes - (options.zarr_format == 2 ? format::kCrcBytes : 0));
+  LeafTranslation out;
+  out.type = OrbaxType::kScalar;
+  out.array.emplace();
+  out.array->zarr =
+      format::orbax::StepwellZarrArray(options.zarr_format, dtype, {}, {}, format::CodecId::kRaw);
+  out.array->element = std::move(stored);
+  return out;
+}
+
+template <typename Integer>
+bool ParseWhole(const std::string& text, Integer* number) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *number);
+  return error == std::errc() && stop == end;
+}
+
+Result<LeafTranslation> TranslateInt(const LeafRecord& leaf, const ExportOptions& options) {
+  int64_t number = 0;
+  uint64_t large = 0;
+  if (leaf.chunk_count == 0 && ParseWhole(leaf.inline_value, &number)) {
+    return Element(DType::kInt64, std::as_bytes(std::span(&number, 1)), options);
+  }
+  if (leaf.chunk_count == 0 && ParseWhole(leaf.inline_value, &large)) {
+    return Element(DType::kUInt64, std::as_bytes(std::span(&large, 1)), options);
+  }
+  LeafTranslation out;
+  out.unsupported = "is an integer beyond 64 bits";
+  return out;
+}
+
+Result<LeafTranslation> TranslateValue(const LeafRecord& leaf, const ExportOptions& options) {
+  LeafTranslation out;
+  const ConstBytes bytes = AsBytes(leaf.inline_value);
+  switch (leaf.value_type) {
+    case format::ValueType::kNone:
+      out.type = OrbaxType::kNone;
+      return out;
+    case format::ValueType::kInt:
+      return TranslateInt(leaf, options);
+    case format::ValueType::kFloat:
+      if (bytes.size() != sizeof(double)) return Contradiction("the size of a float");
+      return Element(DType::kFloat64, bytes, options);
+    case format::ValueType::kBool:
+      if (bytes.size() != 1) return Contradiction("the size of a bool");
+      return Element(DType::kBool, bytes, options);
+    case format::ValueType::kStr:
+      if (!format::orbax::IsUtf8(leaf.inline_value)) {
+        out.unsupported = "is a str with lone surrogates, which is no UTF-8";
+        return out;
+      }
+      out.type = OrbaxType::kString;
+      out.text = leaf.inline_value;
+      return out;
+    case format::ValueType::kBytes:
+      out.unsupported = "is of type bytes";
+      return out;
+    case format::ValueType::kComplex: {
+      if (bytes.size() != 2 * sizeof(double)) return Contradiction("the size of a complex");
+      if (options.on_unsupported != OnUnsupported::kWiden) {
+        out.unsupported = "is a Python complex";
+        return out;
+      }
+      STEPWELL_ASSIGN_OR_RETURN(out, Element(DType::kComplex128, bytes, options));
+      out.type = OrbaxType::kNumpyArray;
+      out.widened = "Python's complex became a complex128 array of rank 0";
+      return out;
+    }
+    default:
+      out.unsupported = "is of a type that this version does not know";
+      return out;
+  }
+}
+
+LeafTranslation TranslateNode(const LeafRecord& leaf) {
+  LeafTranslation out;
+  if (leaf.child_count > 0) return out;
+  switch (leaf.container) {
+    case format::ContainerKind::kList:
+      out.type = OrbaxType::kList;
+      break;
+    case format::ContainerKind::kTuple:
+      out.type = OrbaxType::kTuple;
+      break;
+    case format::ContainerKind::kNamedTuple:
+      out.type = OrbaxType::kNone;  // as Orbax writes them
+      break;
+    default:
+      out.type = OrbaxType::kDict;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<LeafTranslation> TranslateLeaf(const LeafRecord& leaf, const ExportOptions& options) {
+  switch (leaf.kind) {
+    case LeafKind::kNode:
+      return TranslateNode(leaf);
+    case LeafKind::kArray:
+      return TranslateArray(leaf, options);
+    case LeafKind::kValue:
+      return TranslateValue(leaf, options);
+  }
+  return Contradiction("its kind is not known");
+}
+
+const std::optional<format::orbax::Sharding>& ShardingCache::Get(const std::string& json) {
+  const auto [it, is_new] = parsed_.try_emplace(json);
+  if (!is_new || json.empty() || !format::orbax::IsUtf8(json)) return it->second;
+  // Orbax's decoder reads files: one with a single leaf.
+  std::string file = R"({"YQ==":)";
+  format::orbax::AppendJsonString(json, &file);
+  auto decoded = format::orbax::DecodeShardings("sharding", file + "}");
+  if (!decoded.ok() || decoded->size() != 1) return it->second;
+  format::orbax::Sharding& sharding = decoded->front().sharding;
+  if (!std::holds_alternative<format::orbax::UnknownSharding>(sharding)) {
+    it->second = std::move(sharding);
+  }
+  return it->second;
+}
+
+}  // namespace stepwell::db

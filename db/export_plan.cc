@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "db/export_leaves.h"
+#include "format/key.h"
+#include "format/orbax/ocdbt.h"
+#include "format/orbax/python_text.h"
+#include "format/orbax/user_json.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace orbax = format::orbax;
+using format::LeafRecord;
+
+// Of a leaf's name: behind it an OCDBT key has the chunk's indices.
+constexpr size_t kNameBytesMax = orbax::kOcdbtKeyBytesMax - 64 * 21;
+constexpr size_t kFolderBytesMax = 200;
+constexpr std::string_view kMetricsItem = "metrics";
+constexpr std::string_view kTemporaryMark = ".orbax-checkpoint-tmp";
+constexpr std::array<std::string_view, 3> kReservedNames = {
+    orbax::kCheckpointMetadataName, orbax::kIndicatorName, orbax::kCommitSuccessName};
+
+// Why an item's name cannot be that of a directory in a checkpoint; empty: it can.
+std::string BadFolder(std::string_view name) {
+  if (name.empty() || name == "." || name == ".." || name.size() > kFolderBytesMax ||
+      name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos ||
+      !orbax::IsUtf8(name)) {
+    return "the item's name cannot be that of a directory";
+  }
+  if (name.find(kTemporaryMark) != std::string_view::npos) {
+    return "the item's name is one of Orbax's temporary directories";
+  }
+  const auto it = std::find(kReservedNames.begin(), kReservedNames.end(), name);
+  return it == kReservedNames.end() ? "" : "the item's name is that of a file of Orbax's";
+}
+
+// Collects what Orbax cannot hold, and decides what is done about it.
+class Verdicts {
+ public:
+  Verdicts(OnUnsupported policy, ExportPlan* plan) : policy_(policy), plan_(plan) {}
+
+  void Unsupported(std::string path, std::string reason) {
+    auto& list = policy_ == OnUnsupported::kSkip ? plan_->skipped : errors_;
+    list.push_back({std::move(path), std::move(reason)});
+  }
+  // kInvalidArgument with all of them.
+  Status Finish() const {
+    if (errors_.empty()) return OkStatus();
+    std::string text = errors_.size() == 1
+                           ? "Orbax cannot hold "
+                           : StrCat("Orbax cannot hold ", errors_.size(), " parts of the step:");
+    for (const auto& [path, reason] : errors_) {
+      text += StrCat(errors_.size() == 1 ? "" : "\n  ", orbax::Printable(path), ": ", reason);
+    }
+    return InvalidArgumentError(text);
+  }
+
+ private:
+  const OnUnsupported policy_;
+  ExportPlan* const plan_;
+  std::vector<ExportReport::Leaf> errors_;
+};
+
+class ItemPlanner {
+ public:
+  ItemPlanner(const ExportOptions& options, size_t path_prefix, ExportItem* item, ExportPlan* plan,
+              Verdicts* verdicts)
+      : options_(options),
+        path_prefix_(path_prefix),
+        item_(item),
+        plan_(plan),
+        verdicts_(verdicts) {}
+
+  Status Add(const LeafRecord& record, const format::KeyPath& path) {
+    auto translated = TranslateLeaf(record, options_);
+    if (!translated.ok()) return translated.status().WithContext(PathText(path));
+    if (!translated->unsupported.empty()) {
+      verdicts_->Unsupported(PathText(path), translated->unsupported);
+      return OkStatus();
+    }
+    if (!translated->type) return OkStatus();
+    if (path.size() < path_prefix_) return DataLossError("a leaf above its subtree");
+    const format::KeyPath below(path.begin() + static_cast<ptrdiff_t>(path_prefix_), path.end());
+    if (below.empty() && orbax::IsEmptyNode(*translated->type)) {
+      verdicts_->Unsupported(PathText(path), "is a tree without leaves");
+      return OkStatus();
+    }
+    auto keys = orbax::TreeKeys(below);
+    if (!keys.ok()) {
+      verdicts_->Unsupported(PathText(path), keys.status().message());
+      return OkStatus();
+    }
+    Candidate candidate;
+    candidate.path = PathText(path);
+    candidate.record = &record;
+    candidate.leaf = std::move(*translated);
+    candidate.keys = std::move(*keys);
+    candidates_.push_back(std::move(candidate));
+    return OkStatus();
+  }
+
+  void Finish() {
+    DropBadNames();
+    for (Candidate& candidate : candidates_) {
+      if (candidate.kept) Take(&candidate);
+    }
+    item_->tree.use_ocdbt = true;
+    item_->tree.use_zarr3 = options_.zarr_format == 3;
+    item_->tree.store_array_data_equal_to_fill_value = true;
+  }
+
+ private:
+  struct Candidate {
+    std::string path;
+    const LeafRecord* record = nullptr;
+    LeafTranslation leaf;
+    std::vector<orbax::TreeKey> keys;
+    bool kept = true;
+  };
+
+  std::string PathText(const format::KeyPath& path) const {
+    return path.empty() ? item_->name : StrCat(item_->name, "/", format::PathToText(path));
+  }
+
+  void Drop(Candidate* candidate, std::string reason) {
+    if (!candidate->kept) return;
+    candidate->kept = false;
+    verdicts_->Unsupported(candidate->path, std::move(reason));
+  }
+
+  // Of leaves that Orbax would name alike the first stays, if any may.
+  void DropBadNames() {
+    std::vector<std::string> names;
+    names.reserve(candidates_.size());
+    for (const Candidate& candidate : candidates_) {
+      names.push_back(orbax::ParamName(candidate.keys));
+    }
+    std::map<std::string, size_t> strings;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (names[i].size() > kNameBytesMax) {
+        Drop(&candidates_[i], "its name is longer than OCDBT's keys may be");
+      } else if (candidates_[i].leaf.type == orbax::ValueType::kString) {
+        const Status status = orbax::CheckStringName(names[i]);
+        if (!status.ok()) Drop(&candidates_[i], status.message());
+        strings.emplace(names[i], i);
+      }
+    }
+    for (const orbax::NameCollision& collision : orbax::FindNameCollisions(names)) {
+      for (size_t k = 1; k < collision.leaves.size(); ++k) {
+        Drop(&candidates_[collision.leaves[k]],
+             StrCat("Orbax names it \"", orbax::Printable(collision.name), "\", like ",
+                    orbax::Printable(candidates_[collision.leaves[0]].path)));
+      }
+    }
+    // In _strings.json a "/" is a level: "a" cannot be a text and have "a/b" below it.
+    for (const auto& [name, i] : strings) {
+      for (size_t slash = name.find('/'); slash != std::string::npos;
+           slash = name.find('/', slash + 1)) {
+        const auto above = strings.find(name.substr(0, slash));
+        if (above == strings.end()) continue;
+        Drop(&candidates_[i], StrCat("Orbax cannot keep it beside the str ",
+                                     orbax::Printable(candidates_[above->second].path)));
+      }
+    }
+  }
+
+  void Take(Candidate* candidate) {
+    const LeafRecord& record = *candidate->record;
+    LeafTranslation& leaf = candidate->leaf;
+    orbax::TreeEntry entry;
+    entry.type = *leaf.type;
+    entry.skip_deserialize = orbax::IsEmptyNode(entry.type);
+    const std::string name = orbax::ParamName(candidate->keys);
+    if (entry.type == orbax::ValueType::kJaxArray) {
+      const auto& sharding = shardings_.Get(record.sharding_json);
+      if (sharding) {
+        entry.write_shape = record.chunk_shape;
+        item_->shardings.push_back({name, *sharding});
+        orbax::LeafArrayMetadata metadata{name, record.chunk_shape, record.chunk_shape, {}};
+        if (!record.prng_impl.empty()) metadata.random_key_impl = record.prng_impl;
+        item_->array_metadatas.push_back(std::move(metadata));
+      } else {
+        entry.type = orbax::ValueType::kNumpyArray;
+        plan_->as_numpy.push_back({candidate->path, "Orbax has no word for its sharding"});
+      }
+    }
+    if (entry.type == orbax::ValueType::kString) {
+      item_->strings.push_back({name, std::move(leaf.text)});
+    } else if (leaf.array) {
+      leaf.array->name = name;
+      if (leaf.array->leaf != nullptr) {
+        plan_->chunks += record.chunks.size();
+        for (const auto& chunk : record.chunks) plan_->stored_bytes += chunk.stored_bytes;
+      }
+      item_->arrays.push_back(std::move(*leaf.array));
+    }
+    if (!leaf.widened.empty()) plan_->widened.push_back({candidate->path, leaf.widened});
+    if (!entry.skip_deserialize) ++plan_->leaves;
+    entry.keys = std::move(candidate->keys);
+    item_->tree.entries.push_back(std::move(entry));
+  }
+
+  const ExportOptions& options_;
+  const size_t path_prefix_;
+  ExportItem* const item_;
+  ExportPlan* const plan_;
+  Verdicts* const verdicts_;
+  std::vector<Candidate> candidates_;
+  ShardingCache shardings_;
+};
+
+// An item that is JSON: one text at its root.
+void PlanJson(std::span<const LeafRecord> leaves, ExportItem* item, ExportPlan* plan,
+              Verdicts* verdicts) {
+  if (leaves.size() != 1 || leaves[0].kind != format::LeafKind::kValue ||
+      leaves[0].chunk_count != 0) {
+    verdicts->Unsupported(item->name, "is no JSON text, though the step says so");
+    return;
+  }
+  auto normal = orbax::NormalJson(item->name, leaves[0].inline_value);
+  if (!normal.ok()) {
+    verdicts->Unsupported(item->name, normal.status().message());
+    return;
+  }
+  item->json_file = orbax::FindHandler(orbax::kJsonHandler)->json_file;
+  item->json = std::move(*normal);
+  ++plan->leaves;
+}
+
+// The step's texts: metadata, and metrics, which Orbax keeps in an item, too.
+void PlanTexts(const format::StepRecord& step, ExportPlan* plan, Verdicts* verdicts) {
+  const auto take = [&](const char* what, const std::string& json, std::string* out) {
+    if (json.empty()) return false;
+    auto normal = orbax::NormalJsonObject(what, json);
+    if (!normal.ok()) {
+      verdicts->Unsupported(StrCat("the step's ", what), normal.status().message());
+      return false;
+    }
+    *out = std::move(*normal);
+    return true;
+  };
+  take("metadata", step.metadata_json, &plan->custom_metadata);
+  if (!take("metrics", step.metrics_json, &plan->metrics)) return;
+  for (const ExportItem& item : plan->items) {
+    if (item.folder != kMetricsItem) continue;
+    verdicts->Unsupported("the step's metrics", "there is an item \"metrics\", too");
+    return;
+  }
+  ExportItem metrics;
+  metrics.folder = metrics.name = kMetricsItem;
+  metrics.json_file = kMetricsItem;
+  metrics.json = plan->metrics;
+  plan->items.push_back(std::move(metrics));
+}
+
+}  // namespace
+
+Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const LeafRecord> leaves,
+                              const ExportOptions& options) {
+  ExportPlan plan;
+  Verdicts verdicts(options.on_unsupported, &plan);
+  size_t path_prefix = 0;
+  if (!options.subtree_key.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto key, format::DecodeLeafKey(options.subtree_key));
+    path_prefix = key.path.size();
+  }
+  for (size_t begin = 0, end = 0; begin < leaves.size(); begin = end) {
+    STEPWELL_ASSIGN_OR_RETURN(format::LeafKey key, format::DecodeLeafKey(leaves[begin].key));
+    ExportItem item;
+    item.name = item.folder = key.item;
+    const std::string prefix = format::EncodeItem(key.item);
+    while (end < leaves.size() && leaves[end].key.starts_with(prefix)) ++end;
+    const auto records = leaves.subspan(begin, end - begin);
+    if (std::string reason = BadFolder(item.folder); !reason.empty()) {
+      verdicts.Unsupported(item.name, std::move(reason));
+      continue;
+    }
+    const auto known = std::find_if(step.items.begin(), step.items.end(),
+                                    [&](const auto& other) { return other.name == item.name; });
+    if (known != step.items.end() && known->kind == format::ItemKind::kJson) {
+      PlanJson(records, &item, &plan, &verdicts);
+    } else {
+      ItemPlanner planner(options, path_prefix, &item, &plan, &verdicts);
+      for (const LeafRecord& record : records) {
+        STEPWELL_ASSIGN_OR_RETURN(key, format::DecodeLeafKey(record.key));
+        STEPWELL_RETURN_IF_ERROR(planner.Add(record, key.path));
+      }
+      planner.Finish();
+    }
+    if (!item.json_file.empty() || !item.tree.entries.empty()) {
+      plan.items.push_back(std::move(item));
+    }
+  }
+  if (options.layout == ExportLayout::kV0 && options.unnamed_default && plan.items.size() == 1) {
+    plan.items.front().folder = "default";
+  }
+  const bool nothing = plan.items.empty();
+  PlanTexts(step, &plan, &verdicts);
+  STEPWELL_RETURN_IF_ERROR(verdicts.Finish());
+  if (nothing) return InvalidArgumentError("there is no leaf to export");
+  return plan;
+}
+
+Result<std::string> ExportStepName(uint64_t step, const ExportOptions& options) {
+  std::string digits = std::to_string(step);
+  const auto width = static_cast<size_t>(std::clamp(options.step_digits, 0, 20));
+  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
+  if (options.step_prefix.empty()) return digits;
+  if (!BadFolder(options.step_prefix).empty()) {
+    return InvalidArgumentError("the prefix of steps must be part of a directory's name");
+  }
+  return StrCat(options.step_prefix, "_", digits);
+}
+
+}  // namespace stepwell::db
