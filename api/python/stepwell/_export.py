@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from . import _stepwell
+from ._paths import PathLike
+from ._tree import Component
+from ._views import _Source
 from .errors import InvalidArgumentError
 
 Mode = Literal["auto", "link", "reflink", "copy"]
@@ -89,6 +92,18 @@ def default_leaves(reader: _stepwell.Reader) -> Leaves:
     names = {str(device) for device in devices}
     ids = {device.id for device in devices}
     return "jax" if all(_is_here(text, names, ids) for text in reader.shardings()) else "numpy"
+
+
+def locate(source: _Source, path: PathLike | None
+           ) -> tuple[_stepwell.Reader, tuple[str, list[Component]] | None]:
+    """The step's reader, and the item and components of the one record that `path` names."""
+    if path is None or path in ("", ()):
+        return source.reader, None
+    part, selection = source.select(path, whole=False)
+    if selection.number is None:
+        raise InvalidArgumentError(f"path {path!r} is a glob; an export has one subtree")
+    (_, item), *components = part.tree.components(selection.number)
+    return part.reader, (item, components)
 
 
 def choices(mode: str, layout: str, leaves: str | None, on_unsupported: str

@@ -574,15 +574,7 @@ class Store:
         mode is not possible there.
         """
         choices = _export.choices(mode, layout, leaves, on_unsupported)
-        if path is None or path in ("", ()):
-            self._check()
-            reader, subtree = self._core.read(self._step(step)), None
-        else:
-            source, selection = self._source(step).select(path, whole=False)
-            if selection.number is None:
-                raise InvalidArgumentError(f"path {path!r} is a glob; an export has one subtree")
-            (_, item), *components = source.tree.components(selection.number)
-            reader, subtree = source.reader, (item, components)
+        reader, subtree = _export.locate(self._source(step), path)
         target = os.fsencode(os.path.abspath(os.fsdecode(dest)))
         return _export.report(self._core.export(
             reader.step, target.decode("utf-8", "surrogateescape"), *choices(reader), zarr, subtree,
