@@ -113,8 +113,12 @@ TEST(ExportPlanTest, EveryKindOfLeafHasItsType) {
   EXPECT_EQ(plan->leaves, 7U);
   EXPECT_EQ(plan->chunks, 5U);
   for (const ExportArray& array : item.arrays) {
-    if (array.name == "int") EXPECT_EQ(array.element.size(), 12U);  // 8 and the CRC
-    if (array.name == "big") EXPECT_EQ(array.zarr.dtype, DType::kUInt64);
+    if (array.name == "int") {
+      EXPECT_EQ(array.element.size(), 12U);  // 8 and the CRC
+    }
+    if (array.name == "big") {
+      EXPECT_EQ(array.zarr.dtype, DType::kUInt64);
+    }
   }
 }
 
@@ -155,9 +159,15 @@ TEST(ExportPlanTest, WideningIsReported) {
   EXPECT_EQ(plan->widened.size(), 3U);
   for (const ExportArray& array : plan->items[0].arrays) {
     EXPECT_EQ(array.convert, array.name == "f8");
-    if (array.name == "u4") EXPECT_EQ(array.zarr.dtype, DType::kUInt8);
-    if (array.name == "f8") EXPECT_EQ(array.zarr.dtype, DType::kFloat16);
-    if (array.name == "z") EXPECT_EQ(array.zarr.dtype, DType::kComplex128);
+    if (array.name == "u4") {
+      EXPECT_EQ(array.zarr.dtype, DType::kUInt8);
+    }
+    if (array.name == "f8") {
+      EXPECT_EQ(array.zarr.dtype, DType::kFloat16);
+    }
+    if (array.name == "z") {
+      EXPECT_EQ(array.zarr.dtype, DType::kComplex128);
+    }
   }
 }
 

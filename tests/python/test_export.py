@@ -16,6 +16,9 @@ from orbax.checkpoint import v1 as ocp_v1
 
 MODES = ["link", "copy"]
 
+# Of Orbax's own event loops, which it leaves to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def state() -> dict[str, object]:
     rng = np.random.default_rng(7)
