@@ -14,8 +14,8 @@ namespace {
 
 using namespace format;  // NOLINT(google-build-using-namespace)
 
-template <typename T>
-void RoundTrip(const char* what, Result<T> (*decode)(ConstBytes), std::string (*encode)(const T&),
+template <typename T, typename View>
+void RoundTrip(const char* what, Result<T> (*decode)(ConstBytes), std::string (*encode)(View),
                ConstBytes bytes) {
   const Result<T> first = decode(bytes);
   if (!first.ok()) {
