@@ -53,6 +53,55 @@ TEST_F(FileSystemTest, OpenKeepsItsOptions) {
   EXPECT_EQ(files_->Open(dir_ / "a", options).value()->Info().value().size_bytes, 0U);
 }
 
+TEST_F(FileSystemTest, CopiesRangesBetweenFiles) {
+  const auto source = Create(dir_ / "a");
+  const std::string text = Pattern((20 << 20) + 777, 1);
+  ASSERT_OK(source->WriteAt(0, AsBytes(text)));
+  const auto copy = Create(dir_ / "b");
+  ASSERT_OK(copy->CopyFrom(*source, 0, text.size(), 0));
+  EXPECT_TRUE(ReadAll(copy.get()) == text);
+  ASSERT_OK(copy->CopyFrom(*source, 13, 100, text.size()));
+  EXPECT_EQ(ReadAll(copy.get()).substr(text.size()), text.substr(13, 100));
+  EXPECT_EQ(copy->CopyFrom(*source, text.size() - 5, 10, 0).code(), StatusCode::kDataLoss);
+  // Across file systems, where kernels may not copy.
+  const TempDir other("/dev/shm");
+  const auto far = Create(other / "c");
+  ASSERT_OK(far->CopyFrom(*source, 1000, 5 << 20, 3));
+  EXPECT_TRUE(ReadAll(far.get()).substr(3) == text.substr(1000, 5 << 20));
+}
+
+TEST_F(FileSystemTest, ClonesShareBlocksOrSayWhyNot) {
+  const auto source = Create(dir_ / "a");
+  const std::string text = Pattern(4 * 4096, 1);
+  ASSERT_OK(source->WriteAt(0, AsBytes(text)));
+  const auto clone = Create(dir_ / "b");
+  const Status status = clone->CloneFrom(*source, 4096, 8192, 4096);
+  if (status.ok()) {
+    EXPECT_EQ(ReadAll(clone.get()), std::string(4096, '\0') + text.substr(4096, 8192));
+  } else {
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_EQ(clone->Info()->size_bytes, 0U);
+  }
+  const TempDir other("/dev/shm");
+  const auto far = Create(other / "c");
+  const Status across = far->CloneFrom(*source, 0, 4096, 0);
+  EXPECT_TRUE(across.code() == StatusCode::kFailedPrecondition ||
+              across.code() == StatusCode::kUnimplemented)
+      << across.ToString();
+  EXPECT_OK(far->WriteAt(0, AsBytes("x")));  // it did not freeze
+  EXPECT_OK(clone->WriteAt(0, AsBytes("x")));
+}
+
+TEST_F(FileSystemTest, TellsAndChangesPermissions) {
+  Create(dir_ / "a");
+  ASSERT_OK(files_->SetMode(dir_ / "a", 0440));
+  const FileInfo info = files_->Stat(dir_ / "a").value();
+  EXPECT_EQ(info.mode, 0440U);
+  EXPECT_EQ(info.owner, geteuid());
+  EXPECT_EQ(info.device, files_->Stat(dir_.path()).value().device);
+  EXPECT_EQ(files_->SetMode(dir_ / "b", 0440).code(), StatusCode::kNotFound);
+}
+
 TEST_F(FileSystemTest, AllocateGrowsAndReserves) {
   const auto file = Create(dir_ / "a");
   ASSERT_OK(file->Allocate(0, 1 << 20));

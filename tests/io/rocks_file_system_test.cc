@@ -110,6 +110,10 @@ class TrapFileSystem final : public FileSystem {
     STEPWELL_RETURN_IF_ERROR(trap_->Spring());
     return files_->Link(from, to);
   }
+  Status SetMode(const std::string& path, uint32_t mode) override {
+    STEPWELL_RETURN_IF_ERROR(trap_->Spring());
+    return files_->SetMode(path, mode);
+  }
   Status SyncDirectory(const std::string&) override { return trap_->Spring(); }
   Result<uint64_t> FreeBytes(const std::string& path) override { return files_->FreeBytes(path); }
 

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exports on the real disk: they stay as they are, do the store no harm, appear whole or not at
+// all. What Orbax and TensorStore make of them: tests/python/test_export.py.
+#include "db/export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "db/export_folder.h"
+#include "db/layout.h"
+#include "tests/db/store_support.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<LeafSpec> State() {
+  return {{"a", {7}}, {"b", {300, 1000}}, {"c", {}}, {"d", {0, 3}}, {"e", {400000}, true, true}};
+}
+
+// Every file below a directory. Of links only what belongs to the exported step would be the same,
+// as segments grow; so this is for exports whose segments are sealed.
+std::map<std::string, std::string> FilesBelow(const std::string& path) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (!entry.is_regular_file()) continue;
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    files[entry.path().lexically_relative(path)] = text.str();
+  }
+  return files;
+}
+
+class ExportTest : public ::testing::Test {
+ protected:
+  ExportTest() {
+    options_.segment_bytes = 4 << 20;
+    store_ = OpenStore();
+  }
+  std::unique_ptr<Store> OpenStore(bool read_only = false) {
+    StoreOptions options = options_;
+    options.read_only = read_only;
+    auto store = Store::Open(dir_ / "store", options);
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    return store.ok() ? std::move(*store) : nullptr;
+  }
+  void Save(uint64_t step) {
+    auto handle = SaveSeeded(store_.get(), step, step, State());
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    ASSERT_OK(handle->Wait());
+  }
+  Result<ExportReport> Run(uint64_t step, ExportMode mode, const std::string& name = "x") {
+    ExportOptions options;
+    options.mode = mode;
+    return Export(*store_, step, dir_ / name, options);
+  }
+
+  TempDir dir_{"/var/tmp"};
+  StoreOptions options_;
+  std::unique_ptr<Store> store_;
+};
+
+class ExportModeTest : public ExportTest, public ::testing::WithParamInterface<ExportMode> {};
+
+TEST_P(ExportModeTest, ItStaysWhileTheStoreGoesOn) {
+  Save(1);
+  Save(2);
+  const auto report = Run(1, GetParam());
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_EQ(report->mode, GetParam());
+  EXPECT_EQ(report->leaves, 6U);
+  const auto before = FilesBelow(dir_ / "x");
+  EXPECT_TRUE(before.contains("state/manifest.ocdbt"));
+  const uint64_t steps[] = {1, 2};
+  ASSERT_OK(store_->Delete(steps));
+  for (uint64_t step = 3; step < 20; ++step) Save(step);
+  const uint64_t more[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
+  ASSERT_OK(store_->Delete(more));
+  ASSERT_OK(store_->Reclaim().status());
+  for (uint64_t step = 30; step < 34; ++step) Save(step);
+  EXPECT_TRUE(FilesBelow(dir_ / "x") == before);
+
+  fs::remove_all(dir_ / "x");
+  ASSERT_OK(store_->Reclaim().status());
+  const auto verified = store_->Verify({});
+  ASSERT_TRUE(verified.ok()) << verified.status().ToString();
+  EXPECT_TRUE(verified->problems.empty());
+  ASSERT_OK(store_->Close());
+  store_ = OpenStore();
+  for (const uint64_t step : {18, 19, 30, 33}) {
+    EXPECT_OK(CheckSeeded(store_.get(), step, step, State()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ExportModeTest,
+                         ::testing::Values(ExportMode::kLink, ExportMode::kCopy));
+
+TEST_F(ExportTest, AutoLinksOnOneFileSystemAndCopiesAcrossTwo) {
+  Save(1);
+  auto linked = Run(1, ExportMode::kAuto);
+  ASSERT_TRUE(linked.ok()) << linked.status().ToString();
+  EXPECT_EQ(linked->mode, ExportMode::kLink);
+  EXPECT_LT(linked->written_bytes, 100'000U);
+  EXPECT_GE(linked->apparent_bytes, linked->step_bytes);
+
+  const TempDir other("/dev/shm");
+  ExportOptions options;
+  auto copied = Export(*store_, 1, other / "x", options);
+  ASSERT_TRUE(copied.ok()) << copied.status().ToString();
+  EXPECT_EQ(copied->mode, ExportMode::kCopy);
+  options.mode = ExportMode::kLink;
+  const Status refused = Export(*store_, 1, other / "y", options).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("another file system"));
+  EXPECT_FALSE(fs::exists(other / "y"));
+  EXPECT_FALSE(fs::exists(other / "y.orbax-checkpoint-tmp"));
+}
+
+TEST_F(ExportTest, AutoDoesNotLinkWhenModesDiffer) {
+  Save(1);
+  ExportOptions options;
+  options.file_mode = 0600;
+  const auto report = Export(*store_, 1, dir_ / "x", options);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_NE(report->mode, ExportMode::kLink);
+  struct stat status {};
+  ASSERT_EQ(stat((dir_ / "x/state/_METADATA").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+}
+
+TEST_F(ExportTest, LinkedSegmentsAreSealedAndReadOnlyAndGetNoNewSteps) {
+  Save(1);
+  const auto report = Run(1, ExportMode::kLink);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  for (const auto& entry : fs::directory_iterator(dir_ / "x/state/d")) {
+    struct stat status {};
+    ASSERT_EQ(stat(entry.path().c_str(), &status), 0);
+    if (entry.path().filename() == "nodes") continue;
+    EXPECT_EQ(status.st_nlink, 2U) << entry.path();
+    EXPECT_EQ(status.st_mode & 0222, 0U) << entry.path();
+  }
+  const auto before = FilesBelow(dir_ / "x");
+  Save(2);
+  EXPECT_TRUE(FilesBelow(dir_ / "x") == before);
+}
+
+// What `Export` does from another process: the writer has to notice by itself.
+TEST_F(ExportTest, AWriterLeavesASegmentThatSomebodyLinked) {
+  Save(1);
+  auto reader = OpenStore(/*read_only=*/true);
+  ExportOptions options;
+  options.mode = ExportMode::kLink;
+  ASSERT_OK(Export(*reader, 1, dir_ / "x", options).status());
+  std::map<std::string, uintmax_t> sizes;
+  for (const auto& entry : fs::directory_iterator(dir_ / "x/state/d")) {
+    sizes[entry.path()] = entry.file_size();
+  }
+  Save(2);
+  Save(3);
+  ASSERT_OK(store_->Close());
+  for (const auto& [path, bytes] : sizes) {
+    // Sealed: cut to what was there, footer and trailer behind.
+    EXPECT_LE(fs::file_size(path), bytes + 65536) << path;
+  }
+  store_ = OpenStore();
+  for (const uint64_t step : {1, 2, 3}) {
+    EXPECT_OK(CheckSeeded(store_.get(), step, step, State()));
+  }
+}
+
+// After a crash what lies behind the newest frame is cut off; an export may have links to it, of
+// steps that were deleted since.
+TEST_F(ExportTest, RecoveryCutsNothingOffALinkedSegment) {
+  Save(1);
+  for (const bool linked : {false, true}) {
+    const std::string crashed = dir_ / (linked ? "crashed-linked" : "crashed");
+    fs::copy(dir_ / "store", crashed, fs::copy_options::recursive);
+    std::string newest;
+    for (const auto& entry : fs::directory_iterator(crashed + "/segments")) {
+      newest = std::max(newest, entry.path().string());
+    }
+    const uintmax_t bytes = fs::file_size(newest);
+    std::ofstream(newest, std::ios::app) << std::string(8192, 'x');
+    const std::string second_name = crashed + ".seg";
+    if (linked) fs::create_hard_link(newest, second_name);
+    auto store = Store::Open(crashed, options_);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    EXPECT_OK(CheckSeeded(store->get(), 1, 1, State()));
+    std::string tail(8192, ' ');
+    std::ifstream file(newest, std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(bytes));
+    file.read(tail.data(), 8192);
+    EXPECT_EQ(tail == std::string(8192, 'x'), linked);
+  }
+}
+
+TEST_F(ExportTest, TheDestinationMustBeFree) {
+  Save(1);
+  ASSERT_OK(Run(1, ExportMode::kCopy).status());
+  const Status twice = Run(1, ExportMode::kCopy).status();
+  EXPECT_EQ(twice.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(twice.message(), HasSubstr(dir_ / "x"));
+  EXPECT_EQ(Run(1, ExportMode::kCopy, "no/such").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Run(9, ExportMode::kCopy, "y").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(Run(1, ExportMode::kCopy, "store/x").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(fs::exists(dir_ / "y"));
+}
+
+TEST_F(ExportTest, WhatADeadExportLeftIsReplacedAndWhatIsNotOursIsNamed) {
+  Save(1);
+  const std::string temporary = dir_ / "x.orbax-checkpoint-tmp";
+  fs::create_directories(temporary + "/state/d");
+  std::ofstream(temporary + "/stepwell-export.lock");
+  std::ofstream(temporary + "/state/d/chunks") << "old";
+  ASSERT_OK(Run(1, ExportMode::kCopy).status());
+  EXPECT_FALSE(fs::exists(temporary));
+  EXPECT_FALSE(fs::exists(dir_ / "x/stepwell-export.lock"));
+
+  fs::create_directories(dir_ / "y.orbax-checkpoint-tmp/state");
+  const Status status = Run(1, ExportMode::kCopy, "y").status();
+  EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(status.message(), HasSubstr("y.orbax-checkpoint-tmp"));
+  EXPECT_TRUE(fs::exists(dir_ / "y.orbax-checkpoint-tmp/state"));
+
+  auto other = ExportFolder::Create(io::LocalFileSystem(), dir_ / "z", 0);
+  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  EXPECT_EQ(Run(1, ExportMode::kCopy, "z").status().code(), StatusCode::kUnavailable);
+  other->reset();
+  EXPECT_OK(Run(1, ExportMode::kCopy, "z").status());
+}
+
+TEST_F(ExportTest, CancellingLeavesNothing) {
+  Save(1);
+  ExportOptions options;
+  options.mode = ExportMode::kCopy;
+  options.progress = [](uint64_t done, uint64_t) { return done == 0; };
+  EXPECT_EQ(Export(*store_, 1, dir_ / "x", options).status().code(), StatusCode::kCancelled);
+  EXPECT_FALSE(fs::exists(dir_ / "x"));
+  EXPECT_FALSE(fs::exists(dir_ / "x.orbax-checkpoint-tmp"));
+}
+
+TEST_F(ExportTest, AManagersRootIsMadeAndFilled) {
+  Save(1);
+  Save(12);
+  ExportOptions options;
+  options.layout = ExportLayout::kV0;
+  options.step_prefix = "ckpt";
+  options.step_digits = 4;
+  options.unnamed_default = true;
+  for (const uint64_t step : {1, 12}) {
+    ASSERT_OK(Export(*store_, step, dir_ / "root", options).status());
+  }
+  EXPECT_TRUE(fs::exists(dir_ / "root/ckpt_0001/default/_METADATA"));
+  EXPECT_TRUE(fs::exists(dir_ / "root/ckpt_0012/default/commit_success.txt"));
+}
+
+}  // namespace
+}  // namespace stepwell::db
