@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C-Blosc 1 streams, through the context functions only: no global state, no threads, and no
-// environment variable is read. Only LZ4 inside is accepted: other inner codecs have known memory
-// errors (Blosc/c-blosc#405) and are never written.
+// environment variable is read. Of our own payloads only LZ4 inside is accepted. Streams of other
+// writers may have zlib and zstd inside; blosc's own codecs, which have known memory errors
+// (Blosc/c-blosc#405), are never decoded.
 #include <blosc.h>
 
 #include "format/codec.h"
@@ -29,6 +30,8 @@ Status BadStream(std::string_view what) {
   return DataLossError(StrCat("bad blosc stream: ", what));
 }
 
+Status Decode(ConstBytes stream, bool foreign, MutableBytes out);
+
 }  // namespace
 
 size_t BloscBytesMax(size_t logical_bytes) { return logical_bytes + BLOSC_MAX_OVERHEAD; }
@@ -46,6 +49,25 @@ Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes o
 }
 
 Status BloscDecode(ConstBytes stream, MutableBytes out) {
+  return Decode(stream, /*foreign=*/false, out);
+}
+
+Status BloscDecodeForeign(ConstBytes stream, MutableBytes out) {
+  return Decode(stream, /*foreign=*/true, out);
+}
+
+namespace {
+
+Status CheckInnerCodec(int inner_codec, bool foreign) {
+  if (inner_codec == BLOSC_LZ4_FORMAT) return OkStatus();
+  if (!foreign) return BadStream(StrCat("inner codec ", inner_codec, ", only LZ4 is accepted"));
+  if (inner_codec == BLOSC_ZLIB_FORMAT || inner_codec == BLOSC_ZSTD_FORMAT) return OkStatus();
+  return UnimplementedError(
+      StrCat("blosc stream with inner codec ", inner_codec,
+             " (blosclz or snappy): only LZ4, zlib and zstd are read; save it with one of those"));
+}
+
+Status Decode(ConstBytes stream, bool foreign, MutableBytes out) {
   if (stream.size() < BLOSC_MIN_HEADER_LENGTH) return BadStream("shorter than its header");
   if (stream.size() > BLOSC_MAX_BUFFERSIZE) return BadStream("too long");
   const auto version = std::to_integer<uint8_t>(stream[0]);
@@ -53,8 +75,8 @@ Status BloscDecode(ConstBytes stream, MutableBytes out) {
   const auto flags = std::to_integer<uint8_t>(stream[kFlagsAt]);
   if ((flags & kFlagReserved) != 0) return BadStream("reserved flag");
   const int inner_codec = flags >> kInnerCodecShift;
-  if ((flags & BLOSC_MEMCPYED) == 0 && inner_codec != BLOSC_LZ4_FORMAT) {
-    return BadStream(StrCat("inner codec ", inner_codec, ", only LZ4 is accepted"));
+  if ((flags & BLOSC_MEMCPYED) == 0) {
+    STEPWELL_RETURN_IF_ERROR(CheckInnerCodec(inner_codec, foreign));
   }
   if (stream[kTypeSizeAt] == std::byte{0}) return BadStream("type size 0");
   const auto logical_bytes = LoadLittle<uint32_t>(&stream[kLogicalBytesAt]);
@@ -82,4 +104,5 @@ Status BloscDecode(ConstBytes stream, MutableBytes out) {
   return OkStatus();
 }
 
+}  // namespace
 }  // namespace stepwell::format::internal

@@ -11,6 +11,8 @@ namespace stepwell::format::internal {
 size_t BloscBytesMax(size_t logical_bytes);
 Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes out);
 Status BloscDecode(ConstBytes stream, MutableBytes out);
+// The same for streams of other writers: zlib and zstd inside are accepted, too.
+Status BloscDecodeForeign(ConstBytes stream, MutableBytes out);
 
 size_t Lz4FrameBytesMax(size_t logical_bytes);
 Result<size_t> Lz4FrameEncode(ConstBytes logical, MutableBytes out);

@@ -56,6 +56,7 @@ void AddCompletion(CLI::App* program, Invocation* invocation);
 void AddDiff(CLI::App* program, Invocation* invocation);
 void AddDoctor(CLI::App* program, Invocation* invocation);
 void AddExport(CLI::App* program, Invocation* invocation);
+void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
 void AddMan(CLI::App* program, Invocation* invocation);
 void AddPin(CLI::App* program, Invocation* invocation);

@@ -18,9 +18,8 @@ constexpr const char* kFooter =
     "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
     "--exit-code only).\n"
     "\n"
-    "rm, pin, unpin and reclaim write, and need the store for themselves; all others only read, "
-    "and\n"
-    "work beside a live writer.\n"
+    "rm, pin, unpin, reclaim and import write, and need the store for themselves; all others only\n"
+    "read, and work beside a live writer.\n"
     "\n"
     "Paths are components joined by \"/\", with \\ before any / in a name; the first one is the "
     "item,\n"
@@ -33,11 +32,12 @@ constexpr const char* kFooter =
     "  stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy\n"
     "  stepwell diff run1 800 900 params\n"
     "  stepwell verify run1\n"
-    "  stepwell export run1 900 /data/checkpoint_900";
+    "  stepwell export run1 900 /data/checkpoint_900\n"
+    "  stepwell import checkpoints/ run1";
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs, AddShow, AddCat,   AddDiff,    AddVerify, AddStats,      AddExport,
-    AddRm, AddPin,  AddUnpin, AddReclaim, AddDoctor, AddCompletion, AddMan};
+    AddLs,  AddShow,  AddCat,     AddDiff,   AddVerify, AddStats,      AddExport, AddRm,
+    AddPin, AddUnpin, AddReclaim, AddImport, AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {

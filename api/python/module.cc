@@ -29,6 +29,7 @@
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/exit.h"
+#include "api/python/import.h"
 #include "api/python/leaves.h"
 #include "api/python/lookup.h"
 #include "api/python/records.h"
@@ -344,6 +345,12 @@ class Core {
     return std::make_unique<Handle>(ValueOrThrow(*std::move(handle)));
   }
 
+  std::unique_ptr<Handle> Import(uint64_t step, const std::string& path,
+                                 std::vector<std::string> items, int if_exists) {
+    return std::make_unique<Handle>(
+        ImportOrbax(store_.get(), step, path, std::move(items), if_exists));
+  }
+
   void Wait() {
     CallStatus([&] { return store_->Wait(); });
   }
@@ -523,6 +530,7 @@ NB_MODULE(_stepwell, m) {
         nb::sig("def take_events(timeout: float) -> tuple[list[tuple[int, str]], list[int]]"));
   m.def(
       "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
+  sp::BindImport(m);
   m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
   m.def("fail_at_exit", &sp::FailAtExit);
 
@@ -573,6 +581,8 @@ NB_MODULE(_stepwell, m) {
            arg("if_exists"), arg("to_numpy"),
            nb::sig("def save(self, step: int, items: list[tuple[str, list[tuple[object, ...]]]], "
                    "metadata: str, metrics: str, if_exists: int, to_numpy: object) -> Handle"))
+      .def("import_orbax", &sp::Core::Import, arg("step"), arg("path"), arg("items"),
+           arg("if_exists"))
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,
            nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))

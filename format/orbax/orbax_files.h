@@ -68,6 +68,8 @@ struct LeafSharding {
 
   bool operator==(const LeafSharding&) const = default;
 };
+// One sharding as Orbax's JSON: what LeafRecord::sharding_json holds.
+Result<std::string> EncodeSharding(const Sharding& sharding);
 // In any order; the file is sorted by the names' base64.
 Result<std::string> EncodeShardings(const std::vector<LeafSharding>& leaves);
 Result<std::vector<LeafSharding>> DecodeShardings(std::string_view file, std::string_view text);

@@ -190,11 +190,14 @@ Result<Sharding> DecodeSharding(std::string_view place, std::string_view text) {
 
 }  // namespace
 
+Result<std::string> EncodeSharding(const Sharding& sharding) {
+  return std::visit([](const auto& kind) { return ShardingJson(kind); }, sharding);
+}
+
 Result<std::string> EncodeShardings(const std::vector<LeafSharding>& leaves) {
   std::map<std::string, std::string> members;
   for (const LeafSharding& leaf : leaves) {
-    const auto encode = [](const auto& sharding) { return ShardingJson(sharding); };
-    const Result<std::string> json = std::visit(encode, leaf.sharding);
+    const Result<std::string> json = EncodeSharding(leaf.sharding);
     const std::string name =
         StrCat("the sharding of the leaf \"", Printable(leaf.param_name), "\"");
     if (!json.ok()) return json.status().WithContext(name);

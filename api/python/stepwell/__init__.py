@@ -27,6 +27,7 @@ from ._store import SaveHandle, Store, open
 from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
 from .errors import (
     AmbiguousPathError,
+    CheckpointNotFoundError,
     CorruptionError,
     Error,
     ForkError,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousPathError",
     "ArrayView",
+    "CheckpointNotFoundError",
     "CorruptionError",
     "Error",
     "ExportReport",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _service, _stepwell
+from . import _export, _import, _service, _stepwell
 from ._arguments import json_text, problem_path, step_number, step_numbers
 from ._collector import Paused
 from ._export import ExportReport
@@ -335,6 +335,12 @@ class Store:
             core = self._core.save(number, rows, metadata_text, metrics_text,
                                    _IF_EXISTS[if_exists], to_numpy)
             del rows  # before collections go on: they would look at each
+        return self._track(core)
+
+    import_checkpoint = _import.import_checkpoint
+    import_checkpoints = _import.import_checkpoints
+
+    def _track(self, core: _stepwell.Handle) -> SaveHandle:
         handle = SaveHandle(core, self)
         with self._lock:
             self._pending.append(handle)

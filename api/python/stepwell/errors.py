@@ -24,6 +24,10 @@ class StoreNotFoundError(Error, FileNotFoundError):
     """There is no store at this path (`open` with mode "r")."""
 
 
+class CheckpointNotFoundError(Error, FileNotFoundError):
+    """There is no file or directory to import from at this path."""
+
+
 class StepExistsError(Error, FileExistsError):
     """The step is there already and `if_exists` is "error"."""
 

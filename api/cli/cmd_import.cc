@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell import SRC STORE`: Orbax checkpoints as steps; all of a manager's root, or one.
+#include <algorithm>
+#include <set>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/text.h"
+#include "db/import.h"
+#include "io/open_disk.h"
+
+namespace stepwell::cli {
+namespace {
+
+struct Arguments : StoreArguments {
+  std::string source;
+  std::vector<std::string> items;
+  std::string if_exists = "error";
+};
+
+struct Import {
+  uint64_t step = 0;
+  std::string path;
+  bool skipped = false;
+  std::vector<std::string> items;
+  uint64_t logical_bytes = 0;
+};
+
+db::IfExists IfExistsOf(const std::string& text) {
+  if (text == "replace") return db::IfExists::kReplace;
+  return text == "skip" ? db::IfExists::kSkip : db::IfExists::kError;
+}
+
+// What is to be imported, ascending.
+Result<std::vector<Import>> Plan(const Arguments& arguments, std::optional<uint64_t> step) {
+  io::FileSystem* const file_system = io::LocalFileSystem();
+  const Result<io::FileInfo> info = file_system->Stat(arguments.source);
+  if (info.status().code() == StatusCode::kNotFound) {
+    return NotFoundError(StrCat(arguments.source, ": there is no such directory"));
+  }
+  if (!info.ok()) return info.status();
+  std::vector<Import> imports;
+  if (info->is_directory) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto steps, db::FindOrbaxSteps(file_system, arguments.source));
+    for (const db::OrbaxStep& found : steps) {
+      if (!step || *step == found.step) imports.push_back({found.step, found.path, false, {}, 0});
+    }
+    if (!imports.empty()) return imports;
+    if (!steps.empty()) {
+      return NotFoundError(StrCat(arguments.source, " has no step ", *step, "; it has ",
+                                  steps.size(), ", from ", steps.front().step, " to ",
+                                  steps.back().step));
+    }
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto checkpoint,
+                            db::OrbaxCheckpoint::Open(file_system, arguments.source));
+  if (!step) step = checkpoint.step();
+  if (!step) {
+    return InvalidArgumentError(StrCat("the name of ", arguments.source,
+                                       " does not end in a number: give the step with --step"));
+  }
+  imports.push_back({*step, arguments.source, false, {}, 0});
+  return imports;
+}
+
+// Before anything is read.
+Status CheckSteps(db::Store* store, const Arguments& arguments, std::vector<Import>* imports) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
+  std::set<uint64_t> there;
+  for (const db::StepSummary& summary : steps) there.insert(summary.step.step);
+  for (Import& import : *imports) {
+    if (!there.contains(import.step) || arguments.if_exists == "replace") continue;
+    if (arguments.if_exists == "error") {
+      return AlreadyExistsError(StrCat(arguments.store, " has step ", import.step,
+                                       " already; --if-exists replace or skip decides what then"));
+    }
+    import.skipped = true;
+  }
+  return OkStatus();
+}
+
+// One step is read while the one before it is written.
+Status RunImports(db::Store* store, const Arguments& arguments, std::vector<Import>* imports) {
+  std::optional<db::SaveHandle> last;
+  for (Import& import : *imports) {
+    if (import.skipped) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto checkpoint,
+                              db::OrbaxCheckpoint::Open(io::LocalFileSystem(), import.path));
+    db::ImportOptions options;
+    options.items = arguments.items;
+    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request,
+                              db::ImportRequest(checkpoint, import.step, options));
+    request.if_exists = IfExistsOf(arguments.if_exists);
+    STEPWELL_ASSIGN_OR_RETURN(db::SaveHandle handle, store->Save(std::move(request)));
+    if (last) STEPWELL_RETURN_IF_ERROR(last->Wait());
+    last = std::move(handle);
+  }
+  if (last) STEPWELL_RETURN_IF_ERROR(last->Wait());
+  for (Import& import : *imports) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(import.step));
+    import.logical_bytes = reader->step().logical_bytes;
+    for (const format::ItemRecord& item : reader->step().items) import.items.push_back(item.name);
+  }
+  return OkStatus();
+}
+
+Outcome Report(const Arguments& arguments, const std::vector<Import>& imports, bool json) {
+  Outcome outcome;
+  if (json) {
+    Json list = Json::array();
+    for (const Import& import : imports) {
+      list.push_back({{"step", import.step},
+                      {"source", import.path},
+                      {"skipped", import.skipped},
+                      {"items", import.items},
+                      {"logical_bytes", import.logical_bytes}});
+    }
+    outcome.text =
+        JsonText({{"schema", kJsonSchema}, {"store", arguments.store}, {"steps", std::move(list)}});
+    return outcome;
+  }
+  for (const Import& import : imports) {
+    outcome.text +=
+        import.skipped
+            ? StrCat("skipped step ", import.step, ", which is there already\n")
+            : StrCat("imported step ", import.step, ", ", HumanBytes(import.logical_bytes),
+                     ", from ", Printable(import.path), "\n");
+  }
+  return outcome;
+}
+
+Result<Outcome> RunImport(const Arguments& arguments, Invocation* invocation) {
+  std::optional<uint64_t> step;
+  if (!arguments.step.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(step, ParseStep(arguments.step));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<Import> imports, Plan(arguments, step));
+  db::StoreOptions options;  // makes the store where there is none
+  options.log = [](LogLevel level, std::string_view message) {
+    if (level >= LogLevel::kWarning) Warn(std::string(message));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(auto store, db::Store::Open(arguments.store, options));
+  invocation->opened = true;
+  STEPWELL_RETURN_IF_ERROR(CheckSteps(store.get(), arguments, &imports));
+  STEPWELL_RETURN_IF_ERROR(RunImports(store.get(), arguments, &imports));
+  STEPWELL_RETURN_IF_ERROR(store->Close());
+  return Report(arguments, imports, invocation->json);
+}
+
+}  // namespace
+
+void AddImport(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "import", "save Orbax checkpoints as steps of a store",
+                 [=] { return RunImport(*arguments, invocation); });
+  command
+      ->add_option("SRC", arguments->source,
+                   "a checkpoint's directory, or the root of a CheckpointManager: all its steps")
+      ->required();
+  AddStore(command, &arguments->store);
+  command
+      ->add_option("--step", arguments->step,
+                   "of a root: only this step; of a checkpoint: the step that it becomes")
+      ->type_name("NUMBER");
+  command
+      ->add_option("--item", arguments->items,
+                   "only this item of the checkpoint; may be given more than once")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--if-exists", arguments->if_exists,
+                   "what to do about steps that are there: error, replace or skip")
+      ->type_name("WHAT")
+      ->check(CLI::IsMember({"error", "replace", "skip"}));
+}
+
+}  // namespace stepwell::cli

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/python/import.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <utility>
+
+#include "api/python/errors.h"
+#include "db/import.h"
+#include "io/open_disk.h"
+
+namespace stepwell::python {
+namespace {
+
+namespace nb = nanobind;
+
+// Of a directory of Orbax's: [(step, path)] of a manager's root; none for anything else.
+std::vector<std::pair<uint64_t, std::string>> OrbaxSteps(const std::string& path) {
+  std::vector<std::pair<uint64_t, std::string>> steps;
+  for (db::OrbaxStep& step : ValueOrThrow(db::FindOrbaxSteps(io::LocalFileSystem(), path))) {
+    steps.emplace_back(step.step, std::move(step.path));
+  }
+  return steps;
+}
+
+// The step that a checkpoint's directory is named after.
+std::optional<uint64_t> OrbaxStepOf(const std::string& path) {
+  return ValueOrThrow(db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path)).step();
+}
+
+}  // namespace
+
+db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& path,
+                           std::vector<std::string> items, int if_exists) {
+  std::optional<nb::python_error> interrupt;
+  const auto keep_waiting = [&interrupt] {
+    nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() == 0) return true;
+    interrupt.emplace();
+    return false;
+  };
+  const auto run = [&]() -> Result<db::SaveHandle> {
+    STEPWELL_ASSIGN_OR_RETURN(const db::OrbaxCheckpoint checkpoint,
+                              db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path));
+    db::ImportOptions options;
+    options.items = std::move(items);
+    options.keep_waiting = keep_waiting;
+    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request,
+                              db::ImportRequest(checkpoint, step, options));
+    request.if_exists = static_cast<db::IfExists>(if_exists);
+    request.keep_waiting = keep_waiting;
+    return store->Save(std::move(request));
+  };
+  std::optional<Result<db::SaveHandle>> handle;
+  {
+    nb::gil_scoped_release release;
+    handle.emplace(run());
+  }
+  if (interrupt) throw std::move(*interrupt);
+  return ValueOrThrow(*std::move(handle));
+}
+
+void BindImport(nb::module_& m) {
+  m.def("orbax_steps", &OrbaxSteps, nb::arg("path"));
+  m.def("orbax_step_of", &OrbaxStepOf, nb::arg("path"));
+}
+
+}  // namespace stepwell::python

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of other libraries: which step a path means, and files as trees. Orbax's directories
+are read by the engine (db/import.h); the libraries of the files are imported when they are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+import numpy as np
+
+from . import _service, _stepwell
+from ._arguments import step_number
+from .errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    Error,
+    FormatError,
+    InvalidArgumentError,
+    PathNotFoundError,
+    StepExistsError,
+    StepNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from ._store import SaveHandle, Store
+
+IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}
+SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
+
+
+def checked_path(src: str | os.PathLike[str]) -> str:
+    path = os.path.abspath(os.fsdecode(src))
+    if not os.path.exists(path):
+        raise CheckpointNotFoundError(f"{path}: there is no such file or directory")
+    return path
+
+
+# ---- Orbax ------------------------------------------------------------------------------------
+
+
+def no_step(root: str, step: int, there: dict[int, str]) -> Error:
+    near = sorted(there, key=lambda other: abs(other - step))[:2]
+    return StepNotFoundError(f"{root} has no step {step}; the nearest: "
+                             f"{', '.join(map(str, sorted(near)))}")
+
+
+def orbax_root(path: str) -> dict[int, str]:
+    """The steps of a manager's root, ascending, and their directories."""
+    there = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+    if not there:
+        raise InvalidArgumentError(f"{path} is not the root of an Orbax CheckpointManager: no "
+                                   "directory in it is a step; import_checkpoint takes single ones")
+    return there
+
+
+def orbax_path(path: str, step: int | None) -> tuple[str, int]:
+    """The directory of the checkpoint, and the number that it is to have."""
+    there = dict(_stepwell.orbax_steps(path))
+    if there:
+        if step is None:
+            raise InvalidArgumentError(
+                f"{path} holds {len(there)} checkpoints, of the steps {min(there)} to "
+                f"{max(there)}: say which step, or import_checkpoints takes all of them")
+        if step not in there:
+            raise no_step(path, step, there)
+        return there[step], step
+    found = _stepwell.orbax_step_of(path)
+    if step is not None:
+        return path, step
+    if found is None:
+        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+    return path, found
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+def step_of_file(path: str) -> int:
+    name = os.path.basename(path)
+    stem = name.removesuffix(os.path.splitext(name)[1])
+    match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
+    if match is None:
+        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+    return int(match[1])
+
+
+def _library(name: str, suffix: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Error(f"{suffix} files are read with {name.split('.')[0]}, which cannot be "
+                    f"imported here: {error}") from error
+
+
+def _read_msgpack(path: str, like: Any) -> Any:
+    serialization = _library("flax.serialization", ".msgpack")
+    with open(path, "rb") as file:
+        data = file.read()
+    if like is None:
+        return serialization.msgpack_restore(data)
+    return serialization.from_bytes(like, data)
+
+
+def _read_equinox(path: str, like: Any) -> Any:
+    if like is None:
+        raise InvalidArgumentError(f"{path} holds leaves alone: like= is the tree that they are of")
+    return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
+
+
+def _read_safetensors(path: str) -> dict[str, Any]:
+    return dict(_library("safetensors.numpy", ".safetensors").load_file(path))
+
+
+def _read_npz(path: str) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def read_file(path: str, like: Any) -> Any:
+    """The tree in a file; `like` may be None: not given."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise FormatError(f"{path}: a file of an unknown kind; there are {', '.join(SUFFIXES)}, "
+                          "and directories of Orbax")
+    if like is not None and suffix in (".safetensors", ".npz"):
+        raise InvalidArgumentError(f"{suffix} files are flat dicts by name: like is not for them")
+    try:
+        if suffix == ".msgpack":
+            return _read_msgpack(path, like)
+        if suffix == ".eqx":
+            return _read_equinox(path, like)
+        return _read_safetensors(path) if suffix == ".safetensors" else _read_npz(path)
+    except Error:
+        raise
+    except Exception as error:
+        raise CorruptionError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+# ---- methods of Store ---------------------------------------------------------------------------
+
+
+def import_checkpoint(
+    self: Store,
+    src: str | os.PathLike[str],
+    step: SupportsIndex | None = None,
+    *,
+    items: Iterable[str] | None = None,
+    like: Any = None,
+    if_exists: Literal["error", "replace", "skip"] = "error",
+) -> SaveHandle:
+    """Saves a checkpoint of another library as a step. Nothing is written to `src`.
+
+    src: a directory of Orbax (v0 or v1): a step, an item of one, or, with `step`, the root of a
+        CheckpointManager. Or a file: `.msgpack` (Flax), `.eqx` (Equinox), `.safetensors`,
+        `.npz`; the libraries are needed for the first three.
+    step: the step's number; None: the number that the name of `src` ends in ("7", "ckpt_7").
+    items: names of items, as the Orbax checkpoint has them; None: all.
+    like: a tree of the same structure, for files: `.eqx` needs it, `.msgpack` takes it
+        (`flax.serialization.from_bytes`).
+    if_exists: as in `save`.
+
+    From Orbax, `load` gives what Orbax restores without a target, but for arrays, which are
+    NumPy's (jax arrays with `like`): tuples come as lists, other nodes as dicts, scalars as
+    Python numbers, PRNG keys as keys with `like`. The item "default" of managers that were
+    told no names becomes "state". JSON items become trees of Python values; `metrics` and the
+    custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
+
+    Reads all of the checkpoint into memory before it saves. Raises CheckpointNotFoundError,
+    InvalidArgumentError for what is no checkpoint or has no number, PathNotFoundError for
+    items, CorruptionError (missing or damaged files; the message names item, leaf and file),
+    FormatError for what is not read, and what `save` raises.
+    """
+    self._check()
+    self._check_writable()
+    path = checked_path(src)
+    if if_exists not in IF_EXISTS:
+        raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    if not os.path.isdir(path):
+        number = step_number(step_of_file(path) if step is None else step)
+        if items is not None:
+            raise InvalidArgumentError("items are of Orbax checkpoints; this is a file")
+        _check_new(self, number, if_exists)
+        tree = read_file(path, like)
+        return self.save(number, tree, if_exists=if_exists)
+    if like is not None:
+        raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
+    path, found = orbax_path(path, None if step is None else step_number(step))
+    return _import_orbax(self, path, found, list(items or ()), if_exists)
+
+
+def import_checkpoints(
+    self: Store,
+    root: str | os.PathLike[str],
+    steps: Iterable[SupportsIndex] | None = None,
+    *,
+    items: Iterable[str] | None = None,
+    if_exists: Literal["error", "replace", "skip"] = "error",
+) -> list[int]:
+    """Imports several steps below the root of an Orbax CheckpointManager (None: all of them),
+    each as `import_checkpoint` does it, and gives their numbers; all are durable when it
+    returns. One step is read while another one is written, so two are in memory. An error ends
+    it; the steps before are saved then, and `if_exists="skip"` goes on where it ended."""
+    self._check()
+    self._check_writable()
+    if if_exists not in IF_EXISTS:
+        raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    names = list(items or ())
+    path = checked_path(root)
+    there = orbax_root(path)
+    wanted = list(there) if steps is None else [step_number(step) for step in steps]
+    for number in wanted:
+        if number not in there:
+            raise no_step(path, number, there)
+    existing = set(self.steps())
+    if if_exists == "error" and existing.intersection(wanted):
+        raise _exists(self, min(existing.intersection(wanted)))
+    last: SaveHandle | None = None
+    for number in wanted:
+        if if_exists == "skip" and number in existing:
+            continue
+        handle = _import_orbax(self, there[number], number, names, if_exists)
+        if last is not None:
+            last.result()
+        last = handle
+    if last is not None:
+        last.result()
+    return wanted
+
+
+def _check_new(self: Store, step: int, if_exists: str) -> None:
+    """Before a whole checkpoint is read for nothing."""
+    if if_exists == "error" and step in self.steps():
+        raise _exists(self, step)
+
+
+def _exists(store: Store, step: int) -> Error:
+    return StepExistsError(f"{store.path!r} has step {step} already; if_exists=\"replace\" "
+                           "replaces it, \"skip\" keeps it")
+
+
+def _import_orbax(self: Store, path: str, step: int, items: list[str], if_exists: str) -> SaveHandle:
+    _check_new(self, step, if_exists)
+    _service.sync_log_level()
+    try:
+        core_handle = self._core.import_orbax(step, path, items, IF_EXISTS[if_exists])
+    except StepNotFoundError as error:
+        raise PathNotFoundError(str(error)) from None
+    return self._track(core_handle)

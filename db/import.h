@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Orbax checkpoints, of v0 and v1, as saves (DESIGN.md, "Import"). What is read is checked as far
+// as its format allows, and nothing of it is trusted; nothing is ever written there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+// A step's directory below the root of a CheckpointManager or training.Checkpointer.
+struct OrbaxStep {
+  uint64_t step = 0;
+  std::string name;
+  std::string path;
+};
+
+// The finished steps below `root`, ascending: directories whose names end in the step's number
+// ("7", "00000007", "ckpt_7") and that hold a checkpoint. None when `root` is not such a root.
+// kInvalidArgument: two of them have one number.
+Result<std::vector<OrbaxStep>> FindOrbaxSteps(io::FileSystem* file_system, const std::string& root);
+
+// The number at the end of a directory's name; none when there is none.
+std::optional<uint64_t> StepOfName(std::string_view path);
+
+struct OrbaxItem {
+  enum class Kind : uint8_t {
+    kTree,     // a pytree
+    kArray,    // v0's ArraySave: one array
+    kJson,     // JSON: becomes a tree of Python values
+    kMetrics,  // becomes the step's metrics
+    kUnknown,  // neither: only an error when it is asked for
+  };
+  std::string name;    // as the checkpoint has it
+  std::string target;  // the item's name in the save
+  Kind kind = Kind::kUnknown;
+  std::string path;  // the item's directory
+  std::string json_file;
+};
+
+// What is in one checkpoint, without its arrays. The files must not change while it is read.
+class OrbaxCheckpoint {
+ public:
+  // `path` is a step's directory, one that is step and item at once ("flat"), or an item's.
+  // kNotFound; kInvalidArgument: no checkpoint, the root of several, or one whose save was not
+  // finished.
+  static Result<OrbaxCheckpoint> Open(io::FileSystem* file_system, const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::optional<uint64_t> step() const { return step_; }  // by the directory's name
+  const std::vector<OrbaxItem>& items() const { return items_; }
+  // Objects of JSON, "" when there is none: of _CHECKPOINT_METADATA, and of the root.
+  const std::string& custom_metadata() const { return custom_metadata_; }
+  const std::string& root_metadata() const { return root_metadata_; }
+  const std::string& metrics() const { return metrics_; }
+  io::FileSystem* file_system() const { return file_system_; }
+
+ private:
+  OrbaxCheckpoint(io::FileSystem* file_system, std::string path)
+      : file_system_(file_system), path_(std::move(path)) {}
+  Status Load();
+  Status AddItem(const std::string& name, const std::string& folder);
+  Status ReadCheckpointMetadata(const std::string& folder);
+  Status ReadRootMetadata();
+  Status NotACheckpoint();
+
+  io::FileSystem* file_system_;
+  std::string path_;
+  std::optional<uint64_t> step_;
+  std::vector<OrbaxItem> items_;
+  std::vector<std::string> arrays_;  // items that ArraySave wrote
+  std::string custom_metadata_;
+  std::string root_metadata_;
+  std::string metrics_;
+};
+
+struct ImportOptions {
+  std::vector<std::string> items;  // names as in the checkpoint; empty: all
+  size_t threads = 0;              // that read and decode; 0: between 4 and 8
+  // Checkpoints that need more are refused (kResourceExhausted); 0: the machine's memory. An
+  // import holds all arrays of the step, and a few chunks.
+  uint64_t memory_bytes_max = 0;
+  // Asked about every 100 ms on the caller's thread; false ends it with kCancelled.
+  std::function<bool()> keep_waiting;
+};
+
+// All of the checkpoint (or of some items) in memory, ready for Store::Save: arrays are held by
+// LeafInput::hold. Errors name item, leaf and file. kDataLoss: what is missing, cut off or does not
+// decode; kUnimplemented: what is not read here; kNotFound: an item.
+Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
+                                  const ImportOptions& options);
+
+}  // namespace stepwell::db

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/import_source.h"
+
+#include <algorithm>
+
+#include "format/orbax/ocdbt.h"
+#include "format/orbax/ocdbt_read.h"
+#include "format/orbax/python_text.h"
+
+namespace stepwell::db::import {
+namespace {
+
+constexpr uint64_t kManifestBytesMax = uint64_t{256} << 20;
+constexpr uint64_t kNodeBytesMax = uint64_t{1} << 30;
+constexpr uint64_t kSmallValueBytesMax = uint64_t{16} << 20;
+// Keys share their beginnings on disk, so that few bytes there may be many here.
+constexpr size_t kIndexBytesMax = size_t{4} << 30;
+
+Result<std::string> ReadRange(io::File* file, uint64_t offset_bytes, uint64_t length_bytes) {
+  std::string bytes(length_bytes, '\0');
+  STEPWELL_ASSIGN_OR_RETURN(
+      const size_t size,
+      file->ReadAt(offset_bytes, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::string> ReadSmallFile(io::FileSystem* file_system, const std::string& path,
+                                  uint64_t bytes_max) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, file_system->Open(path, {}));
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
+  if (info.is_directory) return DataLossError(StrCat(path, " is a directory, not a file"));
+  if (info.size_bytes > bytes_max) {
+    return UnimplementedError(
+        StrCat(path, ": ", info.size_bytes, " bytes; at most ", bytes_max, " are read"));
+  }
+  return ReadRange(file.get(), 0, info.size_bytes);
+}
+
+Result<std::optional<io::FileInfo>> StatIfThere(io::FileSystem* file_system,
+                                                const std::string& path) {
+  Result<io::FileInfo> info = file_system->Stat(path);
+  if (info.ok()) return std::optional(*info);
+  if (info.status().code() == StatusCode::kNotFound) return std::optional<io::FileInfo>();
+  return info.status();
+}
+
+Result<bool> HasFile(io::FileSystem* file_system, const std::string& path) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system, path));
+  return info && !info->is_directory;
+}
+
+Result<std::unique_ptr<ValueIndex>> ValueIndex::OfOcdbt(io::FileSystem* file_system,
+                                                        const std::string& folder) {
+  std::unique_ptr<ValueIndex> index(new ValueIndex(file_system, folder));
+  index->is_ocdbt_ = true;
+  STEPWELL_RETURN_IF_ERROR(index->Fill());
+  return index;
+}
+
+std::unique_ptr<ValueIndex> ValueIndex::OfFiles(io::FileSystem* file_system,
+                                                const std::string& folder) {
+  return std::unique_ptr<ValueIndex>(new ValueIndex(file_system, folder));
+}
+
+uint32_t ValueIndex::FileOf(const std::string& path) {
+  const auto [found, is_new] = files_.emplace(path, static_cast<uint32_t>(paths_.size()));
+  if (is_new) paths_.push_back(StrCat(folder_, "/", path));
+  return found->second;
+}
+
+Status ValueIndex::Fill() {
+  const std::string manifest_path = StrCat(folder_, "/", format::orbax::kOcdbtManifestName);
+  Result<std::string> manifest = ReadSmallFile(file_system_, manifest_path, kManifestBytesMax);
+  if (manifest.status().code() == StatusCode::kNotFound) {
+    return DataLossError(StrCat(manifest_path,
+                                " is missing: the checkpoint is damaged, or its save was never "
+                                "finished"));
+  }
+  if (!manifest.ok()) return manifest.status();
+  // Nodes of one file mostly lie together: it stays open.
+  std::string open_path;
+  std::unique_ptr<io::File> open_file;
+  const auto read = [&](const std::string& path, uint64_t offset_bytes,
+                        uint64_t length_bytes) -> Result<std::string> {
+    STEPWELL_RETURN_IF_ERROR(format::orbax::CheckOcdbtPath(path));
+    const std::string full = StrCat(folder_, "/", path);
+    if (open_file == nullptr || open_path != full) {
+      Result<std::unique_ptr<io::File>> file = file_system_->Open(full, {});
+      if (file.status().code() == StatusCode::kNotFound) {
+        return DataLossError(StrCat(full, " is missing; it has nodes of the database"));
+      }
+      if (!file.ok()) return file.status();
+      open_file = *std::move(file);
+      open_path = full;
+    }
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, open_file->Info());
+    if (length_bytes > kNodeBytesMax || offset_bytes > info.size_bytes ||
+        length_bytes > info.size_bytes - offset_bytes) {
+      return DataLossError(StrCat(full, ": no node of ", length_bytes, " bytes at ", offset_bytes,
+                                  " in a file of ", info.size_bytes));
+    }
+    return ReadRange(open_file.get(), offset_bytes, length_bytes);
+  };
+  const auto visit = [&](std::string_view key, const format::orbax::OcdbtValue& value) -> Status {
+    Entry entry;
+    entry.key_offset = text_.size();
+    entry.key_bytes = static_cast<uint32_t>(key.size());
+    text_.append(key);
+    if (value.is_inline) {
+      entry.offset_bytes = text_.size();
+      entry.length_bytes = value.inline_value.size();
+      text_.append(value.inline_value);
+    } else {
+      STEPWELL_RETURN_IF_ERROR(format::orbax::CheckOcdbtPath(value.path));
+      entry.file = FileOf(std::string(value.path));
+      entry.offset_bytes = value.offset_bytes;
+      entry.length_bytes = value.length_bytes;
+    }
+    entries_.push_back(entry);
+    if (text_.size() + entries_.size() * sizeof(Entry) > kIndexBytesMax) {
+      return UnimplementedError(
+          StrCat("a database of more than ", kIndexBytesMax >> 30, " GiB of keys"));
+    }
+    return OkStatus();
+  };
+  return format::orbax::WalkOcdbt(AsBytes(*manifest), {}, read, visit).WithContext(manifest_path);
+}
+
+Result<std::optional<ValuePlace>> ValueIndex::Find(std::string_view key) {
+  ValuePlace place;
+  if (is_ocdbt_) {
+    const auto found = std::lower_bound(
+        entries_.begin(), entries_.end(), key,
+        [this](const Entry& entry, std::string_view wanted) { return KeyOf(entry) < wanted; });
+    if (found == entries_.end() || KeyOf(*found) != key) return std::optional<ValuePlace>();
+    place = {found->file, found->offset_bytes, found->length_bytes, {}};
+    if (place.file == ValuePlace::kInline) {
+      place.inline_value = std::string_view(text_).substr(found->offset_bytes, found->length_bytes);
+      place.offset_bytes = 0;
+    }
+    return std::optional(place);
+  }
+  STEPWELL_RETURN_IF_ERROR(format::orbax::CheckOcdbtPath(key));
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system_, StrCat(folder_, "/", key)));
+  if (!info || info->is_directory) return std::optional<ValuePlace>();
+  place.file = FileOf(std::string(key));
+  place.length_bytes = info->size_bytes;
+  return std::optional(place);
+}
+
+Result<std::string> ValueIndex::Read(const ValuePlace& place) {
+  if (place.file == ValuePlace::kInline) return std::string(place.inline_value);
+  if (place.length_bytes > kSmallValueBytesMax) {
+    return DataLossError(StrCat(Describe(place), ": ", place.length_bytes, " bytes"));
+  }
+  Result<std::unique_ptr<io::File>> file = file_system_->Open(paths_[place.file], {});
+  if (file.status().code() == StatusCode::kNotFound) {
+    return DataLossError(StrCat(paths_[place.file], " is missing"));
+  }
+  if (!file.ok()) return file.status();
+  STEPWELL_ASSIGN_OR_RETURN(std::string bytes,
+                            ReadRange(file->get(), place.offset_bytes, place.length_bytes));
+  if (bytes.size() != place.length_bytes) {
+    return DataLossError(StrCat(Describe(place), ": the file ends early"));
+  }
+  return bytes;
+}
+
+std::string ValueIndex::Describe(const ValuePlace& place) const {
+  if (place.file == ValuePlace::kInline) return StrCat(folder_, "/manifest.ocdbt (inline)");
+  return StrCat(paths_[place.file], ": offset ", place.offset_bytes);
+}
+
+std::string ValueIndex::DescribeAbsent(std::string_view key) const {
+  const std::string name = format::orbax::Printable(key);
+  if (is_ocdbt_) return StrCat("key \"", name, "\" is missing in ", folder_, "/manifest.ocdbt");
+  return StrCat(folder_, "/", name, " is missing");
+}
+
+}  // namespace stepwell::db::import
