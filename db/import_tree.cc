@@ -237,6 +237,7 @@ Status TreeReader::AddArray(const TreeEntry& entry, const format::KeyPath& path,
 Status TreeReader::AddLeaf(const TreeEntry& entry, const format::KeyPath& path, std::string key) {
   switch (entry.type) {
     case OrbaxType::kNone:
+    case OrbaxType::kNamedTuple:  // without fields: Orbax gives None, too
       tree_.item.leaves.push_back(ValueInput(std::move(key), StoredType::kNone, {}));
       return OkStatus();
     case OrbaxType::kDict:
@@ -246,7 +247,6 @@ Status TreeReader::AddLeaf(const TreeEntry& entry, const format::KeyPath& path, 
       tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kList, 0));
       return OkStatus();
     case OrbaxType::kTuple:
-    case OrbaxType::kNamedTuple:
       tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kTuple, 0));
       return OkStatus();
     case OrbaxType::kString: {

@@ -100,7 +100,8 @@ def save(folder: pathlib.Path) -> dict[str, object]:
             for what in ("dtypes", "chunks", "raw"):
                 expected[f"{what}_{kind}"] = v0_restore(folder / f"{what}_{kind}")
 
-    options = ocp.CheckpointManagerOptions(step_prefix="ckpt", step_format_fixed_length=8)
+    options = ocp.CheckpointManagerOptions(
+        step_prefix="ckpt", step_format_fixed_length=8, best_fn=lambda metrics: metrics["loss"])
     with ocp.CheckpointManager(folder / "manager", options=options) as manager:
         for step in (1, 20, 300):
             tree = {"step": step, "w": jnp.full((4, 4), step, jnp.float32)}

@@ -247,7 +247,9 @@ def _exists(store: Store, step: int) -> Error:
                            "replaces it, \"skip\" keeps it")
 
 
-def _import_orbax(self: Store, path: str, step: int, items: list[str], if_exists: str) -> SaveHandle:
+def _import_orbax(
+    self: Store, path: str, step: int, items: list[str], if_exists: str
+) -> SaveHandle:
     _check_new(self, step, if_exists)
     _service.sync_log_level()
     try:
