@@ -243,7 +243,11 @@ Status OrbaxCheckpoint::ReadCheckpointMetadata(const std::string& folder) {
 }
 
 Status OrbaxCheckpoint::ReadRootMetadata() {
-  const std::string path = StrCat(ParentOf(path_), "/", format::orbax::kRootMetadataName);
+  const std::string parent = ParentOf(path_);
+  STEPWELL_ASSIGN_OR_RETURN(const auto folder,
+                            StatIfThere(file_system_, StrCat(parent, "/", kRootMetadataFolder)));
+  if (!folder || !folder->is_directory) return OkStatus();
+  const std::string path = StrCat(parent, "/", format::orbax::kRootMetadataName);
   const Result<std::string> text = ReadSmallFile(file_system_, path, kSmallFileBytesMax);
   if (text.status().code() == StatusCode::kNotFound) return OkStatus();
   if (!text.ok()) return text.status();

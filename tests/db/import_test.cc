@@ -10,12 +10,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "db/store_support.h"
 #include "format/crc32c.h"
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/tree_metadata.h"
 #include "format/orbax/zarr_metadata.h"
 #include "io/open_disk.h"
+#include "tests/db/store_support.h"
 
 namespace stepwell::db {
 namespace {
@@ -48,8 +48,9 @@ class ImportTest : public ::testing::Test {
   // An item with one float array in chunks of 2 x 2, and a None.
   void WriteItem(const orbax::ZarrArray& zarr, bool with_last_chunk = true) {
     orbax::TreeMetadata tree;
-    tree.entries.push_back({{{"w", orbax::KeyType::kDict}}, orbax::ValueType::kNumpyArray});
-    tree.entries.push_back({{{"none", orbax::KeyType::kDict}}, orbax::ValueType::kNone, true});
+    tree.entries.push_back(
+        {{{"w", orbax::KeyType::kDict}}, orbax::ValueType::kNumpyArray, false, {}});
+    tree.entries.push_back({{{"none", orbax::KeyType::kDict}}, orbax::ValueType::kNone, true, {}});
     tree.use_ocdbt = true;
     tree.use_zarr3 = true;
     tree.store_array_data_equal_to_fill_value = true;
