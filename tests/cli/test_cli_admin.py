@@ -175,7 +175,9 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 
 # ---- completion, manual page --------------------------------------------------------------------
 
-COMMANDS = "ls show cat diff verify stats export rm pin unpin reclaim import doctor completion".split()
+COMMANDS = (
+    "ls show cat diff verify stats export rm pin unpin reclaim import doctor completion"
+).split()
 
 
 def options_of(command: str) -> set[str]:

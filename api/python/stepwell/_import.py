@@ -256,4 +256,13 @@ def _import_orbax(
         core_handle = self._core.import_orbax(step, path, items, IF_EXISTS[if_exists])
     except StepNotFoundError as error:
         raise PathNotFoundError(str(error)) from None
-    return self._track(core_handle)
+    from ._store import SaveHandle
+
+    return track(self, SaveHandle(core_handle, self))
+
+
+def track(store: Store, handle: SaveHandle) -> SaveHandle:
+    """Makes a save one of those that the store waits for and whose errors it raises."""
+    with store._lock:
+        store._pending.append(handle)
+    return handle

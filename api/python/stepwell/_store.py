@@ -335,16 +335,10 @@ class Store:
             core = self._core.save(number, rows, metadata_text, metrics_text,
                                    _IF_EXISTS[if_exists], to_numpy)
             del rows  # before collections go on: they would look at each
-        return self._track(core)
+        return _import.track(self, SaveHandle(core, self))
 
     import_checkpoint = _import.import_checkpoint
     import_checkpoints = _import.import_checkpoints
-
-    def _track(self, core: _stepwell.Handle) -> SaveHandle:
-        handle = SaveHandle(core, self)
-        with self._lock:
-            self._pending.append(handle)
-        return handle
 
     # ---- reading ----
 
