@@ -15,6 +15,7 @@
 #include "fuzz/support/stores.h"
 #include "tests/format/examples.h"
 #include "tests/format/ocdbt_bytes.h"
+#include "tests/format/orbax_examples.h"
 
 namespace stepwell::fuzz {
 namespace {
@@ -163,6 +164,14 @@ void Ocdbt(Corpus* corpus) {
   }
 }
 
+void OrbaxFiles(Corpus* corpus) {
+  for (size_t kind = 0; kind < format::orbax::FileKinds().size(); ++kind) {
+    for (const std::string& example : format::orbax::FileKinds()[kind].examples) {
+      corpus->Add("orbax_json", Byte(kind) + example);
+    }
+  }
+}
+
 // Each store as it is, and with one edit of each kind in a few places.
 void Stores(Corpus* corpus) {
   sim::Prng prng(9);
@@ -213,6 +222,7 @@ int main(int argc, char** argv) {
   stepwell::fuzz::Codecs(&corpus);
   stepwell::fuzz::Grids(&corpus);
   stepwell::fuzz::Ocdbt(&corpus);
+  stepwell::fuzz::OrbaxFiles(&corpus);
   stepwell::fuzz::Stores(&corpus);
   stepwell::fuzz::Commands(&corpus);
   return 0;
