@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "api/python/errors.h"
+#include "api/python/interrupt.h"
 #include "db/import.h"
 #include "io/open_disk.h"
 
@@ -18,10 +19,18 @@ namespace {
 
 namespace nb = nanobind;
 
+// Directories are read, perhaps of a slow file system.
+template <typename Function>
+auto WithoutGil(Function&& function) {
+  const nb::gil_scoped_release release;
+  return function();
+}
+
 // Of a directory of Orbax's: [(step, path)] of a manager's root; none for anything else.
 std::vector<std::pair<uint64_t, std::string>> OrbaxSteps(const std::string& path) {
+  auto found = WithoutGil([&] { return db::FindOrbaxSteps(io::LocalFileSystem(), path); });
   std::vector<std::pair<uint64_t, std::string>> steps;
-  for (db::OrbaxStep& step : ValueOrThrow(db::FindOrbaxSteps(io::LocalFileSystem(), path))) {
+  for (db::OrbaxStep& step : ValueOrThrow(std::move(found))) {
     steps.emplace_back(step.step, std::move(step.path));
   }
   return steps;
@@ -29,21 +38,16 @@ std::vector<std::pair<uint64_t, std::string>> OrbaxSteps(const std::string& path
 
 // The step that a checkpoint's directory is named after.
 std::optional<uint64_t> OrbaxStepOf(const std::string& path) {
-  return ValueOrThrow(db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path)).step();
+  auto checkpoint =
+      WithoutGil([&] { return db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path); });
+  return ValueOrThrow(std::move(checkpoint)).step();
 }
 
 }  // namespace
 
 db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& path,
                            std::vector<std::string> items, int if_exists) {
-  std::optional<nb::python_error> interrupt;
-  const auto keep_waiting = [&interrupt] {
-    nb::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() == 0) return true;
-    interrupt.emplace();
-    return false;
-  };
-  const auto run = [&]() -> Result<db::SaveHandle> {
+  return RunInterruptible([&](const std::function<bool()>& keep_waiting) -> Result<db::SaveHandle> {
     STEPWELL_ASSIGN_OR_RETURN(const db::OrbaxCheckpoint checkpoint,
                               db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path));
     db::ImportOptions options;
@@ -54,14 +58,7 @@ db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& p
     request.if_exists = static_cast<db::IfExists>(if_exists);
     request.keep_waiting = keep_waiting;
     return store->Save(std::move(request));
-  };
-  std::optional<Result<db::SaveHandle>> handle;
-  {
-    nb::gil_scoped_release release;
-    handle.emplace(run());
-  }
-  if (interrupt) throw std::move(*interrupt);
-  return ValueOrThrow(*std::move(handle));
+  });
 }
 
 void BindImport(nb::module_& m) {

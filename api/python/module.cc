@@ -30,6 +30,7 @@
 #include "api/python/events.h"
 #include "api/python/exit.h"
 #include "api/python/import.h"
+#include "api/python/interrupt.h"
 #include "api/python/leaves.h"
 #include "api/python/lookup.h"
 #include "api/python/records.h"
@@ -268,20 +269,11 @@ class Core {
     request.metadata_json = std::move(metadata);
     request.metrics_json = std::move(metrics);
     request.if_exists = static_cast<db::IfExists>(if_exists);
-    std::optional<nb::python_error> interrupt;  // Ctrl-C while the save waited for memory
-    request.keep_waiting = [&interrupt] {
-      nb::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() == 0) return true;
-      interrupt.emplace();
-      return false;
-    };
-    std::optional<Result<db::SaveHandle>> handle;
-    {
-      nb::gil_scoped_release release;
-      handle.emplace(store_->Save(std::move(request)));
-    }
-    if (interrupt) throw std::move(*interrupt);
-    return std::make_unique<Handle>(ValueOrThrow(*std::move(handle)));
+    return std::make_unique<Handle>(
+        RunInterruptible([&](const std::function<bool()>& keep_waiting) {
+          request.keep_waiting = keep_waiting;
+          return store_->Save(std::move(request));
+        }));
   }
 
   std::unique_ptr<Handle> Import(uint64_t step, const std::string& path,
