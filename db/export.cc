@@ -14,6 +14,7 @@
 #include "db/export_folder.h"
 #include "db/export_plan.h"
 #include "db/export_widen.h"
+#include "db/layout.h"
 #include "format/key.h"
 #include "io/open_disk.h"
 
@@ -214,8 +215,7 @@ Result<ExportReport> MakeFolder(Store& store, StepReader& reader, Prepared prepa
 
 Result<ExportReport> Export(Store& store, uint64_t step, const std::string& destination,
                             const ExportOptions& options) {
-  std::string path = destination;
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  std::string path = WithoutTrailingSlashes(destination);
   STEPWELL_RETURN_IF_ERROR(CheckOptions(store, path, options));
   io::FileSystem* const file_system =
       options.file_system != nullptr ? options.file_system : io::LocalFileSystem();

@@ -38,22 +38,19 @@ class ChunkIndices {
   format::Shape at_;
 };
 
-std::string Below(const std::string& name, std::string_view key) {
-  return name.empty() ? std::string(key) : StrCat(name, "/", key);
-}
-
 void AddArray(const ExportArray& array, const std::string& metadata, int zarr_format,
               std::vector<Entry>* entries) {
-  entries->push_back({Below(array.name, orbax::ZarrMetadataName(zarr_format)), nullptr, &metadata});
+  entries->push_back(
+      {orbax::StoreKey(array.name, orbax::ZarrMetadataName(zarr_format)), nullptr, &metadata});
   if (array.leaf == nullptr) {
-    entries->push_back(
-        {Below(array.name, orbax::ZarrChunkKey(array.zarr, {})), nullptr, &array.element});
+    entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, {})), nullptr,
+                        &array.element});
     return;
   }
   ChunkIndices indices(array.zarr.shape, array.zarr.chunk_shape);
   for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-    entries->push_back(
-        {Below(array.name, orbax::ZarrChunkKey(array.zarr, indices.at())), &chunk, nullptr});
+    entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, indices.at())),
+                        &chunk, nullptr});
     indices.Next();
   }
 }

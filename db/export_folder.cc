@@ -4,12 +4,13 @@
 #include <cerrno>
 #include <utility>
 
+#include "db/layout.h"
 #include "db/lock.h"
+#include "format/orbax/orbax_files.h"
 
 namespace stepwell::db {
 namespace {
 
-constexpr std::string_view kTemporarySuffix = ".orbax-checkpoint-tmp";
 // Says that a temporary directory is an export's, and by its lock whether that lives. Readers of
 // checkpoints do not mind it, should a crash leave it behind the rename.
 constexpr std::string_view kClaimName = "stepwell-export.lock";
@@ -32,17 +33,11 @@ uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 04
 
 }  // namespace
 
-std::string ParentOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 ExportFolder::ExportFolder(io::FileSystem* file_system, std::string path, uint32_t file_mode)
     : file_system_(file_system),
       path_(std::move(path)),
       parent_(ParentOf(path_)),
-      temporary_(StrCat(path_, kTemporarySuffix)),
+      temporary_(StrCat(path_, format::orbax::kTemporaryMark)),
       file_mode_(file_mode) {}
 
 Result<std::unique_ptr<ExportFolder>> ExportFolder::Create(io::FileSystem* file_system,

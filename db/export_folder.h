@@ -57,7 +57,4 @@ class ExportFolder {
   bool committed_ = false;
 };
 
-// The directory that holds `path`.
-std::string ParentOf(const std::string& path);
-
 }  // namespace stepwell::db

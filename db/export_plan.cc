@@ -22,8 +22,6 @@ using format::LeafRecord;
 // Of a leaf's name: behind it an OCDBT key has the chunk's indices.
 constexpr size_t kNameBytesMax = orbax::kOcdbtKeyBytesMax - 64 * 21;
 constexpr size_t kFolderBytesMax = 200;
-constexpr std::string_view kMetricsItem = "metrics";
-constexpr std::string_view kTemporaryMark = ".orbax-checkpoint-tmp";
 constexpr std::array<std::string_view, 3> kReservedNames = {
     orbax::kCheckpointMetadataName, orbax::kIndicatorName, orbax::kCommitSuccessName};
 
@@ -34,7 +32,7 @@ std::string BadFolder(std::string_view name) {
       !orbax::IsUtf8(name)) {
     return "the item's name cannot be that of a directory";
   }
-  if (name.find(kTemporaryMark) != std::string_view::npos) {
+  if (name.find(orbax::kTemporaryMark) != std::string_view::npos) {
     return "the item's name is one of Orbax's temporary directories";
   }
   const auto it = std::find(kReservedNames.begin(), kReservedNames.end(), name);
@@ -249,13 +247,13 @@ void PlanTexts(const format::StepRecord& step, ExportPlan* plan, Verdicts* verdi
   take("metadata", step.metadata_json, &plan->custom_metadata);
   if (!take("metrics", step.metrics_json, &plan->metrics)) return;
   for (const ExportItem& item : plan->items) {
-    if (item.folder != kMetricsItem) continue;
+    if (item.folder != orbax::kMetricsItem) continue;
     verdicts->Unsupported("the step's metrics", "there is an item \"metrics\", too");
     return;
   }
   ExportItem metrics;
-  metrics.folder = metrics.name = kMetricsItem;
-  metrics.json_file = kMetricsItem;
+  metrics.folder = metrics.name = orbax::kMetricsItem;
+  metrics.json_file = orbax::kMetricsItem;
   metrics.json = plan->metrics;
   plan->items.push_back(std::move(metrics));
 }

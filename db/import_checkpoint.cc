@@ -5,6 +5,7 @@
 
 #include "db/import.h"
 #include "db/import_source.h"
+#include "db/layout.h"
 #include "format/orbax/orbax_files.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
@@ -18,28 +19,17 @@ using import::ReadSmallFile;
 using import::StatIfThere;
 
 constexpr uint64_t kSmallFileBytesMax = uint64_t{64} << 20;
-constexpr std::string_view kTemporary = ".orbax-checkpoint-tmp";
-constexpr std::string_view kMetricsItem = "metrics";
 constexpr std::string_view kRootMetadataFolder = "metadata";
 constexpr std::string_view kJsonFiles[] = {"data.json", "metadata", "metrics"};
-
-std::string WithoutSlashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
 
 std::string_view NameOf(std::string_view path) {
   const size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
-std::string ParentOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+bool IsTemporary(std::string_view name) {
+  return name.find(format::orbax::kTemporaryMark) != std::string_view::npos;
 }
-
-bool IsTemporary(std::string_view name) { return name.find(kTemporary) != std::string_view::npos; }
 
 Result<std::vector<std::string>> Folders(io::FileSystem* file_system, const std::string& path) {
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system->List(path));
@@ -80,8 +70,8 @@ Result<bool> IsStep(io::FileSystem* file_system, const std::string& path) {
 }
 
 Status Unfinished(const std::string& path) {
-  return InvalidArgumentError(
-      StrCat(path, " is a save that Orbax did not finish: its name has \"", kTemporary, "\""));
+  return InvalidArgumentError(StrCat(path, " is a save that Orbax did not finish: its name has \"",
+                                     format::orbax::kTemporaryMark, "\""));
 }
 
 }  // namespace
@@ -101,17 +91,13 @@ std::optional<uint64_t> StepOfName(std::string_view path) {
 
 Result<std::vector<OrbaxStep>> FindOrbaxSteps(io::FileSystem* file_system,
                                               const std::string& root_path) {
-  const std::string root = WithoutSlashes(root_path);
-  STEPWELL_ASSIGN_OR_RETURN(const bool is_step, IsStep(file_system, root));
+  const std::string root = WithoutTrailingSlashes(root_path);
   std::vector<OrbaxStep> steps;
-  // A root whose steps are flat looks like a step with odd items; the names decide.
-  if (is_step) {
-    STEPWELL_ASSIGN_OR_RETURN(
-        const bool marked,
-        HasFile(file_system, StrCat(root, "/", format::orbax::kCheckpointMetadataName)));
-    STEPWELL_ASSIGN_OR_RETURN(
-        const bool flat, HasFile(file_system, StrCat(root, "/", format::orbax::kTreeMetadataName)));
-    if (marked || flat) return steps;
+  // What has none of these may still be a step (of items); the names of its folders decide then.
+  for (const std::string_view name :
+       {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName}) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool is_step, HasFile(file_system, StrCat(root, "/", name)));
+    if (is_step) return steps;
   }
   STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system, root));
   for (const std::string& name : folders) {
@@ -135,7 +121,7 @@ Result<std::vector<OrbaxStep>> FindOrbaxSteps(io::FileSystem* file_system,
 
 Result<OrbaxCheckpoint> OrbaxCheckpoint::Open(io::FileSystem* file_system,
                                               const std::string& path) {
-  OrbaxCheckpoint checkpoint(file_system, WithoutSlashes(path));
+  OrbaxCheckpoint checkpoint(file_system, WithoutTrailingSlashes(path));
   STEPWELL_RETURN_IF_ERROR(checkpoint.Load());
   return checkpoint;
 }
@@ -213,8 +199,10 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
   } else {
     STEPWELL_ASSIGN_OR_RETURN(item.json_file, JsonFileOf(file_system_, folder));
     if (!item.json_file.empty()) {
-      item.kind = item.json_file == kMetricsItem && name == kMetricsItem ? OrbaxItem::Kind::kMetrics
-                                                                         : OrbaxItem::Kind::kJson;
+      item.kind =
+          item.json_file == format::orbax::kMetricsItem && name == format::orbax::kMetricsItem
+              ? OrbaxItem::Kind::kMetrics
+              : OrbaxItem::Kind::kJson;
     }
   }
   items_.push_back(std::move(item));

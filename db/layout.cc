@@ -24,6 +24,18 @@ std::string PathIn(const std::string& store, uint64_t segment, std::string_view 
 
 }  // namespace
 
+std::string WithoutTrailingSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+std::string ParentOf(const std::string& path) {
+  const std::string trimmed = WithoutTrailingSlashes(path);
+  const size_t slash = trimmed.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : trimmed.substr(0, slash);
+}
+
 std::string SegmentPath(const std::string& store, uint64_t segment) {
   return PathIn(store, segment, kSuffix);
 }

@@ -9,6 +9,12 @@
 
 namespace stepwell::db {
 
+// "/a/b" for "/a/b//"; "/" stays.
+std::string WithoutTrailingSlashes(std::string path);
+// The directory that holds `path`: "." and "/" where it has no other. Slashes at the end are
+// nothing.
+std::string ParentOf(const std::string& path);
+
 inline std::string SlotFilePath(const std::string& store) { return store + "/STEPWELL"; }
 inline std::string LockFilePath(const std::string& store) { return store + "/LOCK"; }
 inline std::string ReclaimFilePath(const std::string& store) { return store + "/RECLAIM"; }

@@ -32,14 +32,6 @@ Result<bool> IsUnfinishedCreation(io::FileSystem* file_system, const std::string
   return true;
 }
 
-std::string ParentOf(const std::string& path) {
-  std::string trimmed = path;
-  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  const size_t slash = trimmed.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : trimmed.substr(0, slash);
-}
-
 Status CreateStore(const std::string& path, const Environment& environment) {
   io::FileSystem* file_system = environment.file_system;
   for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {

@@ -108,6 +108,10 @@ Result<std::vector<LeafString>> DecodeStrings(std::string_view file, std::string
 // ---- _CHECKPOINT_METADATA ----
 inline constexpr std::string_view kCheckpointMetadataName = "_CHECKPOINT_METADATA";
 inline constexpr std::string_view kIndicatorName = "orbax.checkpoint";  // v1: an empty file
+// In the names of directories that are not finished; readers take no notice of them.
+inline constexpr std::string_view kTemporaryMark = ".orbax-checkpoint-tmp";
+// The item of CheckpointManagers that holds a step's metrics; its file has the same name.
+inline constexpr std::string_view kMetricsItem = "metrics";
 
 enum class HandlerKind : uint8_t { kPyTree, kArray, kJson };
 struct HandlerInfo {
