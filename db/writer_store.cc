@@ -452,7 +452,7 @@ void WriterStore::WaitForReclaim() {
   });
   {
     std::unique_lock lock(mutex_);
-    WaitUntil(lock, [&] { return *idle && reclaims_in_flight_ == 0; });
+    WaitUntil(lock, [&] { return *idle && calls_in_flight_ == 0; });
   }
   // The last task has left the worker, too.
   std::promise<void> left;
@@ -466,7 +466,7 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-    ++reclaims_in_flight_;
+    ++calls_in_flight_;
   }
   ReclaimReport report;
   const Engine::ReclaimCounters& counters = engine_->reclaim_counters();
@@ -492,7 +492,7 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   report.bytes_moved = instruments_->bytes_moved - report.bytes_moved;
   report.bytes_pinned_by_readers = counters.bytes_pinned;
   report.bytes_linked = counters.bytes_linked;
-  --reclaims_in_flight_;
+  --calls_in_flight_;
   changed_.notify_all();
   STEPWELL_RETURN_IF_ERROR(status->WithContext(path_));
   return report;
@@ -504,12 +504,12 @@ Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-    ++reclaims_in_flight_;
+    ++calls_in_flight_;
   }
   Status status;
   OnEngine([&] { status = engine_->SealSegments(segments); });
   const std::lock_guard lock(mutex_);
-  --reclaims_in_flight_;
+  --calls_in_flight_;
   changed_.notify_all();
   return status;
 }
