@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex
 from .errors import InvalidArgumentError
 
 _STEP_MAX = 2**63 - 1
+_IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
 
 
 def problem_path(item: str, path: str) -> str:
@@ -35,6 +36,12 @@ def step_number(step: SupportsIndex) -> int:
     if not 0 <= number <= _STEP_MAX:
         raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}")
     return number
+
+
+def if_exists_number(if_exists: str) -> int:
+    if if_exists not in _IF_EXISTS:
+        raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
+    return _IF_EXISTS[if_exists]
 
 
 def json_text(value: Mapping[str, Any] | None, name: str) -> str:

@@ -7,7 +7,8 @@ from types import TracebackType
 
 class Paused:
     """Within it no cyclic collection starts by itself. For pieces that make many tuples without
-    cycles: those would start collections, and one of all objects takes 50 ms beside JAX.
+    cycles: those would start collections, and one of all objects takes tens of milliseconds beside
+    JAX.
 
     Another thread may turn collections on meanwhile; then they run, which is only slower."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 
 from . import _service, _stepwell
-from ._arguments import step_number
+from ._arguments import if_exists_number, step_number
 from .errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -29,7 +29,6 @@ from .errors import (
 if TYPE_CHECKING:
     from ._store import SaveHandle, Store
 
-IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
 
@@ -69,9 +68,9 @@ def orbax_path(path: str, step: int | None) -> tuple[str, int]:
         if step not in there:
             raise no_step(path, step, there)
         return there[step], step
-    found = _stepwell.orbax_step_of(path)
     if step is not None:
         return path, step
+    found = _stepwell.orbax_step_of(path)
     if found is None:
         raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
     return path, found
@@ -178,10 +177,8 @@ def import_checkpoint(
     self._check()
     self._check_writable()
     path = checked_path(src)
-    if if_exists not in IF_EXISTS:
-        raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
-    if isinstance(items, str):
-        raise InvalidArgumentError("items are several: a list of names")
+    if_exists_number(if_exists)
+    names = item_names(items)
     if not os.path.isdir(path):
         number = step_number(step_of_file(path) if step is None else step)
         if items is not None:
@@ -192,7 +189,7 @@ def import_checkpoint(
     if like is not None:
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
     path, found = orbax_path(path, None if step is None else step_number(step))
-    return _import_orbax(self, path, found, list(items or ()), if_exists)
+    return _import_orbax(self, path, found, names, if_exists)
 
 
 def import_checkpoints(
@@ -209,11 +206,8 @@ def import_checkpoints(
     it; the steps before are saved then, and `if_exists="skip"` goes on where it ended."""
     self._check()
     self._check_writable()
-    if if_exists not in IF_EXISTS:
-        raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
-    if isinstance(items, str):
-        raise InvalidArgumentError("items are several: a list of names")
-    names = list(items or ())
+    if_exists_number(if_exists)
+    names = item_names(items)
     path = checked_path(root)
     there = orbax_root(path)
     wanted = list(there) if steps is None else [step_number(step) for step in steps]
@@ -236,6 +230,12 @@ def import_checkpoints(
     return wanted
 
 
+def item_names(items: Iterable[str] | None) -> list[str]:
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    return list(items or ())
+
+
 def _check_new(self: Store, step: int, if_exists: str) -> None:
     """Before a whole checkpoint is read for nothing."""
     if if_exists == "error" and step in self.steps():
@@ -253,7 +253,7 @@ def _import_orbax(
     _check_new(self, step, if_exists)
     _service.sync_log_level()
     try:
-        core_handle = self._core.import_orbax(step, path, items, IF_EXISTS[if_exists])
+        core_handle = self._core.import_orbax(step, path, items, if_exists_number(if_exists))
     except StepNotFoundError as error:
         raise PathNotFoundError(str(error)) from None
     from ._store import SaveHandle

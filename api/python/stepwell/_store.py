@@ -11,7 +11,13 @@ from types import TracebackType
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _export, _import, _service, _stepwell
-from ._arguments import json_text, problem_path, step_number, step_numbers
+from ._arguments import (
+    if_exists_number,
+    json_text,
+    problem_path,
+    step_number,
+    step_numbers,
+)
 from ._collector import Paused
 from ._export import ExportReport
 from ._like import Matcher
@@ -33,7 +39,6 @@ from .errors import (
 from .policy import Policy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
-_IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
 
@@ -315,9 +320,7 @@ class Store:
         _service.sync_log_level()
         number = step_number(step)
         self._check_writable()
-        if if_exists not in _IF_EXISTS:
-            raise InvalidArgumentError(
-                f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
+        existing = if_exists_number(if_exists)
         trees: dict[str, Any] = {} if state is _MISSING else {"state": state}
         for name, tree in (items or {}).items():
             if not isinstance(name, str) or not name:
@@ -333,7 +336,7 @@ class Store:
         with Paused():
             rows = flatten_items(trees)
             core = self._core.save(number, rows, metadata_text, metrics_text,
-                                   _IF_EXISTS[if_exists], to_numpy)
+                                   existing, to_numpy)
             del rows  # before collections go on: they would look at each
         return _import.track(self, SaveHandle(core, self))
 
