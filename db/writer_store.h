@@ -113,7 +113,7 @@ class WriterStore final : public Store {
   bool closed_ = false;        // guarded by mutex_, as all below
   size_t jobs_in_flight_ = 0;  // saves and deletes
   size_t saves_in_flight_ = 0;
-  size_t calls_in_flight_ = 0;                                   // of Reclaim() and SealSegments()
+  size_t calls_in_flight_ = 0;  // of Reclaim() and SealSegments()
   std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
   std::vector<std::shared_ptr<SaveHandle::State>> failed_;          // errors perhaps unreported
 };
