@@ -6,83 +6,27 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <vector>
+
+#include <stepwell/orbax_export.h>
 
 #include "db/store.h"
 #include "io/disk.h"
 
 namespace stepwell::db {
 
-enum class ExportMode : uint8_t {
-  kAuto,     // the first of the following that the destination allows
-  kLink,     // hard links of whole segments: instant; the apparent size is that of the segments
-  kReflink,  // clones of just the step's ranges: instant, compact
-  kCopy,     // sequential copies of just the step's ranges: any file system; for shipping
-};
+using stepwell::ExportLayout;
+using stepwell::ExportLeaves;
+using stepwell::ExportMode;
+using stepwell::ExportReport;
+using stepwell::OnUnsupported;
 
-enum class ExportLayout : uint8_t {
-  kV1,  // the destination becomes the checkpoint: for orbax.checkpoint.v1 and anything that takes a
-        // path
-  kV0,  // the destination is the root of a CheckpointManager, existing or new; the checkpoint is
-        // its subdirectory <step_prefix>_<step>, zero-padded
-};
-
-// How arrays are typed in the checkpoint.
-enum class ExportLeaves : uint8_t {
-  kNumpy,  // np.ndarray: loads on any machine, keeps 64-bit types
-  kJax,    // those that were jax.Array stay so, with their sharding: loading without a target needs
-           // the devices that it names
-};
-
-// What to do about leaves that Orbax cannot hold.
-enum class OnUnsupported : uint8_t {
-  kError,  // kInvalidArgument that lists every one with its reason; nothing is written
-  kSkip,   // left out
-  kWiden,  // element types become the next wider one that Orbax has; what cannot be: kError
-};
-
-struct ExportOptions {
-  ExportMode mode = ExportMode::kAuto;
-  ExportLayout layout = ExportLayout::kV1;
-  ExportLeaves leaves = ExportLeaves::kNumpy;
-  OnUnsupported on_unsupported = OnUnsupported::kError;
-  int zarr_format = 3;  // 3: every chunk with its CRC-32C, which readers check; or 2
-  // Items to export; empty: all. An item is a directory of the same name in the checkpoint.
-  std::vector<std::string> items;
+struct ExportOptions : stepwell::ExportOptions {
   // Encoded leaf key (format::EncodeLeafKey) of the subtree or leaf that becomes the whole tree of
   // its item; "": whole items.
   std::string subtree_key;
-  std::string step_prefix;       // kV0: "ckpt" makes ckpt_7; "": 7
-  int step_digits = 0;           // kV0: at least so many, with zeros in front
-  bool unnamed_default = false;  // kV0: a single item is called "default", as managers that were
-                                 // not told names expect
-  // Permissions of the files written (not of linked ones); 0: umask's.
-  uint32_t file_mode = 0;
   // That of the store and the destination; null: the machine's.
   io::FileSystem* file_system = nullptr;
-  // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
-  // nothing is left). May be empty.
-  std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
-};
-
-struct ExportReport {
-  struct Leaf {
-    std::string path;  // "item/path"
-    std::string reason;
-  };
-  std::string path;                     // of the checkpoint
-  ExportMode mode = ExportMode::kAuto;  // the one that was used
-  uint64_t leaves = 0;
-  uint64_t chunks = 0;
-  uint64_t step_bytes = 0;      // stored bytes of what was exported
-  uint64_t apparent_bytes = 0;  // what a copy of the directory would transfer
-  uint64_t written_bytes = 0;   // of new files, metadata included
-  std::vector<Leaf> skipped;
-  std::vector<Leaf> widened;
-  // kJax: jax.Arrays with a sharding that Orbax has no word for (or none): they are np.ndarray.
-  std::vector<Leaf> as_numpy;
 };
 
 // Exports a step, which is pinned meanwhile. The destination must not exist (kV0: the step's

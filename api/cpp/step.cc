@@ -121,6 +121,13 @@ Result<std::vector<LeafInfo>> Step::Leaves(const Path& path) const {
   return leaves;
 }
 
+// The engine's name of the node or leaf at `path`, which comes before all below it.
+Result<std::string> Step::KeyOf(const Path& path) const {
+  STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
+  STEPWELL_ASSIGN_OR_RETURN(const LeafTable::Range range, table->Find(path));
+  return table->records()[range.begin].key;
+}
+
 Result<LeafInfo> Step::Leaf(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
   STEPWELL_ASSIGN_OR_RETURN(const format::LeafRecord* leaf, table->FindLeaf(path));

@@ -5,6 +5,7 @@
 
 #include "api/cpp/core.h"
 #include "api/cpp/step.h"
+#include "db/export.h"
 
 namespace stepwell {
 namespace {
@@ -124,6 +125,18 @@ Status Store::DeleteItems(uint64_t step, const std::vector<std::string>& items) 
 Status Store::SetPinned(const std::vector<uint64_t>& steps, bool pinned) {
   STEPWELL_CHECK_OPEN_();
   return core_->store->SetPinned(steps, pinned);
+}
+
+Result<ExportReport> Store::Export(uint64_t step, const std::string& destination,
+                                   const ExportOptions& options, const Path& path) {
+  STEPWELL_CHECK_OPEN_();
+  db::ExportOptions engine_options;
+  static_cast<ExportOptions&>(engine_options) = options;
+  if (path.item() || !path.ToText().empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(const Step reader, Read(step));
+    STEPWELL_ASSIGN_OR_RETURN(engine_options.subtree_key, reader.KeyOf(path));
+  }
+  return db::Export(*core_->store, step, destination, engine_options);
 }
 
 Result<ReclaimReport> Store::Reclaim() {

@@ -31,6 +31,7 @@
 #include <stepwell/export.h>
 #include <stepwell/keep.h>
 #include <stepwell/log.h>
+#include <stepwell/orbax_export.h>
 #include <stepwell/path.h>
 #include <stepwell/reports.h>
 #include <stepwell/result.h>
@@ -187,6 +188,7 @@ class STEPWELL_API Step {
   struct Impl;
   explicit Step(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   Result<uint64_t> ElementCount(const Path& path, const Slice& slice) const;
+  Result<std::string> KeyOf(const Path& path) const;
 
   std::shared_ptr<Impl> impl_;
 };
@@ -226,6 +228,16 @@ class STEPWELL_API Store {
   // Pinned steps are kept whatever the rules say; deleting or replacing them fails with
   // kFailedPrecondition.
   Status SetPinned(const std::vector<uint64_t>& steps, bool pinned);
+
+  // Makes a step, or the subtree or leaf at `path`, a directory that Orbax and TensorStore read as
+  // their own. It must not exist (kV0: the step's directory in it), it is there whole or not at
+  // all, and it does not change when the store goes on; using, adding to or deleting it does the
+  // store no harm. kInvalidArgument: what Orbax cannot hold, all of it listed with paths and
+  // reasons (see OnUnsupported), nothing at `path`, a destination without a parent.
+  // kAlreadyExists. kUnavailable: another export to there. kFailedPrecondition: the mode is not
+  // possible there.
+  Result<ExportReport> Export(uint64_t step, const std::string& destination,
+                              const ExportOptions& options = {}, const Path& path = {});
 
   // Gives back all space that can be given back now, and waits for it; it goes on by itself, too.
   Result<ReclaimReport> Reclaim();
