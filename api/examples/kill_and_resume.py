@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_nnx.py, kills it in the middle, runs it again, and looks at what it left.
+"""Runs train_nnx.py, kills it in the middle, runs it again, looks at what it left, and hands the
+newest step to Orbax and TensorStore.
 
     python api/examples/kill_and_resume.py run1
 
@@ -22,6 +23,7 @@ import stepwell
 STEPS = 60
 KILLED_AFTER = 30
 TRAIN = pathlib.Path(__file__).with_name("train_nnx.py")
+EXPORT = pathlib.Path(__file__).with_name("export_to_orbax.py")
 LINE = re.compile(
     r"step +(?P<step>\d+) +loss (?P<loss>\S+) +(?P<rate>\S+) steps/s"
     r" +stall +(?P<stall>\S+) ms +(?P<speed>\S+) MB/s"
@@ -108,6 +110,12 @@ def main() -> None:
     command_line("show", store_path, "latest", "params/layers/0")
     verified = command_line("verify", store_path)
 
+    say("The newest step for Orbax v1, Orbax v0 and TensorStore, and what they read of it")
+    command = [sys.executable, str(EXPORT), store_path]
+    print("$", shlex.join(["python", "export_to_orbax.py", store_path]), flush=True)
+    if subprocess.run(command).returncode != 0:
+        sys.exit("the export is not what was saved")
+
     say("What happened")
     every = before + after
     stalls = [float(match["stall"]) for match in every]
@@ -122,6 +130,7 @@ def main() -> None:
         ("resumed", f"after step {resumed_at}, at step {resumed_at + 1}"),
         ("read for the parameters", f"{bytes_read:,} of {step_bytes:,} bytes"),
         ("verify", verified.splitlines()[-1]),
+        ("exported to Orbax", "equal bit for bit in every reader, on 1 device and on 8"),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
