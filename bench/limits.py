@@ -119,6 +119,29 @@ def _fio(file: pathlib.Path, kind: str, *options: str) -> dict[str, Any] | None:
     return job
 
 
+def copy_seconds(source: pathlib.Path, to: pathlib.Path) -> float:
+    """Seconds for a cold and durable copy of the files below `source`: the better of `cp` with a
+    sync after it, and of dd past the page cache in blocks of 4 MiB. Removes the copies."""
+    files = sorted(file for file in source.rglob("*") if file.is_file())
+    by_hand = [["dd", f"if={file}", f"of={to / str(index)}", "bs=4M", "iflag=direct",
+                "oflag=direct", "conv=fsync"] for index, file in enumerate(files)]
+    return min(_copy([["cp", "-r", str(source), str(to / "copy")]], source, to),
+               _copy(by_hand, source, to))
+
+
+def _copy(commands: list[list[str]], source: pathlib.Path, to: pathlib.Path) -> float:
+    machine.drop_cached(source)
+    to.mkdir()
+    try:
+        start = time.perf_counter()
+        for command in commands:
+            subprocess.run(command, capture_output=True, check=True)
+        machine.sync(to)
+        return time.perf_counter() - start
+    finally:
+        shutil.rmtree(to)
+
+
 def fio_version() -> str | None:
     if shutil.which("fio") is None:
         return None

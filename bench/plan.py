@@ -31,6 +31,8 @@ TASKS = [
     _task("leaf", "part:run_leaf"),
     _task("steps", "steps:run", only="stepwell"),
     _task("start", "start:run"),
+    _task("orbax", "orbax:run"),
+    Task("million", "orbax:run_million", ("million/",), "orbax", only="stepwell", rounds_max=2),
     _task("space", "space:run", rounds_max=2),
     _memory("memory-numpy", "run_save_numpy", "memory/save-NumPy"),
     _memory("memory-restore", "run_restore", "memory/restore"),  # of what memory-numpy saved

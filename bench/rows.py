@@ -63,9 +63,10 @@ def _leaves(theme: str, count: int, leaf: str, group: str, budgets: tuple[str, s
 
 
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
-              step_leaves: int = 1000) -> list[Row]:
+              step_leaves: int = 1000, million: int = 1_000_000) -> list[Row]:
     part, one = "Load a part, cold", "Load one leaf of many, cold"
     many, commit = "Many small leaves", "Small and frequent saves"
+    orbax = "Orbax checkpoints: a step of the full state as one, and the other way"
     space, memory, start = "Bytes to the disk, newest 5 steps kept", "Peak memory", "Start"
     return [
         *_save("NumPy"), *_save("jax"), *_restore("NumPy"), *_restore("jax"),
@@ -98,6 +99,24 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "work a step", "≤ 5 ms", only="stepwell"),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms"),
+        Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",
+            "fio write", "disk write"),
+        Row("orbax/load", orbax, "loaded by Orbax v1, cold, NumPy arrays", "GB/s", "read",
+            "fio read", "Orbax"),
+        Row("orbax/link", orbax, "export of a saved step, by link", "ms", "sync commit",
+            "fio write + fdatasync", "a few synced files", "≤ 100 ms", only="stepwell"),
+        Row("orbax/link-written", orbax, "bytes written for it", "MB", "own", "bytes of the step",
+            "metadata", "< 1 MB", only="stepwell"),
+        Row("orbax/copy", orbax, "export by copy", "GB/s", "own", "copying its files",
+            "disk read + write", "≥ 0.80", only="stepwell"),
+        Row("orbax/import-own", orbax, "import of that export", "GB/s", "own",
+            "copying its files", "disk read + write", "≥ 0.80", only="stepwell"),
+        Row("orbax/import", orbax, "import of what Orbax v1 saved", "GB/s", "own",
+            "copying its files", "disk read + write, zstd", "≥ 0.80", only="stepwell"),
+        Row("million/export", orbax, f"export of {million:,} chunks, by link", "ms",
+            "sync commit", "fio write + fdatasync", "work a leaf", "≤ 15 s", only="stepwell"),
+        Row("million/read", orbax, "200 of those arrays, opened and read by TensorStore", "ms",
+            "read 4k", "fio read of 4 KiB", "TensorStore", "≤ 1 s", only="stepwell"),
         Row("space/written", space, "bytes written by the process", "MB", "own", "bytes saved",
             "records, index", "≤ 1.01"),
         Row("space/device", space, "bytes written to the device, by all", "MB", "own",
