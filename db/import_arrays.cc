@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "db/import_decode.h"
+#include "db/import_payloads.h"
 #include "format/grid.h"
 #include "format/orbax/param_name.h"
 #include "format/orbax/zarr_chunk.h"
@@ -54,10 +55,11 @@ struct Task {
   const ValueIndex* index = nullptr;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
-  // Values that lie in the range; or a piece of `plain`.
+  // Values that lie in the range; or a piece of `plain`; or one that is kept as it is.
   size_t value_begin = 0;
   size_t value_end = 0;
   PlainValue* plain = nullptr;
+  const Value* kept = nullptr;
 };
 
 // What a thread has for its tasks.
@@ -95,14 +97,18 @@ class Reading {
 
  private:
   Status FindValues();
+  void ChooseKept(ImportArray* array, std::span<const Value> values);
   Status CheckMemory();
   Status Allocate();
+  void PlaceKept();
   void Plan();
+  bool PlanKept(const Value& value);
   bool PlanPlain(const Value& value);
   Status Execute();
   void Work();
   Status RunTask(const Task& task, Scratch* scratch);
   Status RunPiece(const Task& task, Scratch* scratch);
+  Status RunKept(const Task& task, Scratch* scratch);
   Status FinishPlain(const PlainValue& plain, const ValueIndex& index, Scratch* scratch);
   Status ReadTo(const ValueIndex& index, uint32_t file, uint64_t offset_bytes, MutableBytes out,
                 Scratch* scratch);
@@ -136,7 +142,8 @@ Status Reading::InContext(const Status& status, const Value& value) const {
 
 Status Reading::FindValues() {
   for (uint32_t i = 0; i < arrays_.size(); ++i) {
-    const ImportArray& array = arrays_[i];
+    ImportArray& array = arrays_[i];
+    const size_t first_value = values_.size();
     const uint64_t count = format::ChunkCount(array.zarr.shape, array.zarr.chunk_shape);
     if (count > kChunksMax) {
       return UnimplementedError(StrCat(array.label, ": ", count, " chunks in one array"));
@@ -166,8 +173,29 @@ Status Reading::FindValues() {
       }
       values_.push_back(value);
     }
+    ChooseKept(&array, std::span(values_).subspan(first_value));
   }
   return OkStatus();
+}
+
+// Decides whether the values are to be saved as they are: then `payloads` has their number.
+void Reading::ChooseKept(ImportArray* array, std::span<const Value> values) {
+  array->memory_bytes = array->size_bytes;
+  const auto codec = PayloadCodec(*array);
+  if (!codec) return;
+  const uint64_t chunk_bytes =
+      format::ChunkBytes(array->zarr.chunk_shape, array->dtype->item_bytes);
+  const size_t payload_max = format::PayloadBytesMax(*codec, chunk_bytes);
+  const bool all = std::all_of(values.begin(), values.end(), [&](const Value& value) {
+    return !value.absent && value.place.file != ValuePlace::kInline &&
+           value.place.length_bytes <= payload_max;
+  });
+  if (!all) return;
+  array->payloads.resize(values.size());
+  array->memory_bytes = 0;
+  for (const Value& value : values) {
+    array->memory_bytes += AlignUp(value.place.length_bytes, kSlabAlignment);
+  }
 }
 
 // Arrays, and for each thread the largest value with its chunk.
@@ -175,7 +203,7 @@ Status Reading::CheckMemory() {
   uint64_t total_bytes = 0;
   uint64_t value_bytes_max = kReadBytesMax;
   for (const ImportArray& array : arrays_) {
-    if (__builtin_add_overflow(total_bytes, array.size_bytes, &total_bytes)) {
+    if (__builtin_add_overflow(total_bytes, array.memory_bytes, &total_bytes)) {
       total_bytes = UINT64_MAX;
       break;
     }
@@ -207,14 +235,14 @@ Status Reading::Allocate() {
   std::shared_ptr<io::AlignedBuffer> slab;
   uint64_t used_bytes = 0;
   for (ImportArray& array : arrays_) {
-    if (array.size_bytes == 0) continue;
-    const bool own = array.size_bytes >= kLargeBytes;
+    if (array.memory_bytes == 0) continue;
+    const bool own = array.memory_bytes >= kLargeBytes;
     std::shared_ptr<io::AlignedBuffer> memory = own ? nullptr : slab;
-    if (memory == nullptr || used_bytes + array.size_bytes > memory->size()) {
-      memory = std::make_shared<io::AlignedBuffer>(own ? array.size_bytes : kSlabBytes);
+    if (memory == nullptr || used_bytes + array.memory_bytes > memory->size()) {
+      memory = std::make_shared<io::AlignedBuffer>(own ? array.memory_bytes : kSlabBytes);
       if (!*memory) {
         return ResourceExhaustedError(
-            StrCat(array.label, ": no memory for ", array.size_bytes, " bytes"));
+            StrCat(array.label, ": no memory for ", array.memory_bytes, " bytes"));
       }
       if (!own) {
         slab = memory;
@@ -222,10 +250,34 @@ Status Reading::Allocate() {
       }
     }
     array.data = memory->data() + (own ? 0 : used_bytes);
-    if (!own) used_bytes = AlignUp(used_bytes + array.size_bytes, kSlabAlignment);
+    if (!own) used_bytes = AlignUp(used_bytes + array.memory_bytes, kSlabAlignment);
     array.hold = std::move(memory);
   }
+  PlaceKept();
   return OkStatus();
+}
+
+// The values are in the order of their arrays.
+void Reading::PlaceKept() {
+  uint64_t used_bytes = 0;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const Value& value = values_[i];
+    ImportArray& array = arrays_[value.array];
+    if (i > 0 && values_[i - 1].array != value.array) used_bytes = 0;
+    if (array.payloads.empty()) continue;
+    array.payloads[value.chunk_index] = {array.data + used_bytes, value.place.length_bytes};
+    used_bytes += AlignUp(value.place.length_bytes, kSlabAlignment);
+  }
+}
+
+// Of their own size, and few: no need to merge reads.
+bool Reading::PlanKept(const Value& value) {
+  if (ArrayOf(value).payloads.empty()) return false;
+  Task& task = tasks_.emplace_back();
+  task.file = value.place.file;
+  task.index = ArrayOf(value).index;
+  task.kept = &value;
+  return true;
 }
 
 // A large chunk that is stored as it lies in memory. What stands around it in the value (CRC, a
@@ -275,11 +327,11 @@ void Reading::Plan() {
   });
   for (size_t i = 0; i < values_.size(); ++i) {
     const Value& value = values_[i];
-    if (PlanPlain(value)) continue;
+    if (PlanKept(value) || PlanPlain(value)) continue;
     const ValuePlace& place = value.place;
     const uint64_t end = place.offset_bytes + place.length_bytes;
-    if (!tasks_.empty() && tasks_.back().plain == nullptr && tasks_.back().value_end == i &&
-        tasks_.back().file == place.file && tasks_.back().index == ArrayOf(value).index) {
+    if (!tasks_.empty() && tasks_.back().value_end == i && tasks_.back().file == place.file &&
+        tasks_.back().index == ArrayOf(value).index) {
       Task& last = tasks_.back();
       const uint64_t last_end = last.offset_bytes + last.length_bytes;
       const bool is_inline = place.file == ValuePlace::kInline;
@@ -327,6 +379,7 @@ Status Reading::DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch)
 
 Status Reading::RunTask(const Task& task, Scratch* scratch) {
   if (task.plain != nullptr) return RunPiece(task, scratch);
+  if (task.kept != nullptr) return RunKept(task, scratch);
   if (task.file == ValuePlace::kInline) {
     for (size_t i = task.value_begin; i < task.value_end; ++i) {
       const Value& value = values_[i];
@@ -373,6 +426,14 @@ Status Reading::RunPiece(const Task& task, Scratch* scratch) {
       InContext(ReadTo(*task.index, task.file, task.offset_bytes, out, scratch), *plain.value));
   if (plain.pieces_left.fetch_sub(1) != 1) return OkStatus();
   return InContext(FinishPlain(plain, *task.index, scratch), *plain.value);
+}
+
+Status Reading::RunKept(const Task& task, Scratch* scratch) {
+  const Value& value = *task.kept;
+  const MutableBytes payload = ArrayOf(value).payloads[value.chunk_index];
+  Status status = ReadTo(*task.index, task.file, value.place.offset_bytes, payload, scratch);
+  if (status.ok()) status = CheckPayload(ArrayOf(value), payload, &scratch->chunk);
+  return InContext(status, value);
 }
 
 Status Reading::FinishPlain(const PlainValue& plain, const ValueIndex& index, Scratch* scratch) {

@@ -28,8 +28,11 @@ struct ImportArray {
   // Chunks that are absent hold the fill value: then these are its bytes. Else they are missing.
   bool may_be_absent = false;
   std::string fill;
-  // C order; set by AllocateArrays.
+  // Set by ReadArrays: the elements in C order; or, of what is stored as we would store it, the
+  // stored values themselves, one a chunk (import_payloads.h), somewhere in that memory.
   std::byte* data = nullptr;
+  std::vector<MutableBytes> payloads;
+  uint64_t memory_bytes = 0;
   std::shared_ptr<const void> hold;
 };
 
@@ -43,7 +46,8 @@ struct ReadOptions {
 // `dtype`, `size_bytes` and `fill`.
 Status DescribeArray(int zarr_format, uint64_t memory_bytes_max, ImportArray* array);
 
-// Reads all of them: `data` is theirs then. The first error, in the order of the reads, ends it.
+// Reads all of them: `data` or `payloads` is theirs then. The first error, in the order of the
+// reads, ends it.
 Status ReadArrays(io::FileSystem* file_system, const ReadOptions& options,
                   std::vector<ImportArray>* arrays);
 

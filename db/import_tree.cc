@@ -8,6 +8,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "db/import_payloads.h"
 #include "format/endian.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
@@ -436,8 +437,14 @@ Status FinishTree(const std::vector<ImportArray>& arrays, ImportTree* tree) {
   for (ImportTree::Slot& slot : tree->slots) {
     const ImportArray& array = arrays[slot.array];
     LeafInput& leaf = tree->item.leaves[slot.leaf];
-    leaf.data = array.data;
     leaf.hold = array.hold;
+    if (!array.payloads.empty()) {
+      leaf.record.chunk_shape = array.zarr.chunk_shape;
+      leaf.record.codec = *PayloadCodec(array);
+      leaf.payloads.assign(array.payloads.begin(), array.payloads.end());
+      continue;
+    }
+    leaf.data = array.data;
     leaf.strides_bytes = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
     leaf.shard_shape = std::move(slot.shard_shape);
     if (slot.is_scalar) leaf = ScalarInput(array, std::move(leaf));

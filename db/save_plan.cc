@@ -5,6 +5,8 @@
 #include <array>
 #include <cstring>
 
+#include "format/endian.h"
+
 namespace stepwell::db {
 namespace {
 
@@ -45,6 +47,36 @@ double Sample(const PlannedLeaf& leaf) {
   return format::SampleRatio(sample, item);
 }
 
+// Chunks that come encoded: what a reader of the log would refuse is refused here.
+Status PlanEncoded(PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  const auto& payloads = leaf->input.payloads;
+  if (leaf->input.hold == nullptr) return InvalidArgumentError("nothing holds its payloads");
+  if (record.codec != CodecId::kRaw && record.codec != CodecId::kBloscLz4) {
+    return InvalidArgumentError("not a codec of arrays");
+  }
+  const auto is_zero = [](uint64_t extent) { return extent == 0; };
+  if (record.chunk_shape.size() != record.shape.size() ||
+      std::any_of(record.chunk_shape.begin(), record.chunk_shape.end(), is_zero)) {
+    return InvalidArgumentError("its chunks have other axes than it has");
+  }
+  const size_t item = leaf->dtype->item_bytes;
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t chunk_elements,
+                            format::ElementCount(record.chunk_shape, item));
+  record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  if (chunk_elements * item > format::kChunkBytesMax || record.chunk_count != payloads.size()) {
+    return InvalidArgumentError(StrCat(payloads.size(), " chunks of ", chunk_elements * item,
+                                       " bytes; its grid has ", record.chunk_count));
+  }
+  const size_t payload_max = format::PayloadBytesMax(record.codec, chunk_elements * item);
+  for (const ConstBytes payload : payloads) {
+    if (payload.size() < format::kCrcBytes || payload.size() > payload_max) {
+      return InvalidArgumentError(StrCat("a payload of ", payload.size(), " bytes"));
+    }
+  }
+  return OkStatus();
+}
+
 Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
   leaf->dtype = format::FindDType(record.dtype);
@@ -52,6 +84,7 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   const size_t item = leaf->dtype->item_bytes;
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t elements, format::ElementCount(record.shape, item));
   record.logical_bytes = elements * item;
+  if (!leaf->input.payloads.empty()) return PlanEncoded(leaf);
   if (leaf->input.strides_bytes.empty()) {
     leaf->input.strides_bytes = format::CStrides(record.shape, item);
   }
@@ -76,6 +109,11 @@ uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index) {
   }
   const uint64_t start = chunk_index * kValueChunkBytes;
   return static_cast<uint32_t>(std::min(kValueChunkBytes, record.logical_bytes - start));
+}
+
+uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes) {
+  if (!leaf.input.payloads.empty()) return leaf.input.payloads[chunk_index].size();
+  return format::PayloadBytesMax(leaf.input.record.codec, logical_bytes);
 }
 
 // Collects chunks into blocks of one sort.
@@ -167,7 +205,7 @@ std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
     BlockBuilder& builder = stage && record.codec == CodecId::kRaw ? raw : coded;
     for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
       const uint32_t logical = LogicalChunkBytes(leaf, chunk);
-      builder.Add(i, chunk, logical, format::PayloadBytesMax(record.codec, logical));
+      builder.Add(i, chunk, logical, PayloadBytesMax(leaf, chunk, logical));
     }
   }
   raw.Flush();
@@ -190,11 +228,20 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
   for (const ChunkTask& chunk : task.chunks) {
     const PlannedLeaf& leaf = leaves[chunk.leaf];
     const CodecId codec = leaf.input.record.codec;
-    const size_t payload_max = format::PayloadBytesMax(codec, chunk.logical_bytes);
+    const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
     const size_t offset =
         task.in_place ? chunk.offset_bytes : AlignUp(used, PayloadAlignment(payload_max));
     std::memset(out.data() + used, 0, offset - used);
     const MutableBytes target = out.subspan(offset);
+    if (!leaf.input.payloads.empty()) {
+      const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
+      std::memcpy(target.data(), payload.data(), payload.size());
+      result.chunks.push_back(
+          {static_cast<uint32_t>(offset), static_cast<uint32_t>(payload.size()),
+           format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes)});
+      used = offset + payload.size();
+      continue;
+    }
     ConstBytes logical;
     if (staged != nullptr) {
       logical = {staged + chunk.offset_bytes, chunk.logical_bytes};

@@ -71,6 +71,11 @@ struct LeafInput {
   // dropped after the last read, on an engine thread. Null: the bytes are copied before Save
   // returns.
   std::shared_ptr<const void> hold;
+  // kArray: chunks that are encoded already, one payload (format/codec.h) for each chunk of the
+  // grid of record.chunk_shape, all of record.codec, checked by the caller and kept by `hold`. They
+  // are stored as they are, whatever the store's codec policy; `data` is unused. Empty: `data` is
+  // cut and encoded as the store sees fit.
+  std::vector<ConstBytes> payloads;
   // kValue: the bytes (moved in). kArray: unused.
   std::string value;
 };
