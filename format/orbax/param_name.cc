@@ -65,23 +65,26 @@ std::string ParamName(std::span<const TreeKey> keys) {
 }
 
 std::string StoreKey(std::string_view param_name, std::string_view zarr_key) {
-  if (param_name.empty()) return std::string(zarr_key);
-  return StrCat(param_name, "/", zarr_key);
+  if (param_name.empty() || param_name == "/") return std::string(zarr_key);
+  return StrCat(param_name, param_name.ends_with('/') ? "" : "/", zarr_key);
 }
 
 std::vector<NameCollision> FindNameCollisions(std::span<const std::string> names) {
+  std::vector<std::string> prefixes;
+  prefixes.reserve(names.size());
+  for (const std::string& name : names) prefixes.push_back(StoreKey(name, ""));
   std::vector<size_t> order(names.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&names](size_t a, size_t b) { return names[a] < names[b]; });
+                   [&prefixes](size_t a, size_t b) { return prefixes[a] < prefixes[b]; });
   std::vector<NameCollision> found;
   for (size_t start = 0, end = 0; start < order.size(); start = end) {
-    const std::string& name = names[order[start]];
-    while (end < order.size() && names[order[end]] == name) ++end;
+    const std::string& prefix = prefixes[order[start]];
+    while (end < order.size() && prefixes[order[end]] == prefix) ++end;
     if (end - start < 2) continue;
     const auto from = order.begin();
-    found.push_back(
-        {name, {from + static_cast<ptrdiff_t>(start), from + static_cast<ptrdiff_t>(end)}});
+    found.push_back({names[order[start]],
+                     {from + static_cast<ptrdiff_t>(start), from + static_cast<ptrdiff_t>(end)}});
   }
   return found;
 }

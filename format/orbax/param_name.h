@@ -37,15 +37,16 @@ Result<KeyPath> PathOfTreeKeys(std::span<const TreeKey> keys);
 std::string ParamName(std::span<const TreeKey> keys);
 
 // The key in OCDBT, or the file below the item's folder, of a leaf's `zarr_key` ("zarr.json",
-// "c/0/1"): "name/c/0/1". For the empty name it is the zarr key itself.
+// "c/0/1"): "name/c/0/1". TensorStore adds no "/" to a name that ends in one, and takes "/" for the
+// empty name, whose keys are the zarr keys themselves.
 std::string StoreKey(std::string_view param_name, std::string_view zarr_key);
 
-// Leaves that have one name.
+// Leaves whose arrays have one place: names that are alike, but for a "/" at the end.
 struct NameCollision {
   std::string name;
   std::vector<size_t> leaves;  // indices into the names, ascending; at least two
 };
-// By name, ascending.
+// Ascending by place.
 std::vector<NameCollision> FindNameCollisions(std::span<const std::string> names);
 
 // Whether _strings.json can hold a leaf of this name: kInvalidArgument when it has a "~", which

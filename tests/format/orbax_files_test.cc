@@ -118,6 +118,9 @@ TEST(OrbaxNames, KeysOfEveryType) {
   EXPECT_EQ(ParamName({}), "");
   EXPECT_EQ(StoreKey("a.b", "c/0"), "a.b/c/0");
   EXPECT_EQ(StoreKey("", "zarr.json"), "zarr.json");
+  EXPECT_EQ(StoreKey("/", "zarr.json"), "zarr.json");
+  EXPECT_EQ(StoreKey("a/", "zarr.json"), "a/zarr.json");
+  EXPECT_EQ(StoreKey("//", ".zarray"), "//.zarray");
   ExpectError(TreeKeys({PathComponent::Key("\xed\xa0\x80")}).status(), StatusCode::kInvalidArgument,
               "\\xed\\xa0\\x80\" is not UTF-8");
   for (const char* const bad : {"", "-1", "x", "1x", " 1", "99999999999999999999"}) {
@@ -135,6 +138,11 @@ TEST(OrbaxNames, AllLeavesOfOneNameAreFound) {
   EXPECT_EQ(found[1].name, "c");
   EXPECT_THAT(found[1].leaves, ElementsAre(2, 6));
   EXPECT_TRUE(FindNameCollisions({}).empty());
+  const std::vector<std::string> slashes = {"a/", "b//", "", "a", "b/", "/"};
+  const std::vector<NameCollision> alike = FindNameCollisions(slashes);
+  ASSERT_EQ(alike.size(), 2U);
+  EXPECT_THAT(alike[0].leaves, ElementsAre(2, 5));
+  EXPECT_THAT(alike[1].leaves, ElementsAre(0, 3));
 }
 
 TEST(OrbaxTree, FieldsAndRefusals) {
