@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated trees through exports and imports, read by everything that Orbax and TensorStore have.
+
+The cases are those of orbax_matrix.py, which also runs longer by itself. Reflinks need an XFS image
+that is mounted here: root, loop devices and mkfs.xfs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore as ts
+from orbax.checkpoint import v1
+
+import stepwell
+
+XFS_BYTES = 512 << 20  # at least 300 MB; as a sparse file
+
+
+@pytest.fixture(scope="module")
+def xfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    folder = tmp_path_factory.mktemp("xfs")
+    image, point = folder / "image", folder / "mount"
+    point.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(XFS_BYTES)
+    for command in (["/sbin/mkfs.xfs", "-q", image], ["mount", "-o", "loop", image, point]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (
+            "the test cannot mount a file system of its own here (it needs root, and loop "
+            f"devices): {done.stderr}")
+    yield point
+    subprocess.run(["umount", point], check=False)
+    image.unlink()
+
+
+def run_matrix(*arguments: object) -> dict[str, int]:
+    script = pathlib.Path(__file__).with_name("orbax_matrix.py")
+    done = subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True,
+                          text=True, check=False, timeout=1500)
+    assert done.returncode == 0, done.stderr[-8000:]
+    counts: dict[str, int] = json.loads(done.stdout)
+    return counts
+
+
+def test_every_reader_takes_every_export(xfs: pathlib.Path) -> None:
+    counts = run_matrix(xfs / "matrix", "--export", "0:12")
+    for mode in ("link", "reflink", "copy"):
+        assert counts[mode] == 4
+    assert counts["zarr3"] == counts["zarr2"] == counts["jax"] == counts["numpy"] == 6
+    assert counts["v1_load"] == counts["tensorstore_arrays"] == counts["cases"] == 12
+
+
+def test_every_checkpoint_of_orbax_is_kept(tmp_path: pathlib.Path) -> None:
+    counts = run_matrix(tmp_path / "matrix", "--import", "0:12")
+    assert counts["v1"] == counts["v0 manager"] == counts["v1 zarr3 files raw"] == 1
+    assert counts["cases"] == 12
+
+
+# ---- flipped bytes ----------------------------------------------------------------------------
+
+
+def arrays() -> dict[str, Any]:
+    numbers = np.random.default_rng(3)
+    return {
+        "raw": numbers.standard_normal((300, 1100)).astype(np.float32),  # two chunks
+        "blosc": numbers.integers(0, 3, (400, 500)),  # of 64 bits, most of them zero
+        "small": numbers.integers(-9, 9, 5),
+    }
+
+
+def used_ranges(item: pathlib.Path) -> list[tuple[pathlib.Path, int, int, str]]:
+    """(file, offset, length, array) of every chunk in an export's one file of chunks, and the
+    whole of what describes them."""
+    kvstore = ts.KvStore.open(f"file://{item}/|ocdbt:").result()
+    content = (item / "d" / "chunks").read_bytes()
+    ranges = []
+    for key in kvstore.list().result():
+        name, _, last = key.decode().partition("/")
+        if last == "zarr.json":
+            continue
+        value = kvstore.read(key).result().value
+        assert content.count(value) == 1
+        ranges.append((item / "d" / "chunks", content.index(value), len(value), name))
+    for path in (item / "d" / "nodes", item / "manifest.ocdbt"):
+        ranges.append((path, 0, path.stat().st_size, "raw"))
+    return ranges
+
+
+def flip(path: pathlib.Path, place: int, bit: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def read_by_tensorstore(item: pathlib.Path, name: str) -> Any:
+    spec = {"driver": "zarr3", "kvstore": f"file://{item}/|ocdbt:{name}/"}
+    return ts.open(spec, open=True).result().read().result()
+
+
+# When a load of Orbax's fails, it closes its event loop; reads that are still under way tell it so
+# from TensorStore's threads ("Event loop is closed").
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_flipped_byte_is_refused_wherever_it_is(tmp_path: pathlib.Path) -> None:
+    tree = arrays()
+    with stepwell.open(tmp_path / "store") as store:
+        store.save(1, tree).result()
+        store.export(1, tmp_path / "x", mode="copy")
+    item = tmp_path / "x" / "state"
+    chance = random.Random(5)
+    ranges = used_ranges(item)
+    assert {name for _, _, _, name in ranges} == set(tree)
+    for path, offset, length, name in ranges:
+        places = [0, length - 1, *(chance.randrange(length) for _ in range(5))]
+        for number, place in enumerate(places):
+            bit = chance.randrange(8)
+            flip(path, offset + place, bit)
+            with pytest.raises(Exception, match="Error (reading|opening)"):
+                read_by_tensorstore(item, name)
+            if number == len(places) - 1:
+                with pytest.raises(Exception, match="Error (reading|opening)"):
+                    v1.load(tmp_path / "x")
+            flip(path, offset + place, bit)
+    assert np.array_equal(v1.load(tmp_path / "x")["raw"], tree["raw"])
+
+
+def test_a_flipped_byte_of_orbaxs_own_is_not_noticed(tmp_path: pathlib.Path) -> None:
+    """What the checksums of an export are worth: Orbax has none over data."""
+    tree = arrays()
+    v1.save(tmp_path / "x", tree)
+    files = (tmp_path / "x" / "state" / "ocdbt.process_0" / "d").iterdir()
+    largest = max(files, key=lambda path: path.stat().st_size)
+    flip(largest, largest.stat().st_size // 2, 0)
+    loaded = v1.load(tmp_path / "x")
+    assert any(not np.array_equal(loaded[name], tree[name]) for name in tree)
