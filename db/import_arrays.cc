@@ -163,8 +163,9 @@ Status Reading::FindValues() {
       } else if (array.may_be_absent) {
         value.absent = true;
       } else {
-        return DataLossError(
-            StrCat(array.label, ", chunk ", chunk, ": ", array.index->DescribeAbsent(key)));
+        return DataLossError(StrCat(array.label, ", chunk ", chunk, ": ",
+                                    array.index->DescribeAbsent(key),
+                                    array.fill_problem.empty() ? "" : "; ", array.fill_problem));
       }
       if (value.place.length_bytes > stored_max) {
         return InContext(DataLossError(StrCat(value.place.length_bytes,
@@ -545,7 +546,11 @@ Status DescribeArray(int zarr_format, uint64_t memory_bytes_max, ImportArray* ar
   if (!array->may_be_absent) return OkStatus();
   Result<std::string> fill = format::orbax::ZarrFillElement(file, array->zarr);
   array->may_be_absent = fill.ok();  // a value that is not read here matters only where it is used
-  if (fill.ok()) array->fill = *std::move(fill);
+  if (fill.ok()) {
+    array->fill = *std::move(fill);
+  } else {
+    array->fill_problem = fill.status().message();
+  }
   return OkStatus();
 }
 

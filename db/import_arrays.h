@@ -28,6 +28,7 @@ struct ImportArray {
   // Chunks that are absent hold the fill value: then these are its bytes. Else they are missing.
   bool may_be_absent = false;
   std::string fill;
+  std::string fill_problem;  // why that could not be read, where it would have been
   // Set by ReadArrays: the elements in C order; or, of what is stored as we would store it, the
   // stored values themselves, one a chunk (import_payloads.h), somewhere in that memory.
   std::byte* data = nullptr;

@@ -48,6 +48,14 @@ FileInfo InfoOf(const struct stat& status) {
   return info;
 }
 
+// FIFOs, sockets and devices have no offsets, or no end.
+Status CheckReadable(int descriptor, const std::string& path) {
+  struct stat status {};
+  STEPWELL_RETURN_IF_ERROR(StatusOf(fstat(descriptor, &status), "stat", path));
+  if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) return OkStatus();
+  return InvalidArgumentError(StrCat("open ", path, ": it is no regular file"));
+}
+
 // Dirty pages are handed to the disk after so many bytes, else all of them wait for the sync.
 constexpr uint64_t kWritebackBytes = uint64_t{16} << 20;
 
@@ -266,9 +274,12 @@ class PosixFileSystem final : public FileSystem {
     if (options.create) flags |= O_CREAT;
     if (options.create && options.exclusive) flags |= O_EXCL;
     if (options.truncate) flags |= O_TRUNC;
+    // Opening a FIFO would wait for its other end.
+    if (!options.write) flags |= O_NONBLOCK;
     Descriptor descriptor(Uninterrupted([&] { return open(path.c_str(), flags, 0666); }));
     STEPWELL_RETURN_IF_ERROR(
         StatusOf(descriptor.value(), options.create ? "create" : "open", path));
+    if (!options.write) STEPWELL_RETURN_IF_ERROR(CheckReadable(descriptor.value(), path));
     const Alignment alignment = options.direct ? MakeDirect(descriptor.value()) : Alignment{};
     return std::unique_ptr<File>(
         std::make_unique<PosixFile>(path, std::move(freeze), std::move(descriptor), alignment));

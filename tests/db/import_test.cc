@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -228,6 +231,86 @@ TEST_F(ImportTest, PathsStayBelowTheFolder) {
       "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": false}}},
       "use_ocdbt": false, "use_zarr3": true})");
   EXPECT_EQ(Import().status().code(), StatusCode::kInvalidArgument);
+}
+
+// What stands in place of a file: reading ends at once, and says which one it was.
+TEST_F(ImportTest, OtherThingsThanFiles) {
+  WriteItem();
+  Write("_CHECKPOINT_METADATA", "{}");
+  const std::vector<std::string> names = {"_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt",
+                                          "d/nodes", "d/data"};
+  ASSERT_OK(Import().status());
+  for (const std::string what : {"fifo", "socket", "directory", "loop", "nowhere", "itself"}) {
+    for (const std::string& name : names) {
+      SCOPED_TRACE(StrCat(what, " ", name));
+      const std::string path = folder_ / name;
+      const std::string away = folder_ / "away";
+      std::filesystem::rename(path, away);
+      if (what == "fifo" || what == "socket") {
+        ASSERT_EQ(mknod(path.c_str(), (what == "fifo" ? S_IFIFO : S_IFSOCK) | 0600, 0), 0);
+      }
+      if (what == "directory") std::filesystem::create_directory(path);
+      if (what == "loop") std::filesystem::create_symlink(path, path);
+      if (what == "nowhere") std::filesystem::create_symlink("nowhere", path);
+      if (what == "itself") std::filesystem::create_directory_symlink(folder_, path);
+      const Status status = Import().status();
+      // No longer a step with that mark, but an item all the same.
+      const bool optional = name == "_CHECKPOINT_METADATA" && what == "nowhere";
+      EXPECT_EQ(status.ok(), optional) << status.ToString();
+      if (!optional) {
+        EXPECT_THAT(status.message(), HasSubstr(folder_.string()));
+      }
+      std::filesystem::remove(path);
+      std::filesystem::rename(away, path);
+    }
+  }
+  EXPECT_OK(Import().status());
+  if (getuid() != 0) return;
+  for (const std::string& name : names) {
+    const std::string path = folder_ / name;
+    const std::string away = folder_ / "away";
+    std::filesystem::rename(path, away);
+    ASSERT_EQ(mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)), 0);  // /dev/zero
+    const Status status = Import().status();
+    EXPECT_FALSE(status.ok()) << name;
+    EXPECT_THAT(status.message(), HasSubstr("it is no regular file")) << name;
+    std::filesystem::remove(path);
+    std::filesystem::rename(away, path);
+  }
+}
+
+// Holes of files are not there either.
+TEST_F(ImportTest, HugeFilesAreNotRead) {
+  WriteItem();
+  for (const std::string name : {"_METADATA", "manifest.ocdbt", "d/nodes", "d/data"}) {
+    SCOPED_TRACE(name);
+    const std::string whole = Read(name);
+    std::filesystem::resize_file(folder_ / name, uint64_t{1} << 42);
+    const auto request = Import();
+    if (request.ok()) {  // what comes behind is nobody's
+      EXPECT_TRUE(name.starts_with("d/"));
+      ExpectRight(*request);
+    } else {
+      EXPECT_THAT(request.status().message(), HasSubstr("bytes; at most"));
+    }
+    Write(name, whole);
+  }
+}
+
+// Directories that lead to each other: nothing is looked for deeper than where it belongs.
+TEST_F(ImportTest, LoopsOfDirectories) {
+  std::filesystem::create_directories(folder_ / "1/item");
+  for (const char* name : {"up", "_sharding", "array_metadatas", "2"}) {
+    std::filesystem::create_directory_symlink(folder_, folder_ / "1" / name);
+  }
+  std::filesystem::create_symlink("self", folder_ / "self");
+  for (const std::string name : {"", "1", "1/up", "1/up/1/up/1"}) {
+    SCOPED_TRACE(name);
+    const auto checkpoint = OrbaxCheckpoint::Open(io::LocalFileSystem(), folder_ / name);
+    EXPECT_EQ(checkpoint.status().code(), StatusCode::kInvalidArgument)
+        << checkpoint.status().ToString();
+    EXPECT_THAT(checkpoint.status().message(), HasSubstr(folder_.string()));
+  }
 }
 
 TEST_F(ImportTest, TreesThatContradictThemselves) {
