@@ -80,6 +80,12 @@ Status ValueIndex::Fill() {
                                 "finished"));
   }
   if (!manifest.ok()) return manifest.status();
+  const auto newest = format::orbax::NewestOcdbtManifest(
+      *std::move(manifest), [&] { return file_system_->List(folder_); },
+      [&](const std::string& name) {
+        return ReadSmallFile(file_system_, StrCat(folder_, "/", name), kManifestBytesMax);
+      });
+  if (!newest.ok()) return newest.status().WithContext(manifest_path);
   // Nodes of one file mostly lie together: it stays open.
   std::string open_path;
   std::unique_ptr<io::File> open_file;
@@ -126,7 +132,8 @@ Status ValueIndex::Fill() {
     }
     return OkStatus();
   };
-  return format::orbax::WalkOcdbt(AsBytes(*manifest), {}, read, visit).WithContext(manifest_path);
+  return format::orbax::WalkOcdbt(AsBytes(newest->bytes), {}, read, visit)
+      .WithContext(StrCat(folder_, "/", newest->name));
 }
 
 Result<std::optional<ValuePlace>> ValueIndex::Find(std::string_view key) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "format/orbax/ocdbt_column_reader.h"
@@ -35,10 +36,10 @@ struct Version : Place {
   uint64_t commit_time_ns = 0;
 };
 
-Status ReadConfig(ColumnReader* in, OcdbtManifest* manifest) {
+Status ReadConfig(ColumnReader* in, OcdbtManifest* manifest, uint8_t* kind) {
   const std::string_view uuid = in->Bytes(manifest->uuid.size());
   if (in->ok()) std::copy_n(AsBytes(uuid).data(), uuid.size(), manifest->uuid.data());
-  const uint8_t kind = in->Byte();
+  *kind = in->Byte();
   constexpr uint64_t kUint32Max = std::numeric_limits<uint32_t>::max();
   manifest->max_inline_value_bytes =
       static_cast<uint32_t>(in->VarintUpTo(kUint32Max, "max_inline_value_bytes"));
@@ -54,12 +55,8 @@ Status ReadConfig(ColumnReader* in, OcdbtManifest* manifest) {
     return UnimplementedError(StrCat("OCDBT database with compression ", compression));
   }
   if (compression == 1) manifest->zstd_level = in->Little<int32_t>();
-  if (kind == internal::kManifestNumbered) {
-    return UnimplementedError(
-        "OCDBT database with numbered manifests, where manifest.ocdbt has its settings only: "
-        "copy it with TensorStore into one with a single manifest");
-  }
-  in->Require(kind == internal::kManifestSingle, "unknown kind of manifest");
+  in->Require(*kind == internal::kManifestSingle || *kind == internal::kManifestNumbered,
+              "unknown kind of manifest");
   return in->ok() ? OkStatus() : BadBody("manifest", *in);
 }
 
@@ -116,14 +113,69 @@ void ReadVersionNodes(size_t files, ColumnReader* in) {
   }
 }
 
+// "manifest.000000000000002a": 42.
+std::optional<uint64_t> NumberOf(std::string_view name) {
+  constexpr std::string_view kPrefix = "manifest.";
+  constexpr size_t kDigits = 16;
+  if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + kDigits) return std::nullopt;
+  uint64_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number, 16);
+  const bool is_upper =
+      std::any_of(name.begin(), name.end(), [](char c) { return c < 'a' && c > '9'; });
+  if (error != std::errc() || stop != end || is_upper) return std::nullopt;
+  return number;
+}
+
 }  // namespace
+
+Result<OcdbtNewest> NewestOcdbtManifest(std::string manifest, const OcdbtList& list,
+                                        const OcdbtReadFile& read) {
+  STEPWELL_ASSIGN_OR_RETURN(
+      const std::string body,
+      internal::DecodeFrame(internal::FrameMagic::kManifest, AsBytes(manifest)));
+  ColumnReader in(body);
+  OcdbtManifest settings;
+  uint8_t kind = 0;
+  STEPWELL_RETURN_IF_ERROR(ReadConfig(&in, &settings, &kind));
+  if (kind == internal::kManifestSingle) {
+    return OcdbtNewest{std::string(kOcdbtManifestName), std::move(manifest)};
+  }
+  in.Require(in.left() == 0, "bytes behind its end");
+  if (!in.ok()) return BadBody("manifest", in);
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list());
+  OcdbtNewest newest;
+  uint64_t newest_number = 0;
+  for (const std::string& name : names) {
+    const std::optional<uint64_t> number = NumberOf(name);
+    if (!number || (!newest.name.empty() && *number < newest_number)) continue;
+    newest.name = name;
+    newest_number = *number;
+  }
+  if (newest.name.empty()) {
+    return DataLossError("OCDBT database whose manifests are numbered, but there is none");
+  }
+  STEPWELL_ASSIGN_OR_RETURN(newest.bytes, read(newest.name));
+  const auto decoded = DecodeOcdbtManifest(AsBytes(newest.bytes));
+  if (!decoded.ok()) return decoded.status().WithContext(newest.name);
+  if (decoded->generation != newest_number || decoded->uuid != settings.uuid) {
+    return DataLossError(StrCat("bad OCDBT manifest ", newest.name, ": it is generation ",
+                                decoded->generation, ", or another database's"));
+  }
+  return newest;
+}
 
 Result<OcdbtManifest> DecodeOcdbtManifest(ConstBytes bytes) {
   STEPWELL_ASSIGN_OR_RETURN(const std::string body,
                             internal::DecodeFrame(internal::FrameMagic::kManifest, bytes));
   ColumnReader in(body);
   OcdbtManifest manifest;
-  STEPWELL_RETURN_IF_ERROR(ReadConfig(&in, &manifest));
+  uint8_t kind = 0;
+  STEPWELL_RETURN_IF_ERROR(ReadConfig(&in, &manifest, &kind));
+  if (kind == internal::kManifestNumbered) {
+    return UnimplementedError(
+        "OCDBT database with numbered manifests: this file has its settings only");
+  }
   std::vector<OcdbtFile> files = internal::ReadFileTable("", &in);
   const std::vector<Version> versions = ReadVersions(files.size(), &in);
   CheckVersions(versions, manifest.version_tree_arity_log2, &in);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // OCDBT databases from bytes that nobody vouches for: manifests, B-tree nodes, and a walk over the
-// keys of the newest version. Bad bytes are kDataLoss; databases with numbered manifests, which
-// Orbax never writes, and versions of the format that are not known, are kUnimplemented.
+// keys of the newest version. Bad bytes are kDataLoss; versions of the format that are not known
+// are kUnimplemented.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,22 @@ struct OcdbtManifest {
   uint64_t indirect_bytes = 0;
 };
 
+// Of one with settings only (see NewestOcdbtManifest): kUnimplemented.
 Result<OcdbtManifest> DecodeOcdbtManifest(ConstBytes bytes);
+
+// TensorStore can be told to write each generation's manifest to a file of its own: manifest.ocdbt
+// has the settings then, manifest.<generation in 16 hexadecimal digits> the rest.
+struct OcdbtNewest {
+  std::string name;
+  std::string bytes;
+};
+// Names in the database's folder; all of a file there.
+using OcdbtList = std::function<Result<std::vector<std::string>>()>;
+using OcdbtReadFile = std::function<Result<std::string>(const std::string& name)>;
+
+// The newest manifest: `manifest`, the bytes of manifest.ocdbt, or the one with the highest number.
+Result<OcdbtNewest> NewestOcdbtManifest(std::string manifest, const OcdbtList& list,
+                                        const OcdbtReadFile& read);
 
 // A key of a node is the first `shared_bytes` bytes of the key before it in the node, and `rest`;
 // before all of them go the bytes that the node's parents say (OcdbtEntry::shared_by_all). Keys are

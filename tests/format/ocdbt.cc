@@ -13,6 +13,7 @@
 //   file PATH
 //   inline KEY VALUE
 //   range KEY NUMBER_OF_FILE OFFSET LENGTH
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -105,9 +106,21 @@ Result<std::string> ReadRange(const std::string& path, uint64_t offset, uint64_t
 Status Walk(const std::vector<std::string>& args) {
   if (args.size() < 2 || args.size() > 4) return InvalidArgumentError("see ocdbt.cc");
   const std::string folder = args[1] + "/";
-  const std::string path = StrCat(folder, kOcdbtManifestName);
-  std::ifstream file(path, std::ios::binary);
-  const std::string manifest{std::istreambuf_iterator<char>(file), {}};
+  const auto read_file = [&](const std::string& name) -> Result<std::string> {
+    std::ifstream file(folder + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto list = [&]() -> Result<std::vector<std::string>> {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  };
+  STEPWELL_ASSIGN_OR_RETURN(
+      const OcdbtNewest newest,
+      NewestOcdbtManifest(*read_file(std::string(kOcdbtManifestName)), list, read_file));
+  const std::string& manifest = newest.bytes;
   OcdbtKeyRange range;
   if (args.size() > 2) range.begin = FromHex(args[2]);
   if (args.size() > 3) range.end = FromHex(args[3]);

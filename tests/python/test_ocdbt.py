@@ -266,14 +266,24 @@ def test_we_read_what_tensorstore_wrote(tmp_path, arity_log2, compression):
     assert check_walk(folder).values == {}
 
 
-def test_numbered_manifests_are_refused_by_name(tmp_path):
+def test_numbered_manifests(tmp_path):
     folder = tmp_path / "database"
-    kvstore = open_kvstore(folder, manifest_kind="numbered")
-    kvstore.write(b"a", b"b").result()
+    kvstore = open_kvstore(folder, manifest_kind="numbered", max_inline_value_bytes=3)
+    for i in range(20):
+        kvstore.write(str(i).encode(), bytes(i)).result()
+        assert check_walk(folder).generation >= i + 1
+    newest = sorted(folder.glob("manifest.0*"))[-1]
+    # Older ones, other names and another generation's bytes under the newest name.
+    (folder / "manifest.00000000000000FF").write_bytes(b"no number")
+    assert len(check_walk(folder).values) == 20
+    newest.rename(folder / "manifest.0000000000000fff")
     command = [helper(), "walk", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "numbered manifests" in result.stderr
+    assert result.returncode == 1 and "it is generation" in result.stderr
+    for manifest in folder.glob("manifest.0*"):
+        manifest.unlink()
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and "numbered, but there is none" in result.stderr
 
 
 def make_tree() -> dict:
