@@ -23,14 +23,34 @@ namespace {
 
 using format::LeafRecord;
 
-Status CheckOptions(const Store& store, const std::string& destination,
-                    const ExportOptions& options) {
+Status CheckOptions(const std::string& destination, const ExportOptions& options) {
   if (destination.empty()) return InvalidArgumentError("an export needs a destination");
   if (options.zarr_format != 2 && options.zarr_format != 3) {
     return InvalidArgumentError(StrCat("zarr is 2 or 3, not ", options.zarr_format));
   }
-  if ((destination + "/").starts_with(store.path() + "/")) {
-    return InvalidArgumentError(StrCat(destination, " is inside the store; export elsewhere"));
+  return OkStatus();
+}
+
+bool IsSameFile(const io::FileInfo& a, const io::FileInfo& b) {
+  return a.inode == b.inode && a.device == b.device;
+}
+
+// Whatever the paths look like: they may be relative, or go over links.
+Status CheckOutside(io::FileSystem* file_system, const std::string& store,
+                    const std::string& destination) {
+  constexpr int kDepthMax = 1000;
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, file_system->Stat(store));
+  const auto there = file_system->Stat(destination);
+  std::string folder = there.ok() && there->is_directory ? destination : ParentOf(destination);
+  io::FileInfo below;
+  for (int depth = 0; depth < kDepthMax; ++depth) {
+    const auto info = file_system->Stat(folder);
+    if (!info.ok() || (depth > 0 && IsSameFile(*info, below))) break;  // above the topmost: itself
+    if (IsSameFile(*info, root)) {
+      return InvalidArgumentError(StrCat(destination, " is inside the store; export elsewhere"));
+    }
+    below = *info;
+    folder += "/..";
   }
   return OkStatus();
 }
@@ -87,6 +107,9 @@ Status LoadStrings(StepReader& reader, std::vector<LeafRecord>* leaves) {
 Result<bool> MakeRoot(io::FileSystem* file_system, const std::string& root) {
   const Status made = file_system->CreateDirectory(root);
   if (made.code() == StatusCode::kAlreadyExists) return false;
+  if (made.code() == StatusCode::kNotFound) {
+    STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system, ParentOf(root)));
+  }
   STEPWELL_RETURN_IF_ERROR(made);
   STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(root)));
   return true;
@@ -216,9 +239,10 @@ Result<ExportReport> MakeFolder(Store& store, StepReader& reader, Prepared prepa
 Result<ExportReport> Export(Store& store, uint64_t step, const std::string& destination,
                             const ExportOptions& options) {
   std::string path = WithoutTrailingSlashes(destination);
-  STEPWELL_RETURN_IF_ERROR(CheckOptions(store, path, options));
+  STEPWELL_RETURN_IF_ERROR(CheckOptions(path, options));
   io::FileSystem* const file_system =
       options.file_system != nullptr ? options.file_system : io::LocalFileSystem();
+  STEPWELL_RETURN_IF_ERROR(CheckOutside(file_system, store.path(), path));
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step));
   STEPWELL_ASSIGN_OR_RETURN(Prepared prepared, Prepare(*reader, options));
   std::string new_root;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/export_folder.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace {
 // checkpoints do not mind it, should a crash leave it behind the rename.
 constexpr std::string_view kClaimName = "stepwell-export.lock";
 constexpr int kDepthMax = 8;
+constexpr size_t kNameBytesMax = 255;
 
 // Best effort; never follows a link. Everything that exports make is less deep.
 void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth) {
@@ -28,10 +30,53 @@ void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth)
   file_system->RemoveDirectory(path).IgnoreError("best effort: the next export tries again");
 }
 
+void RemoveContents(io::FileSystem* file_system, const std::string& folder) {
+  const auto names = file_system->List(folder);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name), 1);
+  }
+  // Before the claim goes: a power cut must not bring back what was in it without it.
+  file_system->SyncDirectory(folder).IgnoreError("best effort");
+}
+
+// The claim last: without it the directory is nobody's.
+void RemoveClaimed(io::FileSystem* file_system, const std::string& folder) {
+  RemoveContents(file_system, folder);
+  file_system->Remove(StrCat(folder, "/", kClaimName)).IgnoreError("the next export tries again");
+  file_system->RemoveDirectory(folder).IgnoreError("the next export tries again");
+}
+
+// Whether an open file still is what its path names.
+bool IsNamed(io::FileSystem* file_system, io::File* file) {
+  const auto named = file_system->Stat(file->path());
+  const auto opened = file->Info();
+  return named.ok() && opened.ok() && named->inode == opened->inode &&
+         named->device == opened->device;
+}
+
+Status CheckName(const std::string& path) {
+  const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
+  constexpr std::string_view kMark = format::orbax::kTemporaryMark;
+  if (name.size() + kMark.size() > kNameBytesMax) {
+    return InvalidArgumentError(StrCat(path, ": the name of an export has at most ",
+                                       kNameBytesMax - kMark.size(), " bytes"));
+  }
+  if (name.find(kMark) == std::string_view::npos) return OkStatus();
+  return InvalidArgumentError(
+      StrCat(path, ": Orbax takes a name with \"", kMark, "\" for a save that was not finished"));
+}
+
 // Who may read a file may look into its directory.
 uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 0444) >> 2); }
 
 }  // namespace
+
+Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path) {
+  const auto info = file_system->Stat(path);
+  if (info.ok() && info->is_directory) return OkStatus();
+  if (!info.ok() && info.status().code() != StatusCode::kNotFound) return info.status();
+  return InvalidArgumentError(StrCat(path, ": no such directory to export to; make it"));
+}
 
 ExportFolder::ExportFolder(io::FileSystem* file_system, std::string path, uint32_t file_mode)
     : file_system_(file_system),
@@ -43,72 +88,86 @@ ExportFolder::ExportFolder(io::FileSystem* file_system, std::string path, uint32
 Result<std::unique_ptr<ExportFolder>> ExportFolder::Create(io::FileSystem* file_system,
                                                            std::string path, uint32_t file_mode) {
   std::unique_ptr<ExportFolder> folder(new ExportFolder(file_system, std::move(path), file_mode));
+  STEPWELL_RETURN_IF_ERROR(CheckName(folder->path_));
+  STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system, folder->parent_));
   STEPWELL_RETURN_IF_ERROR(folder->CheckFree());
-  const auto parent = file_system->Stat(folder->parent_);
-  if (!parent.ok() || !parent->is_directory) {
-    return InvalidArgumentError(
-        StrCat(folder->parent_, ": no such directory to export to; make it"));
-  }
-  Status status = folder->ClaimTemporary();
-  if (!status.ok()) {
-    folder->committed_ = folder->claim_ == nullptr;  // then nothing in it is ours
-    return status;
-  }
-  STEPWELL_ASSIGN_OR_RETURN(folder->own_file_, folder->claim_->Info());
+  STEPWELL_RETURN_IF_ERROR(folder->ClaimTemporary());
+  STEPWELL_RETURN_IF_ERROR(folder->ShowClaim());
   return folder;
 }
 
 ExportFolder::~ExportFolder() {
-  if (!committed_) RemoveTree(file_system_, temporary_, 0);
+  if (claim_ != nullptr && !committed_) RemoveClaimed(file_system_, temporary_);
   ForgetForkDescriptors(this);
 }
 
 Status ExportFolder::CheckFree() const {
-  const auto there = file_system_->Stat(path_);
-  if (there.ok()) {
+  const auto taken = [this] {
     return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
-  }
-  return there.status().code() == StatusCode::kNotFound ? OkStatus() : there.status();
+  };
+  const auto there = file_system_->Stat(path_);
+  if (there.ok()) return taken();
+  if (there.status().code() != StatusCode::kNotFound) return there.status();
+  // A symbolic link to nothing. Where the directory cannot be listed the rename notices.
+  const auto names = file_system_->List(parent_);
+  const std::string_view name = std::string_view(path_).substr(path_.rfind('/') + 1);
+  if (names.ok() && std::find(names->begin(), names->end(), name) != names->end()) return taken();
+  return OkStatus();
 }
 
-// Makes the temporary directory and the locked file in it. Of one that is there: an empty one, and
-// one whose claim nobody holds, are an export's that died.
-Status ExportFolder::ClaimTemporary() {
+Status ExportFolder::Busy() const {
+  return UnavailableError(StrCat(path_, ": another export is making it"));
+}
+
+// Of a temporary directory that is there: empties one whose claim nobody holds. An empty one is
+// taken as it is, one without claim is somebody else's.
+Status ExportFolder::TakeOver() const {
   const std::string claim = Now(kClaimName);
+  const auto names = file_system_->List(temporary_);
+  if (names.status().code() == StatusCode::kNotFound) return Busy();
+  if (!names.ok()) return names.status();
+  const auto old = file_system_->Open(claim, {.write = true});
+  if (old.status().code() == StatusCode::kNotFound) {
+    if (names->empty()) return OkStatus();
+    return AlreadyExistsError(StrCat(temporary_,
+                                     " is there, of a save or export that is under way or died; if "
+                                     "no process works on it, delete it"));
+  }
+  if (!old.ok()) return old.status();
+  STEPWELL_ASSIGN_OR_RETURN(const bool dead, (*old)->TryLock(io::LockKind::kExclusive));
+  if (!dead || !IsNamed(file_system_, old->get())) return Busy();
+  RemoveContents(file_system_, temporary_);
+  return file_system_->Remove(claim);
+}
+
+// Makes the temporary directory and the locked file in it. Who holds the lock of the file that has
+// the claim's name owns the directory: a lock of one that was replaced meanwhile is worth nothing.
+Status ExportFolder::ClaimTemporary() {
   const Status made = file_system_->CreateDirectory(temporary_);
   if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
-  if (!made.ok()) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system_->List(temporary_));
-    const auto old = file_system_->Open(claim, {.write = true});
-    if (!names.empty() && !old.ok()) {
-      return AlreadyExistsError(
-          StrCat(temporary_,
-                 " is there, of a save or export that is under way or died; if no process "
-                 "works on it, delete it"));
-    }
-    if (old.ok()) {
-      STEPWELL_ASSIGN_OR_RETURN(const bool dead, (*old)->TryLock(io::LockKind::kExclusive));
-      if (!dead) return UnavailableError(StrCat(path_, ": another export is making it"));
-      for (const std::string& name : names) {
-        if (name != kClaimName) RemoveTree(file_system_, Now(name), 1);
-      }
-      file_system_->Remove(claim).IgnoreError("creating it anew says so");
-    }
-  }
-  auto opened = file_system_->Open(claim, {.write = true, .create = true, .exclusive = true});
-  if (!opened.ok()) {
+  if (!made.ok()) STEPWELL_RETURN_IF_ERROR(TakeOver());
+  auto claim =
+      file_system_->Open(Now(kClaimName), {.write = true, .create = true, .exclusive = true});
+  if (claim.status().code() == StatusCode::kAlreadyExists) return Busy();
+  if (!claim.ok()) {
     if (made.ok()) file_system_->RemoveDirectory(temporary_).IgnoreError("it is empty");
-    return opened.status();
+    return claim.status();
   }
-  auto file = *std::move(opened);
-  STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
-  if (!locked) return UnavailableError(StrCat(path_, ": another export is making it"));
-  claim_ = std::move(file);
+  STEPWELL_ASSIGN_OR_RETURN(const bool locked, (*claim)->TryLock(io::LockKind::kExclusive));
+  if (!locked || !IsNamed(file_system_, claim->get())) return Busy();
+  claim_ = *std::move(claim);
+  // It survives a power cut if anything does that is made here.
+  return file_system_->SyncDirectory(temporary_);
+}
+
+Status ExportFolder::ShowClaim() {
   CloseInForkedChild(this, claim_->descriptor());
   if (file_mode_ != 0) {
-    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(claim, file_mode_));
+    // Whoever exports here after a crash opens the claim for writing.
+    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(Now(kClaimName), file_mode_ | 0600));
     STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(temporary_, DirectoryMode(file_mode_) | 0700));
   }
+  STEPWELL_ASSIGN_OR_RETURN(own_file_, claim_->Info());
   return OkStatus();
 }
 
@@ -143,10 +202,14 @@ Status ExportFolder::Commit() {
   }
   STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   STEPWELL_RETURN_IF_ERROR(CheckFree());
-  STEPWELL_RETURN_IF_ERROR(file_system_->Rename(temporary_, path_));
+  if (Status status = file_system_->Rename(temporary_, path_); !status.ok()) {
+    const int error = status.os_error();
+    if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return status;
+    return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
+  }
   committed_ = true;
   if (Status status = file_system_->SyncDirectory(parent_); !status.ok()) {
-    RemoveTree(file_system_, path_, 0);
+    committed_ = !file_system_->Rename(path_, temporary_).ok();
     return status;
   }
   file_system_->Remove(StrCat(path_, "/", kClaimName)).IgnoreError("it does no harm");

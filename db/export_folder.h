@@ -43,18 +43,24 @@ class ExportFolder {
  private:
   ExportFolder(io::FileSystem* file_system, std::string path, uint32_t file_mode);
   Status ClaimTemporary();
+  Status TakeOver() const;
+  Status ShowClaim();
   Status CheckFree() const;
+  Status Busy() const;
 
   io::FileSystem* const file_system_;
   const std::string path_;
   const std::string parent_;
   const std::string temporary_;
   const uint32_t file_mode_;
-  std::unique_ptr<io::File> claim_;  // locked while this lives
+  std::unique_ptr<io::File> claim_;  // locked; while this is set, what is in temporary_ is ours
   io::FileInfo own_file_;
   std::vector<std::string> directories_;  // parents first
   uint64_t written_bytes_ = 0;
   bool committed_ = false;
 };
+
+// kInvalidArgument when there is no such directory.
+Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path);
 
 }  // namespace stepwell::db

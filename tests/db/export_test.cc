@@ -10,11 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "db/export_folder.h"
 #include "db/layout.h"
-#include "tests/db/store_support.h"
+#include "tests/db/export_support.h"
 
 namespace stepwell::db {
 namespace {
@@ -25,19 +24,6 @@ using ::testing::Not;
 
 std::vector<LeafSpec> State() {
   return {{"a", {7}}, {"b", {300, 1000}}, {"c", {}}, {"d", {0, 3}}, {"e", {400000}, true, true}};
-}
-
-// Every file below a directory. Of links only what belongs to the exported step would be the same,
-// as segments grow; so this is for exports whose segments are sealed.
-std::map<std::string, std::string> FilesBelow(const std::string& path) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(path)) {
-    if (!entry.is_regular_file()) continue;
-    std::ostringstream text;
-    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-    files[entry.path().lexically_relative(path)] = text.str();
-  }
-  return files;
 }
 
 class ExportTest : public ::testing::Test {
