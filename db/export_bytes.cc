@@ -45,9 +45,13 @@ class Placer {
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
     if (wanted == ExportMode::kReflink) {
       auto cloned = Pack(/*clone=*/true);
-      if (cloned.status().code() != StatusCode::kUnimplemented) return cloned;
+      const StatusCode code = cloned.status().code();
+      if (code != StatusCode::kUnimplemented && code != StatusCode::kFailedPrecondition) {
+        return cloned;
+      }
       return FailedPreconditionError(
-          StrCat(cloned.status().message(), " share blocks; use mode copy"));
+          StrCat(cloned.status().message(),
+                 code == StatusCode::kUnimplemented ? " share blocks" : "", "; use mode copy"));
     }
     if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
     if (IsWholeStep(*source_.options)) {
@@ -98,9 +102,13 @@ class Placer {
     STEPWELL_RETURN_IF_ERROR(source_.store->SealSegments(segments_));
     PlacedBytes placed;
     placed.mode = ExportMode::kLink;
-    STEPWELL_ASSIGN_OR_RETURN(
-        const auto lock,
-        ReclaimLock::Acquire(source_.file_system, source_.store->path(), io::LockKind::kShared));
+    const auto lock =
+        ReclaimLock::Acquire(source_.file_system, source_.store->path(), io::LockKind::kShared);
+    if (lock.status().code() == StatusCode::kPermissionDenied) {
+      return FailedPreconditionError(
+          StrCat(lock.status().message(), " (links are made under this lock; use mode copy)"));
+    }
+    STEPWELL_RETURN_IF_ERROR(lock.status());
     std::vector<std::string> made;
     for (size_t i = 0; i < item_segments_.size(); ++i) {
       for (const uint64_t segment : item_segments_[i]) {
