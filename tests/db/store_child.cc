@@ -8,6 +8,11 @@
 //   store_child fork PATH DISK FIRST              leaves a forked child asleep, then as "save"
 //   store_child limited PATH seccomp|memlock      saves and loads, without io_uring or locked
 //   memory
+//   store_child export PATH alone|beside|saving STEP DEST link|copy v1|v0 STOP
+//                                                 exports, and kills itself before operation STOP
+//                                                 on files; "done OPERATIONS" when there are fewer.
+//                                                 "beside": as a reader; "saving": while it saves,
+//                                                 deletes and reclaims
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -19,9 +24,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 
+#include "db/export.h"
 #include "tests/db/big_state.h"
+#include "tests/db/stopping_file_system.h"
 
 namespace stepwell::db {
 namespace {
@@ -106,8 +115,48 @@ int Limited(const std::string& path, const std::string& how) {
   return 0;
 }
 
+// Steps from a million on, of which the newest two stay.
+void SaveDeleteReclaim(Store* store, const std::atomic<bool>* stop) {
+  for (uint64_t step = 1'000'000; !*stop; ++step) {
+    auto handle = SaveSeeded(store, step, step, KillState(step));
+    if (!handle.ok() || !handle->Wait().ok()) return;
+    const uint64_t old = step - 2;
+    if (old >= 1'000'000 && !store->Delete({&old, 1}).ok()) return;
+    if (step % 4 == 0 && !store->Reclaim().ok()) return;
+  }
+}
+
+int ExportAndStop(const std::vector<std::string>& arguments) {
+  StoreOptions options;
+  options.segment_bytes = 1 << 20;
+  options.read_only = arguments.at(2) == "beside";
+  auto store = Store::Open(arguments[1], options);
+  if (!store.ok()) return Fail(store.status());
+  const uint64_t stop = std::stoull(arguments.at(7));
+  uint64_t operations = 0;
+  StoppingFileSystem files([&] {
+    if (++operations == stop) kill(getpid(), SIGKILL);
+  });
+  ExportOptions exporting;
+  exporting.file_system = &files;
+  exporting.mode = arguments.at(5) == "link" ? ExportMode::kLink : ExportMode::kCopy;
+  exporting.layout = arguments.at(6) == "v1" ? ExportLayout::kV1 : ExportLayout::kV0;
+  std::atomic<bool> saved_enough{false};
+  std::thread beside;
+  if (arguments[2] == "saving") {
+    beside = std::thread([&] { SaveDeleteReclaim(store->get(), &saved_enough); });
+  }
+  const auto report = Export(**store, std::stoull(arguments.at(3)), arguments.at(4), exporting);
+  saved_enough = true;
+  if (beside.joinable()) beside.join();
+  if (!report.ok()) return Fail(report.status());
+  Say(StrCat("done ", operations));
+  return 0;
+}
+
 int Run(const std::vector<std::string>& arguments) {
   if (arguments.size() < 3) return 2;
+  if (arguments[0] == "export") return ExportAndStop(arguments);
   const std::string& what = arguments[0];
   const std::string& path = arguments[1];
   if (what == "limited") return Limited(path, arguments[2]);
