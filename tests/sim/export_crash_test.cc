@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Power cuts and kills at every operation of an export. In each image the export is there whole or
+// not at all, and whole once Export returned; the store is as it must be; the next export to the
+// same place comes to its end; what was exported stays while the store reclaims everything.
+//
+// For longer runs: STEPWELL_SIM_SEED, STEPWELL_SIM_ROUNDS, as README.md here says.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/db/export_support.h"
+#include "tests/sim/store_checker.h"
+#include "tests/sim/store_workload.h"
+
+namespace stepwell::sim {
+namespace {
+
+constexpr uint64_t kNewStep = 1'000'000;  // CheckImage's
+
+struct ExportCase {
+  uint64_t seed = 1;
+  db::ExportMode mode = db::ExportMode::kLink;
+  db::ExportLayout layout = db::ExportLayout::kV1;
+};
+
+db::ExportOptions OptionsOf(const ExportCase& what, SimFileSystem* files) {
+  db::ExportOptions options;
+  options.mode = what.mode;
+  options.layout = what.layout;
+  options.file_system = files;
+  return options;
+}
+
+std::string PlaceOf(const ExportCase& what, uint64_t step) {
+  return what.layout == db::ExportLayout::kV1 ? "/out/x" : StrCat("/out/x/", step);
+}
+
+Status CheckPlace(const std::shared_ptr<SimWorld>& world, const std::string& place, uint64_t seed) {
+  SimFileSystem files(world);
+  return db::CheckExported(&files, place, seed, SpecsOf(seed));
+}
+
+// An export after some actions of a workload, stopped at its operation `stop` (0: never).
+struct Run {
+  Run(const ExportCase& what, uint64_t stop) : world(SimWorld::Make({what.seed, kPlenty})) {
+    SimFileSystem files(world);
+    StoreMachine machine(world, what.seed);
+    Workload workload(&machine, what.seed, /*with_index=*/false);
+    // Until there is an open store with a step to export.
+    for (int i = 0; i < 100 && problem.empty(); ++i) {
+      workload.Act();
+      problem = workload.problem();
+      if (i < 15 || workload.store() == nullptr) continue;
+      const auto steps = ReadAll(workload.store());
+      if (steps.ok() && !steps->empty()) {
+        step = steps->rbegin()->first;
+        seed = SeedOf(steps->rbegin()->second);
+        found = true;
+        break;
+      }
+    }
+    if (!found) return;
+    world->SetCapacity(kPlenty);
+    if (!files.CreateDirectory("/out").ok() || !files.SyncDirectory("/").ok()) problem = "mkdir";
+    const uint64_t before = world->mutating_ops();
+    if (stop > 0) world->FreezeAt(before + stop);
+    const auto report = db::Export(*workload.store(), step, "/out/x", OptionsOf(what, &files));
+    exported = report.ok();
+    if (!exported && !world->frozen()) problem = report.status().ToString();
+    operations = world->mutating_ops() - before;
+    legal = workload.model().Legal();
+    if (stop == 0) world->FreezeNow();  // before the workload closes the store
+  }
+
+  std::shared_ptr<SimWorld> world;
+  std::string problem;
+  bool found = false;
+  uint64_t step = 0;
+  uint64_t seed = 0;
+  bool exported = false;
+  uint64_t operations = 0;
+  std::vector<Steps> legal;
+};
+
+std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
+  static constexpr SectorOdds kNothing{0, 1, 0, 0};
+  switch (seed % 5) {
+    case 0:
+      return world.CrashImageProcessKill(seed);
+    case 1:
+      return world.Crash({seed, kNothing, NameLoss::kPrefix});
+    case 2:
+      return world.Crash({seed, {}, NameLoss::kIndependent});
+    default:
+      return world.Crash({seed, {}, {}});
+  }
+}
+
+struct Counts {
+  uint64_t images = 0;
+  uint64_t whole = 0;
+  uint64_t leftovers = 0;
+};
+
+// The store after recovery takes back all that it can; the export does not change.
+void GoOn(const std::shared_ptr<SimWorld>& image, const ExportCase& what, const std::string& place,
+          uint64_t seed, bool there, uint64_t newest_seed) {
+  SimFileSystem files(image);
+  StoreMachine machine(image, seed + 1);
+  const auto store = machine.Open({});
+  ASSERT_OK(store.status());
+  const std::string again = PlaceOf(what, kNewStep);
+  const Status status = db::Export(**store, kNewStep, "/out/x", OptionsOf(what, &files)).status();
+  if (there && again == place) {
+    EXPECT_EQ(status.code(), StatusCode::kAlreadyExists) << status.ToString();
+  } else {
+    ASSERT_OK(status);
+    ASSERT_OK(CheckPlace(image, again, newest_seed));
+  }
+  const auto steps = ReadAll(store->get());
+  ASSERT_OK(steps.status());
+  for (const auto& [step, held] : *steps) {
+    if (held & kPinned) {
+      ASSERT_OK((*store)->SetPinned({&step, 1}, false));
+    }
+    ASSERT_OK((*store)->Delete({&step, 1}));
+  }
+  for (uint64_t step = kNewStep + 1; step < kNewStep + 9; ++step) {
+    ASSERT_OK(SaveStep(store->get(), step, step % 997)->Wait());
+  }
+  ASSERT_OK((*store)->Reclaim().status());
+  for (uint64_t step = kNewStep + 9; step < kNewStep + 12; ++step) {
+    ASSERT_OK(SaveStep(store->get(), step, step % 997)->Wait());
+  }
+  if (there) ASSERT_OK(CheckPlace(image, place, seed));
+  if (!there || again != place) ASSERT_OK(CheckPlace(image, again, newest_seed));
+  ASSERT_OK((*store)->Close());
+}
+
+void CheckOne(const Run& run, const ExportCase& what, uint64_t image_seed, Counts* counts) {
+  const auto image = ImageOf(*run.world, image_seed);
+  SimFileSystem files(image);
+  const std::string place = PlaceOf(what, run.step);
+  const bool there = files.Stat(place).ok();
+  ++counts->images;
+  counts->whole += there ? 1 : 0;
+  counts->leftovers += files.Stat(place + ".orbax-checkpoint-tmp").ok() ? 1 : 0;
+  EXPECT_TRUE(there || !run.exported) << "an export that was reported is gone";
+  if (there) ASSERT_OK(CheckPlace(image, place, run.seed));
+  ASSERT_EQ(CheckImage(image, run.legal, {image_seed, false, 0}), "");
+  ASSERT_NO_FATAL_FAILURE(GoOn(image, what, place, run.seed, there, image_seed % 1000));
+  const auto names = files.List(what.layout == db::ExportLayout::kV1 ? "/out" : "/out/x");
+  ASSERT_OK(names.status());
+  const bool other_leftover = what.layout == db::ExportLayout::kV0;  // of another step
+  for (const std::string& name : *names) {
+    EXPECT_TRUE(other_leftover || name.find("tmp") == std::string::npos) << name;
+  }
+}
+
+// Stops it at every `stride`-th operation.
+void StopEverywhere(const ExportCase& what, uint64_t stride, uint64_t images, Counts* counts) {
+  const Run whole(what, 0);
+  ASSERT_EQ(whole.problem, "");
+  if (!whole.found) return;
+  for (uint64_t stop = 1; stop <= whole.operations + 1; stop += stride) {
+    const Run run(what, stop);
+    ASSERT_EQ(run.problem, "") << "stop " << stop;
+    for (uint64_t i = 0; i < images; ++i) {
+      SCOPED_TRACE(StrCat("seed ", what.seed, " stop ", stop, " of ", whole.operations, " image ",
+                          stop * images + i));
+      CheckOne(run, what, stop * images + i, counts);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+std::vector<ExportCase> CasesOf(uint64_t seed) {
+  return {{seed, db::ExportMode::kLink, db::ExportLayout::kV1},
+          {seed, db::ExportMode::kCopy, db::ExportLayout::kV0},
+          {seed, db::ExportMode::kReflink, db::ExportLayout::kV1}};
+}
+
+TEST(ExportCrashTest, AStopAtEveryOperation) {
+  Counts counts;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const ExportCase& what : CasesOf(seed)) {
+      StopEverywhere(what, 1, 2, &counts);
+      if (HasFailure()) return;
+    }
+  }
+  std::cout << counts.images << " crash images, " << counts.whole << " with a whole export, "
+            << counts.leftovers << " with a part of one\n";
+  EXPECT_GE(counts.images, 500U);
+  EXPECT_GE(counts.whole, 20U);
+  EXPECT_GE(counts.leftovers, 100U);
+}
+
+TEST(ExportCrashTest, Soak) {
+  const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
+  const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
+  const uint64_t first = seed_text == nullptr ? 1 : std::strtoull(seed_text, nullptr, 10);
+  const uint64_t rounds = rounds_text == nullptr ? 1 : std::strtoull(rounds_text, nullptr, 10);
+  Counts counts;
+  for (uint64_t seed = first; seed < first + rounds; ++seed) {
+    for (const ExportCase& what : CasesOf(seed)) {
+      StopEverywhere(what, 1, 3, &counts);
+      if (HasFailure()) {
+        std::cout << "replay with STEPWELL_SIM_SEED=" << seed << " STEPWELL_SIM_ROUNDS=1\n";
+        return;
+      }
+    }
+  }
+  std::cout << counts.images << " crash images, " << counts.whole << " with a whole export, "
+            << counts.leftovers << " with a part of one\n";
+}
+
+}  // namespace
+}  // namespace stepwell::sim
