@@ -25,6 +25,8 @@ struct ExportOptions : stepwell::ExportOptions {
   // Encoded leaf key (format::EncodeLeafKey) of the subtree or leaf that becomes the whole tree of
   // its item; "": whole items.
   std::string subtree_key;
+  // kReflink, kCopy: a new data file begins where one would become larger; 0: one file an item.
+  uint64_t data_file_bytes = 0;
   // That of the store and the destination; null: the machine's.
   io::FileSystem* file_system = nullptr;
 };

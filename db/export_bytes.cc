@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include "db/footprint.h"
@@ -155,31 +156,35 @@ class Placer {
   Result<PlacedBytes> Pack(bool clone) {
     // A selection takes none of its neighbours' bytes along.
     const uint64_t granule = clone || IsWholeStep(*source_.options) ? kCloneGranuleBytes : 1;
+    const uint64_t wanted = source_.options->data_file_bytes;
+    const uint64_t file_bytes_max = wanted == 0 ? UINT64_MAX : AlignUp(wanted, kCloneGranuleBytes);
     PlacedBytes placed;
     placed.mode = clone ? ExportMode::kReflink : ExportMode::kCopy;
     std::vector<std::vector<ByteRun>> runs;
     uint64_t total = 0;
     for (const ExportItem& item : source_.plan->items) {
-      runs.push_back(PlanRuns(item.arrays, granule));
+      runs.push_back(PlanRuns(item.arrays, granule, file_bytes_max));
       total += RunsEnd(runs.back());
     }
     uint64_t done = 0;
     STEPWELL_RETURN_IF_ERROR(Progress(done, total));
     for (size_t i = 0; i < runs.size(); ++i) {
-      if (!runs[i].empty()) {
+      for (size_t begin = 0, end = 0; begin < runs[i].size(); begin = end) {
+        while (end < runs[i].size() && runs[i][end].file == runs[i][begin].file) ++end;
         STEPWELL_RETURN_IF_ERROR(
-            PackItem(InItem(i, kExportDataFile), runs[i], clone, &done, total));
+            PackFile(InItem(i, DataFileName(kExportDataFile, runs[i], runs[i][begin].file)),
+                     std::span(runs[i]).subspan(begin, end - begin), clone, &done, total));
       }
-      placed.items.push_back(ChunkPlaces::Packed(std::string(kExportDataFile), std::move(runs[i])));
+      placed.items.push_back(ChunkPlaces::Packed(kExportDataFile, std::move(runs[i])));
     }
     if (clone) placed.cloned_bytes = total;
     return placed;
   }
 
-  Status PackItem(const std::string& name, const std::vector<ByteRun>& runs, bool clone,
+  Status PackFile(const std::string& name, std::span<const ByteRun> runs, bool clone,
                   uint64_t* done, uint64_t total) {
     STEPWELL_ASSIGN_OR_RETURN(const auto file, source_.folder->NewFile(name));
-    Status status = clone ? OkStatus() : file->Allocate(0, RunsEnd(runs));
+    Status status = clone ? OkStatus() : file->Allocate(0, runs.back().to + runs.back().length);
     std::unique_ptr<io::File> segment;
     uint64_t opened = 0;
     for (const ByteRun& run : runs) {
@@ -216,39 +221,53 @@ class Placer {
 
 }  // namespace
 
-std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes) {
+std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
+                              uint64_t file_bytes_max) {
   std::vector<ByteRun> runs;
   for (const ExportArray& array : arrays) {
     if (array.leaf == nullptr || array.convert) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
       const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
       const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
-      runs.push_back({chunk.segment, from, end - from, 0});
+      runs.push_back({chunk.segment, from, end - from});
     }
   }
   std::sort(runs.begin(), runs.end(), [](const ByteRun& a, const ByteRun& b) {
     return std::pair(a.segment, a.from) < std::pair(b.segment, b.from);
   });
   size_t count = 0;
-  for (const ByteRun& run : runs) {
+  for (ByteRun run : runs) {
     ByteRun* last = count == 0 ? nullptr : &runs[count - 1];
     if (last != nullptr && last->segment == run.segment && run.from <= last->from + last->length) {
-      last->length = std::max(last->length, run.from + run.length - last->from);
-    } else {
-      runs[count++] = run;
+      const uint64_t length = std::max(last->length, run.from + run.length - last->from);
+      if (length == last->length || last->to + length <= file_bytes_max) {
+        last->length = length;
+        continue;
+      }
     }
+    if (last != nullptr) {
+      const uint64_t end = last->to + last->length;
+      const bool fits = run.length <= file_bytes_max && end <= file_bytes_max - run.length;
+      run.file = fits ? last->file : last->file + 1;
+      run.to = fits ? end : 0;
+    }
+    runs[count++] = run;
   }
   runs.resize(count);
-  uint64_t to = 0;
-  for (ByteRun& run : runs) {
-    run.to = to;
-    to += run.length;
-  }
   return runs;
 }
 
 uint64_t RunsEnd(const std::vector<ByteRun>& runs) {
-  return runs.empty() ? 0 : runs.back().to + runs.back().length;
+  uint64_t bytes = 0;
+  for (const ByteRun& run : runs) bytes += run.length;
+  return bytes;
+}
+
+std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file) {
+  if (runs.empty() || runs.back().file == 0) return std::string(name);
+  char number[32];
+  std::snprintf(number, sizeof(number), "-%06zu", file);
+  return StrCat(name, number);
 }
 
 std::string LinkedName(uint64_t segment) {
@@ -277,9 +296,11 @@ ChunkPlaces ChunkPlaces::Linked(const std::set<uint64_t>& segments) {
   return places;
 }
 
-ChunkPlaces ChunkPlaces::Packed(std::string file, std::vector<ByteRun> runs) {
+ChunkPlaces ChunkPlaces::Packed(std::string_view file, std::vector<ByteRun> runs) {
   ChunkPlaces places;
-  if (!runs.empty()) places.files_.push_back(std::move(file));
+  for (size_t i = 0; !runs.empty() && i <= runs.back().file; ++i) {
+    places.files_.push_back(DataFileName(file, runs, i));
+  }
   places.runs_ = std::move(runs);
   return places;
 }
@@ -301,7 +322,7 @@ ChunkPlaces::Place ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
       });
   STEPWELL_CHECK(next != runs_.begin(), "every chunk has a run");
   const ByteRun& run = *std::prev(next);
-  return {0, run.to + (chunk.offset_bytes - run.from)};
+  return {run.file, run.to + (chunk.offset_bytes - run.from)};
 }
 
 Result<PlacedBytes> PlaceBytes(const ByteSource& source) {

@@ -14,29 +14,34 @@
 
 namespace stepwell::db {
 
-// Bytes of a segment and where they go in the export's data file.
+// Bytes of a segment and where they go in the export's data files.
 struct ByteRun {
   uint64_t segment = 0;
   uint64_t from = 0;
   uint64_t length = 0;
-  uint64_t to = 0;
+  uint64_t to = 0;  // in its data file
+  size_t file = 0;  // which of those
 
   bool operator==(const ByteRun&) const = default;
 };
 
 // Runs that cover all chunks of `arrays`, each once, in the segments' order, packed. With
 // `granule_bytes` > 1 every run begins and ends on multiples of it: file systems clone whole
-// blocks.
-std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes);
+// blocks. A new data file begins where one would exceed `file_bytes_max`, between chunks.
+std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
+                              uint64_t file_bytes_max = UINT64_MAX);
+// Of all of them, in bytes.
 uint64_t RunsEnd(const std::vector<ByteRun>& runs);
+// Of data file `file`: `name` when there is one, else with a number.
+std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file);
 
 // Where chunks are, relative to an item's directory.
 class ChunkPlaces {
  public:
   // Whole segments: the file of each.
   static ChunkPlaces Linked(const std::set<uint64_t>& segments);
-  // One file of all runs.
-  static ChunkPlaces Packed(std::string file, std::vector<ByteRun> runs);
+  // One file of all runs, or several.
+  static ChunkPlaces Packed(std::string_view file, std::vector<ByteRun> runs);
 
   // Chunks of segment 0 (WidenArrays) are in this file.
   void AddWidened(std::string file);

@@ -282,6 +282,28 @@ TEST(ExportBytesTest, RunsAreMergedAndPacked) {
   EXPECT_EQ(RunsEnd(PlanRuns(arrays, 1)), 5220U);  // not a byte of the neighbours
 }
 
+TEST(ExportBytesTest, DataFilesEndBetweenChunks) {
+  std::vector<LeafRecord> leaves(1);
+  leaves[0].chunks = {Chunk(1, 4096, 6000), Chunk(1, 10096, 100), Chunk(1, 10196, 20000),
+                      Chunk(1, 49152, 4096), Chunk(2, 0, 9000)};
+  const auto arrays = ArraysOf(leaves);
+  const auto runs = PlanRuns(arrays, 4096, 12288);
+  // The third chunk is larger than a file may be, and shares a block with those before it.
+  EXPECT_THAT(runs, ElementsAre(ByteRun{1, 4096, 8192, 0, 0}, ByteRun{1, 8192, 24576, 0, 1},
+                                ByteRun{1, 49152, 4096, 0, 2}, ByteRun{2, 0, 12288, 0, 3}));
+  EXPECT_EQ(RunsEnd(runs), 49152U);
+  const ChunkPlaces places = ChunkPlaces::Packed("d/chunks", runs);
+  EXPECT_THAT(places.files(), ElementsAre("d/chunks-000000", "d/chunks-000001", "d/chunks-000002",
+                                          "d/chunks-000003"));
+  for (const format::ChunkRecord& chunk : leaves[0].chunks) {
+    const auto place = places.Find(chunk);
+    const ByteRun& run = runs[place.file];
+    EXPECT_EQ(run.segment, chunk.segment);
+    EXPECT_EQ(run.from + place.offset_bytes, chunk.offset_bytes);
+    EXPECT_LE(place.offset_bytes + chunk.stored_bytes, run.length);
+  }
+}
+
 TEST(ExportFilesTest, KeysOfAllArraysAreSortedTogether) {
   const auto leaves = Sorted({Array(Path("a"), DType::kFloat32, {250, 1}, {25, 1}),
                               Array(Path("a/c"), DType::kFloat32, {}, {}),
