@@ -31,30 +31,6 @@ Status CheckOptions(const std::string& destination, const ExportOptions& options
   return OkStatus();
 }
 
-bool IsSameFile(const io::FileInfo& a, const io::FileInfo& b) {
-  return a.inode == b.inode && a.device == b.device;
-}
-
-// Whatever the paths look like: they may be relative, or go over links.
-Status CheckOutside(io::FileSystem* file_system, const std::string& store,
-                    const std::string& destination) {
-  constexpr int kDepthMax = 1000;
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, file_system->Stat(store));
-  const auto there = file_system->Stat(destination);
-  std::string folder = there.ok() && there->is_directory ? destination : ParentOf(destination);
-  io::FileInfo below;
-  for (int depth = 0; depth < kDepthMax; ++depth) {
-    const auto info = file_system->Stat(folder);
-    if (!info.ok() || (depth > 0 && IsSameFile(*info, below))) break;  // above the topmost: itself
-    if (IsSameFile(*info, root)) {
-      return InvalidArgumentError(StrCat(destination, " is inside the store; export elsewhere"));
-    }
-    below = *info;
-    folder += "/..";
-  }
-  return OkStatus();
-}
-
 // What is to be exported, in key order.
 Result<std::vector<LeafRecord>> SelectedLeaves(StepReader& reader, const ExportOptions& options) {
   const format::StepRecord& step = reader.step();

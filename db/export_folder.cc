@@ -69,7 +69,30 @@ Status CheckName(const std::string& path) {
 // Who may read a file may look into its directory.
 uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 0444) >> 2); }
 
+bool IsSameFile(const io::FileInfo& a, const io::FileInfo& b) {
+  return a.inode == b.inode && a.device == b.device;
+}
+
 }  // namespace
+
+Status CheckOutside(io::FileSystem* file_system, const std::string& store,
+                    const std::string& destination) {
+  constexpr int kDepthMax = 1000;
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, file_system->Stat(store));
+  const auto there = file_system->Stat(destination);
+  std::string folder = there.ok() && there->is_directory ? destination : ParentOf(destination);
+  io::FileInfo below;
+  for (int depth = 0; depth < kDepthMax; ++depth) {
+    const auto info = file_system->Stat(folder);
+    if (!info.ok() || (depth > 0 && IsSameFile(*info, below))) break;  // above the topmost: itself
+    if (IsSameFile(*info, root)) {
+      return InvalidArgumentError(StrCat(destination, " is inside the store; export elsewhere"));
+    }
+    below = *info;
+    folder += "/..";
+  }
+  return OkStatus();
+}
 
 Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path) {
   const auto info = file_system->Stat(path);

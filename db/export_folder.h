@@ -63,4 +63,9 @@ class ExportFolder {
 // kInvalidArgument when there is no such directory.
 Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path);
 
+// kInvalidArgument when the destination is inside the store, whatever the paths look like: they may
+// be relative, or go over links.
+Status CheckOutside(io::FileSystem* file_system, const std::string& store,
+                    const std::string& destination);
+
 }  // namespace stepwell::db

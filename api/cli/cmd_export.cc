@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell export STORE STEP DEST`: a step as a checkpoint of Orbax.
+// `stepwell export STORE STEP DEST`: a step as a checkpoint of Orbax, or as one file of arrays.
 #include "db/export.h"
 
 #include <unistd.h>
@@ -14,12 +14,14 @@
 #include "api/cli/output.h"
 #include "api/cli/select.h"
 #include "api/cli/text.h"
+#include "db/export_archive.h"
 
 namespace stepwell::cli {
 namespace {
 
 struct Arguments : StoreArguments {
   std::string destination;
+  std::string to = "orbax";
   std::string mode = "auto";
   std::string layout = "v1";
   std::string leaves = "numpy";
@@ -44,6 +46,11 @@ constexpr Choices<db::ExportLeaves, 2> kLeaves = {
 constexpr Choices<db::OnUnsupported, 3> kUnsupported = {{{"error", db::OnUnsupported::kError},
                                                          {"skip", db::OnUnsupported::kSkip},
                                                          {"widen", db::OnUnsupported::kWiden}}};
+// None: Orbax.
+constexpr Choices<std::optional<db::ArchiveFormat>, 3> kTo = {
+    {{"orbax", std::nullopt},
+     {"safetensors", db::ArchiveFormat::kSafetensors},
+     {"npz", db::ArchiveFormat::kNpz}}};
 constexpr Choices<int, 2> kZarr = {{{"3", 3}, {"2", 2}}};
 
 template <typename Value, size_t kCount>
@@ -114,26 +121,62 @@ std::string Absolute(const std::string& path) {
   return getcwd(here.data(), here.size()) == nullptr ? path : StrCat(here.data(), "/", path);
 }
 
-Result<Outcome> RunExport(const Arguments& arguments, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(db::ExportOptions options, OptionsOf(arguments));
-  STEPWELL_ASSIGN_OR_RETURN(auto store,
-                            OpenStore(Absolute(arguments.store), /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store.get(), arguments.step));
-  STEPWELL_ASSIGN_OR_RETURN(options.subtree_key, SubtreeKey(reader.get(), arguments.path));
+// kInvalidArgument when one of the options is given that are about Orbax alone.
+Status CheckNoOrbaxOptions(const Arguments& arguments) {
+  const Arguments unset;
+  for (const auto& [option, given] :
+       {std::pair("--mode", arguments.mode != unset.mode),
+        std::pair("--zarr", arguments.zarr != unset.zarr),
+        std::pair("--layout", arguments.layout != unset.layout),
+        std::pair("--leaves", arguments.leaves != unset.leaves),
+        std::pair("--step-prefix", arguments.step_prefix != unset.step_prefix),
+        std::pair("--step-digits", arguments.step_digits != unset.step_digits),
+        std::pair("--unnamed-default", arguments.unnamed_default)}) {
+    if (given) return InvalidArgumentError(StrCat(option, " is for --to orbax"));
+  }
+  return OkStatus();
+}
+
+Result<db::ExportReport> ExportTo(std::optional<db::ArchiveFormat> format,
+                                  const Arguments& arguments, db::Store* store,
+                                  db::StepReader* reader) {
   Progress progress("exporting");
-  options.progress = [&](uint64_t done, uint64_t all) {
+  const auto show = [&](uint64_t done, uint64_t all) {
     if (all > 0) progress.Update(done, all);
     return true;
   };
+  STEPWELL_ASSIGN_OR_RETURN(db::ExportOptions options, OptionsOf(arguments));
+  STEPWELL_ASSIGN_OR_RETURN(options.subtree_key, SubtreeKey(reader, arguments.path));
+  const std::string destination = Absolute(arguments.destination);
+  if (!format) {
+    options.progress = show;
+    return db::Export(*store, reader->step().step, destination, options);
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckNoOrbaxOptions(arguments));
+  db::ArchiveOptions archive;
+  archive.format = *format;
+  archive.on_unsupported = options.on_unsupported;
+  archive.subtree_key = options.subtree_key;
+  archive.progress = show;
+  return db::ExportArchive(*store, reader->step().step, destination, archive);
+}
+
+Result<Outcome> RunExport(const Arguments& arguments, Invocation* invocation) {
+  std::optional<db::ArchiveFormat> format;
+  STEPWELL_RETURN_IF_ERROR(Choose("--to", arguments.to, kTo, &format));
+  STEPWELL_ASSIGN_OR_RETURN(auto store,
+                            OpenStore(Absolute(arguments.store), /*read_only=*/true, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store.get(), arguments.step));
   const uint64_t step = reader->step().step;
   STEPWELL_ASSIGN_OR_RETURN(const db::ExportReport report,
-                            db::Export(*store, step, Absolute(arguments.destination), options));
+                            ExportTo(format, arguments, store.get(), reader.get()));
   Outcome outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},
                              {"store", arguments.store},
                              {"step", step},
                              {"path", report.path},
+                             {"to", arguments.to},
                              {"mode", ModeName(report.mode)},
                              {"leaves", report.leaves},
                              {"chunks", report.chunks},
@@ -161,19 +204,21 @@ Result<Outcome> RunExport(const Arguments& arguments, Invocation* invocation) {
 void AddExport(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = AddCommand(program, invocation, "export",
-                                 "make a step a directory that Orbax and TensorStore read",
+                                 "make a step a checkpoint of Orbax, or a file of arrays",
                                  [=] { return RunExport(*arguments, invocation); });
   AddStore(command, &arguments->store);
   AddStep(command, &arguments->step)->required();
   command
       ->add_option("DIR", arguments->destination,
-                   "the checkpoint, which must not exist; with --layout v0 the root of a "
+                   "the checkpoint or file, which must not exist; with --layout v0 the root of a "
                    "CheckpointManager")
       ->required();
   const auto option = [&](const char* name, std::string* value, const char* type,
                           const char* what) {
     command->add_option(name, *value, what)->type_name(type);
   };
+  option("--to", &arguments->to, "FORMAT",
+         "orbax (a directory that TensorStore reads, too), safetensors or npz (a file)");
   option("--mode", &arguments->mode, "MODE",
          "link (whole segments, at once), reflink, copy, or auto: the first that is possible");
   option("--zarr", &arguments->zarr, "2|3", "the version of zarr (3: readers check every chunk)");
@@ -182,7 +227,7 @@ void AddExport(CLI::App* program, Invocation* invocation) {
   option("--leaves", &arguments->leaves, "TYPE",
          "numpy (loads anywhere) or jax (those that were, with their shardings)");
   option("--on-unsupported", &arguments->on_unsupported, "WHAT",
-         "what Orbax cannot hold: error, skip, or widen");
+         "what the format cannot hold: error, skip, or widen");
   option("--step-prefix", &arguments->step_prefix, "NAME", "v0: ckpt makes ckpt_7");
   option("--step-digits", &arguments->step_digits, "N", "v0: zeros in front of the step's number");
   command->add_flag("--unnamed-default", arguments->unnamed_default,

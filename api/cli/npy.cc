@@ -9,63 +9,9 @@
 #include <cstdio>
 
 #include "api/cli/array_read.h"
+#include "format/npy.h"
 
 namespace stepwell::cli {
-namespace {
-
-using format::DType;
-
-// NumPy's letter for the type; 0 when it has none.
-char KindLetter(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return 'b';
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-      return 'i';
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-      return 'u';
-    case DType::kFloat16:
-    case DType::kFloat32:
-    case DType::kFloat64:
-      return 'f';
-    case DType::kComplex64:
-    case DType::kComplex128:
-      return 'c';
-    default:
-      return 0;
-  }
-}
-
-std::string HeaderBytes(const NpyHeader& header) {
-  std::string shape = "(";
-  for (size_t axis = 0; axis < header.shape.size(); ++axis) {
-    shape += StrCat(axis == 0 ? "" : " ", header.shape[axis], ",");
-  }
-  // (3,) but (3, 4)
-  if (header.shape.size() > 1) shape.pop_back();
-  std::string text =
-      StrCat("{'descr': '", header.descr, "', 'fortran_order': False, 'shape': ", shape, "), }");
-  constexpr size_t kPrefixBytes = 10;
-  constexpr size_t kAlignment = 64;
-  text.resize((kPrefixBytes + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment -
-                  kPrefixBytes - 1,
-              ' ');
-  text += '\n';
-  std::string bytes = "\x93NUMPY\x01";
-  bytes += '\0';
-  bytes += static_cast<char>(text.size() & 0xFF);
-  bytes += static_cast<char>(text.size() >> 8);
-  return bytes + text;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& path) {
   if (path.empty()) return std::unique_ptr<OutputFile>(new OutputFile("", "", STDOUT_FILENO));
   struct stat status {};
@@ -125,8 +71,8 @@ Status OutputFile::Close() {
 Result<NpyHeader> MakeNpyHeader(const format::LeafRecord& leaf, const std::string& path_text,
                                 const Ranges& ranges, bool bits) {
   STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  char letter = KindLetter(leaf.dtype);
-  if (letter == 0) {
+  std::string descr = format::NpyDescr(leaf.dtype);
+  if (descr.empty()) {
     const unsigned value_bits = 8U * info->item_bytes;
     if (!bits) {
       return InvalidArgumentError(StrCat(
@@ -134,17 +80,16 @@ Result<NpyHeader> MakeNpyHeader(const format::LeafRecord& leaf, const std::strin
           "write it as uint", value_bits, "; np.load(FILE).view(ml_dtypes.", info->name,
           ") then has the values"));
     }
-    letter = 'u';
+    descr = StrCat(info->item_bytes == 1 ? "|u" : "<u", static_cast<unsigned>(info->item_bytes));
   }
-  const char order = info->item_bytes == 1 ? '|' : '<';
-  return NpyHeader{StrCat(std::string{order, letter}, static_cast<unsigned>(info->item_bytes)),
-                   ResultShape(ranges)};
+  return NpyHeader{std::move(descr), ResultShape(ranges)};
 }
 
 Status WriteNpy(db::StepReader* reader, const format::LeafRecord& leaf, const Ranges& ranges,
                 const NpyHeader& header, OutputFile* file) {
   STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  STEPWELL_RETURN_IF_ERROR(file->Write(AsBytes(HeaderBytes(header))));
+  STEPWELL_RETURN_IF_ERROR(
+      file->Write(AsBytes(format::EncodeNpyHeader(header.descr, header.shape))));
   Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
   std::vector<std::byte> bytes;
   for (std::optional<Ranges> slab = slabs.Next(); slab && !file->ended(); slab = slabs.Next()) {

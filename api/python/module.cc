@@ -36,6 +36,7 @@
 #include "api/python/records.h"
 #include "api/python/stats.h"
 #include "db/export.h"
+#include "db/export_archive.h"
 #include "db/store.h"
 #include "format/key.h"
 
@@ -345,7 +346,7 @@ class Core {
   nb::tuple Export(uint64_t step, std::string destination, int mode, int layout, int leaves,
                    int on_unsupported, int zarr,
                    std::optional<std::pair<std::string, nb::list>> subtree, std::string step_prefix,
-                   int step_digits, bool unnamed_default) {
+                   int step_digits, bool unnamed_default, uint64_t data_file_bytes) {
     db::ExportOptions options;
     options.mode = static_cast<db::ExportMode>(mode);
     options.layout = static_cast<db::ExportLayout>(layout);
@@ -355,15 +356,37 @@ class Core {
     options.step_prefix = std::move(step_prefix);
     options.step_digits = step_digits;
     options.unnamed_default = unnamed_default;
-    if (subtree) {
-      format::KeyPath path;
-      for (nb::handle component : subtree->second) path.push_back(ComponentFromPython(component));
-      options.subtree_key = ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
-    }
+    options.data_file_bytes = data_file_bytes;
+    options.subtree_key = SubtreeKey(subtree);
     const db::ExportReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
       options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
       return db::Export(*store_, step, destination, options);
     });
+    return ReportTuple(report);
+  }
+
+  // The same of a file; `format`: db::ArchiveFormat.
+  nb::tuple ExportArchive(uint64_t step, std::string destination, int format, int on_unsupported,
+                          std::optional<std::pair<std::string, nb::list>> subtree) {
+    db::ArchiveOptions options;
+    options.format = static_cast<db::ArchiveFormat>(format);
+    options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
+    options.subtree_key = SubtreeKey(subtree);
+    const db::ExportReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
+      options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
+      return db::ExportArchive(*store_, step, destination, options);
+    });
+    return ReportTuple(report);
+  }
+
+  static std::string SubtreeKey(const std::optional<std::pair<std::string, nb::list>>& subtree) {
+    if (!subtree) return "";
+    format::KeyPath path;
+    for (nb::handle component : subtree->second) path.push_back(ComponentFromPython(component));
+    return ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
+  }
+
+  static nb::tuple ReportTuple(const db::ExportReport& report) {
     const auto pairs = [](const std::vector<db::ExportReport::Leaf>& list) {
       nb::list out;
       for (const auto& leaf : list) out.append(nb::make_tuple(leaf.path, leaf.reason));
@@ -529,12 +552,20 @@ NB_MODULE(_stepwell, m) {
       .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("mode"), arg("layout"),
            arg("leaves"), arg("on_unsupported"), arg("zarr"), arg("subtree").none(),
            arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),
+           arg("data_file_bytes") = 0,
            nb::sig("def export(self, step: int, destination: str, mode: int, layout: int, "
                    "leaves: int, on_unsupported: int, zarr: int, "
                    "subtree: tuple[str, list[tuple[int, object]]] | None, step_prefix: str, "
-                   "step_digits: int, unnamed_default: bool) -> tuple[str, int, int, int, int, "
+                   "step_digits: int, unnamed_default: bool, data_file_bytes: int = 0) -> "
+                   "tuple[str, int, int, int, int, "
                    "int, int, list[tuple[str, str]], list[tuple[str, str]], "
                    "list[tuple[str, str]]]"))
+      .def("export_archive", &sp::Core::ExportArchive, arg("step"), arg("destination"),
+           arg("format"), arg("on_unsupported"), arg("subtree").none(),
+           nb::sig("def export_archive(self, step: int, destination: str, format: int, "
+                   "on_unsupported: int, subtree: tuple[str, list[tuple[int, object]]] | None) -> "
+                   "tuple[str, int, int, int, int, int, int, list[tuple[str, str]], "
+                   "list[tuple[str, str]], list[tuple[str, str]]]"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
       .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
       .def("close", &sp::Core::Close);

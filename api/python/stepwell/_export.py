@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps as directories that Orbax and TensorStore read as their own."""
+"""Steps as directories that Orbax and TensorStore read as their own, and as files of arrays."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 from . import _stepwell
 from ._paths import PathLike
@@ -15,12 +16,17 @@ from ._tree import Component
 from ._views import _Source
 from .errors import InvalidArgumentError
 
+if TYPE_CHECKING:
+    from ._store import Store
+
+To = Literal["orbax", "safetensors", "npz"]
 Mode = Literal["auto", "link", "reflink", "copy"]
 Layout = Literal["v1", "v0"]
 Leaves = Literal["numpy", "jax"]
 OnUnsupported = Literal["error", "skip", "widen"]
 
 # db::ExportMode and so on.
+_ARCHIVES: dict[str, int] = {"safetensors": 0, "npz": 1}  # db::ArchiveFormat
 _MODES: dict[str, int] = {"auto": 0, "link": 1, "reflink": 2, "copy": 3}
 _LAYOUTS: dict[str, int] = {"v1": 0, "v0": 1}
 _LEAVES: dict[str, int] = {"numpy": 0, "jax": 1}
@@ -117,3 +123,89 @@ def choices(mode: str, layout: str, leaves: str | None, on_unsupported: str
     return lambda reader: (
         _MODES[mode], _LAYOUTS[layout], _LEAVES[leaves or default_leaves(reader)],
         _ON_UNSUPPORTED[on_unsupported])
+
+
+def archive_choices(to: str, on_unsupported: str, orbax_options: dict[str, bool]
+                    ) -> tuple[int, int]:
+    """The engine's numbers for a file; `orbax_options`: which of those that are Orbax's alone were
+    given. Raises InvalidArgumentError."""
+    if to not in _ARCHIVES:
+        raise InvalidArgumentError(f"to is 'orbax', 'safetensors' or 'npz', not {to!r}")
+    for name, given in orbax_options.items():
+        if given:
+            raise InvalidArgumentError(f"{name} is for to='orbax'")
+    if on_unsupported not in _ON_UNSUPPORTED:
+        raise InvalidArgumentError(f"on_unsupported is one of {', '.join(_ON_UNSUPPORTED)}, "
+                                   f"not {on_unsupported!r}")
+    return _ARCHIVES[to], _ON_UNSUPPORTED[on_unsupported]
+
+
+# ---- a method of Store ------------------------------------------------------------------------
+
+
+def export(
+    self: Store,
+    step: SupportsIndex | None,
+    dest: str | os.PathLike[str],
+    *,
+    to: To = "orbax",
+    mode: Mode = "auto",
+    zarr: Literal[2, 3] = 3,
+    path: PathLike | None = None,
+    layout: Layout = "v1",
+    leaves: Leaves | None = None,
+    step_prefix: str | None = None,
+    step_digits: int = 0,
+    unnamed_default: bool = False,
+    on_unsupported: OnUnsupported = "error",
+) -> ExportReport:
+    """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
+    or a file of arrays.
+
+    For Orbax nothing is decoded or loaded: the stored chunks are zarr chunks already. The
+    export does not change when the store goes on, and deleting it does the store no harm.
+    Ctrl-C stops it, and nothing is left.
+
+    to: "orbax", or "safetensors" or "npz": then `dest` is a file, which must not exist; memory
+        is bounded, whatever the step's size. Names in it are paths joined by "/" ("params/w";
+        with the item first unless "state" is the only one, and below `path`). Safetensors get
+        the step's metadata as strings, "stepwell.step" and "stepwell.metrics"; npz has no
+        place for them. Only `path` and `on_unsupported` are for these, too: containers are
+        gone, Python's numbers, PRNG keys and element types that the format lacks are
+        unsupported but can be widened (to arrays of rank 0, to uint32 data, to the next wider
+        type of NumPy's), None and texts can only be skipped.
+    dest: with layout "v1" the checkpoint, which must not exist; with "v0" the root of a
+        CheckpointManager, made if need be, in which the step gets its directory.
+    mode: "link" makes hard links of whole segments: at once, for the same file system; a copy
+        of the directory later copies the whole segments. "reflink" shares the step's blocks
+        (XFS, btrfs), "copy" copies them. "auto": the first of them that is possible; links only
+        for a whole step and where owner and permissions are those of new files.
+    zarr: the version of zarr. With 3 readers check every chunk's checksum.
+    path: the subtree or leaf that is to be the whole tree.
+    leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
+        be so again, which without a target needs the devices that they were on. None: "jax" if
+        JAX is imported and has all these devices, else "numpy".
+    step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
+        single item is called "default", as managers without item names expect.
+    on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,
+        uint2, float8_e4m3, names that it cannot tell apart) is an "error" that lists all
+        of it before anything is written, left out ("skip"), or gets the next wider type
+        ("widen"; an error where there is none).
+
+    Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (on what Orbax cannot
+    hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
+    mode is not possible there.
+    """
+    target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")
+    if to != "orbax":
+        numbers = archive_choices(to, on_unsupported, {
+            "mode": mode != "auto", "zarr": zarr != 3, "layout": layout != "v1",
+            "leaves": leaves is not None, "step_prefix": bool(step_prefix),
+            "step_digits": step_digits != 0, "unnamed_default": unnamed_default})
+        reader, subtree = locate(self._source(step), path)
+        return report(self._core.export_archive(reader.step, target, *numbers, subtree))
+    numbers_for = choices(mode, layout, leaves, on_unsupported)
+    reader, subtree = locate(self._source(step), path)
+    return report(self._core.export(
+        reader.step, target, *numbers_for(reader), zarr, subtree, step_prefix or "", step_digits,
+        unnamed_default))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
+import ml_dtypes
 import numpy as np
 
 from . import _service, _stepwell
@@ -111,8 +112,27 @@ def _read_equinox(path: str, like: Any) -> Any:
     return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
 
 
+# NumPy itself has no such types, so the library makes no arrays of them.
+_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+           "F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+           "F8_E8M0": "float8_e8m0fnu"}
+
+
 def _read_safetensors(path: str) -> dict[str, Any]:
-    return dict(_library("safetensors.numpy", ".safetensors").load_file(path))
+    library = _library("safetensors", ".safetensors")
+    with library.safe_open(path, framework="np") as opened:
+        names = list(opened.keys())
+        float8 = {name: _FLOAT8[word] for name in names
+                  if (word := opened.get_slice(name).get_dtype()) in _FLOAT8}
+        arrays = {name: opened.get_tensor(name) for name in names if name not in float8}
+    if float8:
+        with open(path, "rb") as file:
+            tensors = dict(library.deserialize(file.read()))
+        for name, word in float8.items():
+            fields = tensors[name]
+            dtype = np.dtype(getattr(ml_dtypes, word))
+            arrays[name] = np.frombuffer(fields["data"], dtype).reshape(fields["shape"])
+    return {name: arrays[name] for name in names}
 
 
 def _read_npz(path: str) -> dict[str, Any]:

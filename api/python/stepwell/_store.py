@@ -19,7 +19,6 @@ from ._arguments import (
     step_numbers,
 )
 from ._collector import Paused
-from ._export import ExportReport
 from ._like import Matcher
 from ._paths import PathLike
 from ._records import ROOT
@@ -533,55 +532,7 @@ class Store:
         self._check_writable()
         return ReclaimReport(*self._core.reclaim())
 
-    def export(
-        self,
-        step: SupportsIndex | None,
-        dest: str | os.PathLike[str],
-        *,
-        mode: _export.Mode = "auto",
-        zarr: Literal[2, 3] = 3,
-        path: PathLike | None = None,
-        layout: _export.Layout = "v1",
-        leaves: _export.Leaves | None = None,
-        step_prefix: str | None = None,
-        step_digits: int = 0,
-        unnamed_default: bool = False,
-        on_unsupported: _export.OnUnsupported = "error",
-    ) -> ExportReport:
-        """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own.
-
-        Nothing is decoded or loaded: the stored chunks are zarr chunks already. The export does not
-        change when the store goes on, and deleting it does the store no harm. Ctrl-C stops it, and
-        nothing is left.
-
-        dest: with layout "v1" the checkpoint, which must not exist; with "v0" the root of a
-            CheckpointManager, made if need be, in which the step gets its directory.
-        mode: "link" makes hard links of whole segments: at once, for the same file system; a copy
-            of the directory later copies the whole segments. "reflink" shares the step's blocks
-            (XFS, btrfs), "copy" copies them. "auto": the first of them that is possible; links only
-            for a whole step and where owner and permissions are those of new files.
-        zarr: the version of zarr. With 3 readers check every chunk's checksum.
-        path: the subtree or leaf that is to be the whole tree.
-        leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
-            be so again, which without a target needs the devices that they were on. None: "jax" if
-            JAX is imported and has all these devices, else "numpy".
-        step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
-            single item is called "default", as managers without item names expect.
-        on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,
-            uint2, float8_e4m3, names that it cannot tell apart) is an "error" that lists all
-            of it before anything is written, left out ("skip"), or gets the next wider type
-            ("widen"; an error where there is none).
-
-        Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (on what Orbax cannot
-        hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
-        mode is not possible there.
-        """
-        choices = _export.choices(mode, layout, leaves, on_unsupported)
-        reader, subtree = _export.locate(self._source(step), path)
-        target = os.fsencode(os.path.abspath(os.fsdecode(dest)))
-        return _export.report(self._core.export(
-            reader.step, target.decode("utf-8", "surrogateescape"), *choices(reader), zarr, subtree,
-            step_prefix or "", step_digits, unnamed_default))
+    export = _export.export
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
