@@ -12,7 +12,7 @@ namespace {
 
 // What an argument or an option's value is completed with.
 std::string Completed(const std::string& name) {
-  if (name == "STORE" || name == "DIR" || name == "SRC") return "directory";
+  if (name == "STORE" || name == "DIR" || name == "SRC" || name == "URL") return "directory";
   if (name == "STEP" || name == "A" || name == "B") return "step";
   if (name == "FILE") return "file";
   if (name == "SHELL") return "shell";

@@ -77,6 +77,8 @@ Result<Outcome> RunMan(const CLI::App& program) {
   Outcome outcome;
   outcome.text = text + FooterText(program.get_footer()) +
                  ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nno colours on a terminal\n"
+                 ".TP\n.B STEPWELL_PYTHON\nthe Python that has the package stepwell, for push and "
+                 "pull; default: the python3 beside this program, or else of $PATH\n"
                  ".TP\n.B STEPWELL_DISK\n\"uring\" or \"posix\": how files are read and written\n";
   return outcome;
 }

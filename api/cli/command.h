@@ -60,6 +60,8 @@ void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
 void AddMan(CLI::App* program, Invocation* invocation);
 void AddPin(CLI::App* program, Invocation* invocation);
+void AddPull(CLI::App* program, Invocation* invocation);
+void AddPush(CLI::App* program, Invocation* invocation);
 void AddReclaim(CLI::App* program, Invocation* invocation);
 void AddRm(CLI::App* program, Invocation* invocation);
 void AddShow(CLI::App* program, Invocation* invocation);

@@ -18,8 +18,9 @@ constexpr const char* kFooter =
     "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
     "--exit-code only).\n"
     "\n"
-    "rm, pin, unpin, reclaim and import write, and need the store for themselves; all others only\n"
-    "read, and work beside a live writer.\n"
+    "rm, pin, unpin, reclaim, import and pull write, and need the store for themselves; all "
+    "others\n"
+    "only read, and work beside a live writer.\n"
     "\n"
     "Paths are components joined by \"/\", with \\ before any / in a name; the first one is the "
     "item,\n"
@@ -33,11 +34,13 @@ constexpr const char* kFooter =
     "  stepwell diff run1 800 900 params\n"
     "  stepwell verify run1\n"
     "  stepwell export run1 900 /data/checkpoint_900\n"
-    "  stepwell import checkpoints/ run1";
+    "  stepwell export run1 900 weights.safetensors --to safetensors --path params\n"
+    "  stepwell import checkpoints/ run1\n"
+    "  stepwell push run1 900 s3://bucket/run1/900";
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs,  AddShow,  AddCat,     AddDiff,   AddVerify, AddStats,      AddExport, AddRm,
-    AddPin, AddUnpin, AddReclaim, AddImport, AddDoctor, AddCompletion, AddMan};
+    AddLs,    AddShow,    AddCat,    AddDiff, AddVerify, AddStats,  AddExport,     AddRm, AddPin,
+    AddUnpin, AddReclaim, AddImport, AddPush, AddPull,   AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {

@@ -12,6 +12,8 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 
 from . import policy
 from ._export import ExportedLeaf, ExportReport
+from ._pull import PullReport
+from ._push import PushReport
 from ._stats import (
     LatencyStats,
     LoadStats,
@@ -70,6 +72,8 @@ __all__ = [
     "NodeView",
     "PathNotFoundError",
     "PermissionDeniedError",
+    "PullReport",
+    "PushReport",
     "ReclaimReport",
     "RecoveryStats",
     "SaveHandle",

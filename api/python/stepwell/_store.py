@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _import, _service, _stepwell
+from . import _export, _import, _pull, _push, _service, _stepwell
 from ._arguments import (
     if_exists_number,
     json_text,
@@ -533,6 +533,8 @@ class Store:
         return ReclaimReport(*self._core.reclaim())
 
     export = _export.export
+    push = _push.push
+    pull = _pull.pull
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
