@@ -68,9 +68,12 @@ Status ExportTemporary::Claim() {
     if (file.status().code() == StatusCode::kAlreadyExists) return Busy();
   }
   if (!file.ok()) return file.status();
-  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file->get()));
-  if (!ours) return Busy();
-  file_ = *std::move(file);
+  file_ = *std::move(file);  // made here, so removed when the lock fails
+  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_.get()));
+  if (!ours) {  // somebody took it for a dead one's
+    file_.reset();
+    return Busy();
+  }
   CloseInForkedChild(this, file_->descriptor());
   return OkStatus();
 }
