@@ -16,9 +16,6 @@ from orbax.checkpoint import v1 as ocp_v1
 
 MODES = ["link", "copy"]
 
-# Of Orbax's own event loops, which it leaves to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 def state() -> dict[str, object]:
     rng = np.random.default_rng(7)
@@ -72,10 +69,19 @@ def test_orbax_v1_loads_it(tmp_path: pathlib.Path, mode: str, zarr: int) -> None
     assert report.mode == mode and report.path == str(tmp_path / "x")
     assert report.leaves == 12 and not report.skipped
     same(tree, ocp_v1.load(tmp_path / "x"))
-    metadata = ocp_v1.metadata(tmp_path / "x")
-    assert metadata.custom_metadata == {"note": "ä"}
     if mode == "copy":
         assert report.apparent_bytes < 1.1 * report.step_bytes + 100_000
+
+
+def test_orbax_v1_describes_it(tmp_path: pathlib.Path) -> None:
+    """Not of a tree with a bool: Orbax v1 has no words for one, its own neither, and while it says
+    so it closes an event loop that answers to its reads still come to."""
+    tree = {name: leaf for name, leaf in state().items() if not isinstance(leaf, bool)}
+    with save(tmp_path / "s", tree, metadata={"note": "ä"}) as store:
+        store.export(3, tmp_path / "x")
+    found = ocp_v1.metadata(tmp_path / "x")
+    assert found.custom_metadata == {"note": "ä"}
+    assert (found.metadata["w"].shape, found.metadata["w"].dtype) == ((300, 1100), np.float32)
 
 
 @pytest.mark.parametrize("zarr", [3, 2])
@@ -162,6 +168,8 @@ def test_a_subtree_and_a_leaf(tmp_path: pathlib.Path) -> None:
     same(tree["w"], ocp_v1.load(tmp_path / "leaf"))
 
 
+# A load that fails closes its event loop while answers to other reads still come to it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_flipped_bit_is_refused(tmp_path: pathlib.Path) -> None:
     with save(tmp_path / "s", {"w": np.arange(50_000, dtype=np.float32)}) as store:
         store.export(3, tmp_path / "x", mode="copy")
