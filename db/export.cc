@@ -12,6 +12,7 @@
 #include "db/export_bytes.h"
 #include "db/export_files.h"
 #include "db/export_folder.h"
+#include "db/export_metadata.h"
 #include "db/export_plan.h"
 #include "db/export_widen.h"
 #include "db/layout.h"
@@ -91,6 +92,32 @@ Result<bool> MakeRoot(io::FileSystem* file_system, const std::string& root) {
   return true;
 }
 
+constexpr std::string_view kRootMetadataFolder = "metadata";
+
+Status WriteRootMetadata(io::FileSystem* file_system, const std::string& root,
+                         const std::string& custom_metadata, uint32_t file_mode) {
+  if (custom_metadata.empty()) return OkStatus();
+  format::orbax::RootMetadata metadata;
+  metadata.custom_metadata = custom_metadata;
+  STEPWELL_ASSIGN_OR_RETURN(const std::string text, format::orbax::EncodeRootMetadata(metadata));
+  STEPWELL_ASSIGN_OR_RETURN(
+      const auto folder,
+      ExportFolder::Create(file_system, StrCat(root, "/", kRootMetadataFolder), file_mode));
+  const std::string_view name = format::orbax::kRootMetadataName;
+  STEPWELL_RETURN_IF_ERROR(folder->Write(name.substr(kRootMetadataFolder.size() + 1), text));
+  return folder->Commit();
+}
+
+// Of an export that failed: whatever somebody else has put there meanwhile stays.
+void RemoveRoot(io::FileSystem* file_system, const std::string& root, bool has_metadata) {
+  constexpr const char* kWhy = "somebody else uses it by now, or the file system failed";
+  if (has_metadata) {
+    file_system->Remove(StrCat(root, "/", format::orbax::kRootMetadataName)).IgnoreError(kWhy);
+    file_system->RemoveDirectory(StrCat(root, "/", kRootMetadataFolder)).IgnoreError(kWhy);
+  }
+  file_system->RemoveDirectory(root).IgnoreError(kWhy);
+}
+
 format::orbax::OcdbtUuid RandomUuid() {
   std::random_device device;
   format::orbax::OcdbtUuid uuid;
@@ -123,11 +150,12 @@ struct Prepared {
   std::deque<LeafRecord> widened;  // records of arrays that get another element type
 };
 
-Result<Prepared> Prepare(StepReader& reader, const ExportOptions& options) {
+Result<Prepared> Prepare(StepReader& reader, const ExportOptions& options, bool makes_root) {
   Prepared prepared;
   STEPWELL_ASSIGN_OR_RETURN(prepared.leaves, SelectedLeaves(reader, options));
   STEPWELL_RETURN_IF_ERROR(LoadStrings(reader, &prepared.leaves));
   STEPWELL_ASSIGN_OR_RETURN(prepared.plan, PlanExport(reader.step(), prepared.leaves, options));
+  PlaceImportedMetadata(makes_root, &prepared.plan);
   for (const ExportItem& item : prepared.plan.items) {
     auto files = EncodeItemFiles(item);
     if (!files.ok()) return files.status().WithContext(item.name);
@@ -220,19 +248,33 @@ Result<ExportReport> Export(Store& store, uint64_t step, const std::string& dest
       options.file_system != nullptr ? options.file_system : io::LocalFileSystem();
   STEPWELL_RETURN_IF_ERROR(CheckOutside(file_system, store.path(), path));
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step));
-  STEPWELL_ASSIGN_OR_RETURN(Prepared prepared, Prepare(*reader, options));
   std::string new_root;
   if (options.layout == ExportLayout::kV0) {
     STEPWELL_ASSIGN_OR_RETURN(const std::string name, ExportStepName(step, options));
-    STEPWELL_ASSIGN_OR_RETURN(const bool is_new, MakeRoot(file_system, path));
-    if (is_new) new_root = path;
+    if (!file_system->Stat(path).ok()) new_root = path;
     path += "/" + name;
   }
-  auto report = MakeFolder(store, *reader, std::move(prepared), options, file_system, path);
-  if (!report.ok() && !new_root.empty()) {
-    file_system->RemoveDirectory(new_root).IgnoreError("somebody else uses it by now");
+  STEPWELL_ASSIGN_OR_RETURN(Prepared prepared, Prepare(*reader, options, !new_root.empty()));
+  bool is_new = false;
+  if (!new_root.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(is_new, MakeRoot(file_system, new_root));
   }
-  return report;
+  if (!is_new) {
+    if (!prepared.plan.root_metadata.empty()) {
+      return UnavailableError(StrCat(new_root, " appeared meanwhile: export again"));
+    }
+    return MakeFolder(store, *reader, std::move(prepared), options, file_system, path);
+  }
+  const std::string metadata = prepared.plan.root_metadata;
+  Status status = WriteRootMetadata(file_system, new_root, metadata, options.file_mode);
+  const bool has_metadata = status.ok() && !metadata.empty();
+  if (status.ok()) {
+    auto report = MakeFolder(store, *reader, std::move(prepared), options, file_system, path);
+    if (report.ok()) return report;
+    status = report.status();
+  }
+  RemoveRoot(file_system, new_root, has_metadata);
+  return status;
 }
 
 }  // namespace stepwell::db

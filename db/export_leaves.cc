@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/export_leaves.h"
 
-#include <charconv>
-#include <cstring>
-
+#include "db/export_numbers.h"
 #include "format/codec.h"
 #include "format/dtype.h"
+#include "format/endian.h"
 #include "format/orbax/python_text.h"
 
 namespace stepwell::db {
@@ -135,21 +134,14 @@ Result<LeafTranslation> Element(DType dtype, ConstBytes value, const ExportOptio
   return out;
 }
 
-template <typename Integer>
-bool ParseWhole(const std::string& text, Integer* number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && stop == end;
+Result<LeafTranslation> Element(const NumberElement& number, const ExportOptions& options) {
+  return Element(number.dtype, AsBytes(number.bytes), options);
 }
 
 Result<LeafTranslation> TranslateInt(const LeafRecord& leaf, const ExportOptions& options) {
-  int64_t number = 0;
-  uint64_t large = 0;
-  if (leaf.chunk_count == 0 && ParseWhole(leaf.inline_value, &number)) {
-    return Element(DType::kInt64, std::as_bytes(std::span(&number, 1)), options);
-  }
-  if (leaf.chunk_count == 0 && ParseWhole(leaf.inline_value, &large)) {
-    return Element(DType::kUInt64, std::as_bytes(std::span(&large, 1)), options);
+  if (leaf.chunk_count == 0) {
+    const auto number = IntegerElement(leaf.inline_value, leaf.dtype);
+    if (number) return Element(*number, options);
   }
   LeafTranslation out;
   out.unsupported = "is an integer beyond 64 bits";
@@ -167,7 +159,7 @@ Result<LeafTranslation> TranslateValue(const LeafRecord& leaf, const ExportOptio
       return TranslateInt(leaf, options);
     case format::ValueType::kFloat:
       if (bytes.size() != sizeof(double)) return Contradiction("the size of a float");
-      return Element(DType::kFloat64, bytes, options);
+      return Element(FloatElement(format::LoadLittle<double>(bytes.data()), leaf.dtype), options);
     case format::ValueType::kBool:
       if (bytes.size() != 1) return Contradiction("the size of a bool");
       return Element(DType::kBool, bytes, options);

@@ -41,6 +41,7 @@ struct ExportItem {
 struct ExportPlan {
   std::vector<ExportItem> items;
   std::string custom_metadata = "{}";  // JSON objects, as json.dumps writes them
+  std::string root_metadata;           // of the root that is made with it; "": none
   std::string metrics = "{}";
   uint64_t leaves = 0;
   uint64_t chunks = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "db/export_metadata.h"
 #include "db/import.h"
 #include "db/import_tree.h"
 #include "format/orbax/json.h"
@@ -18,7 +19,6 @@ using import::ImportArray;
 using import::ImportTree;
 
 constexpr uint64_t kMetricsBytesMax = uint64_t{16} << 20;
-constexpr std::string_view kOrbaxKey = "orbax";
 
 uint64_t MachineMemoryBytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -65,11 +65,12 @@ Result<std::string> MetadataJson(const OrbaxCheckpoint& checkpoint,
   Json more = Json::object();
   if (!checkpoint.root_metadata().empty()) {
     STEPWELL_ASSIGN_OR_RETURN(
-        more["root"], format::orbax::ParseJson("metadata", checkpoint.root_metadata(), kDialect));
+        more[kImportedRootKey],
+        format::orbax::ParseJson("metadata", checkpoint.root_metadata(), kDialect));
   }
   for (const ImportTree& tree : trees) {
     if (tree.custom_metadata.empty()) continue;
-    STEPWELL_ASSIGN_OR_RETURN(more["items"][tree.item.name],
+    STEPWELL_ASSIGN_OR_RETURN(more[kImportedItemsKey][tree.item.name],
                               format::orbax::ParseJson("metadata", tree.custom_metadata, kDialect));
   }
   if (more.empty()) return checkpoint.custom_metadata();
@@ -78,7 +79,7 @@ Result<std::string> MetadataJson(const OrbaxCheckpoint& checkpoint,
     STEPWELL_ASSIGN_OR_RETURN(
         all, format::orbax::ParseJson("metadata", checkpoint.custom_metadata(), kDialect));
   }
-  std::string key(kOrbaxKey);
+  std::string key(kImportedMetadataKey);
   while (all.contains(key)) key.push_back('_');
   all[key] = std::move(more);
   std::string out;

@@ -391,12 +391,14 @@ LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
     return ValueInput(std::move(key), StoredType::kBool,
                       std::string(1, static_cast<char>(array.data[0])));
   }
-  if (auto text = IntegerOf(array)) {
-    return ValueInput(std::move(key), StoredType::kInt, *std::move(text));
-  }
-  if (const auto number = FloatOf(array)) {
-    return ValueInput(std::move(key), StoredType::kFloat, FloatValue(*number));
-  }
+  // The element type stays with it, for exports.
+  const auto number = [&](StoredType type, std::string value) {
+    LeafInput input = ValueInput(std::move(key), type, std::move(value));
+    input.record.dtype = array.zarr.dtype;
+    return input;
+  };
+  if (auto text = IntegerOf(array)) return number(StoredType::kInt, *std::move(text));
+  if (const auto value = FloatOf(array)) return number(StoredType::kFloat, FloatValue(*value));
   leaf.record.value_type = StoredType::kNumpyScalar;
   return leaf;
 }

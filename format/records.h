@@ -72,7 +72,7 @@ struct LeafRecord {
   ContainerKind container = ContainerKind::kNotContainer;
   std::string type_name;
   uint64_t child_count = 0;
-  // kArray
+  // kArray; dtype also of numbers that were imported, for exports
   DType dtype = DType::kInvalid;
   Shape shape;
   Shape chunk_shape;

@@ -38,7 +38,7 @@ struct Leaf {
   kind @1 :UInt16;          # LeafKind
   valueType @2 :UInt16;     # ValueType: the type that the leaf had in memory
   container @3 :UInt16;     # ContainerKind, nodes only
-  dtype @4 :UInt16;         # DType, arrays only
+  dtype @4 :UInt16;         # DType; of numbers what they were imported from
   codec @5 :UInt16;         # CodecId of every chunk of this leaf
   flags @6 :UInt16;         # reserved
   weakType @7 :Bool;        # JAX's weak type

@@ -122,6 +122,7 @@ def report(path: pathlib.Path, step: int, content: Content, writer: Writer) -> d
     found["custom"] = v1.checkpointables_metadata(path).custom_metadata
     with v1.training.Checkpointer(path.parent) as checkpointer:
         found["metrics"] = checkpointer.checkpointables_metadata(step).metrics
+        found["root"] = checkpointer.root_metadata().custom_metadata
     return found
 
 

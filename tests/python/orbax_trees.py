@@ -164,9 +164,11 @@ class Trees:
         kinds = [*INTS, *FLOATS]
         if self.with_bools:
             kinds += [True, False] * 4
+        if self.writer != "v1":
+            kinds += [np.float32(2.5), np.int64(-(2**63)), np.float64(float("nan")), np.int32(4),
+                      np.uint8(200), np.int16(-5), np.uint64(7), np.float16(0.1)]
         if self.writer is None:
-            kinds += [np.float32(2.5), np.int64(-(2**63)), np.float64(float("nan")), np.int32(4)]
-            kinds += [2**64 - 1, np.uint64(2**64 - 1), np.int8(-3), np.float16(0.1)]
+            kinds += [2**64 - 1, np.uint64(2**64 - 1), np.int8(-3)]
         return self.chance.choice(kinds)
 
     def leaf(self, path: tuple[str, ...]) -> Any:

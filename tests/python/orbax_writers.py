@@ -34,6 +34,9 @@ class Writer:
     is_unnamed: bool = False  # the item is "default"
 
 
+ROOT = {"of the root": [1, None, {"é": -0.5}]}
+ITEM = {"of the item": {"é": [True]}}
+
 # ---- v1 ---------------------------------------------------------------------------------------
 
 
@@ -59,7 +62,7 @@ def v1_save(**options: Any) -> Callable[[pathlib.Path, int, Content], pathlib.Pa
 
 def v1_training(folder: pathlib.Path, step: int, content: Content) -> pathlib.Path:
     content.others = {}
-    with v1.training.Checkpointer(folder) as checkpointer:
+    with v1.training.Checkpointer(folder, custom_metadata=ROOT) as checkpointer:
         checkpointer.save(step, content.tree, metrics=content.metrics,
                           custom_metadata=content.metadata)
     return folder / str(step)
@@ -88,13 +91,14 @@ def v0_flat(chunk_bytes: int | None = None, **options: Any
 
 def manager_of(folder: pathlib.Path, content: Content) -> ocp.CheckpointManager:
     best = (lambda metrics: metrics["loss"]) if content.metrics else None
-    return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(best_fn=best))
+    options = ocp.CheckpointManagerOptions(best_fn=best)
+    return ocp.CheckpointManager(folder, options=options, metadata=ROOT)
 
 
 def v0_manager(folder: pathlib.Path, step: int, content: Content) -> pathlib.Path:
     content.others = {}
     with manager_of(folder, content) as manager:
-        manager.save(step, args=ocp.args.PyTreeSave(content.tree),
+        manager.save(step, args=ocp.args.PyTreeSave(content.tree, custom_metadata=ITEM),
                      metrics=content.metrics or None, custom_metadata=content.metadata)
     return folder / str(step)
 
