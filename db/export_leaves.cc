@@ -35,7 +35,8 @@ DType Wider(DType dtype, bool* same_bytes) {
   }
 }
 
-// A NumPy scalar that .item() makes a Python number without loss: Orbax's "scalar".
+// A NumPy scalar that .item() makes a Python number without loss: Orbax's "scalar". Not complex
+// ones: Orbax v1 takes no complex as a target.
 bool IsNumpyNumber(DType dtype) {
   switch (dtype) {
     case DType::kBool:
@@ -50,8 +51,6 @@ bool IsNumpyNumber(DType dtype) {
     case DType::kFloat16:
     case DType::kFloat32:
     case DType::kFloat64:
-    case DType::kComplex64:
-    case DType::kComplex128:
       return true;
     default:
       return false;

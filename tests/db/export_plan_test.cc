@@ -89,11 +89,13 @@ std::map<std::string, OrbaxType> Types(const ExportItem& item) {
 TEST(ExportPlanTest, EveryKindOfLeafHasItsType) {
   LeafRecord scalar = Array(Path("np"), DType::kFloat32, {}, {});
   scalar.value_type = format::ValueType::kNumpyScalar;
+  LeafRecord complex = Array(Path("z"), DType::kComplex64, {}, {});
+  complex.value_type = format::ValueType::kNumpyScalar;
   LeafRecord jax = Array(Path("jax"), DType::kBFloat16, {3}, {3});
   jax.value_type = format::ValueType::kJaxArray;
   const auto leaves =
-      Sorted({Node({}, format::ContainerKind::kDict, 11), Array(Path("a"), DType::kInt4, {9}, {4}),
-              jax, scalar, Value(Path("int"), format::ValueType::kInt, "-5"),
+      Sorted({Node({}, format::ContainerKind::kDict, 12), Array(Path("a"), DType::kInt4, {9}, {4}),
+              jax, scalar, complex, Value(Path("int"), format::ValueType::kInt, "-5"),
               Value(Path("big"), format::ValueType::kInt, "18446744073709551615"),
               Value(Path("yes"), format::ValueType::kBool, "\1"),
               Value(Path("text"), format::ValueType::kStr, "x"),
@@ -105,13 +107,13 @@ TEST(ExportPlanTest, EveryKindOfLeafHasItsType) {
   ASSERT_EQ(plan->items.size(), 1U);
   const ExportItem& item = plan->items[0];
   const std::map<std::string, OrbaxType> wanted = {
-      {"a", OrbaxType::kNumpyArray}, {"jax", OrbaxType::kNumpyArray}, {"np", OrbaxType::kScalar},
-      {"int", OrbaxType::kScalar},   {"big", OrbaxType::kScalar},     {"yes", OrbaxType::kScalar},
-      {"text", OrbaxType::kString},  {"none", OrbaxType::kNone},      {"list", OrbaxType::kList},
-      {"named", OrbaxType::kNone}};
+      {"a", OrbaxType::kNumpyArray}, {"z", OrbaxType::kNumpyArray}, {"jax", OrbaxType::kNumpyArray},
+      {"np", OrbaxType::kScalar},    {"int", OrbaxType::kScalar},   {"big", OrbaxType::kScalar},
+      {"yes", OrbaxType::kScalar},   {"text", OrbaxType::kString},  {"none", OrbaxType::kNone},
+      {"list", OrbaxType::kList},    {"named", OrbaxType::kNone}};
   EXPECT_EQ(Types(item), wanted);
-  EXPECT_EQ(plan->leaves, 7U);
-  EXPECT_EQ(plan->chunks, 5U);
+  EXPECT_EQ(plan->leaves, 8U);
+  EXPECT_EQ(plan->chunks, 6U);
   for (const ExportArray& array : item.arrays) {
     if (array.name == "int") {
       EXPECT_EQ(array.element.size(), 12U);  // 8 and the CRC
