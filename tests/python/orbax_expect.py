@@ -34,7 +34,16 @@ def as_restored(tree: Any, leaves: str) -> Any:
                 for field in dataclasses.fields(tree)}
     if leaves == "numpy" and isinstance(tree, jax.Array):
         return np.asarray(jax.random.key_data(tree) if is_key(tree) else tree)
-    return tree.item() if isinstance(tree, np.generic) else tree
+    return native(tree)
+
+
+def native(leaf: Any) -> Any:
+    """NumPy's arrays in the machine's byte order, its scalars as Python numbers; those for which
+    Python or Orbax v1 has none as arrays."""
+    if isinstance(leaf, np.generic):
+        is_number = type(leaf).__module__ == "numpy" and leaf.dtype.kind != "c"
+        return leaf.item() if is_number else np.asarray(leaf)
+    return leaf.astype(leaf.dtype.newbyteorder("=")) if isinstance(leaf, np.ndarray) else leaf
 
 
 def key_data(leaf: Any) -> Any:
@@ -55,6 +64,7 @@ class Target:
         self.restored = jax.tree.map(lambda pair: pair[1], both, is_leaf=is_pair)
 
     def _leaf(self, leaf: Any) -> Pair:
+        leaf = native(leaf)
         if is_key(leaf) and self._leaves == "numpy":
             leaf = np.asarray(jax.random.key_data(leaf))
         if is_key(leaf):
@@ -71,8 +81,6 @@ class Target:
             sharding = some_sharding(self._chance, leaf.shape)
             abstract = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
             return Pair(abstract, jax.device_put(np.asarray(leaf), sharding))
-        if isinstance(leaf, np.generic):
-            leaf = leaf.item()
         return Pair(type(leaf)(), leaf)
 
 

@@ -97,6 +97,7 @@ class Trees:
     `as_files`: names are those of files."""
 
     def __init__(self, seed: int, writer: str | None, as_files: bool = False) -> None:
+        self.seed = seed
         self.chance = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         self.writer = writer
@@ -133,8 +134,13 @@ class Trees:
     def numpy_array(self, dtype: str | None = None) -> np.ndarray[Any, Any]:
         name = dtype or self.chance.choice(DTYPES)
         array = self.values(dtype_of(name), self.shape(self.writer is None))
-        if self.chance.random() < 0.1:
+        kind = self.chance.randrange(20)
+        if kind == 0:
             return np.asfortranarray(array)
+        if kind == 1 and array.dtype.name in ("int64", "float32", "complex64"):
+            return array.astype(array.dtype.newbyteorder(">"))
+        if kind == 2 and array.ndim > 0:
+            return np.concatenate([array, array])[::2] if len(array) % 2 == 0 else array[::-1]
         return array
 
     def jax_array(self, dtype: str | None = None) -> jax.Array:
@@ -156,9 +162,12 @@ class Trees:
 
     def key(self) -> jax.Array:
         key = jax.random.key(self.chance.randrange(2**31), impl=self.chance.choice(KEY_IMPLS))
-        if self.chance.random() < 0.5:
+        if self.chance.random() < 0.4:
             return key
-        return jax.random.split(key, self.chance.choice([(1,), (3,), (2, 4)]))
+        keys = jax.random.split(key, self.chance.choice([(1,), (3,), (2, 4)]))
+        if self.chance.random() < 0.5:
+            return keys
+        return jax.device_put(keys, some_sharding(self.chance, keys.shape))
 
     def scalar(self) -> Any:
         kinds = [*INTS, *FLOATS]
@@ -168,7 +177,8 @@ class Trees:
             kinds += [np.float32(2.5), np.int64(-(2**63)), np.float64(float("nan")), np.int32(4),
                       np.uint8(200), np.int16(-5), np.uint64(7), np.float16(0.1)]
         if self.writer is None:
-            kinds += [2**64 - 1, np.uint64(2**64 - 1), np.int8(-3)]
+            kinds += [2**64 - 1, np.uint64(2**64 - 1), np.int8(-3), np.bool_(True),
+                      ml_dtypes.bfloat16(-1.5), ml_dtypes.float8_e5m2(0.25), np.complex64(1 - 2j)]
         return self.chance.choice(kinds)
 
     def leaf(self, path: tuple[str, ...]) -> Any:
@@ -241,7 +251,12 @@ class Trees:
         while True:
             tree: Any = self.fixed()
             for name in self.names(6):
-                tree[f"{name}"] = self.node((name,), 3)
+                tree[name] = self.node((name,), 3)
+            if self.seed % 7 == 6:  # a root that is no dict
+                tree = self.chance.choice([list, tuple, lambda nodes: Layer(nodes[:9], nodes[9:])])(
+                    list(tree.values()))
+            if self.seed % 50 == 49:  # several nodes of OCDBT
+                tree["many"] = [np.int32([number]) for number in range(3000)]
             if are_distinct(tree):
                 return tree
 
