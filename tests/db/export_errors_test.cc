@@ -129,6 +129,24 @@ TEST_F(ExportErrorsTest, ANewRootGoesWithItsExport) {
   options.progress = [](uint64_t done, uint64_t) { return done == 0; };
   EXPECT_EQ(Export(*store_, kStep, Out("root"), options).status().code(), StatusCode::kCancelled);
   EXPECT_TRUE(NamesIn(dir_ / "out").empty());
+
+  // With metadata, too; in a root that is there already it stays the step's.
+  std::vector<std::vector<float>> scratch;
+  scratch.reserve(SmallState().size());
+  SaveRequest request = MakeRequest(kStep + 1, kStep, SmallState(), &scratch);
+  request.metadata_json = R"({"orbax": {"root": {"r": 1}}})";
+  auto handle = store_->Save(std::move(request));
+  ASSERT_OK(handle.status());
+  ASSERT_OK(handle->Wait());
+  EXPECT_EQ(Export(*store_, kStep + 1, Out("root"), options).status().code(),
+            StatusCode::kCancelled);
+  EXPECT_TRUE(NamesIn(dir_ / "out").empty());
+  options.progress = nullptr;
+  EXPECT_OK(Export(*store_, kStep + 1, Out("root"), options).status());
+  EXPECT_TRUE(fs::exists(Out("root/metadata/_ROOT_METADATA")));
+  fs::create_directory(Out("there"));
+  EXPECT_OK(Export(*store_, kStep + 1, Out("there"), options).status());
+  EXPECT_THAT(NamesIn(Out("there")), ElementsAre("4"));
 }
 
 TEST_F(ExportErrorsTest, InsideTheStoreWhateverThePathLooksLike) {
