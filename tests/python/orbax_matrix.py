@@ -73,11 +73,10 @@ def export_case(seed: int, folder: pathlib.Path, modes: list[str], counts: Count
         metadata, {"other": as_restored(other, leaves)}, random.Random(seed))  # fmt: skip
     for reader in READERS:
         try:
-            reader(checkpoint)
+            counts[reader.__name__] += reader(checkpoint) is not False
         except Exception as error:
             error.add_note(f"{reader.__name__} of an export: {mode}, zarr {zarr}, {leaves}")
             raise
-        counts[reader.__name__] += 1
     for name in (mode, f"zarr{zarr}", leaves):
         counts[name] += 1
 

@@ -55,7 +55,7 @@ class Checkpoint:
             for some in (flat, restored))  # type: ignore[return-value]
 
 
-Reader = Callable[[Checkpoint], None]
+Reader = Callable[[Checkpoint], bool | None]  # False: there is nothing for it to read
 
 
 def refuses(read: Callable[[], Any], message: str) -> None:
@@ -202,15 +202,16 @@ def manager_pytree_parts(at: Checkpoint) -> None:
         check(wanted, manager.restore(at.step, args=pytree_args(abstract)))
 
 
-def manager_pytree_some(at: Checkpoint) -> None:
+def manager_pytree_some(at: Checkpoint) -> bool:
     """`partial_restore`: what the target does not name is not read."""
     if not isinstance(at.tree, dict):  # of a list nothing can be left out
-        return
+        return False
     names = at.chance.sample(sorted(at.tree), 3)
     abstract = {name: at.target.abstract[name] for name in names}
     with ocp.CheckpointManager(at.default_root) as manager:
         restored = manager.restore(at.step, args=pytree_args(abstract, partial_restore=True))
     check({name: at.target.restored[name] for name in names}, restored)
+    return True
 
 
 def item_of(at: Checkpoint) -> pathlib.Path:
