@@ -118,8 +118,8 @@ def described(node: Any) -> Any:
     if isinstance(node, (list, tuple)):
         return type(node)(described(child) for child in node)
     if isinstance(node, (jax.Array, np.ndarray)):
-        data = key_data(node)
-        return (data.shape, data.dtype, getattr(node, "sharding", None))
+        data = key_data(node)  # of keys: an axis more
+        return (data.shape, data.dtype, getattr(data, "sharding", None))
     if isinstance(node, str):
         return "string"
     return None if node is None else type(node)()
