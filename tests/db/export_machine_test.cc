@@ -298,6 +298,68 @@ TEST_F(ExportMachineTest, AnotherUser) {
   EXPECT_FALSE(fs::exists(dir_ / "theirs/no.orbax-checkpoint-tmp"));
 }
 
+// A link takes the write mode of its segments, which binds all but root: their owner can use them
+// again when the export is gone, punched or as spares.
+TEST_F(ExportMachineTest, AnOwnerWhoIsNotRoot) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ASSERT_EQ(chown(dir_.path().c_str(), kOther, kOther), 0);
+  const auto body = [&]() -> Status {
+    if (setresgid(kOther, kOther, kOther) != 0 || setresuid(kOther, kOther, kOther) != 0) {
+      return ErrnoStatus(errno, "become another user");
+    }
+    path_ = dir_ / "store";
+    auto store = Open(/*read_only=*/false);
+    const auto save = [&](uint64_t begin, uint64_t end) -> Status {
+      for (uint64_t step = begin; step < end; ++step) {
+        STEPWELL_ASSIGN_OR_RETURN(const auto handle, SaveSeeded(store.get(), step, step, State()));
+        STEPWELL_RETURN_IF_ERROR(handle.Wait());
+      }
+      return OkStatus();
+    };
+    for (uint64_t round = 0; round < 3; ++round) {
+      const uint64_t first = 100 * round;
+      STEPWELL_RETURN_IF_ERROR(save(first, first + 8));
+      const std::string place = dir_ / StrCat("x", round);
+      for (const uint64_t step : {first, first + 3}) {
+        ExportOptions options;
+        const auto report = Export(*store, step, StrCat(place, "-", step), options);
+        STEPWELL_RETURN_IF_ERROR(report.status());
+        EXPECT_EQ(report->mode, ExportMode::kLink);
+      }
+      // Some of its segments die wholly, others in part; before and after the exports go.
+      std::vector<uint64_t> old = StepNumbers(store.get());
+      std::erase_if(old, [&](uint64_t step) { return step % 4 == 1; });
+      STEPWELL_RETURN_IF_ERROR(store->Delete(old));
+      STEPWELL_RETURN_IF_ERROR(store->Reclaim().status());
+      STEPWELL_RETURN_IF_ERROR(
+          CheckExported(io::LocalFileSystem(), StrCat(place, "-", first), first, State()));
+      fs::remove_all(StrCat(place, "-", first));
+      if (round == 1) {  // the other one is deleted while nobody has the store open
+        STEPWELL_RETURN_IF_ERROR(store->Close());
+        store.reset();
+      }
+      fs::remove_all(StrCat(place, "-", first + 3));
+      if (store == nullptr) store = Open(/*read_only=*/false);
+      STEPWELL_RETURN_IF_ERROR(store->Reclaim().status());
+      STEPWELL_RETURN_IF_ERROR(save(first + 20, first + 28));
+    }
+    EXPECT_EQ(store->Stats().space.linked_bytes, 0U);
+    STEPWELL_ASSIGN_OR_RETURN(const auto verified, store->Verify({}));
+    EXPECT_TRUE(verified.problems.empty());
+    STEPWELL_RETURN_IF_ERROR(store->Delete(StepNumbers(store.get())));
+    STEPWELL_RETURN_IF_ERROR(store->Reclaim().status());
+    STEPWELL_RETURN_IF_ERROR(save(900, 912));
+    EXPECT_GT(store->Stats().segments_recycled + store->Stats().bytes_punched, 0U);
+    return store->Close();
+  };
+  EXPECT_EQ(Reap(Fork([&] {
+              const Status status = body();
+              EXPECT_OK(status);
+              return status.ok() && !::testing::Test::HasFailure();
+            })),
+            0);
+}
+
 // Several processes, one place, where a dead export left something: exactly one makes it.
 TEST_F(ExportMachineTest, ConcurrentExportsToOnePlace) {
   constexpr int kProcesses = 4;

@@ -182,6 +182,34 @@ def test_a_manager_goes_on_in_the_root(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_orbax_sees_nothing_of_exports_that_died(
+        tmp_path: pathlib.Path, store_path: pathlib.Path, mode: str) -> None:
+    """What one leaves that is killed before its rename: no step, and no obstacle."""
+    v0, v1 = tmp_path / "v0", tmp_path / "v1"
+    v1.mkdir()
+    with filled(store_path) as store:
+        for step in (2, 5):
+            store.export(step, v0, mode=mode, layout="v0", unnamed_default=True)
+            store.export(step, v1 / str(step), mode=mode)
+        for root in (v0, v1):
+            dead = (root / "5").rename(root / "5.orbax-checkpoint-tmp")
+            (dead / "stepwell-export.lock").touch()
+            (dead / "commit_success.txt").unlink()
+        with ocp_v0.CheckpointManager(v0) as manager:
+            assert list(manager.all_steps()) == [2] and manager.latest_step() == 2
+        with ocp_v1.training.Checkpointer(v1) as checkpointer:
+            assert [c.step for c in checkpointer.checkpoints] == [2]
+        store.export(5, v0, mode=mode, layout="v0", unnamed_default=True)
+        store.export(5, v1 / "5", mode=mode)
+    for root in (v0, v1):
+        assert sorted(path.name for path in root.iterdir()) == ["2", "5"]
+    with ocp_v0.CheckpointManager(v0) as manager:
+        assert list(manager.all_steps()) == [2, 5]
+        assert same(state(5), manager.restore(5, args=ocp_v0.args.StandardRestore()))
+    assert same(state(5), ocp_v1.load(v1 / "5"))
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_orbax_v1_saves_beside_over_and_deletes(
         tmp_path: pathlib.Path, store_path: pathlib.Path, mode: str) -> None:
     root = tmp_path / "root"
