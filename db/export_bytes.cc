@@ -190,7 +190,10 @@ class Placer {
     for (const ByteRun& run : runs) {
       if (!status.ok()) break;
       if (segment == nullptr || run.segment != opened) {
-        STEPWELL_ASSIGN_OR_RETURN(segment, source_.file_system->Open(PathOf(run.segment), {}));
+        auto next = source_.file_system->Open(PathOf(run.segment), {});
+        status = next.status();
+        if (!status.ok()) break;  // the file must not be in the way of another attempt
+        segment = *std::move(next);
         opened = run.segment;
       }
       status = PackRun(segment.get(), run, file.get(), clone, done, total);
