@@ -117,6 +117,12 @@ TEST_F(ExportMachineTest, AFullDisk) {
   const auto before = NamesIn(small / "");
   for (const ExportMode mode : {ExportMode::kLink, ExportMode::kCopy, ExportMode::kAuto}) {
     const Status status = Run(small / "x", mode).status();
+    // Links take hardly any room: the file system may find that yet.
+    if (status.ok() && mode != ExportMode::kCopy) {
+      EXPECT_OK(Check(small / "x"));
+      fs::remove_all(small / "x");
+      continue;
+    }
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
     EXPECT_EQ(NamesIn(small / ""), before);
   }
@@ -289,9 +295,14 @@ TEST_F(ExportMachineTest, AnotherUser) {
     StoreOptions options;
     options.read_only = true;
     const auto reader = Store::Open(path_, options);
-    if (!reader.ok()) return reader.status().code() == StatusCode::kPermissionDenied;
+    if (!reader.ok()) {
+      EXPECT_EQ(reader.status().code(), StatusCode::kPermissionDenied)
+          << reader.status().ToString();
+      return !::testing::Test::HasFailure();
+    }
     const Status status = Export(**reader, kStep, dir_ / "theirs/no", {}).status();
-    return status.code() == StatusCode::kPermissionDenied;
+    EXPECT_EQ(status.code(), StatusCode::kPermissionDenied) << status.ToString();
+    return !::testing::Test::HasFailure();
   }));
   EXPECT_EQ(unreadable, 0);
   EXPECT_FALSE(fs::exists(dir_ / "theirs/no"));
