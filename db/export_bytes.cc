@@ -20,6 +20,7 @@ constexpr uint64_t kCloneGranuleBytes = 4096;
 // Between two looks at whether the caller wants to go on.
 constexpr uint64_t kPartBytes = uint64_t{64} << 20;
 constexpr uint32_t kWriteModes = 0222;
+constexpr uint32_t kReadModes = 0444;
 
 // Whether another way may do where this one did not.
 bool MayTryNext(const Status& status) {
@@ -124,7 +125,10 @@ class Placer {
       }
       placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
     }
-    for (const uint64_t segment : segments_) TakeWriteMode(segment);
+    for (const uint64_t segment : segments_) {
+      STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
+      TakeWriteMode(segment);
+    }
     for (const std::string& path : made) {
       STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(path));
       placed.linked_bytes += info.size_bytes;
@@ -140,6 +144,16 @@ class Placer {
               status.os_error()};
     }
     return status;
+  }
+
+  Status GiveReadMode(uint64_t segment) const {
+    const uint32_t wanted = source_.options->file_mode & kReadModes;
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(PathOf(segment)));
+    if ((info.mode & wanted) == wanted) return OkStatus();
+    const Status status = source_.file_system->SetMode(PathOf(segment), info.mode | wanted);
+    if (status.code() != StatusCode::kPermissionDenied) return status;
+    return FailedPreconditionError(
+        StrCat(status.message(), " (only its owner can let others read it; use mode copy)"));
   }
 
   // Of segments that are done; not of what somebody may have to seal yet.

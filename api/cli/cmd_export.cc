@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <string_view>
@@ -29,6 +30,7 @@ struct Arguments : StoreArguments {
   std::string zarr = "3";
   std::string step_prefix;
   std::string step_digits = "0";
+  std::string file_mode;
   bool unnamed_default = false;
 };
 
@@ -78,6 +80,15 @@ Result<db::ExportOptions> OptionsOf(const Arguments& arguments) {
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t digits, ParseStep(arguments.step_digits));
   if (digits > 20) return InvalidArgumentError("--step-digits is at most 20");
   options.step_digits = static_cast<int>(digits);
+  if (!arguments.file_mode.empty()) {
+    const char* const end = arguments.file_mode.data() + arguments.file_mode.size();
+    const auto [stop, error] =
+        std::from_chars(arguments.file_mode.data(), end, options.file_mode, /*base=*/8);
+    if (error != std::errc() || stop != end || options.file_mode == 0 || options.file_mode > 0777) {
+      return InvalidArgumentError(
+          StrCat("--file-mode is octal, as 644, not \"", arguments.file_mode, "\""));
+    }
+  }
   options.step_prefix = arguments.step_prefix;
   options.unnamed_default = arguments.unnamed_default;
   return options;
@@ -131,6 +142,7 @@ Status CheckNoOrbaxOptions(const Arguments& arguments) {
         std::pair("--leaves", arguments.leaves != unset.leaves),
         std::pair("--step-prefix", arguments.step_prefix != unset.step_prefix),
         std::pair("--step-digits", arguments.step_digits != unset.step_digits),
+        std::pair("--file-mode", !arguments.file_mode.empty()),
         std::pair("--unnamed-default", arguments.unnamed_default)}) {
     if (given) return InvalidArgumentError(StrCat(option, " is for --to orbax"));
   }
@@ -230,6 +242,8 @@ void AddExport(CLI::App* program, Invocation* invocation) {
          "what the format cannot hold: error, skip, or widen");
   option("--step-prefix", &arguments->step_prefix, "NAME", "v0: ckpt makes ckpt_7");
   option("--step-digits", &arguments->step_digits, "N", "v0: zeros in front of the step's number");
+  option("--file-mode", &arguments->file_mode, "MODE",
+         "permissions of its files, as 644, for readers under another user");
   command->add_flag("--unnamed-default", arguments->unnamed_default,
                     "v0: call a single item \"default\", as managers without item names expect");
 }

@@ -46,8 +46,6 @@ namespace {
 namespace nb = nanobind;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kSlice{100};  // how long a wait runs before it looks for Ctrl-C
-
 void CheckSignals() {
   if (PyErr_CheckSignals() != 0) nb::raise_python_error();
 }
@@ -70,31 +68,6 @@ auto Call(Function&& function) {
     result.emplace(function());
   }
   return ValueOrThrow(*std::move(result));
-}
-
-// Runs `function(cancelled)` on a thread of its own. Ctrl-C sets the flag, waits for its end and
-// raises.
-template <typename Function>
-auto RunCancellable(Function function) {
-  std::atomic<bool> cancelled{false};
-  auto future = std::async(std::launch::async, [&] { return function(cancelled); });
-  while (true) {
-    bool ready;
-    {
-      nb::gil_scoped_release release;
-      ready = future.wait_for(kSlice) == std::future_status::ready;
-    }
-    if (ready) return ValueOrThrow(future.get());
-    if (PyErr_CheckSignals() != 0) {
-      cancelled = true;
-      nb::python_error interrupt;
-      {
-        nb::gil_scoped_release release;
-        future.wait();
-      }
-      throw interrupt;
-    }
-  }
 }
 
 // ---- saves ----------------------------------------------------------------------------------
@@ -123,7 +96,7 @@ class Handle {
                            std::chrono::duration<double>(std::min(seconds, kForever)));
     while (true) {
       const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
-      const milliseconds slice = std::clamp(left, milliseconds{0}, kSlice);
+      const milliseconds slice = std::clamp(left, milliseconds{0}, kInterruptSlice);
       bool finished;
       {
         nb::gil_scoped_release release;
@@ -131,7 +104,7 @@ class Handle {
       }
       if (finished) return true;
       CheckSignals();
-      if (left <= kSlice) return false;
+      if (left <= kInterruptSlice) return false;
     }
   }
 
@@ -346,7 +319,8 @@ class Core {
   nb::tuple Export(uint64_t step, std::string destination, int mode, int layout, int leaves,
                    int on_unsupported, int zarr,
                    std::optional<std::pair<std::string, nb::list>> subtree, std::string step_prefix,
-                   int step_digits, bool unnamed_default, uint64_t data_file_bytes) {
+                   int step_digits, bool unnamed_default, uint64_t data_file_bytes,
+                   uint32_t file_mode, nb::object progress) {
     db::ExportOptions options;
     options.mode = static_cast<db::ExportMode>(mode);
     options.layout = static_cast<db::ExportLayout>(layout);
@@ -357,26 +331,38 @@ class Core {
     options.step_digits = step_digits;
     options.unnamed_default = unnamed_default;
     options.data_file_bytes = data_file_bytes;
+    options.file_mode = file_mode;
     options.subtree_key = SubtreeKey(subtree);
-    const db::ExportReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
-      options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
+    return ReportTuple(RunWithProgress(&options, std::move(progress), [&] {
       return db::Export(*store_, step, destination, options);
-    });
-    return ReportTuple(report);
+    }));
   }
 
   // The same of a file; `format`: db::ArchiveFormat.
   nb::tuple ExportArchive(uint64_t step, std::string destination, int format, int on_unsupported,
-                          std::optional<std::pair<std::string, nb::list>> subtree) {
+                          std::optional<std::pair<std::string, nb::list>> subtree,
+                          nb::object progress) {
     db::ArchiveOptions options;
     options.format = static_cast<db::ArchiveFormat>(format);
     options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
     options.subtree_key = SubtreeKey(subtree);
-    const db::ExportReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
-      options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
+    return ReportTuple(RunWithProgress(&options, std::move(progress), [&] {
       return db::ExportArchive(*store_, step, destination, options);
-    });
-    return ReportTuple(report);
+    }));
+  }
+
+  template <typename Options, typename Function>
+  static db::ExportReport RunWithProgress(Options* options, nb::object callable, Function run) {
+    Progress progress(std::move(callable));
+    return RunCancellable(
+        [&](const std::atomic<bool>& cancelled) {
+          options->progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
+            progress.Set(done_bytes, total_bytes);
+            return !cancelled.load();
+          };
+          return run();
+        },
+        [&] { progress.Tell(); });
   }
 
   static std::string SubtreeKey(const std::optional<std::pair<std::string, nb::list>>& subtree) {
@@ -429,7 +415,7 @@ class Core {
       bool ready;
       {
         nb::gil_scoped_release release;
-        ready = future.wait_for(kSlice) == std::future_status::ready;
+        ready = future.wait_for(kInterruptSlice) == std::future_status::ready;
       }
       if (ready) return future.get();
       if (PyErr_CheckSignals() != 0) {
@@ -552,18 +538,22 @@ NB_MODULE(_stepwell, m) {
       .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("mode"), arg("layout"),
            arg("leaves"), arg("on_unsupported"), arg("zarr"), arg("subtree").none(),
            arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),
-           arg("data_file_bytes") = 0,
+           arg("data_file_bytes") = 0, arg("file_mode") = 0, arg("progress").none() = nb::none(),
            nb::sig("def export(self, step: int, destination: str, mode: int, layout: int, "
                    "leaves: int, on_unsupported: int, zarr: int, "
                    "subtree: tuple[str, list[tuple[int, object]]] | None, step_prefix: str, "
-                   "step_digits: int, unnamed_default: bool, data_file_bytes: int = 0) -> "
+                   "step_digits: int, unnamed_default: bool, data_file_bytes: int = 0, "
+                   "file_mode: int = 0, "
+                   "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
                    "tuple[str, int, int, int, int, "
                    "int, int, list[tuple[str, str]], list[tuple[str, str]], "
                    "list[tuple[str, str]]]"))
       .def("export_archive", &sp::Core::ExportArchive, arg("step"), arg("destination"),
            arg("format"), arg("on_unsupported"), arg("subtree").none(),
+           arg("progress").none() = nb::none(),
            nb::sig("def export_archive(self, step: int, destination: str, format: int, "
-                   "on_unsupported: int, subtree: tuple[str, list[tuple[int, object]]] | None) -> "
+                   "on_unsupported: int, subtree: tuple[str, list[tuple[int, object]]] | None, "
+                   "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
                    "tuple[str, int, int, int, int, int, int, list[tuple[str, str]], "
                    "list[tuple[str, str]], list[tuple[str, str]]]"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))

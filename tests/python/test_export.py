@@ -196,3 +196,36 @@ def test_errors_leave_nothing(tmp_path: pathlib.Path) -> None:
                 store.export(3, tmp_path / "x", **option)
         assert sorted(os.listdir(tmp_path)) == ["s", "there"]
     assert not os.path.exists(f"/dev/shm/stepwell-export-{os.getpid()}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_other_users_may_read_it_if_told_so(tmp_path: pathlib.Path, mode: str) -> None:
+    old = os.umask(0o077)
+    try:
+        with save(tmp_path / "s", state()) as store:
+            closed = store.export(3, tmp_path / "closed", mode=mode)
+            report = store.export(3, tmp_path / "open", mode=mode, file_mode=0o644)
+            with pytest.raises(stepwell.InvalidArgumentError, match="0o644"):
+                store.export(3, tmp_path / "never", file_mode=0)
+    finally:
+        os.umask(old)
+    assert closed.mode == report.mode == mode
+    assert (tmp_path / "closed").stat().st_mode & 0o077 == 0
+    found = [tmp_path / "open", *(tmp_path / "open").rglob("*")]
+    assert len(found) > 5
+    for path in found:
+        assert path.stat().st_mode & 0o077 == (0o055 if path.is_dir() else 0o044), path
+    same(state(), ocp_v1.load(tmp_path / "open"))
+
+
+def test_progress_is_told_and_may_end_it(tmp_path: pathlib.Path) -> None:
+    told: list[tuple[int, int]] = []
+    with save(tmp_path / "s", state()) as store:
+        store.export(3, tmp_path / "x", mode="copy",
+                     progress=lambda done, total: told.append((done, total)))
+        assert told and told[-1][0] == told[-1][1] > 1_000_000
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        told.clear()
+        store.export(3, tmp_path / "x.npz", to="npz", on_unsupported="skip",
+                     progress=lambda done, total: told.append((done, total)))
+        assert told and told[-1][0] == told[-1][1]

@@ -158,6 +158,8 @@ def export(
     step_digits: int = 0,
     unnamed_default: bool = False,
     on_unsupported: OnUnsupported = "error",
+    file_mode: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> ExportReport:
     """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
     or a file of arrays.
@@ -192,6 +194,10 @@ def export(
         of it before anything is written, left out ("skip"), or gets the next wider type
         ("widen"; an error where there is none).
 
+    file_mode: permissions of its files (0o644), for readers under another user; None: the umask's.
+        With links, the store's own segments become readable for them.
+    progress: called now and then with bytes done and all bytes. What it raises ends the export.
+
     Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (on what Orbax cannot
     hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
     mode is not possible there.
@@ -201,11 +207,14 @@ def export(
         numbers = archive_choices(to, on_unsupported, {
             "mode": mode != "auto", "zarr": zarr != 3, "layout": layout != "v1",
             "leaves": leaves is not None, "step_prefix": bool(step_prefix),
-            "step_digits": step_digits != 0, "unnamed_default": unnamed_default})
+            "step_digits": step_digits != 0, "unnamed_default": unnamed_default,
+            "file_mode": file_mode is not None})
         reader, subtree = locate(self._source(step), path)
-        return report(self._core.export_archive(reader.step, target, *numbers, subtree))
+        return report(self._core.export_archive(reader.step, target, *numbers, subtree, progress))
+    if file_mode is not None and not 0 < file_mode <= 0o777:
+        raise InvalidArgumentError(f"file_mode is like 0o644, not {file_mode!r}")
     numbers_for = choices(mode, layout, leaves, on_unsupported)
     reader, subtree = locate(self._source(step), path)
     return report(self._core.export(
         reader.step, target, *numbers_for(reader), zarr, subtree, step_prefix or "", step_digits,
-        unnamed_default))
+        unnamed_default, file_mode=file_mode or 0, progress=progress))

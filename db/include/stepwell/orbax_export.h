@@ -51,7 +51,8 @@ struct ExportOptions {
   int step_digits = 0;           // kV0: at least so many, with zeros in front
   bool unnamed_default = false;  // kV0: a single item is called "default", as managers that were
                                  // not told names expect
-  // Permissions of the files written (not of linked ones); 0: umask's.
+  // Permissions of the files written, for readers under another user; 0: umask's. Linked segments
+  // become readable for whom it lets read: these are the store's own files.
   uint32_t file_mode = 0;
   // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
   // nothing is left). May be empty.
