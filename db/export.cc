@@ -9,9 +9,8 @@
 #include <random>
 #include <utility>
 
+#include "db/export_build.h"
 #include "db/export_bytes.h"
-#include "db/export_files.h"
-#include "db/export_folder.h"
 #include "db/export_metadata.h"
 #include "db/export_plan.h"
 #include "db/export_widen.h"
@@ -23,14 +22,6 @@ namespace stepwell::db {
 namespace {
 
 using format::LeafRecord;
-
-Status CheckOptions(const std::string& destination, const ExportOptions& options) {
-  if (destination.empty()) return InvalidArgumentError("an export needs a destination");
-  if (options.zarr_format != 2 && options.zarr_format != 3) {
-    return InvalidArgumentError(StrCat("zarr is 2 or 3, not ", options.zarr_format));
-  }
-  return OkStatus();
-}
 
 // What is to be exported, in key order.
 Result<std::vector<LeafRecord>> SelectedLeaves(StepReader& reader, const ExportOptions& options) {
@@ -101,8 +92,8 @@ Status WriteRootMetadata(io::FileSystem* file_system, const std::string& root,
   metadata.custom_metadata = custom_metadata;
   STEPWELL_ASSIGN_OR_RETURN(const std::string text, format::orbax::EncodeRootMetadata(metadata));
   STEPWELL_ASSIGN_OR_RETURN(
-      const auto folder,
-      ExportFolder::Create(file_system, StrCat(root, "/", kRootMetadataFolder), file_mode));
+      const auto folder, ExportFolder::Create(file_system, StrCat(root, "/", kRootMetadataFolder),
+                                              {.file_mode = file_mode}));
   const std::string_view name = format::orbax::kRootMetadataName;
   STEPWELL_RETURN_IF_ERROR(folder->Write(name.substr(kRootMetadataFolder.size() + 1), text));
   return folder->Commit();
@@ -180,11 +171,12 @@ Status MakeItemDirectories(const Prepared& prepared, ExportFolder* folder) {
 }
 
 Result<ExportReport> Build(Store& store, StepReader& reader, Prepared prepared,
-                           const ExportOptions& options, io::FileSystem* file_system,
+                           const ExportOptions& options, const CheckpointBuild& build,
                            ExportFolder* folder) {
   ExportPlan& plan = prepared.plan;
   STEPWELL_RETURN_IF_ERROR(MakeItemDirectories(prepared, folder));
-  auto placed = PlaceBytes({file_system, &store, folder, &plan, &options});
+  auto placed =
+      PlaceBytes({build.file_system, &store, folder, &plan, &options, build.linked_store});
   if (!placed.ok()) return reader.Explain(placed.status());
   STEPWELL_RETURN_IF_ERROR(CheckStillThere(reader));
   for (size_t i = 0; i < plan.items.size(); ++i) {
@@ -216,6 +208,7 @@ Result<ExportReport> Build(Store& store, StepReader& reader, Prepared prepared,
   STEPWELL_ASSIGN_OR_RETURN(
       const auto marks, EncodeCheckpointFiles(plan, reader.step(), options.layout, folder->path()));
   STEPWELL_RETURN_IF_ERROR(WriteFiles(marks, "", folder));
+  STEPWELL_RETURN_IF_ERROR(WriteFiles(build.extra, "", folder));
   STEPWELL_RETURN_IF_ERROR(folder->Commit());
   report.path = folder->path();
   report.mode = placed->mode;
@@ -231,19 +224,30 @@ Result<ExportReport> Build(Store& store, StepReader& reader, Prepared prepared,
 }
 
 Result<ExportReport> MakeFolder(Store& store, StepReader& reader, Prepared prepared,
-                                const ExportOptions& options, io::FileSystem* file_system,
-                                const std::string& path) {
+                                const ExportOptions& options, const CheckpointBuild& build) {
   STEPWELL_ASSIGN_OR_RETURN(const auto folder,
-                            ExportFolder::Create(file_system, path, options.file_mode));
-  return Build(store, reader, std::move(prepared), options, file_system, folder.get());
+                            ExportFolder::Create(build.file_system, build.path, build.folder));
+  return Build(store, reader, std::move(prepared), options, build, folder.get());
 }
 
 }  // namespace
 
+Status CheckExportOptions(const ExportOptions& options) {
+  if (options.zarr_format == 2 || options.zarr_format == 3) return OkStatus();
+  return InvalidArgumentError(StrCat("zarr is 2 or 3, not ", options.zarr_format));
+}
+
+Result<ExportReport> BuildCheckpoint(Store& store, StepReader& reader, const ExportOptions& options,
+                                     const CheckpointBuild& build) {
+  STEPWELL_ASSIGN_OR_RETURN(Prepared prepared, Prepare(reader, options, /*makes_root=*/false));
+  return MakeFolder(store, reader, std::move(prepared), options, build);
+}
+
 Result<ExportReport> Export(Store& store, uint64_t step, const std::string& destination,
                             const ExportOptions& options) {
   std::string path = WithoutTrailingSlashes(destination);
-  STEPWELL_RETURN_IF_ERROR(CheckOptions(path, options));
+  if (path.empty()) return InvalidArgumentError("an export needs a destination");
+  STEPWELL_RETURN_IF_ERROR(CheckExportOptions(options));
   io::FileSystem* const file_system =
       options.file_system != nullptr ? options.file_system : io::LocalFileSystem();
   STEPWELL_RETURN_IF_ERROR(CheckOutside(file_system, store.path(), path));
@@ -254,6 +258,10 @@ Result<ExportReport> Export(Store& store, uint64_t step, const std::string& dest
     if (!file_system->Stat(path).ok()) new_root = path;
     path += "/" + name;
   }
+  CheckpointBuild build;
+  build.file_system = file_system;
+  build.path = path;
+  build.folder.file_mode = options.file_mode;
   STEPWELL_ASSIGN_OR_RETURN(Prepared prepared, Prepare(*reader, options, !new_root.empty()));
   bool is_new = false;
   if (!new_root.empty()) {
@@ -263,13 +271,13 @@ Result<ExportReport> Export(Store& store, uint64_t step, const std::string& dest
     if (!prepared.plan.root_metadata.empty()) {
       return UnavailableError(StrCat(new_root, " appeared meanwhile: export again"));
     }
-    return MakeFolder(store, *reader, std::move(prepared), options, file_system, path);
+    return MakeFolder(store, *reader, std::move(prepared), options, build);
   }
   const std::string metadata = prepared.plan.root_metadata;
   Status status = WriteRootMetadata(file_system, new_root, metadata, options.file_mode);
   const bool has_metadata = status.ok() && !metadata.empty();
   if (status.ok()) {
-    auto report = MakeFolder(store, *reader, std::move(prepared), options, file_system, path);
+    auto report = MakeFolder(store, *reader, std::move(prepared), options, build);
     if (report.ok()) return report;
     status = report.status();
   }

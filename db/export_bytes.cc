@@ -43,6 +43,7 @@ class Placer {
   }
 
   Result<PlacedBytes> Run() {
+    if (!source_.linked_store.empty()) return LinkSymbolically();
     const ExportMode wanted = source_.options->mode;
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
     if (wanted == ExportMode::kReflink) {
@@ -132,6 +133,21 @@ class Placer {
     for (const std::string& path : made) {
       STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(path));
       placed.linked_bytes += info.size_bytes;
+    }
+    return placed;
+  }
+
+  // Reclaim goes on with such segments, so nothing is sealed.
+  Result<PlacedBytes> LinkSymbolically() {
+    PlacedBytes placed;
+    placed.mode = ExportMode::kLink;
+    for (size_t i = 0; i < item_segments_.size(); ++i) {
+      for (const uint64_t segment : item_segments_[i]) {
+        STEPWELL_RETURN_IF_ERROR(
+            source_.file_system->SymbolicLink(SegmentPath(source_.linked_store, segment),
+                                              source_.folder->Now(InItem(i, LinkedName(segment)))));
+      }
+      placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
     }
     return placed;
   }

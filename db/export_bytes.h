@@ -72,6 +72,9 @@ struct ByteSource {
   ExportFolder* folder = nullptr;
   const ExportPlan* plan = nullptr;
   const ExportOptions* options = nullptr;
+  // Absolute path of the store, for symbolic links to its segments, which work as long as somebody
+  // keeps the step; "": what `options` says.
+  std::string linked_store;
 };
 
 struct PlacedBytes {

@@ -18,14 +18,14 @@ constexpr std::string_view kClaimName = "stepwell-export.lock";
 constexpr int kDepthMax = 8;
 constexpr size_t kNameBytesMax = 255;
 
-// Best effort; never follows a link. Everything that exports make is less deep.
-void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth) {
+// Everything that exports make is less deep.
+void RemoveBelow(io::FileSystem* file_system, const std::string& path, int depth) {
   const Status removed = file_system->Remove(path);
   if (removed.ok() || depth > kDepthMax) return;
   if (removed.os_error() != EISDIR && removed.os_error() != EPERM) return;
   const auto names = file_system->List(path);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    RemoveTree(file_system, StrCat(path, "/", name), depth + 1);
+    RemoveBelow(file_system, StrCat(path, "/", name), depth + 1);
   }
   file_system->RemoveDirectory(path).IgnoreError("best effort: the next export tries again");
 }
@@ -33,7 +33,7 @@ void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth)
 void RemoveContents(io::FileSystem* file_system, const std::string& folder) {
   const auto names = file_system->List(folder);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name), 1);
+    if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name));
   }
   // Before the claim goes: a power cut must not bring back what was in it without it.
   file_system->SyncDirectory(folder).IgnoreError("best effort");
@@ -94,6 +94,10 @@ Status CheckOutside(io::FileSystem* file_system, const std::string& store,
   return OkStatus();
 }
 
+void RemoveTree(io::FileSystem* file_system, const std::string& path) {
+  RemoveBelow(file_system, path, 0);
+}
+
 Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path) {
   const auto info = file_system->Stat(path);
   if (info.ok() && info->is_directory) return OkStatus();
@@ -101,16 +105,19 @@ Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path) {
   return InvalidArgumentError(StrCat(path, ": no such directory to export to; make it"));
 }
 
-ExportFolder::ExportFolder(io::FileSystem* file_system, std::string path, uint32_t file_mode)
+ExportFolder::ExportFolder(io::FileSystem* file_system, std::string path,
+                           ExportFolderOptions options)
     : file_system_(file_system),
       path_(std::move(path)),
       parent_(ParentOf(path_)),
       temporary_(StrCat(path_, format::orbax::kTemporaryMark)),
-      file_mode_(file_mode) {}
+      options_(std::move(options)) {}
 
 Result<std::unique_ptr<ExportFolder>> ExportFolder::Create(io::FileSystem* file_system,
-                                                           std::string path, uint32_t file_mode) {
-  std::unique_ptr<ExportFolder> folder(new ExportFolder(file_system, std::move(path), file_mode));
+                                                           std::string path,
+                                                           ExportFolderOptions options) {
+  std::unique_ptr<ExportFolder> folder(
+      new ExportFolder(file_system, std::move(path), std::move(options)));
   STEPWELL_RETURN_IF_ERROR(CheckName(folder->path_));
   STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system, folder->parent_));
   STEPWELL_RETURN_IF_ERROR(folder->CheckFree());
@@ -124,7 +131,17 @@ ExportFolder::~ExportFolder() {
   ForgetForkDescriptors(this);
 }
 
+void ExportFolder::RemoveAbandoned(io::FileSystem* file_system, const std::string& temporary) {
+  const auto claim = file_system->Open(StrCat(temporary, "/", kClaimName), {.write = true});
+  if (!claim.ok()) return;
+  const auto dead = (*claim)->TryLock(io::LockKind::kExclusive);
+  if (dead.ok() && *dead && IsNamed(file_system, claim->get())) {
+    RemoveClaimed(file_system, temporary);
+  }
+}
+
 Status ExportFolder::CheckFree() const {
+  if (!options_.old_goes_to.empty()) return OkStatus();
   const auto taken = [this] {
     return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
   };
@@ -180,15 +197,16 @@ Status ExportFolder::ClaimTemporary() {
   if (!locked || !IsNamed(file_system_, claim->get())) return Busy();
   claim_ = *std::move(claim);
   // It survives a power cut if anything does that is made here.
-  return file_system_->SyncDirectory(temporary_);
+  return options_.sync ? file_system_->SyncDirectory(temporary_) : OkStatus();
 }
 
 Status ExportFolder::ShowClaim() {
   CloseInForkedChild(this, claim_->descriptor());
-  if (file_mode_ != 0) {
+  if (options_.file_mode != 0) {
     // Whoever exports here after a crash opens the claim for writing.
-    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(Now(kClaimName), file_mode_ | 0600));
-    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(temporary_, DirectoryMode(file_mode_) | 0700));
+    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(Now(kClaimName), options_.file_mode | 0600));
+    STEPWELL_RETURN_IF_ERROR(
+        file_system_->SetMode(temporary_, DirectoryMode(options_.file_mode) | 0700));
   }
   STEPWELL_ASSIGN_OR_RETURN(own_file_, claim_->Info());
   return OkStatus();
@@ -197,8 +215,8 @@ Status ExportFolder::ShowClaim() {
 Status ExportFolder::MakeDirectory(std::string_view name) {
   STEPWELL_RETURN_IF_ERROR(file_system_->CreateDirectory(Now(name)));
   directories_.emplace_back(name);
-  if (file_mode_ == 0) return OkStatus();
-  return file_system_->SetMode(Now(name), DirectoryMode(file_mode_) | 0700);
+  if (options_.file_mode == 0) return OkStatus();
+  return file_system_->SetMode(Now(name), DirectoryMode(options_.file_mode) | 0700);
 }
 
 Result<std::unique_ptr<io::File>> ExportFolder::NewFile(std::string_view name) {
@@ -206,8 +224,9 @@ Result<std::unique_ptr<io::File>> ExportFolder::NewFile(std::string_view name) {
 }
 
 Status ExportFolder::Finish(io::File* file) {
-  if (file_mode_ != 0) STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file->path(), file_mode_));
-  STEPWELL_RETURN_IF_ERROR(file->Sync());
+  if (options_.file_mode != 0)
+    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file->path(), options_.file_mode));
+  if (options_.sync) STEPWELL_RETURN_IF_ERROR(file->Sync());
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
   written_bytes_ += info.size_bytes;
   return OkStatus();
@@ -220,18 +239,25 @@ Status ExportFolder::Write(std::string_view name, std::string_view bytes) {
 }
 
 Status ExportFolder::Commit() {
-  for (auto it = directories_.rbegin(); it != directories_.rend(); ++it) {
-    STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(Now(*it)));
+  if (options_.sync) {
+    for (auto it = directories_.rbegin(); it != directories_.rend(); ++it) {
+      STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(Now(*it)));
+    }
+    STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   }
-  STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   STEPWELL_RETURN_IF_ERROR(CheckFree());
+  if (!options_.old_goes_to.empty()) {
+    const Status moved = file_system_->Rename(path_, options_.old_goes_to);
+    if (!moved.ok() && moved.code() != StatusCode::kNotFound) return moved;
+  }
   if (Status status = file_system_->Rename(temporary_, path_); !status.ok()) {
     const int error = status.os_error();
     if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return status;
     return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
   }
   committed_ = true;
-  if (Status status = file_system_->SyncDirectory(parent_); !status.ok()) {
+  if (Status status = options_.sync ? file_system_->SyncDirectory(parent_) : OkStatus();
+      !status.ok()) {
     committed_ = !file_system_->Rename(path_, temporary_).ok();
     return status;
   }

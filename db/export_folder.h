@@ -12,14 +12,25 @@
 
 namespace stepwell::db {
 
+struct ExportFolderOptions {
+  uint32_t file_mode = 0;  // permissions of what is written; 0: the umask's
+  bool sync = true;        // false: whole after a killed process, but not after a power cut
+  // Where what is at the path goes when this takes its place; "": nothing may be there.
+  std::string old_goes_to = {};
+};
+
+// Best effort; never follows a link.
+void RemoveTree(io::FileSystem* file_system, const std::string& path);
+
 class ExportFolder {
  public:
   // Makes "<path>.orbax-checkpoint-tmp", replacing what an export that died left there.
   // kAlreadyExists: `path` is there, or somebody else's temporary directory; kUnavailable: another
-  // export works on it; kInvalidArgument: there is no directory to put it in. `file_mode`:
-  // permissions of what is written; 0: the umask's.
+  // export works on it; kInvalidArgument: there is no directory to put it in.
   static Result<std::unique_ptr<ExportFolder>> Create(io::FileSystem* file_system, std::string path,
-                                                      uint32_t file_mode);
+                                                      ExportFolderOptions options);
+  // Removes a temporary directory if it is one of an export that died.
+  static void RemoveAbandoned(io::FileSystem* file_system, const std::string& temporary);
   // Removes everything unless Commit() succeeded.
   ~ExportFolder();
 
@@ -31,7 +42,7 @@ class ExportFolder {
 
   // Parents come first.
   Status MakeDirectory(std::string_view name);
-  // Written and synced.
+  // Written, and synced if the folder is.
   Status Write(std::string_view name, std::string_view bytes);
   // For large files: empty; the caller writes, then Finish() syncs it.
   Result<std::unique_ptr<io::File>> NewFile(std::string_view name);
@@ -41,7 +52,7 @@ class ExportFolder {
   uint64_t written_bytes() const { return written_bytes_; }
 
  private:
-  ExportFolder(io::FileSystem* file_system, std::string path, uint32_t file_mode);
+  ExportFolder(io::FileSystem* file_system, std::string path, ExportFolderOptions options);
   Status ClaimTemporary();
   Status TakeOver() const;
   Status ShowClaim();
@@ -52,7 +63,7 @@ class ExportFolder {
   const std::string path_;
   const std::string parent_;
   const std::string temporary_;
-  const uint32_t file_mode_;
+  const ExportFolderOptions options_;
   std::unique_ptr<io::File> claim_;  // locked; while this is set, what is in temporary_ is ours
   io::FileInfo own_file_;
   std::vector<std::string> directories_;  // parents first

@@ -19,6 +19,7 @@ inline std::string SlotFilePath(const std::string& store) { return store + "/STE
 inline std::string LockFilePath(const std::string& store) { return store + "/LOCK"; }
 inline std::string ReclaimFilePath(const std::string& store) { return store + "/RECLAIM"; }
 inline std::string BallastFilePath(const std::string& store) { return store + "/BALLAST"; }
+inline std::string ViewsFilePath(const std::string& store) { return store + "/VIEWS"; }
 inline std::string ReadersPath(const std::string& store) { return store + "/readers"; }
 inline std::string SegmentsPath(const std::string& store) { return store + "/segments"; }
 inline std::string IndexPath(const std::string& store) { return store + "/index"; }

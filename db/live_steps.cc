@@ -49,6 +49,16 @@ LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
   return {it->second, std::make_shared<Pin>(this, tip_)};
 }
 
+std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<LiveSteps::Pin>>
+LiveSteps::AllAndPin() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  all.reserve(steps_.size());
+  for (const auto& [step, live] : steps_) all.push_back(live);
+  pins_.insert(tip_);
+  return {std::move(all), std::make_shared<Pin>(this, tip_)};
+}
+
 void LiveSteps::Unpin(uint64_t commit) {
   const std::lock_guard lock(mutex_);
   pins_.erase(pins_.find(commit));
@@ -77,6 +87,7 @@ void LiveSteps::Commit(const Change& change) {
     EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
   }
   tip_ = change.commit;
+  for (const auto& [owner, callback] : on_commit_) callback();
 }
 
 void LiveSteps::SetMetrics(uint64_t step, std::string metrics_json) {
@@ -121,6 +132,15 @@ LiveSteps::Needed LiveSteps::NeededBy(std::optional<uint64_t> other_pin, uint64_
 void LiveSteps::OnRelease(std::function<void()> callback) {
   const std::lock_guard lock(mutex_);
   on_release_ = std::move(callback);
+}
+
+void LiveSteps::OnCommit(const void* owner, std::function<void()> callback) {
+  const std::lock_guard lock(mutex_);
+  if (callback) {
+    on_commit_[owner] = std::move(callback);
+  } else {
+    on_commit_.erase(owner);
+  }
 }
 
 uint64_t LiveSteps::tip() const {

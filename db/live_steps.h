@@ -79,6 +79,10 @@ class LiveSteps {
     uint64_t pinned_bytes = 0;           // their payloads
   };
   Needed NeededBy(std::optional<uint64_t> other_pin, uint64_t published);
+  // The steps, and a pin on all of them, in one instant.
+  std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<Pin>> AllAndPin();
+  // Called (under this object's mutex, so it only posts) after each commit; null: not any more.
+  void OnCommit(const void* owner, std::function<void()> callback);
   // Called (under this object's mutex, so it only posts) when a pin was let go that kept dead
   // steps; null: nobody.
   void OnRelease(std::function<void()> callback);
@@ -95,6 +99,7 @@ class LiveSteps {
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;
   std::function<void()> on_release_;
+  std::map<const void*, std::function<void()>> on_commit_;
 };
 
 }  // namespace stepwell::db

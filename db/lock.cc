@@ -37,8 +37,6 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-std::string BootId() { return FirstLine("/proc/sys/kernel/random/boot_id"); }
-
 // Field 22 of /proc/<pid>/stat; none when there is no such process, or only its zombie.
 std::optional<std::string> StartTime(int pid) {
   const std::string line = FirstLine(StrCat("/proc/", pid, "/stat"));
@@ -153,6 +151,8 @@ ForkRegistry* TheRegistry() {
 [[maybe_unused]] ForkRegistry* const g_made_at_start = TheRegistry();
 
 }  // namespace
+
+std::string BootId() { return FirstLine("/proc/sys/kernel/random/boot_id"); }
 
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,

@@ -17,6 +17,9 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout);
 
+// Of this boot of the machine; "" where it is not known.
+std::string BootId();
+
 // Fork safety (rule 24). Descriptors registered here are closed (never unlocked) in every forked
 // child by a pthread_atfork handler installed on first use; `owner` groups them. Thread-safe.
 void CloseInForkedChild(const void* owner, int descriptor);

@@ -41,7 +41,10 @@ ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
 }
 
 ReaderStore::~ReaderStore() {
-  if (getpid() == pid_) return;
+  if (getpid() == pid_) {
+    views_.Close(/*keep=*/false);
+    return;
+  }
   // A forked child: the threads are not here; leave everything as it is.
   (void)new std::shared_ptr<Core>(std::move(core_));
   (void)new std::shared_ptr<const View>(std::move(view_));
@@ -230,6 +233,14 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   return MakeStepReader(std::move(record), leaves, restorer, core_->path, std::move(explain), keep);
 }
 
+Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
+  STEPWELL_ASSIGN_OR_RETURN(auto view, Refresh());
+  auto snapshot = std::make_shared<StoreSnapshot>();
+  for (const auto& [step, live] : view->state.live) snapshot->steps.push_back(BriefOf(live.record));
+  if (view->pin != nullptr) snapshot->pin = std::move(view);
+  return std::shared_ptr<const StoreSnapshot>(std::move(snapshot));
+}
+
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
   std::vector<LogStep> steps;
@@ -280,6 +291,7 @@ StoreStats ReaderStore::Stats() {
                                      view->state.tip_commit, core_->environment.clock->WallNanos());
   }
   stats.index_state = "log";
+  stats.views = views_.Stats();
   return stats;
 }
 
@@ -293,6 +305,7 @@ Result<ReclaimReport> ReaderStore::Reclaim() { return ReadOnly(core_->path); }
 
 Status ReaderStore::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  views_.Close(/*keep=*/false);  // nobody would take away what the writer deletes
   const std::lock_guard lock(mutex_);
   closed_ = true;
   view_.reset();

@@ -19,6 +19,7 @@
 #include "db/restore.h"
 #include "db/slot_file.h"
 #include "db/store.h"
+#include "db/view_set.h"
 
 namespace stepwell::db {
 
@@ -33,6 +34,9 @@ class ReaderStore final : public Store {
   Status TakeError() override { return OkStatus(); }
   Result<std::vector<StepSummary>> Steps() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
+  void OnChange(const void*, std::function<void()>) override {}
+  ViewSet& views() override { return views_; }
   Status Delete(std::span<const uint64_t> steps) override;
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
@@ -85,6 +89,7 @@ class ReaderStore final : public Store {
   bool view_live_ = false;
   bool said_no_pin_ = false;
   bool closed_ = false;
+  ViewSet views_;
 };
 
 }  // namespace stepwell::db

@@ -40,6 +40,7 @@ using stepwell::StoreStats;
 using stepwell::VerifyOptions;
 using stepwell::VerifyProblem;
 using stepwell::VerifyReport;
+using stepwell::ViewStats;
 
 struct StoreOptions {
   bool read_only = false;      // takes no lock, creates nothing, works beside a live writer
@@ -130,6 +131,24 @@ struct StepSummary {
   format::StepRecord step;  // without metadata texts
 };
 
+// The committed steps of one instant. While it lives nothing of them is reclaimed, with
+// StepReader's reservation.
+struct StoreSnapshot {
+  struct Step {
+    uint64_t step = 0;
+    uint64_t commit = 0;
+    int64_t time_ns = 0;
+  };
+  std::vector<Step> steps;          // ascending
+  std::shared_ptr<const void> pin;  // null: nothing keeps them
+};
+
+inline StoreSnapshot::Step BriefOf(const format::StepRecord& record) {
+  return {record.step, record.commit, record.time_ns};
+}
+
+class ViewSet;
+
 class Store {
  public:
   virtual ~Store() = default;  // Close()
@@ -150,6 +169,13 @@ class Store {
   virtual Result<std::vector<StepSummary>> Steps() = 0;
   // kNotFound names the nearest steps.
   virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
+  virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;
+  // `changed` is called after every commit; it must only post, as it runs under a lock of the
+  // store's. One an owner; null ends it, and no call is under way any more when this returns. A
+  // store that is open for reading only never calls.
+  virtual void OnChange(const void* owner, std::function<void()> changed) = 0;
+  // What shows this store (view.h); closed with it.
+  virtual ViewSet& views() = 0;
 
   // These are durable when they return. kNotFound (nothing changed) when a step or item is not
   // there.

@@ -131,7 +131,9 @@ Status WriterStore::Recover() {
   core_->live.Load(state);
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
+  OpenViews();  // before anything that they show is erased
   STEPWELL_RETURN_IF_ERROR(StartEngine(std::move(state)));
+  views_.Start();
   core_->live.OnRelease([this] {
     if (getpid() == pid_) engine_->Post([this] { engine_->PinReleased(); });
   });
@@ -435,6 +437,7 @@ StoreStats WriterStore::Stats() {
   instruments_->Fill(&stats);
   stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
   stats.index_state = core_->index->Describe();
+  stats.views = views_.Stats();
   const std::lock_guard lock(mutex_);
   stats.saves_in_flight = saves_in_flight_;
   return stats;
@@ -535,6 +538,7 @@ Status WriterStore::Close() {
     changed_.notify_all();
     if (engine_ != nullptr) WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
   }
+  views_.Close(/*keep=*/true);  // shows the last steps
   Status status = TakeError();
   const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
   if (engine_ != nullptr) {

@@ -19,6 +19,7 @@
 #include "db/restore.h"
 #include "db/slot_file.h"
 #include "db/store.h"
+#include "db/view_set.h"
 
 namespace stepwell::db {
 
@@ -46,6 +47,9 @@ class WriterStore final : public Store {
   Status TakeError() override;
   Result<std::vector<StepSummary>> Steps() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
+  void OnChange(const void* owner, std::function<void()> changed) override;
+  ViewSet& views() override { return views_; }
   Status Delete(std::span<const uint64_t> steps) override;
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
@@ -83,6 +87,7 @@ class WriterStore final : public Store {
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
+  void OpenViews();
   Status StartTrace();
   void WriteTrace();
   void WaitForReclaim();
@@ -107,6 +112,7 @@ class WriterStore final : public Store {
   std::unique_ptr<std::thread> thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> said_staging_{false};
+  ViewSet views_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -32,6 +32,10 @@ Status Freeze::first_error() const {
   return error_;
 }
 
+Status FileSystem::SymbolicLink(const std::string&, const std::string& path) {
+  return UnimplementedError(StrCat(path, ": there are no symbolic links here"));
+}
+
 Status File::CloneFrom(File&, uint64_t, uint64_t, uint64_t) {
   return UnimplementedError(StrCat("clone into ", path(), ": the file system cannot"));
 }

@@ -137,7 +137,10 @@ class FileSystem {
   virtual Status RemoveDirectory(const std::string& path) = 0;                // an empty directory
   virtual Status Rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual Status Link(const std::string& from, const std::string& to) = 0;    // hard link
-  virtual Status SetMode(const std::string& path, uint32_t mode) = 0;         // chmod
+  // `path` becomes a symbolic link to `target`, which need not be there. kUnimplemented where there
+  // are none. Remove() removes links, all other calls follow them.
+  virtual Status SymbolicLink(const std::string& target, const std::string& path);
+  virtual Status SetMode(const std::string& path, uint32_t mode) = 0;  // chmod
   // fsync of a directory: makes names created, renamed or removed in it durable.
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;  // statvfs f_bavail

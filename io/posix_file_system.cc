@@ -323,6 +323,9 @@ class PosixFileSystem final : public FileSystem {
   Status Link(const std::string& from, const std::string& to) override {
     return StatusOf(link(from.c_str(), to.c_str()), "link", StrCat(from, " to ", to));
   }
+  Status SymbolicLink(const std::string& target, const std::string& path) override {
+    return StatusOf(symlink(target.c_str(), path.c_str()), "make symbolic link", path);
+  }
 
   Status SetMode(const std::string& path, uint32_t mode) override {
     return StatusOf(chmod(path.c_str(), static_cast<mode_t>(mode)), "chmod", path);

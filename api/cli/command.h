@@ -59,6 +59,7 @@ void AddExport(CLI::App* program, Invocation* invocation);
 void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
 void AddMan(CLI::App* program, Invocation* invocation);
+void AddMirror(CLI::App* program, Invocation* invocation);
 void AddPin(CLI::App* program, Invocation* invocation);
 void AddPull(CLI::App* program, Invocation* invocation);
 void AddPush(CLI::App* program, Invocation* invocation);

@@ -39,8 +39,8 @@ constexpr const char* kFooter =
     "  stepwell push run1 900 s3://bucket/run1/900";
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs,    AddShow,    AddCat,    AddDiff, AddVerify, AddStats,  AddExport,     AddRm, AddPin,
-    AddUnpin, AddReclaim, AddImport, AddPush, AddPull,   AddDoctor, AddCompletion, AddMan};
+    AddLs,  AddShow,  AddCat,     AddDiff,   AddVerify, AddStats, AddExport, AddMirror,     AddRm,
+    AddPin, AddUnpin, AddReclaim, AddImport, AddPush,   AddPull,  AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {

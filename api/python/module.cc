@@ -35,6 +35,7 @@
 #include "api/python/lookup.h"
 #include "api/python/records.h"
 #include "api/python/stats.h"
+#include "api/python/view.h"
 #include "db/export.h"
 #include "db/export_archive.h"
 #include "db/store.h"
@@ -383,6 +384,15 @@ class Core {
                           pairs(report.skipped), pairs(report.widened), pairs(report.as_numpy));
   }
 
+  std::unique_ptr<View> OpenView(const std::string& path, int layout, int leaves,
+                                 int on_unsupported, int zarr, std::vector<std::string> items,
+                                 std::string step_prefix, int step_digits, bool unnamed_default,
+                                 double poll_s) {
+    return python::OpenView(store_.get(), path, layout, leaves, on_unsupported, zarr,
+                            std::move(items), std::move(step_prefix), step_digits, unnamed_default,
+                            poll_s);
+  }
+
   nb::dict Stats() {
     db::StoreStats stats;
     {
@@ -471,6 +481,7 @@ NB_MODULE(_stepwell, m) {
   m.def(
       "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
   sp::BindImport(m);
+  sp::BindView(m);
   m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
   m.def("fail_at_exit", &sp::FailAtExit);
 
@@ -556,6 +567,9 @@ NB_MODULE(_stepwell, m) {
                    "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
                    "tuple[str, int, int, int, int, int, int, list[tuple[str, str]], "
                    "list[tuple[str, str]], list[tuple[str, str]]]"))
+      .def("open_view", &sp::Core::OpenView, arg("path"), arg("layout"), arg("leaves"),
+           arg("on_unsupported"), arg("zarr"), arg("items"), arg("step_prefix"), arg("step_digits"),
+           arg("unnamed_default"), arg("poll_s"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
       .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
       .def("close", &sp::Core::Close);

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "api/python/view.h"
+
 namespace stepwell::python {
 namespace {
 
@@ -68,6 +70,9 @@ nb::dict StatsDict(const db::StoreStats& stats) {
   out["disk"] = stats.disk;
   out["index"] = stats.index_state;
   out["old_pins"] = stats.old_pins;
+  nb::list views;
+  for (const db::ViewStats& view : stats.views) views.append(ViewStatsDict(view));
+  out["views"] = views;
   return out;
 }
 

@@ -217,7 +217,7 @@ TEST_F(ExportTest, WhatADeadExportLeftIsReplacedAndWhatIsNotOursIsNamed) {
   EXPECT_THAT(status.message(), HasSubstr("y.orbax-checkpoint-tmp"));
   EXPECT_TRUE(fs::exists(dir_ / "y.orbax-checkpoint-tmp/state"));
 
-  auto other = ExportFolder::Create(io::LocalFileSystem(), dir_ / "z", 0);
+  auto other = ExportFolder::Create(io::LocalFileSystem(), dir_ / "z", {});
   ASSERT_TRUE(other.ok()) << other.status().ToString();
   EXPECT_EQ(Run(1, ExportMode::kCopy, "z").status().code(), StatusCode::kUnavailable);
   other->reset();

@@ -182,6 +182,12 @@ TEST_F(FileSystemTest, NamesAreListedRenamedLinkedAndRemoved) {
   EXPECT_EQ(files_->Stat(dir_ / "d/c").value().link_count, 2U);
   EXPECT_EQ(files_->Stat(dir_ / "d/c").value().inode, files_->Stat(dir_ / "d/a").value().inode);
   EXPECT_EQ(files_->Link(dir_ / "d/a", dir_ / "d/c").code(), StatusCode::kAlreadyExists);
+  ASSERT_OK(files_->SymbolicLink(dir_ / "d/a", dir_ / "d/s"));
+  EXPECT_EQ(files_->Stat(dir_ / "d/s").value().inode, files_->Stat(dir_ / "d/a").value().inode);
+  EXPECT_EQ(files_->Stat(dir_ / "d/a").value().link_count, 2U);
+  EXPECT_EQ(files_->SymbolicLink(dir_ / "x", dir_ / "d/s").code(), StatusCode::kAlreadyExists);
+  ASSERT_OK(files_->Remove(dir_ / "d/s"));
+  EXPECT_TRUE(files_->Stat(dir_ / "d/a").ok());
   EXPECT_FALSE(files_->RemoveDirectory(dir_ / "d").ok());
   ASSERT_OK(files_->SyncDirectory(dir_ / "d"));
   ASSERT_OK(files_->Remove(dir_ / "d/a"));

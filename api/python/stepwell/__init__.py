@@ -12,6 +12,7 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 
 from . import policy
 from ._export import ExportedLeaf, ExportReport
+from ._orbax_view import OrbaxView, pin_view
 from ._pull import PullReport
 from ._push import PushReport
 from ._stats import (
@@ -24,6 +25,7 @@ from ._stats import (
     StoreStats,
     VerifyProblem,
     VerifyReport,
+    ViewStats,
 )
 from ._store import SaveHandle, Store, open
 from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
@@ -70,6 +72,7 @@ __all__ = [
     "MismatchError",
     "NoSpaceError",
     "NodeView",
+    "OrbaxView",
     "PathNotFoundError",
     "PermissionDeniedError",
     "PullReport",
@@ -91,6 +94,8 @@ __all__ = [
     "UnsupportedLeafError",
     "VerifyProblem",
     "VerifyReport",
+    "ViewStats",
     "open",
+    "pin_view",
     "policy",
 ]

@@ -86,12 +86,30 @@ class LoadStats(TypedDict):
     chunks: int
 
 
+class ViewStats(TypedDict):
+    """Numbers about a view of the store: its directory (path), steps shown in it, of these held
+    ones (deleted, but a reader pins them), not_shown ones (Orbax cannot hold them); since it was
+    opened: checkpoints made and removed, errors, which are tried again, and the last_error or the
+    reason why a step is not shown. following: it is neither closed nor was its directory taken
+    away."""
+
+    path: str
+    shown: int
+    held: int
+    not_shown: int
+    made: int
+    removed: int
+    errors: int
+    last_error: str
+    following: bool
+
+
 class StoreStats(TypedDict):
     """Numbers about a store.
 
     Now: steps, pinned_steps, segments (the log's files) and their allocated segment_bytes, space,
     memory of saves in flight (staging_bytes, and its bound staging_bytes_max), saves_in_flight, and
-    in words: disk, index, and old_pins, readers that keep space.
+    in words: disk, index, and old_pins, readers that keep space; and of each of its views.
 
     Since it was opened: saves committed and saves_failed, bytes_saved (of the states),
     bytes_written (to segments), syncs, what reclaim did (bytes_moved, bytes_punched,
@@ -121,6 +139,7 @@ class StoreStats(TypedDict):
     disk: str
     index: str
     old_pins: list[str]
+    views: list[ViewStats]
     recovery: RecoveryStats
     last_load: LoadStats
 

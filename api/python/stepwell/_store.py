@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _import, _pull, _push, _service, _stepwell
+from . import _export, _import, _orbax_view, _pull, _push, _service, _stepwell
 from ._arguments import (
     if_exists_number,
     json_text,
@@ -161,9 +161,8 @@ class Store:
         _service.start()
         _service.sync_log_level()
         self._core = _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-                                    [] if keep is None else keep._rules,
-                                    staging_bytes, threads, codec, trace or "",
-                                    reclaim_bytes_per_second)
+                                    [] if keep is None else keep._rules, staging_bytes, threads,
+                                    codec, trace or "", reclaim_bytes_per_second)
         self._closed = False
         _service.stores.add(self)
         if keep is None and not read_only:
@@ -341,6 +340,7 @@ class Store:
 
     import_checkpoint = _import.import_checkpoint
     import_checkpoints = _import.import_checkpoints
+    orbax_view = _orbax_view.orbax_view
 
     # ---- reading ----
 

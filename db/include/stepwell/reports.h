@@ -66,6 +66,19 @@ struct SpaceStats {
   uint64_t linked_bytes = 0;             // of segments with another hard link
 };
 
+// A directory that shows the store's steps as Orbax checkpoints.
+struct ViewStats {
+  std::string path;
+  uint64_t shown = 0;      // steps that are in it
+  uint64_t held = 0;       // of these: deleted, but a reader of the view holds them
+  uint64_t not_shown = 0;  // steps that Orbax cannot hold
+  uint64_t made = 0;       // since it was opened: checkpoints made and removed
+  uint64_t removed = 0;
+  uint64_t errors = 0;     // of making, removing, looking; each is tried again
+  std::string last_error;  // of these, or why the last step is not shown
+  bool following = true;   // false: the directory was taken away, or the view is closed
+};
+
 struct StoreStats {
   uint64_t steps = 0;
   uint64_t pinned_steps = 0;
@@ -96,6 +109,7 @@ struct StoreStats {
   std::string disk;
   std::string index_state;
   std::vector<std::string> old_pins;  // readers' pins that keep space: which, since when
+  std::vector<ViewStats> views;
 };
 
 // What one pass of reclaim did.

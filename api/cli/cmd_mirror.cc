@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell mirror STORE DIR`: the steps as checkpoints of Orbax, while the store goes on.
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <thread>
+
+#include "api/cli/command.h"
+#include "api/cli/output.h"
+#include "api/cli/text.h"
+#include "db/view.h"
+
+namespace stepwell::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kSlice{100};  // between two looks for Ctrl-C
+constexpr double kIntervalMaxSeconds = 3600;
+
+struct Arguments : StoreArguments {
+  std::string directory;
+  db::ViewOptions options;
+  double interval_seconds = 0.2;
+  bool once = false;
+  bool keep = false;
+};
+
+std::atomic<bool> g_interrupted{false};
+
+// Ctrl-C and a polite kill end the command, which then cleans up; also where they were ignored.
+class Interrupts {
+ public:
+  Interrupts() {
+    g_interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = [](int) { g_interrupted = true; };
+    sigaction(SIGINT, &action, &interrupt_);
+    sigaction(SIGTERM, &action, &terminate_);
+  }
+  ~Interrupts() {
+    sigaction(SIGINT, &interrupt_, nullptr);
+    sigaction(SIGTERM, &terminate_, nullptr);
+  }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+ private:
+  struct sigaction interrupt_ {};
+  struct sigaction terminate_ {};
+};
+
+Json StatsJson(const std::string& store, const db::ViewStats& stats) {
+  return {{"schema", kJsonSchema},  {"store", store},
+          {"path", stats.path},     {"shown", stats.shown},
+          {"held", stats.held},     {"not_shown", stats.not_shown},
+          {"made", stats.made},     {"removed", stats.removed},
+          {"errors", stats.errors}, {"last_error", stats.last_error}};
+}
+
+// Until everything that is committed now is shown. kCancelled: Ctrl-C.
+Status CatchUp(db::OrbaxView* view) {
+  while (!g_interrupted) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool current, view->WaitUntilCurrent(kSlice));
+    if (current) return OkStatus();
+  }
+  return CancelledError("interrupted");
+}
+
+Status Follow(const Arguments& arguments, db::OrbaxView* view, bool json) {
+  if (!json) {
+    STEPWELL_RETURN_IF_ERROR(WriteStdout(
+        StrCat(Printable(view->path()), " shows ", Plural(view->Stats().shown, "step", "steps"),
+               " of ", Printable(arguments.store), " and follows it; Ctrl-C ends that\n")));
+  }
+  while (!g_interrupted) {
+    if (!view->Stats().following) return NotFoundError(view->Stats().last_error);
+    std::this_thread::sleep_for(kSlice);
+  }
+  return OkStatus();
+}
+
+Result<Outcome> RunMirror(const Arguments& arguments, Invocation* invocation) {
+  db::ViewOptions options = arguments.options;
+  if (!(arguments.interval_seconds > 0 && arguments.interval_seconds <= kIntervalMaxSeconds)) {
+    return InvalidArgumentError("--interval is a number of seconds above 0, at most an hour");
+  }
+  options.poll =
+      std::chrono::ceil<milliseconds>(std::chrono::duration<double>(arguments.interval_seconds));
+  options.log = [](LogLevel level, std::string_view text) {
+    if (level >= LogLevel::kWarning) Warn(std::string(text));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
+  const Interrupts interrupts;
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, db::OpenView(*store, arguments.directory, options));
+  Status status = CatchUp(view.get());
+  if (status.ok() && !arguments.once) status = Follow(arguments, view.get(), invocation->json);
+  const uint64_t shown = view->Stats().shown;
+  const bool keep = arguments.once || arguments.keep;
+  STEPWELL_RETURN_IF_ERROR(view->Close(keep));
+  STEPWELL_RETURN_IF_ERROR(status);
+  const db::ViewStats stats = view->Stats();
+  Outcome outcome;
+  if (invocation->json) {
+    outcome.text = JsonText(StatsJson(arguments.store, stats));
+    return outcome;
+  }
+  const std::string path = Printable(stats.path);
+  if (keep) {
+    outcome.text = StrCat(path, " shows ", Plural(stats.shown, "step", "steps"),
+                          "; nobody takes away what is deleted from now on\n");
+  } else {
+    outcome.text = StrCat(path, ": ", Plural(shown, "step", "steps"), " taken away\n");
+  }
+  if (stats.not_shown > 0) {
+    outcome.text += StrCat(Plural(stats.not_shown, "step", "steps"),
+                           " not shown: ", Printable(stats.last_error), "\n");
+  }
+  return outcome;
+}
+
+template <typename Value>
+void AddChoice(CLI::App* command, const char* name, Value* value, const char* type,
+               const char* what, const std::map<std::string, Value>& choices) {
+  command->add_option(name, *value, what)
+      ->transform(CLI::CheckedTransformer(choices).description(""))
+      ->type_name(type);
+}
+
+}  // namespace
+
+void AddMirror(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "mirror",
+                 "show the steps as checkpoints of Orbax while the store goes on, until Ctrl-C",
+                 [=] { return RunMirror(*arguments, invocation); });
+  AddStore(command, &arguments->store);
+  command
+      ->add_option("DIR", arguments->directory,
+                   "gets a directory a step, with symbolic links into the store: absent, empty, or "
+                   "an earlier mirror of this store")
+      ->required();
+  command->add_flag("--once", arguments->once,
+                    "end when everything is shown, and leave the directory as it is then");
+  command->add_flag("--keep", arguments->keep,
+                    "leave the directory as it is at the end, too, for a store at rest");
+  db::ExportOptions* checkpoint = &arguments->options.checkpoint;
+  AddChoice(command, "--zarr", &checkpoint->zarr_format, "2|3",
+            "the version of zarr (3: readers check every chunk)", {{"2", 2}, {"3", 3}});
+  AddChoice(command, "--layout", &checkpoint->layout, "v0|v1",
+            "of which of Orbax's interfaces; default v1",
+            {{"v0", db::ExportLayout::kV0}, {"v1", db::ExportLayout::kV1}});
+  AddChoice(command, "--leaves", &checkpoint->leaves, "TYPE",
+            "numpy (loads anywhere) or jax (those that were, with their shardings)",
+            {{"numpy", db::ExportLeaves::kNumpy}, {"jax", db::ExportLeaves::kJax}});
+  AddChoice(command, "--on-unsupported", &checkpoint->on_unsupported, "WHAT",
+            "a step with what Orbax cannot hold: error (it is not shown), skip, or widen",
+            {{"error", db::OnUnsupported::kError},
+             {"skip", db::OnUnsupported::kSkip},
+             {"widen", db::OnUnsupported::kWiden}});
+  command->add_option("--item", checkpoint->items, "only this item; may be given again")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  command->add_option("--step-prefix", checkpoint->step_prefix, "ckpt makes ckpt_7")
+      ->type_name("NAME");
+  command
+      ->add_option("--step-digits", checkpoint->step_digits, "zeros in front of the step's number")
+      ->type_name("N")
+      ->check(CLI::Range(0, 20).description(""));
+  command->add_flag("--unnamed-default", checkpoint->unnamed_default,
+                    "v0: call a single item \"default\", as managers without item names expect");
+  command
+      ->add_option("--interval", arguments->interval_seconds,
+                   "how often the store is looked at; default 0.2")
+      ->type_name("SECONDS");
+}
+
+}  // namespace stepwell::cli

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/python/view.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "api/python/errors.h"
+#include "api/python/events.h"
+
+namespace stepwell::python {
+namespace {
+
+namespace nb = nanobind;
+using std::chrono::milliseconds;
+
+milliseconds Milliseconds(double seconds) {
+  return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+View::View(std::shared_ptr<db::OrbaxView> view) : view_(std::move(view)), pid_(getpid()) {}
+
+View::~View() {
+  // The store has it, too; in a forked child it is the parent's.
+  if (pid_ != getpid()) (void)new auto(std::move(view_));
+}
+
+bool View::Wait(double timeout_s) {
+  std::optional<Result<bool>> current;
+  {
+    nb::gil_scoped_release release;
+    current.emplace(view_->WaitUntilCurrent(Milliseconds(timeout_s)));
+  }
+  return ValueOrThrow(*std::move(current));
+}
+
+void View::Close(bool keep) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = view_->Close(keep);
+  }
+  ThrowIfError(status);
+}
+
+nb::dict View::Stats() const { return ViewStatsDict(view_->Stats()); }
+
+nb::dict ViewStatsDict(const db::ViewStats& stats) {
+  nb::dict out;
+  out["path"] = stats.path;
+  out["shown"] = stats.shown;
+  out["held"] = stats.held;
+  out["not_shown"] = stats.not_shown;
+  out["made"] = stats.made;
+  out["removed"] = stats.removed;
+  out["errors"] = stats.errors;
+  out["last_error"] = stats.last_error;
+  out["following"] = stats.following;
+  return out;
+}
+
+std::unique_ptr<View> OpenView(db::Store* store, const std::string& path, int layout, int leaves,
+                               int on_unsupported, int zarr, std::vector<std::string> items,
+                               std::string step_prefix, int step_digits, bool unnamed_default,
+                               double poll_s) {
+  db::ViewOptions options;
+  options.checkpoint.layout = static_cast<db::ExportLayout>(layout);
+  options.checkpoint.leaves = static_cast<db::ExportLeaves>(leaves);
+  options.checkpoint.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
+  options.checkpoint.zarr_format = zarr;
+  options.checkpoint.items = std::move(items);
+  options.checkpoint.step_prefix = std::move(step_prefix);
+  options.checkpoint.step_digits = step_digits;
+  options.checkpoint.unnamed_default = unnamed_default;
+  options.poll = Milliseconds(poll_s);
+  options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
+  std::optional<Result<std::shared_ptr<db::OrbaxView>>> view;
+  {
+    nb::gil_scoped_release release;
+    view.emplace(db::OpenView(*store, path, options));
+  }
+  return std::make_unique<View>(ValueOrThrow(*std::move(view)));
+}
+
+void BindView(nb::module_& m) {
+  nb::class_<View>(m, "View")
+      .def_prop_ro("path", &View::path)
+      .def("path_of", &View::PathOf, nb::arg("step"))
+      .def("wait", &View::Wait, nb::arg("timeout_s"))
+      .def("close", &View::Close, nb::arg("keep"))
+      .def("stats", &View::Stats, nb::sig("def stats(self) -> dict[str, object]"));
+}
+
+}  // namespace stepwell::python

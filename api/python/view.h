@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views of a store as Orbax checkpoints, for stepwell/_orbax_view.py.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "db/view.h"
+
+namespace stepwell::python {
+
+class View {
+ public:
+  explicit View(std::shared_ptr<db::OrbaxView> view);
+  ~View();
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  std::string path() const { return view_->path(); }
+  std::string PathOf(uint64_t step) const { return view_->PathOf(step); }
+  // False after `timeout_s`, which is short: the caller looks for Ctrl-C in between.
+  bool Wait(double timeout_s);
+  void Close(bool keep);
+  nanobind::dict Stats() const;
+
+ private:
+  std::shared_ptr<db::OrbaxView> view_;
+  const pid_t pid_;
+};
+
+// `layout` and so on: the numbers of db::ExportLayout and so on.
+std::unique_ptr<View> OpenView(db::Store* store, const std::string& path, int layout, int leaves,
+                               int on_unsupported, int zarr, std::vector<std::string> items,
+                               std::string step_prefix, int step_digits, bool unnamed_default,
+                               double poll_s);
+
+nanobind::dict ViewStatsDict(const db::ViewStats& stats);
+void BindView(nanobind::module_& m);
+
+}  // namespace stepwell::python
