@@ -323,7 +323,9 @@ TEST_F(ExportErrorsTest, WhoComesFirstStays) {
 // A dead export's claim may be one that its owner could not open for writing.
 TEST_F(ExportErrorsTest, ALeftoverWithAnotherModeIsReplaced) {
   {
-    auto dead = ExportFolder::Create(io::LocalFileSystem(), Out("x"), {.file_mode = 0444});
+    ExportFolderOptions options;
+    options.file_mode = 0444;
+    auto dead = ExportFolder::Create(io::LocalFileSystem(), Out("x"), options);
     ASSERT_OK(dead.status());
     struct stat info {};
     ASSERT_EQ(stat((*dead)->Now("stepwell-export.lock").c_str(), &info), 0);
