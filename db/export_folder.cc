@@ -77,12 +77,12 @@ bool IsSameFile(const io::FileInfo& a, const io::FileInfo& b) {
 
 Status CheckOutside(io::FileSystem* file_system, const std::string& store,
                     const std::string& destination) {
-  constexpr int kDepthMax = 1000;
+  constexpr int kLevelsMax = 1000;
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, file_system->Stat(store));
   const auto there = file_system->Stat(destination);
   std::string folder = there.ok() && there->is_directory ? destination : ParentOf(destination);
   io::FileInfo below;
-  for (int depth = 0; depth < kDepthMax; ++depth) {
+  for (int depth = 0; depth < kLevelsMax; ++depth) {
     const auto info = file_system->Stat(folder);
     if (!info.ok() || (depth > 0 && IsSameFile(*info, below))) break;  // above the topmost: itself
     if (IsSameFile(*info, root)) {
