@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "db/export_json.h"
 #include "db/export_leaves.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
@@ -214,22 +215,19 @@ class ItemPlanner {
   ShardingCache shardings_;
 };
 
-// An item that is JSON: one text at its root.
-void PlanJson(std::span<const LeafRecord> leaves, ExportItem* item, ExportPlan* plan,
-              Verdicts* verdicts) {
-  if (leaves.size() != 1 || leaves[0].kind != format::LeafKind::kValue ||
-      leaves[0].chunk_count != 0) {
-    verdicts->Unsupported(item->name, "is no JSON text, though the step says so");
-    return;
+Status PlanJson(std::span<const LeafRecord> leaves, size_t path_prefix, ExportItem* item,
+                ExportPlan* plan, Verdicts* verdicts) {
+  Result<std::string> text = EncodeJsonItem(leaves, path_prefix);
+  if (text.status().code() == StatusCode::kInvalidArgument) {
+    verdicts->Unsupported(item->name, text.status().message());
+    return OkStatus();
   }
-  auto normal = orbax::NormalJson(item->name, leaves[0].inline_value);
-  if (!normal.ok()) {
-    verdicts->Unsupported(item->name, normal.status().message());
-    return;
-  }
+  if (!text.ok()) return text.status().WithContext(item->name);
   item->json_file = orbax::FindHandler(orbax::kJsonHandler)->json_file;
-  item->json = std::move(*normal);
-  ++plan->leaves;
+  item->json = *std::move(text);
+  for (const LeafRecord& leaf : leaves)
+    plan->leaves += leaf.kind == format::LeafKind::kNode ? 0 : 1;
+  return OkStatus();
 }
 
 // The step's texts: metadata, and metrics, which Orbax keeps in an item, too.
@@ -283,7 +281,7 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
     const auto known = std::find_if(step.items.begin(), step.items.end(),
                                     [&](const auto& other) { return other.name == item.name; });
     if (known != step.items.end() && known->kind == format::ItemKind::kJson) {
-      PlanJson(records, &item, &plan, &verdicts);
+      STEPWELL_RETURN_IF_ERROR(PlanJson(records, path_prefix, &item, &plan, &verdicts));
     } else {
       ItemPlanner planner(options, path_prefix, &item, &plan, &verdicts);
       for (const LeafRecord& record : records) {

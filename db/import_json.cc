@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON items: as Python values, which is what loading gives for them with Orbax, too.
+// JSON items: as trees of Python values, which is what loading gives for them with Orbax, too.
 #include "db/import_tree.h"
 #include "format/key.h"
 #include "format/orbax/json.h"
@@ -71,6 +71,7 @@ Result<ItemInput> ReadJsonItem(io::FileSystem* file_system, const OrbaxItem& ite
       const Json json, format::orbax::ParseJson(path, text, format::orbax::JsonDialect::kPython));
   ItemInput input;
   input.name = item.target;
+  input.kind = format::ItemKind::kJson;
   format::KeyPath above;
   STEPWELL_RETURN_IF_ERROR(AddJson(json, &above, &input));
   return input;

@@ -116,7 +116,7 @@ def report(path: pathlib.Path, step: int, content: Content, writer: Writer) -> d
         return found | {"v0": describe_v0(item)}
     found["items"] = v1.load_checkpointables(path)
     for child in path.iterdir():
-        if child.is_dir() and child.name not in ("config", "metrics"):  # config: JSON became a tree
+        if child.is_dir() and child.name not in ("config", "metrics"):  # they are JSON
             found[f"v0 {child.name}"] = describe_v0(child)
     found["custom"] = v1.checkpointables_metadata(path).custom_metadata
     with v1.training.Checkpointer(path.parent) as checkpointer:

@@ -92,6 +92,11 @@ def test_items_json_metrics_and_metadata(store, saved, expected):
     assert same(store.load(0, "arr"), np.ones((4, 4), np.float32))
     assert same(store.load(0, "custom"), custom)
     assert same(store.load(0, "state"), expected["v0_items/0/state"])
+    store.export(0, saved / "v0_items_again", layout="v0")  # JSON stays JSON
+    (name,) = [file.name for file in (saved / "v0_items" / "0" / "custom").iterdir()]
+    first, again = (json.loads((saved / root / "0" / "custom" / name).read_text())
+                    for root in ("v0_items", "v0_items_again"))
+    assert json.dumps(again, sort_keys=True) == json.dumps(first, sort_keys=True)
 
     store.import_checkpoint(saved / "v0" / "7").result()
     assert np.isnan(store[7].metrics["loss"]) and store[7].metrics["n"] == 3
