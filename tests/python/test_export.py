@@ -115,8 +115,8 @@ def test_tensorstore_reads_its_arrays(tmp_path: pathlib.Path, mode: str, zarr: i
 def test_jax_arrays_come_back_as_such(tmp_path: pathlib.Path) -> None:
     tree = {"w": jnp.arange(12.0).reshape(3, 4), "key": jax.random.key(5), "n": np.arange(3)}
     with save(tmp_path / "s", tree) as store:
-        store.export(3, tmp_path / "jax")
-        store.export(3, tmp_path / "numpy", leaves="numpy")
+        assert store.export(3, tmp_path / "jax").leaf_type == "jax"
+        assert store.export(3, tmp_path / "numpy", leaves="numpy").leaf_type == "numpy"
     loaded = ocp_v1.load(tmp_path / "jax")
     assert isinstance(loaded["w"], jax.Array) and isinstance(loaded["n"], np.ndarray)
     same(tree["w"], loaded["w"])

@@ -46,6 +46,7 @@ class ExportReport:
     """What `Store.export` made.
 
     path: the checkpoint. mode: how it came by its bytes.
+    leaf_type: what `leaves` was, or None meant: "numpy" or "jax" arrays.
     leaves, chunks: how many of the step are in it.
     step_bytes: stored size of those chunks.
     apparent_bytes: what a copy of the directory would take; with mode "link" whole segments.
@@ -56,6 +57,7 @@ class ExportReport:
 
     path: str
     mode: Literal["link", "reflink", "copy"]
+    leaf_type: Leaves
     leaves: int
     chunks: int
     step_bytes: int
@@ -66,10 +68,10 @@ class ExportReport:
     as_numpy: tuple[ExportedLeaf, ...]
 
 
-def report(fields: tuple[Any, ...]) -> ExportReport:
+def report(fields: tuple[Any, ...], leaf_type: Leaves = "numpy") -> ExportReport:
     path, mode, leaves, chunks, step_bytes, apparent, written, *lists = fields
     skipped, widened, as_numpy = (tuple(ExportedLeaf(*leaf) for leaf in each) for each in lists)
-    return ExportReport(path, _MODE_NAMES[mode], leaves, chunks, step_bytes, apparent, written,
+    return ExportReport(path, _MODE_NAMES[mode], leaf_type, leaves, chunks, step_bytes, apparent, written,
                         skipped, widened, as_numpy)
 
 
@@ -193,7 +195,6 @@ def export(
         uint2, float8_e4m3, names that it cannot tell apart) is an "error" that lists all
         of it before anything is written, left out ("skip"), or gets the next wider type
         ("widen"; an error where there is none).
-
     file_mode: permissions of its files (0o644), for readers under another user; None: the umask's.
         With links, the store's own segments become readable for them.
     progress: called now and then with bytes done and all bytes. What it raises ends the export.
@@ -215,6 +216,8 @@ def export(
         raise InvalidArgumentError(f"file_mode is like 0o644, not {file_mode!r}")
     numbers_for = choices(mode, layout, leaves, on_unsupported)
     reader, subtree = locate(self._source(step), path)
+    chosen = numbers_for(reader)
     return report(self._core.export(
-        reader.step, target, *numbers_for(reader), zarr, subtree, step_prefix or "", step_digits,
-        unnamed_default, file_mode=file_mode or 0, progress=progress))
+        reader.step, target, *chosen, zarr, subtree, step_prefix or "", step_digits,
+        unnamed_default, file_mode=file_mode or 0, progress=progress),
+        "jax" if chosen[2] == _LEAVES["jax"] else "numpy")
