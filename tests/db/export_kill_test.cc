@@ -129,7 +129,7 @@ class ExportKillTest : public ::testing::TestWithParam<KillCase> {
     const std::string leftover = Leftover();
     *killed = RunChild(stop) == 0;
     const bool there = fs::exists(place);
-    EXPECT_EQ(fs::exists(leftover), *killed && !there && stop > FirstOperation());
+    EXPECT_EQ(fs::exists(leftover), *killed && !there && stop > kFirstOperation);
     if (there) {
       EXPECT_OK(CheckExported(io::LocalFileSystem(), place, step, State()));
     }
@@ -151,8 +151,8 @@ class ExportKillTest : public ::testing::TestWithParam<KillCase> {
     }
     ExportAgain(place, leftover, there);
   }
-  // Before this operation there is nothing yet. (v0: the root, which is there.)
-  uint64_t FirstOperation() const { return IsV0() ? 2 : 1; }
+  // Before this operation there is nothing yet: it makes the temporary directory.
+  static constexpr uint64_t kFirstOperation = 1;
 
   // Where a dead export was, the next one comes to its end.
   void ExportAgain(const std::string& place, const std::string& leftover, bool there) {
