@@ -125,8 +125,12 @@ void Engine::NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPo
   pending_outputs_.push_back({std::move(job), index, staged});
 }
 
+// The first error, but for writes that were not done because another one had failed: that one says
+// more, and may be told later.
 void Engine::Fail(SaveJob* job, const Status& status) {
-  if (!job->error.ok()) return;
+  const bool says_more =
+      job->error.code() == StatusCode::kAborted && status.code() != StatusCode::kAborted;
+  if (!job->error.ok() && !says_more) return;
   job->error = status;
   job->failed.store(true);
 }

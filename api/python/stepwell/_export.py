@@ -71,8 +71,8 @@ class ExportReport:
 def report(fields: tuple[Any, ...], leaf_type: Leaves = "numpy") -> ExportReport:
     path, mode, leaves, chunks, step_bytes, apparent, written, *lists = fields
     skipped, widened, as_numpy = (tuple(ExportedLeaf(*leaf) for leaf in each) for each in lists)
-    return ExportReport(path, _MODE_NAMES[mode], leaf_type, leaves, chunks, step_bytes, apparent, written,
-                        skipped, widened, as_numpy)
+    return ExportReport(path, _MODE_NAMES[mode], leaf_type, leaves, chunks, step_bytes, apparent,
+                        written, skipped, widened, as_numpy)
 
 
 def _ids(mesh: Any) -> Iterator[int]:
