@@ -32,6 +32,14 @@ Status Freeze::first_error() const {
   return error_;
 }
 
+Result<bool> IsNamed(FileSystem* file_system, File* file) {
+  const Result<FileInfo> named = file_system->Stat(file->path());
+  if (named.status().code() == StatusCode::kNotFound) return false;
+  STEPWELL_RETURN_IF_ERROR(named.status());
+  STEPWELL_ASSIGN_OR_RETURN(const FileInfo opened, file->Info());
+  return IsSameFile(opened, *named);
+}
+
 Status FileSystem::SymbolicLink(const std::string&, const std::string& path) {
   return UnimplementedError(StrCat(path, ": there are no symbolic links here"));
 }

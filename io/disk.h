@@ -59,6 +59,10 @@ struct FileInfo {
   uint32_t block_bytes = 4096;  // st_blksize
   bool is_directory = false;
 };
+// Whether both are of one file, whatever it is called.
+inline bool IsSameFile(const FileInfo& a, const FileInfo& b) {
+  return a.inode == b.inode && a.device == b.device;
+}
 
 enum class LockKind { kShared, kExclusive };
 
@@ -145,6 +149,9 @@ class FileSystem {
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;  // statvfs f_bavail
 };
+
+// Whether an open file still is what its path names: not removed, nor replaced.
+Result<bool> IsNamed(FileSystem* file_system, File* file);
 
 // One read, write or sync, owned by its submitter until OnComplete has run. Its memory (`vectors`
 // and what they point at) must stay valid until then.
