@@ -165,6 +165,30 @@ void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
   CopyBox(out, from, axes, rank, dtype.item_bytes, FixFor(dtype));
 }
 
+void GatherChunkPart(const ArrayView& part, std::span<const uint64_t> origin,
+                     std::span<const uint64_t> shape, const DTypeInfo& dtype,
+                     std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out) {
+  const size_t rank = shape.size();
+  STEPWELL_CHECK(rank <= kRankMax && chunk_shape.size() == rank && origin.size() == rank,
+                 "ranks differ");
+  const Shape chunk_origin = ChunkOrigin(chunk_index, shape, chunk_shape);
+  std::array<Axis, kRankMax> axes;
+  const std::byte* from = part.data;
+  std::byte* to = out;
+  auto stride = static_cast<int64_t>(dtype.item_bytes);
+  for (size_t axis = rank; axis-- > 0;) {
+    const uint64_t start = std::max(chunk_origin[axis], origin[axis]);
+    const uint64_t stop =
+        std::min(chunk_origin[axis] + chunk_shape[axis], origin[axis] + part.shape[axis]);
+    if (start >= stop) return;
+    axes[axis] = {stop - start, stride, part.strides_bytes[axis]};
+    from += static_cast<int64_t>(start - origin[axis]) * part.strides_bytes[axis];
+    to += static_cast<int64_t>(start - chunk_origin[axis]) * stride;
+    stride *= static_cast<int64_t>(chunk_shape[axis]);
+  }
+  CopyBox(to, from, axes, rank, dtype.item_bytes, FixFor(dtype));
+}
+
 void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint64_t> shape,
                   std::span<const uint64_t> chunk_shape, uint64_t chunk_index, const Box& box,
                   const MutableArrayView& out) {

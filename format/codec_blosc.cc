@@ -5,6 +5,8 @@
 // (Blosc/c-blosc#405), are never decoded.
 #include <blosc.h>
 
+#include <algorithm>
+
 #include "format/codec.h"
 #include "format/codec_internal.h"
 #include "format/endian.h"
@@ -41,8 +43,10 @@ Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes o
   if (item_bytes < 1 || item_bytes > BLOSC_MAX_TYPESIZE) {
     return InvalidArgumentError(StrCat("blosc type size ", item_bytes));
   }
+  // With more room than this Blosc makes streams that are longer than plainly copied bytes.
+  const size_t room = std::min(out.size(), BloscBytesMax(logical.size()));
   const int size = blosc_compress_ctx(kLevel, BLOSC_BITSHUFFLE, item_bytes, logical.size(),
-                                      logical.data(), out.data(), out.size(), BLOSC_LZ4_COMPNAME,
+                                      logical.data(), out.data(), room, BLOSC_LZ4_COMPNAME,
                                       /*blocksize=*/0, /*numinternalthreads=*/1);
   if (size <= 0) return InternalError(StrCat("blosc_compress_ctx returned ", size));
   return static_cast<size_t>(size);

@@ -20,17 +20,19 @@ enum class FrameKind : uint16_t {
   kRecords = 4,
   kCommit = 5,  // chain
   kDelete = 6,  // chain
-  kMeta = 7,    // reserved, chain: pins and metadata changes
+  kMeta = 7,    // chain: pins
   kFooter = 8,
   kTrailer = 9,
-  kDecided = 10,  // reserved: many processes
-  kParity = 11,   // reserved
+  kDecided = 10,   // chain: what became of a prepared step
+  kParity = 11,    // reserved
+  kPrepared = 12,  // chain: a part of a step that is not decided yet
 };
 
 inline constexpr size_t kFrameHeaderBytes = 128;
 inline constexpr size_t kFramePayloadBytesMax = size_t{256} << 20;
 
-// Frames that carry commit numbers of their own and form the chain: commit, delete, meta, epoch.
+// Frames that carry commit numbers of their own and form the chain: commit, delete, meta, epoch,
+// prepared, decided.
 // (An epoch frame takes a number too, so the chain has no gaps.)
 bool IsChainFrame(FrameKind kind);
 

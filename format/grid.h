@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,10 +28,23 @@ inline constexpr uint64_t kChunkBytesMax = uint64_t{4} << 20;
 Result<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes);
 
 // The chunk shape for an array; `shard_shape` (same rank, or empty: the whole array) is the shape
-// of one shard, whose borders chunks keep. Every extent >= 1. The chunk is never over
+// of one shard, whose borders chunks keep (but see the rule of the grid: a shard without a fair
+// divisor has chunks that straddle its borders). Every extent >= 1. The chunk is never over
 // kChunkBytesMax.
 Shape ChooseChunkShape(std::span<const uint64_t> shape, uint64_t item_bytes,
                        std::span<const uint64_t> shard_shape = {});
+// A chunk shape that divides the shard on every axis, so that every chunk lies in one shard: near
+// the target, at most kChunkBytesMax. None where the best would be below 64 KiB and a fraction of
+// the shard (long axes without divisors): such shards need grids of their own.
+std::optional<Shape> DividingChunkShape(std::span<const uint64_t> shard_shape, uint64_t item_bytes);
+// The chunk shape that a caller asks for: one shard, cut along `axes` (in this order; empty: all,
+// leading axes first) in as few parts as make chunks of at most `bytes_max` bytes. Borders are kept
+// where the shard's length has a divisor of that size. kInvalidArgument when the axes do not
+// suffice, or the bytes are out of range.
+inline constexpr uint64_t kChunkBytesAskedMin = 4096;
+Result<Shape> ChunkShapeWithin(std::span<const uint64_t> shape, uint64_t item_bytes,
+                               std::span<const uint64_t> shard_shape, uint64_t bytes_max,
+                               std::span<const uint32_t> axes);
 
 // ceil(shape / chunk_shape) per axis; a zero extent gives 0 chunks. Rank 0: {}.
 Shape GridShape(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape);
@@ -69,6 +83,11 @@ std::vector<int64_t> CStrides(std::span<const uint64_t> shape, uint64_t item_byt
 // whole contiguous rows is one memcpy.
 void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
+// The same for an array of `shape` of which `part` has the box that begins at `origin`: copies only
+// what the box has of the chunk, and pads nothing.
+void GatherChunkPart(const ArrayView& part, std::span<const uint64_t> origin,
+                     std::span<const uint64_t> shape, const DTypeInfo& dtype,
+                     std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
 // Whether the chunk is one contiguous, unpadded run of the C-contiguous array (then a read can go
 // straight to memory); the offset in bytes of that run in the array.
 bool ChunkIsContiguous(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape,

@@ -64,6 +64,16 @@ enum class ContainerKind : uint8_t {
   kObject = 5,  // any other registered node; type_name says which
 };
 
+// A box of a leaf with a chunk grid of its own, which begins at `origin`.
+struct PieceRecord {
+  Shape origin;
+  Shape shape;  // each extent >= 1
+  Shape chunk_shape;
+  uint64_t first_chunk = 0;  // index of its first chunk within the leaf's
+
+  bool operator==(const PieceRecord&) const = default;
+};
+
 struct LeafRecord {
   std::string key;  // EncodeLeafKey: item and path
   LeafKind kind = LeafKind::kArray;
@@ -79,6 +89,7 @@ struct LeafRecord {
   bool weak_type = false;     // JAX's
   std::string prng_impl;      // e.g. "threefry2x32"
   std::string sharding_json;  // Orbax's spelling (NamedSharding, SingleDeviceSharding), or empty
+  Shape shard_shape;  // of one shard (those at the end may be smaller); empty: there was but one
   // kArray and large kValue
   CodecId codec = CodecId::kRaw;
   // kValue: the bytes when short (kInlineValueBytesMax), else empty and chunks hold them.
@@ -89,6 +100,10 @@ struct LeafRecord {
   uint64_t chunk_count = 0;
   uint64_t first_chunk = 0;
   std::vector<ChunkRecord> chunks;
+  // kArray, in a part of a group: others have chunks of it, too. The chunks here are those of
+  // `pieces`, in their order; there may be none. Only a leaf's first record says so.
+  bool partial = false;
+  std::vector<PieceRecord> pieces;
 
   bool operator==(const LeafRecord&) const = default;
 };
@@ -123,7 +138,20 @@ struct SegmentExtent {
   bool operator==(const SegmentExtent&) const = default;
 };
 
-// One committed step, without its leaves.
+// What a step of many processes keeps in each of their stores.
+enum class GroupState : uint16_t { kPrepared = 1, kDecided = 2 };
+struct GroupRecord {
+  Id128 group_id{};  // the store id of part 0
+  uint32_t part = 0;
+  GroupState state = GroupState::kPrepared;
+  Id128 save_id{};              // the same on all parts
+  std::vector<uint32_t> parts;  // of this step, ascending, with 0
+  uint64_t mark = 0;            // decided: part 0's chain number of the decision; 0: not known
+
+  bool operator==(const GroupRecord&) const = default;
+};
+
+// One committed (or prepared) step, without its leaves.
 struct StepRecord {
   uint64_t step = 0;
   uint64_t commit = 0;        // commit number, > 0
@@ -138,6 +166,7 @@ struct StepRecord {
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
   std::vector<SegmentExtent> extents;  // ascending by segment
+  std::optional<GroupRecord> group;    // none: saved by one process alone
   bool operator==(const StepRecord&) const = default;
 };
 
@@ -212,6 +241,15 @@ struct Delete {
 
   bool operator==(const Delete&) const = default;
 };
+struct Decided {
+  GroupRecord group;    // state kDecided
+  uint64_t commit = 0;  // the prepared commit
+  bool committed = false;
+  std::vector<uint64_t> kills;  // commit numbers
+  std::vector<uint64_t> steps;  // of the killed commits, for people and readers
+
+  bool operator==(const Decided&) const = default;
+};
 struct MetaChange {
   uint64_t commit = 0;         // the live commit that is changed
   std::optional<bool> pinned;  // its new pin; metadata and metrics are reserved
@@ -272,6 +310,8 @@ Result<std::vector<LeafRecord>> DecodeCommitRecordsIn(ConstBytes, const KeyRange
 Result<std::vector<LeafRecord>> DecodeRecordsIn(ConstBytes, const KeyRange& range);
 std::string EncodeDelete(const Delete&);
 Result<Delete> DecodeDelete(ConstBytes);
+std::string EncodeDecided(const Decided&);
+Result<Decided> DecodeDecided(ConstBytes);
 std::string EncodeMeta(const Meta&);
 Result<Meta> DecodeMeta(ConstBytes);
 std::string EncodeFooter(const Footer&);
@@ -283,11 +323,13 @@ Result<Trailer> DecodeTrailer(ConstBytes);
 // Two slots of kSlotBytes, at 0 and kSlotBytes, written in turn; the valid one with the higher
 // sequence counts. Magic, version and CRC are checked by DecodeSlot.
 inline constexpr size_t kSlotBytes = 4096;
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
+// What a store has that no group of processes ever wrote to: readers of version 1 read it.
+inline constexpr uint32_t kFormatVersionAlone = 1;
 struct StoreSlot {
   uint64_t sequence = 0;
   Id128 store_id{};
-  uint32_t format_version = kFormatVersion;
+  uint32_t format_version = kFormatVersionAlone;
   uint16_t directory = 0;  // ordinal of this directory
   uint16_t directory_count = 1;
   bool clean = false;  // closed cleanly: no frame is newer than this slot
@@ -296,6 +338,10 @@ struct StoreSlot {
   FramePlace durable_place;     // its frame
   FramePlace catalog_place;     // the newest catalog known flushed
   uint64_t index_commit = 0;    // N_d: what the index has durably reached
+  // Of a part of a group of stores: the store id of part 0, and the part. Part 0 is a store like
+  // any other: both zero.
+  Id128 group_id{};
+  uint32_t part = 0;
 
   bool operator==(const StoreSlot&) const = default;
 };

@@ -286,6 +286,32 @@ Result<Delete> DecodeDelete(ConstBytes bytes) {
                                                });
 }
 
+std::string EncodeDecided(const Decided& record) {
+  const size_t words = 1 + StructWords<schema::Decided>() + StructWords<schema::Group>() +
+                       internal::GroupTailWords(record.group) + record.kills.size() +
+                       record.steps.size();
+  return EncodeMessage<schema::Decided>(words, [&](schema::Decided::Builder out) {
+    internal::WriteGroup(record.group, out.initGroup());
+    out.setCommit(record.commit);
+    out.setCommitted(record.committed);
+    WriteNumbers(record.kills, out.initKills(Count(record.kills)));
+    WriteNumbers(record.steps, out.initSteps(Count(record.steps)));
+  });
+}
+
+Result<Decided> DecodeDecided(ConstBytes bytes) {
+  return DecodeMessage<schema::Decided, Decided>(
+      "decided", bytes, [](schema::Decided::Reader in, Decided* record) {
+        Require(in.hasGroup(), "a decision without its group");
+        internal::ReadGroup(in.getGroup(), &record->group);
+        record->commit = in.getCommit();
+        record->committed = in.getCommitted();
+        ReadNumbers(in.getKills(), &record->kills);
+        ReadNumbers(in.getSteps(), &record->steps);
+        Require(record->committed || record->kills.empty(), "an aborted step that kills");
+      });
+}
+
 std::string EncodeMeta(const Meta& meta) {
   const size_t words =
       1 + StructWords<schema::Meta>() + ListWords<schema::Meta::Change>(meta.changes.size());

@@ -23,6 +23,10 @@ size_t LeafTailWords(const LeafRecord& record, bool whole);
 void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out);
 void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record);
 
+size_t GroupTailWords(const GroupRecord& record);
+void WriteGroup(const GroupRecord& record, schema::Group::Builder out);
+void ReadGroup(schema::Group::Reader in, GroupRecord* record);
+
 size_t StepTailWords(const StepRecord& record);
 void WriteStep(const StepRecord& record, schema::Step::Builder out);
 void ReadStep(schema::Step::Reader in, StepRecord* record);

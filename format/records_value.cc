@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chunk, leaf and step records, and their encodings as values of the index.
+#include <algorithm>
+
+#include "format/endian.h"
+#include "format/piece.h"
 #include "format/records_internal.h"
 
 namespace stepwell::format {
@@ -18,8 +22,15 @@ void CheckArray(const LeafRecord& record) {
   Require(record.shape.size() == record.chunk_shape.size(), "chunk shape of another rank");
   Require(ElementCount(record.shape, dtype->item_bytes).ok(), "shape too large");
   for (const uint64_t extent : record.chunk_shape) Require(extent >= 1, "chunk extent 0");
+  Require(record.shard_shape.empty() || record.shard_shape.size() == record.shape.size(),
+          "shard shape of another rank");
   const uint64_t chunk_bytes = ChunkBytes(record.chunk_shape, dtype->item_bytes);
   Require(chunk_bytes <= kPayloadLogicalMax, "chunk too large");
+  if (record.partial) {
+    Require(CheckPieces(record).ok(), "pieces that contradict the leaf");
+    return;
+  }
+  Require(record.pieces.empty(), "pieces of a leaf that is not partial");
   Require(record.chunk_count == ChunkCount(record.shape, record.chunk_shape),
           "chunk count does not match the grid");
   for (const ChunkRecord& chunk : record.chunks) {
@@ -43,6 +54,8 @@ void CheckLeaf(const LeafRecord& record) {
   Require(record.inline_value.size() <= kInlineValueBytesMax, "inline value too long");
   if (record.first_chunk > 0) return;  // goes on with a leaf: only key and chunks count
   Require(record.chunks.size() <= record.chunk_count, "more chunks than counted");
+  Require(record.kind == LeafKind::kArray || (!record.partial && record.pieces.empty()),
+          "pieces of what is no array");
   if (record.kind == LeafKind::kArray) CheckArray(record);
   if (record.kind == LeafKind::kValue) CheckValue(record);
 }
@@ -87,10 +100,35 @@ void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
   if (hash.size() != 0) record->content_hash = ReadId(hash, "content hash is not 16 bytes");
 }
 
+namespace {
+
+constexpr uint16_t kLeafPartial = 1;
+
+void WritePiece(const PieceRecord& piece, schema::Piece::Builder out) {
+  const auto rank = static_cast<uint32_t>(piece.origin.size());
+  out.setFirstChunk(piece.first_chunk);
+  if (rank == 0) return;
+  WriteNumbers(piece.origin, out.initOrigin(rank));
+  WriteNumbers(piece.shape, out.initShape(rank));
+  WriteNumbers(piece.chunk_shape, out.initChunkShape(rank));
+}
+
+void ReadPiece(schema::Piece::Reader in, PieceRecord* piece) {
+  ReadNumbers(in.getOrigin(), &piece->origin);
+  ReadNumbers(in.getShape(), &piece->shape);
+  ReadNumbers(in.getChunkShape(), &piece->chunk_shape);
+  piece->first_chunk = in.getFirstChunk();
+}
+
+}  // namespace
+
 size_t LeafTailWords(const LeafRecord& record, bool whole) {
   size_t words = TextWords(record.type_name.size()) + record.shape.size() +
-                 record.chunk_shape.size() + TextWords(record.prng_impl.size()) +
-                 TextWords(record.sharding_json.size()) + DataWords(record.inline_value.size());
+                 record.chunk_shape.size() + record.shard_shape.size() +
+                 TextWords(record.prng_impl.size()) + TextWords(record.sharding_json.size()) +
+                 DataWords(record.inline_value.size());
+  if (!record.pieces.empty()) words += ListWords<schema::Piece>(record.pieces.size());
+  for (const PieceRecord& piece : record.pieces) words += 3 * piece.origin.size();
   if (!whole) return words;
   words += DataWords(record.key.size()) + ListWords<schema::Chunk>(record.chunks.size());
   for (const ChunkRecord& chunk : record.chunks) words += ChunkTailWords(chunk);
@@ -103,6 +141,7 @@ void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) 
   out.setContainer(static_cast<uint16_t>(record.container));
   out.setDtype(static_cast<uint16_t>(record.dtype));
   out.setCodec(static_cast<uint16_t>(record.codec));
+  if (record.partial) out.setFlags(kLeafPartial);
   out.setWeakType(record.weak_type);
   if (!record.type_name.empty()) out.setTypeName(ToText(record.type_name));
   out.setChildCount(record.child_count);
@@ -110,11 +149,17 @@ void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) 
   if (rank > 0) WriteNumbers(record.shape, out.initShape(rank));
   const auto chunk_rank = static_cast<uint32_t>(record.chunk_shape.size());
   if (chunk_rank > 0) WriteNumbers(record.chunk_shape, out.initChunkShape(chunk_rank));
+  const auto shard_rank = static_cast<uint32_t>(record.shard_shape.size());
+  if (shard_rank > 0) WriteNumbers(record.shard_shape, out.initShardShape(shard_rank));
   if (!record.prng_impl.empty()) out.setPrngImpl(ToText(record.prng_impl));
   if (!record.sharding_json.empty()) out.setShardingJson(ToText(record.sharding_json));
   if (!record.inline_value.empty()) out.setInlineValue(ToData(record.inline_value));
   out.setLogicalBytes(record.logical_bytes);
   out.setChunkCount(record.chunk_count);
+  if (!record.pieces.empty()) {
+    auto pieces = out.initPieces(static_cast<uint32_t>(record.pieces.size()));
+    for (uint32_t i = 0; i < pieces.size(); ++i) WritePiece(record.pieces[i], pieces[i]);
+  }
   if (!whole) return;
   out.setFirstChunk(record.first_chunk);
   out.setKey(ToData(record.key));
@@ -134,17 +179,19 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
   record->dtype = static_cast<DType>(in.getDtype());
   // An unknown codec is met when a payload is decoded: other leaves stay readable.
   record->codec = static_cast<CodecId>(in.getCodec());
+  record->partial = (in.getFlags() & kLeafPartial) != 0;
   record->weak_type = in.getWeakType();
   record->type_name = FromText(in.getTypeName());
   record->child_count = in.getChildCount();
   ReadNumbers(in.getShape(), &record->shape);
   ReadNumbers(in.getChunkShape(), &record->chunk_shape);
+  ReadNumbers(in.getShardShape(), &record->shard_shape);
   record->prng_impl = FromText(in.getPrngImpl());
   record->sharding_json = FromText(in.getShardingJson());
   record->inline_value = FromData(in.getInlineValue());
   record->logical_bytes = in.getLogicalBytes();
   record->chunk_count = in.getChunkCount();
-  Require(!in.hasPieces(), "leaf needs a newer version");
+  ReadList(in.getPieces(), &record->pieces, ReadPiece);
   if (whole) {
     record->first_chunk = in.getFirstChunk();
     record->key = FromData(in.getKey());
@@ -154,11 +201,52 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
   CheckLeaf(*record);
 }
 
+size_t GroupTailWords(const GroupRecord& record) {
+  return DataWords(sizeof(Id128)) + DataWords(record.parts.size() * sizeof(uint32_t));
+}
+
+void WriteGroup(const GroupRecord& record, schema::Group::Builder out) {
+  const auto* id = reinterpret_cast<const std::byte*>(record.group_id.data());
+  out.setGroupHigh(LoadLittle<uint64_t>(id));
+  out.setGroupLow(LoadLittle<uint64_t>(id + 8));
+  out.setPart(record.part);
+  out.setPartCount(static_cast<uint32_t>(record.parts.size()));
+  out.setState(static_cast<uint16_t>(record.state));
+  out.setSaveId(ToData(record.save_id));
+  auto parts = out.initParts(static_cast<uint32_t>(record.parts.size()));
+  for (uint32_t i = 0; i < parts.size(); ++i) parts.set(i, record.parts[i]);
+  out.setMark(record.mark);
+}
+
+void ReadGroup(schema::Group::Reader in, GroupRecord* record) {
+  auto* id = reinterpret_cast<std::byte*>(record->group_id.data());
+  StoreLittle(id, in.getGroupHigh());
+  StoreLittle(id + 8, in.getGroupLow());
+  record->part = in.getPart();
+  const uint16_t state = in.getState();
+  Require(state == 1 || state == 2, "group of an unknown state");
+  record->state = static_cast<GroupState>(state);
+  record->save_id = ReadId(in.getSaveId(), "save id is not 16 bytes");
+  const auto parts = in.getParts();
+  record->parts.reserve(std::min<size_t>(parts.size(), kGroupPartsMax));
+  Require(parts.size() <= kGroupPartsMax, "too many parts");
+  for (const uint32_t part : parts) record->parts.push_back(part);
+  Require(!record->parts.empty() && record->parts.front() == 0, "a group without part 0");
+  const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
+  Require(std::adjacent_find(record->parts.begin(), record->parts.end(), not_ascending) ==
+              record->parts.end(),
+          "parts out of order");
+  Require(std::binary_search(record->parts.begin(), record->parts.end(), record->part),
+          "a part that is not of its group");
+  record->mark = in.getMark();
+}
+
 size_t StepTailWords(const StepRecord& record) {
   size_t words = TextWords(record.metadata_json.size()) + TextWords(record.metrics_json.size()) +
                  ListWords<schema::Item>(record.items.size()) +
                  ListWords<schema::Extent>(record.extents.size());
   for (const ItemRecord& item : record.items) words += TextWords(item.name.size());
+  if (record.group) words += StructWords<schema::Group>() + GroupTailWords(*record.group);
   return words;
 }
 
@@ -185,6 +273,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setChunkCount(record.chunk_count);
   out.setLogicalBytes(record.logical_bytes);
   out.setStoredBytes(record.stored_bytes);
+  if (record.group) WriteGroup(*record.group, out.initGroup());
   if (record.extents.empty()) return;
   auto extents = out.initExtents(static_cast<uint32_t>(record.extents.size()));
   for (uint32_t i = 0; i < extents.size(); ++i) {
@@ -224,6 +313,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
              out->end_bytes = extent.getEndBytes();
              out->stored_bytes = extent.getStoredBytes();
            });
+  if (in.hasGroup()) ReadGroup(in.getGroup(), &record->group.emplace());
   Require(record->commit > 0, "commit number 0");
 }
 

@@ -24,7 +24,9 @@ constexpr size_t kDirectoryAt = 64;
 constexpr size_t kDirectoryCountAt = 66;
 constexpr size_t kDurablePlaceAt = 72;
 constexpr size_t kCatalogPlaceAt = 104;
-// 136 to 4091: reserved, zero.
+constexpr size_t kGroupIdAt = 136;
+constexpr size_t kPartAt = 152;
+// 156 to 4091: reserved, zero.
 constexpr size_t kCrcAt = kSlotBytes - sizeof(uint32_t);
 constexpr uint32_t kFlagClean = 1;
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
@@ -66,6 +68,8 @@ std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot) {
   StoreLittle(at + kDirectoryCountAt, slot.directory_count);
   StorePlace(slot.durable_place, at + kDurablePlaceAt);
   StorePlace(slot.catalog_place, at + kCatalogPlaceAt);
+  std::memcpy(at + kGroupIdAt, slot.group_id.data(), slot.group_id.size());
+  StoreLittle(at + kPartAt, slot.part);
   StoreLittle(at + kCrcAt, Crc32c({at, kCrcAt}));
   return bytes;
 }
@@ -111,6 +115,8 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
   }
   slot.durable_place = LoadPlace(at + kDurablePlaceAt);
   slot.catalog_place = LoadPlace(at + kCatalogPlaceAt);
+  std::memcpy(slot.group_id.data(), at + kGroupIdAt, slot.group_id.size());
+  slot.part = LoadLittle<uint32_t>(at + kPartAt);
   return slot;
 }
 

@@ -77,7 +77,8 @@ struct RecordsBlock {
 }
 
 struct Commit {
-  # Kind 5: makes a step durable; its records are those of `blocks`, in order, then `leaves`.
+  # Kind 5: makes a step durable. Kind 12: prepares a part of one, which then kills nothing.
+  # Either way its records are those of `blocks`, in order, then `leaves`.
   step @0 :Record.Step;
   kills @1 :List(UInt64);          # commit numbers that this commit replaces
   blocks @2 :List(RecordsBlock);
@@ -125,10 +126,12 @@ struct Trailer {
 }
 
 struct Decided {
-  # Kind 10, reserved: the outcome of a step that many processes saved together.
-  group @0 :Record.Group;
-  commit @1 :UInt64;     # the prepared commit
-  committed @2 :Bool;    # false: aborted
+  # Kind 10: the outcome of a step that many processes saved together.
+  group @0 :Record.Group;     # of the prepared commit; state 2
+  commit @1 :UInt64;          # the prepared commit
+  committed @2 :Bool;         # false: aborted
+  kills @3 :List(UInt64);     # commit numbers that end with it, of this store; aborted: none
+  steps @4 :List(UInt64);     # their step numbers, same order, for people and readers
 }
 
 struct Stripe {

@@ -40,7 +40,7 @@ struct Leaf {
   container @3 :UInt16;     # ContainerKind, nodes only
   dtype @4 :UInt16;         # DType; of numbers what they were imported from
   codec @5 :UInt16;         # CodecId of every chunk of this leaf
-  flags @6 :UInt16;         # reserved
+  flags @6 :UInt16;         # bit 0: partial, the chunks are those of `pieces`
   weakType @7 :Bool;        # JAX's weak type
   typeName @8 :Text;        # nodes: qualified name of the container's type
   childCount @9 :UInt64;    # nodes: number of children
@@ -53,18 +53,19 @@ struct Leaf {
   chunkCount @16 :UInt64;   # chunks of the whole leaf
   firstChunk @17 :UInt64;   # index of chunks[0]; > 0 in a record that goes on with a leaf
   chunks @18 :List(Chunk);  # in the index: empty (a key of its own each)
-  shardShape @19 :List(UInt64);  # reserved: extents of one shard
-  pieces @20 :List(Piece);       # reserved: leaves cut unevenly across processes
+  shardShape @19 :List(UInt64);  # extents of one shard, those at the end may be smaller; empty: one
+  pieces @20 :List(Piece);       # partial leaves: the boxes that this part of a group has
   metadataJson @21 :Text;        # reserved: user metadata of one leaf
 }
 
 struct Piece {
-  # Reserved: a box of a leaf that is stored with a chunk grid of its own.
+  # A box of a leaf, with a chunk grid that begins at its origin. A leaf's chunks are those of its
+  # pieces, in their order.
   origin @0 :List(UInt64);      # index of the first element
-  shape @1 :List(UInt64);       # extents
+  shape @1 :List(UInt64);       # extents, each >= 1
   chunkShape @2 :List(UInt64);  # the grid
-  firstChunk @3 :UInt64;        # index, within the leaf, of the piece's first chunk
-  process @4 :UInt32;           # process that wrote it
+  firstChunk @3 :UInt64;        # index, within the leaf's chunks here, of the piece's first
+  process @4 :UInt32;           # reserved
 }
 
 struct Item {
@@ -92,7 +93,7 @@ struct Step {
   chunkCount @9 :UInt64;
   logicalBytes @10 :UInt64;
   storedBytes @11 :UInt64;
-  group @12 :Group;          # reserved: null
+  group @12 :Group;          # null: saved by one process alone
   extents @13 :List(Extent); # ascending by segment; the commit frame's own is always there
 }
 
@@ -105,12 +106,15 @@ struct Extent {
 }
 
 struct Group {
-  # Reserved: this store's part of a step that many processes save together.
-  groupHigh @0 :UInt64;      # 128-bit id of the group of stores
-  groupLow @1 :UInt64;
+  # This store's part of a step that many processes save together.
+  groupHigh @0 :UInt64;      # of the group's id (part 0's store id): bytes 0 to 7, little-endian
+  groupLow @1 :UInt64;       # bytes 8 to 15
   part @2 :UInt32;           # id of this part; not the process index, which changes
-  partCount @3 :UInt32;
-  state @4 :UInt16;          # 0 alone, 1 prepared, 2 decided
-  attempt @5 :UInt32;        # attempt of the save that the parts agreed on
-  treeDigest @6 :Data;       # digest of the tree that every part must share
+  partCount @3 :UInt32;      # how many `parts` lists
+  state @4 :UInt16;          # 1 prepared, 2 decided; as of this frame or catalog
+  attempt @5 :UInt32;        # reserved
+  treeDigest @6 :Data;       # reserved
+  saveId @7 :Data;           # 16 bytes: the same on all parts, new for each attempt
+  parts @8 :List(UInt32);    # ids of all parts of this step, ascending; the first is 0
+  mark @9 :UInt64;           # decided: part 0's chain number of the decision; 0: not known
 }

@@ -57,6 +57,22 @@ TEST(CodecTest, RoundTrips) {
   }
 }
 
+// Readers take a longer one for damage.
+TEST(CodecTest, NoPayloadIsLongerThanItsBound) {
+  Prng prng(7);
+  std::vector<std::byte> out(2 << 20);
+  for (const CodecId codec : kCodecs) {
+    for (const size_t size : {100u, 4097u, 262145u, 775590u, 1048576u}) {
+      for (const size_t item_bytes : {1u, 2u, 4u, 16u}) {
+        const std::vector<std::byte> logical = prng.Bytes(size);
+        const Result<Payload> payload = EncodePayload(codec, item_bytes, logical, out);
+        ASSERT_TRUE(payload.ok()) << payload.status().ToString();
+        EXPECT_LE(payload->size_bytes, PayloadBytesMax(codec, size)) << size << " " << item_bytes;
+      }
+    }
+  }
+}
+
 TEST(CodecTest, RawInPlaceOnlyAppendsTheChecksum) {
   Prng prng(2);
   std::vector<std::byte> buffer = prng.Bytes(100000);

@@ -99,6 +99,60 @@ StepRecord ExampleStep() {
   return step;
 }
 
+LeafRecord ExamplePartial() {
+  LeafRecord leaf = ExampleArray();
+  leaf.shape = {64, 17};
+  leaf.chunk_shape = {16, 16};
+  leaf.logical_bytes = 64 * 17 * sizeof(float);
+  leaf.partial = true;
+  leaf.pieces = {{{16, 0}, {16, 16}, {16, 16}, 0}, {{0, 16}, {16, 1}, {16, 1}, 1}};
+  leaf.chunk_count = 2;
+  leaf.first_chunk = 0;
+  return leaf;
+}
+
+namespace {
+
+GroupRecord ExampleGroup() {
+  GroupRecord group;
+  group.group_id = ExampleId(0x10);
+  group.part = 3;
+  group.state = GroupState::kPrepared;
+  group.save_id = ExampleId(0x20);
+  group.parts = {0, 1, 3, 70000};
+  return group;
+}
+
+}  // namespace
+
+Commit ExamplePrepared() {
+  Commit commit = ExampleCommit();
+  commit.step.group = ExampleGroup();
+  commit.kills.clear();
+  commit.records = {ExamplePartial()};
+  return commit;
+}
+
+Decided ExampleDecided() {
+  Decided decided;
+  decided.group = ExampleGroup();
+  decided.group.state = GroupState::kDecided;
+  decided.group.mark = 77;
+  decided.commit = 41;
+  decided.committed = true;
+  decided.kills = {11, 12};
+  decided.steps = {1000, 2000};
+  return decided;
+}
+
+StoreSlot ExamplePartSlot() {
+  StoreSlot slot = ExampleSlot();
+  slot.format_version = 2;
+  slot.group_id = ExampleId(0x30);
+  slot.part = 3;
+  return slot;
+}
+
 SegmentHeader ExampleSegmentHeader() {
   SegmentHeader header;
   header.store_id = ExampleId(0x10);
@@ -193,6 +247,7 @@ std::string ExamplePayload(CodecId codec) {
 
 std::vector<Golden> MakeGolden() {
   const std::array<std::byte, kSlotBytes> slot = EncodeSlot(ExampleSlot());
+  const std::array<std::byte, kSlotBytes> part_slot = EncodeSlot(ExamplePartSlot());
   return {
       {"step_record", EncodeStepRecord(ExampleStep()), true},
       {"leaf_array", EncodeLeafValue(ExampleArray()), true},
@@ -217,6 +272,10 @@ std::vector<Golden> MakeGolden() {
       {"payload_raw", ExamplePayload(CodecId::kRaw), true},
       {"payload_blosc_lz4", ExamplePayload(CodecId::kBloscLz4), false},
       {"payload_lz4_frame", ExamplePayload(CodecId::kLz4Frame), false},
+      {"leaf_partial", EncodeLeafValue(ExamplePartial()), true, "v2"},
+      {"prepared", EncodeCommit(ExamplePrepared()), true, "v2"},
+      {"decided", EncodeDecided(ExampleDecided()), true, "v2"},
+      {"slot_part", std::string(AsText(part_slot)), true, "v2"},
   };
 }
 

@@ -19,6 +19,11 @@ LeafRecord ExampleArray();
 LeafRecord ExampleValue();
 LeafRecord ExampleNode();
 StepRecord ExampleStep();
+// Of a store that is a part of a group.
+LeafRecord ExamplePartial();
+Commit ExamplePrepared();
+Decided ExampleDecided();
+StoreSlot ExamplePartSlot();
 SegmentHeader ExampleSegmentHeader();
 Catalog ExampleCatalog();
 EpochRecord ExampleEpoch();
@@ -39,6 +44,7 @@ struct Golden {
   std::string bytes;
   bool
       canonical;  // encoding is the same for ever; compressed bytes depend on the library's version
+  std::string version = "v1";  // the first that has it
 };
 std::vector<Golden> MakeGolden();
 

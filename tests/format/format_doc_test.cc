@@ -39,6 +39,7 @@ std::map<std::string, uint64_t> Rows(const std::string& document) {
 TEST(FormatDocTest, NumbersEqualTheHeaders) {
   std::map<std::string, uint64_t> expected = {
       {"kFormatVersion", kFormatVersion},
+      {"kFormatVersionAlone", kFormatVersionAlone},
       {"kSlotBytes", kSlotBytes},
       {"kFrameHeaderBytes", kFrameHeaderBytes},
       {"kFramePayloadBytesMax", kFramePayloadBytesMax},
@@ -61,6 +62,7 @@ TEST(FormatDocTest, NumbersEqualTheHeaders) {
       {"kTrailer", static_cast<uint64_t>(FrameKind::kTrailer)},
       {"kDecided", static_cast<uint64_t>(FrameKind::kDecided)},
       {"kParity", static_cast<uint64_t>(FrameKind::kParity)},
+      {"kPrepared", static_cast<uint64_t>(FrameKind::kPrepared)},
       {"kRaw", static_cast<uint64_t>(CodecId::kRaw)},
       {"kBloscLz4", static_cast<uint64_t>(CodecId::kBloscLz4)},
       {"kLz4Frame", static_cast<uint64_t>(CodecId::kLz4Frame)},

@@ -34,9 +34,9 @@ TEST(FrameTest, RoundTripsAndPadsWithZeros) {
 }
 
 TEST(FrameTest, ChainFramesAreThose) {
-  for (uint16_t kind = 1; kind <= 11; ++kind) {
+  for (uint16_t kind = 1; kind <= 12; ++kind) {
     EXPECT_EQ(IsChainFrame(static_cast<FrameKind>(kind)),
-              kind == 3 || kind == 5 || kind == 6 || kind == 7);
+              kind == 3 || kind == 5 || kind == 6 || kind == 7 || kind == 10 || kind == 12);
   }
 }
 
@@ -69,7 +69,7 @@ TEST(FrameTest, EveryFlippedBitIsFound) {
 }
 
 TEST(FrameTest, IntactHeadersOfNewerVersionsAreNotDamage) {
-  for (const auto& [at, value] : {std::pair{8, 12}, {10, 2}, {100, 1}}) {
+  for (const auto& [at, value] : {std::pair{8, 13}, {10, 2}, {100, 1}}) {
     std::string frame = EncodeFrame(ExampleFrameHeader(), "payload", 512, nullptr);
     frame[static_cast<size_t>(at)] = static_cast<char>(value);
     Seal(frame);
@@ -124,12 +124,12 @@ TEST(SlotTest, RoundTripsAndFindsDamage) {
 
 TEST(SlotTest, NewerVersionsAreNamed) {
   auto bytes = EncodeSlot(ExampleSlot());
-  StoreLittle(bytes.data() + 8, uint32_t{2});
+  StoreLittle(bytes.data() + 8, uint32_t{3});
   StoreLittle(bytes.data() + 4092, Crc32c(ConstBytes(bytes).first(4092)));
   const Status status = DecodeSlot(bytes).status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(),
-            "the store has format version 2; this version of Stepwell reads up to 1");
+            "the store has format version 3; this version of Stepwell reads up to 2");
 }
 
 }  // namespace

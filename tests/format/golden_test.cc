@@ -10,8 +10,9 @@
 namespace stepwell::format {
 namespace {
 
-std::string ReadGolden(const std::string& name) {
-  std::ifstream file(std::string(STEPWELL_GOLDEN_DIR) + "/v1/" + name + ".bin", std::ios::binary);
+std::string ReadGolden(const std::string& name, const std::string& version = "v1") {
+  std::ifstream file(std::string(STEPWELL_GOLDEN_DIR) + "/" + version + "/" + name + ".bin",
+                     std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -25,7 +26,7 @@ void ExpectDecodes(Result<T> decoded, const T& expected, const char* name) {
 TEST(GoldenTest, CanonicalEncodingsAreStable) {
   for (const Golden& golden : MakeGolden()) {
     if (golden.canonical) {
-      EXPECT_TRUE(ReadGolden(golden.name) == golden.bytes) << golden.name;
+      EXPECT_TRUE(ReadGolden(golden.name, golden.version) == golden.bytes) << golden.name;
     }
   }
 }
@@ -58,6 +59,16 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
   ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");
   ExpectDecodes(DecodeSlot(AsBytes(read("slot"))), ExampleSlot(), "slot");
+}
+
+TEST(GoldenTest, PartsOfGroupsDecode) {
+  const auto read = [](const char* name) { return ReadGolden(name, "v2"); };
+  LeafRecord partial = ExamplePartial();
+  partial.chunks.clear();
+  ExpectDecodes(DecodeLeafValue(partial.key, AsBytes(read("leaf_partial"))), partial, "partial");
+  ExpectDecodes(DecodeCommit(AsBytes(read("prepared"))), ExamplePrepared(), "prepared");
+  ExpectDecodes(DecodeDecided(AsBytes(read("decided"))), ExampleDecided(), "decided");
+  ExpectDecodes(DecodeSlot(AsBytes(read("slot_part"))), ExamplePartSlot(), "slot_part");
 }
 
 TEST(GoldenTest, FrameDecodes) {

@@ -102,6 +102,92 @@ TEST(GridTest, PropertiesHoldForManyShapes) {
   }
 }
 
+TEST(GridTest, ShardsWithoutAFairDivisorAreCutOnSeveralAxes) {
+  // 1009 rows of 5 MiB: the rows are cut, and the borders of both axes kept.
+  const Shape shard{1009, 5 << 20};
+  EXPECT_EQ(ChooseChunkShape(Shape{4 * 1009, 2 * (5 << 20)}, 1, shard), (Shape{1, 1 << 20}));
+  // Long rows without divisors, so as many as fit of one element each.
+  EXPECT_EQ(ChooseChunkShape(Shape{2 << 20, 5000011}, 1, Shape{1 << 20, 5000011}),
+            (Shape{1 << 20, 1}));
+}
+
+TEST(GridTest, DividingShapesDivide) {
+  EXPECT_EQ(DividingChunkShape(Shape{}, 4), Shape{});
+  EXPECT_EQ(DividingChunkShape(Shape{4096, 1024}, 4), (Shape{256, 1024}));
+  EXPECT_EQ(DividingChunkShape(Shape{5}, 4), Shape{5});
+  EXPECT_EQ(DividingChunkShape(Shape{1000003}, 4), Shape{1000003});
+  EXPECT_EQ(DividingChunkShape(Shape{2000003}, 4), std::nullopt);
+  EXPECT_EQ(DividingChunkShape(Shape{2000003, 3}, 4), std::nullopt);
+  EXPECT_EQ(DividingChunkShape(Shape{1024, 2000003}, 1), (Shape{1, 2000003}));
+  EXPECT_EQ(DividingChunkShape(Shape{1 << 20, 5000011}, 1), (Shape{1 << 20, 1}));
+  Prng prng(8);
+  int none = 0;
+  for (int i = 0; i < 3000; ++i) {
+    Shape shard;
+    for (uint64_t axis = prng.Below(5); axis > 0; --axis) {
+      shard.push_back(1 + prng.Below(uint64_t{1} << prng.Below(18)));
+    }
+    const uint64_t item = uint64_t{1} << prng.Below(5);
+    const auto chunk = DividingChunkShape(shard, item);
+    if (!chunk) {
+      EXPECT_GT(ChunkBytes(shard, item), kChunkBytesMax / 64);
+      ++none;
+      continue;
+    }
+    for (size_t axis = 0; axis < shard.size(); ++axis) EXPECT_EQ(shard[axis] % (*chunk)[axis], 0U);
+    EXPECT_LE(ChunkBytes(*chunk, item), kChunkBytesMax);
+    EXPECT_TRUE(*chunk == shard || ChunkBytes(*chunk, item) >= kChunkTargetBytes / 16);
+  }
+  EXPECT_LT(none, 300);
+}
+
+TEST(GridTest, ChunksAsAskedFor) {
+  const auto within = [](const Shape& shape, const Shape& shard, uint64_t bytes_max,
+                         std::vector<uint32_t> axes = {}) {
+    return ChunkShapeWithin(shape, 4, shard, bytes_max, axes).value();
+  };
+  // Whole shards where they fit, else as few parts as do.
+  EXPECT_EQ(within({4096, 1024}, {1024, 1024}, 4 << 20), (Shape{1024, 1024}));
+  EXPECT_EQ(within({4096, 1024}, {2048, 1024}, 4 << 20), (Shape{1024, 1024}));
+  EXPECT_EQ(within({4096, 1024}, {1024, 1024}, 1 << 20, {1}), (Shape{1024, 256}));
+  EXPECT_EQ(within({4096, 1024}, {1024, 1024}, 1 << 20, {0, 1}), (Shape{256, 1024}));
+  EXPECT_EQ(within({4096, 1024}, {1024, 1024}, 4096, {1, 0}), (Shape{1024, 1}));
+  EXPECT_EQ(within({4, 1024}, {}, 4096, {1, 0}), (Shape{4, 256}));
+  EXPECT_EQ(within({48, 1024}, {}, 4096, {1, 0}), (Shape{48, 16}));
+  EXPECT_EQ(within({1009, 64}, {}, 16384), (Shape{64, 64}));  // a prime: 16 parts
+  EXPECT_EQ(within({41, 256}, {}, 15360), (Shape{14, 256}));  // a prime: the last one is padded
+  EXPECT_EQ(within({}, {}, 4096), Shape{});
+  EXPECT_EQ(within({0, 7}, {}, 4096, {5}), (Shape{1, 7}));  // nothing to cut
+  const auto refused = [](const Shape& shape, uint64_t bytes_max, std::vector<uint32_t> axes) {
+    return ChunkShapeWithin(shape, 4, {}, bytes_max, axes).status();
+  };
+  EXPECT_EQ(refused({9, 9}, 4095, {}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused({9, 9}, (4 << 20) + 1, {}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused({4096, 1024}, 1 << 20, {2}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused({4096, 1024}, 4096, {1}).code(), StatusCode::kInvalidArgument);
+  Prng prng(9);
+  for (int i = 0; i < 3000; ++i) {
+    Shape shape;
+    for (uint64_t axis = prng.Below(5); axis > 0; --axis) {
+      shape.push_back(prng.Below(uint64_t{1} << prng.Below(18)));
+    }
+    const uint64_t item = uint64_t{1} << prng.Below(5);
+    const uint64_t bytes_max = kChunkBytesAskedMin + prng.Below(kChunkBytesMax / 2);
+    const Shape chunk = ChunkShapeWithin(shape, item, {}, bytes_max, {}).value();
+    const uint64_t bytes = ChunkBytes(chunk, item);
+    EXPECT_LE(bytes, bytes_max);
+    bool cut = false;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      EXPECT_LE(chunk[axis], std::max<uint64_t>(1, shape[axis]));
+      cut = cut || chunk[axis] < shape[axis];
+    }
+    EXPECT_TRUE(!cut || bytes >= bytes_max / 8) << testing::PrintToString(shape);
+    if (std::find(shape.begin(), shape.end(), uint64_t{0}) == shape.end()) {
+      EXPECT_LE(Padding(shape, chunk), 0.2);
+    }
+  }
+}
+
 TEST(GridTest, HugeExtentsAreFast) {
   CheckGrid({(uint64_t{1} << 40) + 15}, 1);
   CheckGrid({uint64_t{1} << 55, 3}, 16);

@@ -42,6 +42,8 @@ const std::map<std::string, Decoder>& Decoders() {
          return DecodeCommit(b).status();
        }},
       {"delete", Wrap(DecodeDelete)},
+      {"prepared", Wrap(DecodeCommit)},
+      {"decided", Wrap(DecodeDecided)},
       {"meta", Wrap(DecodeMeta)},
       {"footer", Wrap(DecodeFooter)},
       {"trailer", Wrap(DecodeTrailer)},

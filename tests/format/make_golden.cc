@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the golden files: stepwell_make_golden FOLDER. Files of a released version are never
-// written again; a new version gets a new folder.
+// Writes the golden files into FOLDER/v1, FOLDER/v2: stepwell_make_golden FOLDER. Files of a
+// released version are never written again; a new version gets a new folder.
 #include <fstream>
 #include <iostream>
 
@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   for (const stepwell::format::Golden& golden : stepwell::format::MakeGolden()) {
-    const std::string path = std::string(argv[1]) + "/" + golden.name + ".bin";
+    const std::string path =
+        std::string(argv[1]) + "/" + golden.version + "/" + golden.name + ".bin";
     std::ofstream file(path, std::ios::binary);
     file.write(golden.bytes.data(), static_cast<std::streamsize>(golden.bytes.size()));
     if (!file.flush()) {

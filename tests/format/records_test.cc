@@ -34,6 +34,18 @@ StepRecord RandomStep(Prng& prng) {
   step.chunk_count = prng.Next();
   step.logical_bytes = prng.Next();
   step.stored_bytes = prng.Next();
+  if (prng.Below(2) == 0) {
+    GroupRecord& group = step.group.emplace();
+    group.group_id = ExampleId(static_cast<uint8_t>(prng.Next()));
+    group.state = prng.Below(2) == 0 ? GroupState::kPrepared : GroupState::kDecided;
+    group.save_id = ExampleId(static_cast<uint8_t>(prng.Next()));
+    group.parts = {0};
+    for (uint64_t i = prng.Below(4); i > 0; --i) {
+      group.parts.push_back(group.parts.back() + 1 + static_cast<uint32_t>(prng.Below(1000)));
+    }
+    group.part = group.parts[prng.Below(group.parts.size())];
+    group.mark = prng.Next();
+  }
   return step;
 }
 
@@ -65,7 +77,23 @@ LeafRecord RandomLeaf(Prng& prng) {
       leaf.shape.push_back(prng.Below(10));
       leaf.chunk_shape.push_back(1 + prng.Below(10));
     }
+    if (prng.Below(2) == 0) leaf.shard_shape = leaf.chunk_shape;
     leaf.chunk_count = ChunkCount(leaf.shape, leaf.chunk_shape);
+    leaf.partial = prng.Below(4) == 0;
+    if (leaf.partial) {
+      leaf.chunk_count = 0;
+      const bool has_elements = ElementCount(leaf.shape, 1).value() > 0;
+      for (uint64_t k = has_elements ? prng.Below(4) : 0; k > 0; --k) {
+        PieceRecord& piece = leaf.pieces.emplace_back();
+        for (const uint64_t extent : leaf.shape) {
+          piece.origin.push_back(prng.Below(extent));
+          piece.shape.push_back(1 + prng.Below(extent - piece.origin.back()));
+        }
+        piece.chunk_shape = leaf.chunk_shape;
+        piece.first_chunk = leaf.chunk_count;
+        leaf.chunk_count += ChunkCount(piece.shape, piece.chunk_shape);
+      }
+    }
     chunk_bytes = ChunkBytes(leaf.chunk_shape, dtype.item_bytes);
   }
   if (leaf.kind == LeafKind::kValue) {

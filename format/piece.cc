@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/piece.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stepwell::format {
+namespace {
+
+uint64_t ElementsOf(const Shape& shape) {
+  uint64_t count = 1;
+  for (const uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+// Whether the piece is made of whole cells of the leaf's grid.
+bool LiesOnGrid(const LeafRecord& record, const PieceRecord& piece) {
+  if (piece.chunk_shape != record.chunk_shape) return false;
+  for (size_t axis = 0; axis < piece.origin.size(); ++axis) {
+    const uint64_t end = piece.origin[axis] + piece.shape[axis];
+    const uint64_t chunk = record.chunk_shape[axis];
+    if (piece.origin[axis] % chunk != 0) return false;
+    if (end % chunk != 0 && end != record.shape[axis]) return false;
+  }
+  return true;
+}
+
+// Of the leaf's grid, for chunk `chunk_index` of a piece that lies on it.
+uint64_t CellOf(const LeafRecord& record, const PieceRecord& piece, uint64_t chunk_index) {
+  uint64_t cell = 0;
+  uint64_t scale = 1;
+  for (size_t axis = piece.origin.size(); axis-- > 0;) {
+    const uint64_t chunk = record.chunk_shape[axis];
+    const uint64_t count = (piece.shape[axis] + chunk - 1) / chunk;
+    const uint64_t grid = (record.shape[axis] + chunk - 1) / chunk;
+    cell += (piece.origin[axis] / chunk + chunk_index % count) * scale;
+    chunk_index /= count;
+    scale *= grid;
+  }
+  return cell;
+}
+
+bool Overlap(const PieceRecord& a, const PieceRecord& b) {
+  for (size_t axis = 0; axis < a.origin.size(); ++axis) {
+    if (a.origin[axis] + a.shape[axis] <= b.origin[axis] ||
+        b.origin[axis] + b.shape[axis] <= a.origin[axis]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Disjoint boxes whose elements add up cover the array.
+Status CheckCover(const LeafRecord& record) {
+  uint64_t elements = 0;
+  std::vector<const PieceRecord*> pieces;
+  for (const PieceRecord& piece : record.pieces) {
+    elements += ElementsOf(piece.shape);  // each at most the array's, which is at most 2^62
+    if (elements > ElementsOf(record.shape)) break;
+    pieces.push_back(&piece);
+  }
+  if (elements != ElementsOf(record.shape)) {
+    return DataLossError(
+        StrCat("its pieces have ", elements, " elements of ", ElementsOf(record.shape)));
+  }
+  // Along the first axis only those are compared that may meet.
+  std::sort(pieces.begin(), pieces.end(),
+            [](const PieceRecord* a, const PieceRecord* b) { return a->origin < b->origin; });
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (size_t k = i + 1; k < pieces.size(); ++k) {
+      if (!record.shape.empty() &&
+          pieces[k]->origin[0] >= pieces[i]->origin[0] + pieces[i]->shape[0]) {
+        break;
+      }
+      if (Overlap(*pieces[i], *pieces[k])) return DataLossError("two of its pieces overlap");
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckPieces(const LeafRecord& record) {
+  const size_t rank = record.shape.size();
+  const DTypeInfo* dtype = FindDType(record.dtype);
+  if (dtype == nullptr) return DataLossError("unknown dtype");
+  uint64_t chunks = 0;
+  for (const PieceRecord& piece : record.pieces) {
+    if (piece.origin.size() != rank || piece.shape.size() != rank ||
+        piece.chunk_shape.size() != rank) {
+      return DataLossError("a piece of another rank");
+    }
+    for (size_t axis = 0; axis < rank; ++axis) {
+      if (piece.shape[axis] == 0 || piece.chunk_shape[axis] == 0 ||
+          piece.origin[axis] >= record.shape[axis] ||
+          piece.shape[axis] > record.shape[axis] - piece.origin[axis]) {
+        return DataLossError("a piece that is not in the array");
+      }
+    }
+    if (ChunkBytes(piece.chunk_shape, dtype->item_bytes) > kPayloadLogicalMax) {
+      return DataLossError("a piece with chunks that are too large");
+    }
+    if (piece.first_chunk != chunks) return DataLossError("pieces that do not follow each other");
+    // No more than the piece has elements, so the sum stays far from overflowing.
+    chunks += ChunkCount(piece.shape, piece.chunk_shape);
+    if (chunks > record.chunk_count) return DataLossError("pieces with more chunks than the leaf");
+  }
+  if (chunks != record.chunk_count) return DataLossError("pieces with fewer chunks than the leaf");
+  return OkStatus();
+}
+
+const PieceRecord& PieceOfChunk(const LeafRecord& record, uint64_t chunk_index) {
+  const auto after = std::upper_bound(
+      record.pieces.begin(), record.pieces.end(), chunk_index,
+      [](uint64_t index, const PieceRecord& piece) { return index < piece.first_chunk; });
+  return *std::prev(after);
+}
+
+Status JoinPieces(LeafRecord* record) {
+  STEPWELL_RETURN_IF_ERROR(CheckPieces(*record));
+  if (record->chunks.size() != record->chunk_count) {
+    return DataLossError("its pieces lack chunks");
+  }
+  const auto on_grid = [&](const PieceRecord& piece) { return LiesOnGrid(*record, piece); };
+  if (!std::all_of(record->pieces.begin(), record->pieces.end(), on_grid)) {
+    return CheckCover(*record);
+  }
+  if (record->chunk_count != ChunkCount(record->shape, record->chunk_shape)) {
+    return DataLossError(StrCat("its pieces have ", record->chunk_count, " chunks of ",
+                                ChunkCount(record->shape, record->chunk_shape)));
+  }
+  std::vector<ChunkRecord> chunks(record->chunks.size());
+  std::vector<bool> filled(chunks.size());
+  for (const PieceRecord& piece : record->pieces) {
+    const uint64_t count = ChunkCount(piece.shape, piece.chunk_shape);
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t cell = CellOf(*record, piece, i);
+      if (cell >= chunks.size() || filled[cell]) return DataLossError("two of its pieces overlap");
+      filled[cell] = true;
+      chunks[cell] = std::move(record->chunks[piece.first_chunk + i]);
+    }
+  }
+  record->chunks = std::move(chunks);
+  record->pieces.clear();
+  record->partial = false;
+  return OkStatus();
+}
+
+}  // namespace stepwell::format
