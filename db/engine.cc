@@ -82,7 +82,20 @@ void Engine::Pump() {
 void Engine::Begin(std::shared_ptr<SaveJob> job) {
   if (frozen_reported_) Fail(job.get(), options_.freeze->Check());
   if (job->kind == SaveJob::Kind::kSave) LeaveLinkedSegment();
+  if (job->kind == SaveJob::Kind::kDecide) return BeginDecision(std::move(job));
   jobs_.push_back(std::move(job));
+}
+
+// A decision does not wait for the bytes of later steps: it comes behind earlier decisions, and
+// behind its own step should that still be on its way.
+void Engine::BeginDecision(std::shared_ptr<SaveJob> job) {
+  size_t at = 0;
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    const SaveJob& other = *jobs_[i];
+    const bool is_its_step = other.group && other.group->save_id == job->decision.save_id;
+    if (is_its_step || other.kind == SaveJob::Kind::kDecide) at = i + 1;
+  }
+  jobs_.insert(jobs_.begin() + static_cast<ptrdiff_t>(at), std::move(job));
 }
 
 Status Engine::SealSegments(const std::set<uint64_t>& segments) {
@@ -279,13 +292,14 @@ void Engine::BlockWritten(BlockWrite* raw) {
 
 void Engine::NoteCommitted(const Group& group, const GroupEntry& entry) {
   if (entry.job->kind != SaveJob::Kind::kSave) return;
+  const auto& saved = entry.job->group ? entry.change.prepared : entry.change.added;
   std::vector<uint64_t> retired;
   for (const auto& killed : entry.change.killed) {
     if (killed->record.step != entry.job->step) retired.push_back(killed->record.step);
   }
   const auto row = static_cast<size_t>(&entry - group.entries.data());
   options_.instruments->Committed(entry.job->times, group.times, row, entry.job->step,
-                                  entry.change.added->record.logical_bytes, retired);
+                                  saved->record.logical_bytes, retired);
 }
 
 // The block's bytes are written or given up: its memory is free again.

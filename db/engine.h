@@ -127,6 +127,7 @@ class Engine {
   };
 
   bool RunPosted();
+  void BeginDecision(std::shared_ptr<SaveJob> job);
   void LeaveLinkedSegment();
   void Pump();
   void StartEncodes();
@@ -147,6 +148,10 @@ class Engine {
   Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
                    std::shared_ptr<LiveStep> live, GroupEntry* entry);
   Status AddDelete(const SaveJob& job, GroupEntry* entry);
+  Status AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing);
+  template <typename Wanted>
+  std::shared_ptr<const LiveStep> FindUndecided(const Wanted& wanted) const;
+  Status NotThere(uint64_t step) const;
   Status AddPins(const SaveJob& job, GroupEntry* entry);
   Status AddSmall(format::FrameKind kind, const std::string& payload, GroupEntry* entry);
   std::shared_ptr<const LiveStep> FindAsOf(uint64_t step) const;

@@ -20,7 +20,8 @@ constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
 
 size_t EstimatedRecordBytes(const LeafRecord& record) {
   return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
-         record.type_name.size() + 16 * record.shape.size();
+         record.type_name.size() + 16 * record.shape.size() +
+         record.pieces.size() * (64 + 24 * record.shape.size());
 }
 constexpr size_t kChunkRecordBytes = 64;
 
@@ -83,13 +84,23 @@ std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
   return runs;
 }
 
+// Part 0 counts whole leaves, the others what they have of them.
+uint64_t LogicalBytesIn(const LeafRecord& record, uint32_t part) {
+  if (!record.partial || part == 0) return record.logical_bytes;
+  uint64_t bytes = 0;
+  for (const format::PieceRecord& piece : record.pieces) {
+    bytes += format::ChunkBytes(piece.shape, format::FindDType(record.dtype)->item_bytes);
+  }
+  return bytes;
+}
+
 // Counts what the leaves of one item hold.
 void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
   for (const auto& chunk : record.chunks) item->stored_bytes += chunk.stored_bytes;
   item->stored_bytes += record.inline_value.size();
   if (record.kind != format::LeafKind::kNode) {
     ++item->leaf_count;
-    item->logical_bytes += record.logical_bytes;
+    item->logical_bytes += LogicalBytesIn(record, step->group ? step->group->part : 0);
   }
   step->chunk_count += record.chunk_count;
 }
@@ -134,6 +145,13 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
     case SaveJob::Kind::kDelete:
       STEPWELL_RETURN_IF_ERROR(AddDelete(*job, &entry));
       break;
+    case SaveJob::Kind::kDecide: {
+      bool nothing = false;
+      STEPWELL_RETURN_IF_ERROR(AddDecision(job.get(), &entry, &nothing));
+      if (!nothing) break;
+      job->state->Finish(OkStatus());
+      return OkStatus();
+    }
     case SaveJob::Kind::kPin:
       STEPWELL_RETURN_IF_ERROR(AddPins(*job, &entry));
       break;
@@ -225,14 +243,27 @@ Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {
   step.metadata_json = job->metadata_json;
   step.metrics_json = job->metrics_json;
   step.items = job->items;
+  step.group = job->group;
   for (PlannedLeaf& leaf : job->leaves) {
     LeafRecord& record = leaf.input.record;
+    record.partial = leaf.input.partial;
+    for (const Piece& piece : leaf.pieces) {
+      const ShardInput& shard = leaf.shards.shards()[piece.shard];
+      record.pieces.push_back({shard.origin, shard.shape, piece.chunk_shape, piece.first_chunk});
+    }
     Count(record, &step.items[leaf.item], &step);
     records->push_back(std::move(record));
   }
   SumItems(&step);
   live->records = std::move(records);
   live->metrics_json = step.metrics_json;
+  if (job->group) {
+    STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
+    entry->change.prepared = std::move(entry->change.added);
+    ReleaseHolds(job);
+    job->leaves.clear();
+    return OkStatus();
+  }
   if (auto replaced = FindAsOf(job->step)) {
     if (replaced->record.pinned) return Pinned(job->step, "replace");
     entry->change.killed.push_back(std::move(replaced));
@@ -252,7 +283,7 @@ Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
   auto live = std::make_shared<LiveStep>();
   format::StepRecord& step = live->record;
   step = job.record;
-  step.pinned = old->record.pinned;
+  TakeState(old->record, &step);
   step.leaf_count = step.chunk_count = step.logical_bytes = step.stored_bytes = 0;
   std::map<std::string, format::ItemRecord*, std::less<>> items;  // by key prefix
   for (auto& item : step.items) {
@@ -296,6 +327,9 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
   }
   live->record.commit = tip_commit_ + 1;
   commit.step = live->record;
+  const bool prepared =
+      live->record.group && live->record.group->state == format::GroupState::kPrepared;
+  const FrameKind kind = prepared ? FrameKind::kPrepared : FrameKind::kCommit;
 
   // The frame names the segments of its step, its own included, so its place is decided first.
   for (int attempt = 0;; ++attempt) {
@@ -315,8 +349,7 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
     if (spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
     if (spot.segment != segment) return InternalError("a commit frame found no place");
     set_extents(spot.offset_bytes + length);
-    STEPWELL_ASSIGN_OR_RETURN(entry->place,
-                              SubmitFrame(FrameKind::kCommit, format::EncodeCommit(commit), spot));
+    STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, format::EncodeCommit(commit), spot));
     break;
   }
   for (const auto& extent : commit.step.extents) {
@@ -333,11 +366,97 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
   return OkStatus();
 }
 
+// What is prepared and not decided, as of the next frame; `wanted` says which, null: none.
+template <typename Wanted>
+LiveStepPtr Engine::FindUndecided(const Wanted& wanted) const {
+  LiveStepPtr found;
+  for (auto& live : options_.live->Undecided()) {
+    if (wanted(*live)) found = std::move(live);
+  }
+  for (const GroupEntry& entry : group_->entries) {
+    const LiveStepPtr& prepared = entry.change.prepared;
+    if (prepared != nullptr && wanted(*prepared)) found = prepared;
+    if (found != nullptr && entry.change.decided != nullptr &&
+        entry.change.decided->record.commit == found->record.commit) {
+      found = nullptr;
+    }
+  }
+  return found;
+}
+
+Status Engine::NotThere(uint64_t step) const {
+  if (FindUndecided([step](const LiveStep& live) { return live.record.step == step; }) != nullptr) {
+    return FailedPreconditionError(
+        StrCat("step ", step, " is prepared by several processes and not decided yet"));
+  }
+  return NotFoundError(StrCat("step ", step, " is not in the store"));
+}
+
+// Part 0: what ends with the step is found here. Other parts are told.
+Status Engine::AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing) {
+  const Decision& decision = job->decision;
+  const auto is_it = [&](const LiveStep& live) {
+    return live.record.step == decision.step && live.record.group->save_id == decision.save_id;
+  };
+  const LiveStepPtr prepared = FindUndecided(is_it);
+  LiveStepPtr old = FindAsOf(decision.step);
+  const bool is_primary = slot_.part == 0;
+  if (prepared == nullptr) {
+    *nothing = true;
+    const bool committed =
+        old != nullptr && old->record.group && old->record.group->save_id == decision.save_id;
+    if (decision.commit && committed) {
+      job->decided.mark = old->record.group->mark;
+      return OkStatus();
+    }
+    if (committed) {
+      return FailedPreconditionError(
+          StrCat("step ", decision.step, " is committed already and cannot be aborted"));
+    }
+    if (!decision.commit) return OkStatus();
+    return NotFoundError(StrCat("step ", decision.step, " is not prepared here"));
+  }
+  LiveSteps::Change* change = &entry->change;
+  change->decided = prepared;
+  format::Decided record;
+  record.group = *prepared->record.group;
+  record.group.state = format::GroupState::kDecided;
+  record.group.mark = is_primary ? tip_commit_ + 1 : decision.mark;
+  record.commit = prepared->record.commit;
+  record.committed = decision.commit;
+  if (decision.commit) {
+    auto live = std::make_shared<LiveStep>(*prepared);
+    live->record.group = record.group;
+    if (old != nullptr) {
+      if (is_primary && old->record.pinned) return Pinned(decision.step, "replace");
+      change->killed.push_back(std::move(old));
+    }
+    if (is_primary) {
+      AddRetired(*live, change);
+    } else {
+      for (const uint64_t step : decision.dead) {
+        if (step == decision.step) continue;
+        if (auto dead = FindAsOf(step)) change->killed.push_back(std::move(dead));
+      }
+    }
+    change->added = std::move(live);
+    for (const auto& killed : change->killed) {
+      record.kills.push_back(killed->record.commit);
+      record.steps.push_back(killed->record.step);
+    }
+  }
+  STEPWELL_RETURN_IF_ERROR(AddSmall(FrameKind::kDecided, format::EncodeDecided(record), entry));
+  job->decided.dead = std::move(record.steps);
+  std::sort(job->decided.dead.begin(), job->decided.dead.end());
+  job->decided.mark = record.group.mark;
+  return OkStatus();
+}
+
 Status Engine::AddDelete(const SaveJob& job, GroupEntry* entry) {
   format::Delete deletion;
   for (const uint64_t step : job.steps) {
     LiveStepPtr live = FindAsOf(step);
-    if (live == nullptr) return NotFoundError(StrCat("step ", step, " is not in the store"));
+    if (live == nullptr) return NotThere(step);
     if (live->record.pinned) return Pinned(step, "delete");
     deletion.kills.push_back(live->record.commit);
     deletion.steps.push_back(step);
@@ -350,7 +469,7 @@ Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
   format::Meta meta;
   for (const uint64_t step : job.steps) {
     const LiveStepPtr live = FindAsOf(step);
-    if (live == nullptr) return NotFoundError(StrCat("step ", step, " is not in the store"));
+    if (live == nullptr) return NotThere(step);
     if (live->record.pinned == job.pinned) continue;
     meta.changes.push_back({live->record.commit, job.pinned});
     entry->change.pins.emplace_back(step, job.pinned);

@@ -189,7 +189,10 @@ void Engine::Publish() {
   const std::unique_ptr<Group> group = std::move(group_);
   bool killed = false;
   for (GroupEntry& entry : group->entries) {
-    killed = killed || !entry.change.killed.empty();
+    const auto& decided = entry.change.decided;
+    const bool aborted = decided != nullptr && entry.change.added == nullptr;
+    killed = killed || aborted || !entry.change.killed.empty();
+    if (aborted) NoteDead(decided->record.extents);
     for (const auto& dead : entry.change.killed) NoteDead(dead->record.extents);
     options_.live->Commit(entry.change);
     slot_.durable_commit = entry.change.commit;

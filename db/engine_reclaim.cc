@@ -50,8 +50,10 @@ std::set<uint64_t> Engine::InUse() const {
   }
   if (group_ != nullptr) {
     for (const GroupEntry& entry : group_->entries) {
-      if (entry.change.added == nullptr) continue;
-      for (const auto& extent : entry.change.added->record.extents) in_use.insert(extent.segment);
+      for (const auto& step : {entry.change.added, entry.change.prepared}) {
+        if (step == nullptr) continue;
+        for (const auto& extent : step->record.extents) in_use.insert(extent.segment);
+      }
     }
   }
   return in_use;
@@ -232,7 +234,7 @@ Status Engine::RollForReclaim() {
     }
   }
   uint64_t live = 0;
-  for (const auto& step : options_.live->All()) {
+  for (const auto& step : options_.live->Needing()) {
     for (const auto& extent : step->record.extents) {
       if (extent.segment >= guard) live += extent.stored_bytes;
     }

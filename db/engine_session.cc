@@ -46,7 +46,7 @@ format::Catalog Engine::MakeCatalog() const {
   catalog.epoch = epoch_;
   catalog.last_commit = slot_.durable_commit;
   catalog.last_place = slot_.durable_place;
-  for (const auto& live : options_.live->All()) {
+  for (const auto& live : options_.live->Needing()) {
     format::LiveCommit entry;
     entry.step = live->record;
     entry.step.metadata_json.clear();
@@ -91,11 +91,11 @@ Status Engine::Start(LogState state) {
   slot_.durable_commit = state.tip_commit;
   slot_.durable_place = state.tip_place;
 
-  // The clean mark goes durably before the first write (rule 4).
-  if (slot_.clean) {
-    slot_.clean = false;
-    STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
-  }
+  // The clean mark goes durably before the first write (rule 4). One that is gone already may be
+  // gone from the page cache only, after a kill: a power cut would bring it back, and this epoch
+  // with it.
+  slot_.clean = false;
+  STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
   LogWriterOptions log;
   log.file_system = options_.environment.file_system;
   log.store_path = options_.store_path;
@@ -176,7 +176,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
   for (const SegmentInfo& info : state.segments) {
     if (info.sealed || info.foreign || !info.header_ok || state.report.clean) continue;
     uint64_t end = 0;
-    for (const auto& live : options_.live->All()) {
+    for (const auto& live : options_.live->Needing()) {
       for (const auto& extent : live->record.extents) {
         if (extent.segment == info.segment) end = std::max(end, extent.end_bytes);
       }

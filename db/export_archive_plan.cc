@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "db/export_convert.h"
+#include "db/export_verdicts.h"
 #include "format/key.h"
 #include "format/npy.h"
 #include "format/orbax/python_text.h"
@@ -185,7 +186,10 @@ std::string BadName(ArchiveFormat format, const std::string& name) {
 class Planner {
  public:
   Planner(const format::StepRecord& step, const ArchiveOptions& options)
-      : step_(step), options_(options), translator_(options) {}
+      : step_(step),
+        options_(options),
+        translator_(options),
+        verdicts_(NameOf(options.format), options.on_unsupported) {}
 
   Status Add(const LeafRecord& record) {
     STEPWELL_ASSIGN_OR_RETURN(const format::LeafKey key, format::DecodeLeafKey(record.key));
@@ -194,7 +198,7 @@ class Planner {
     auto translated = translator_.Translate(record);
     if (!translated.ok()) return translated.status().WithContext(path);
     if (!translated->unsupported.empty()) {
-      Drop(path, std::move(translated->unsupported));
+      verdicts_.Unsupported(path, std::move(translated->unsupported));
       return OkStatus();
     }
     if (!translated->array) return OkStatus();
@@ -202,12 +206,12 @@ class Planner {
     array.path = path;
     array.name = NameFor(key);
     if (std::string reason = BadName(options_.format, array.name); !reason.empty()) {
-      Drop(path, std::move(reason));
+      verdicts_.Unsupported(path, std::move(reason));
       return OkStatus();
     }
     if (const std::string* other = Clash(array.name)) {
-      Drop(path, StrCat("its name would be \"", Printable(array.name), "\", too near that of ",
-                        Printable(*other)));
+      verdicts_.Unsupported(path, StrCat("its name would be \"", Printable(array.name),
+                                         "\", too near that of ", Printable(*other)));
       return OkStatus();
     }
     names_[array.name] = path;
@@ -223,7 +227,7 @@ class Planner {
 
   Result<ArchivePlan> Finish() {
     AddMetadata();
-    STEPWELL_RETURN_IF_ERROR(Verdict());
+    STEPWELL_RETURN_IF_ERROR(verdicts_.Finish(&plan_.report.skipped));
     if (plan_.arrays.empty()) return InvalidArgumentError("there is no array to export");
     if (options_.format == ArchiveFormat::kSafetensors) {
       // As the library writes them: the widest elements first, so that all are aligned.
@@ -235,11 +239,6 @@ class Planner {
   }
 
  private:
-  void Drop(const std::string& path, std::string reason) {
-    const bool skip = options_.on_unsupported == OnUnsupported::kSkip;
-    (skip ? plan_.report.skipped : errors_).push_back({path, std::move(reason)});
-  }
-
   std::string NameFor(const format::LeafKey& key) {
     size_t above = 0;
     if (!options_.subtree_key.empty()) {
@@ -291,21 +290,9 @@ class Planner {
       if (format::orbax::IsUtf8(key) && format::orbax::IsUtf8(text)) {
         plan_.metadata.emplace_back(key, text);
       } else {
-        Drop(StrCat("the step's metadata ", Printable(key)), "is no UTF-8");
+        verdicts_.Unsupported(StrCat("the step's metadata ", Printable(key)), "is no UTF-8");
       }
     }
-  }
-
-  Status Verdict() const {
-    if (errors_.empty()) return OkStatus();
-    const bool one = errors_.size() == 1;
-    std::string text = one ? StrCat(NameOf(options_.format), " cannot hold ")
-                           : StrCat(NameOf(options_.format), " cannot hold ", errors_.size(),
-                                    " parts of the step:");
-    for (const auto& [path, reason] : errors_) {
-      text += StrCat(one ? "" : "\n  ", Printable(path), ": ", reason);
-    }
-    return InvalidArgumentError(text);
   }
 
   const format::StepRecord& step_;
@@ -313,7 +300,7 @@ class Planner {
   const Translator translator_;
   std::optional<size_t> subtree_depth_;
   std::map<std::string, std::string> names_;  // to paths
-  std::vector<ExportReport::Leaf> errors_;
+  ExportVerdicts verdicts_;
   ArchivePlan plan_;
 };
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "db/footprint.h"
@@ -45,6 +46,11 @@ class Placer {
   Result<PlacedBytes> Run() {
     if (!source_.linked_store.empty()) return LinkSymbolically();
     const ExportMode wanted = source_.options->mode;
+    if (wanted == ExportMode::kLink && source_.has_parts) {
+      return FailedPreconditionError(
+          "the step was saved by several processes into a store each, whose segments have the same "
+          "names; use mode copy or reflink");
+    }
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
     if (wanted == ExportMode::kReflink) {
       auto cloned = Pack(/*clone=*/true);
@@ -57,7 +63,7 @@ class Placer {
                  code == StatusCode::kUnimplemented ? " share blocks" : "", "; use mode copy"));
     }
     if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
-    if (IsWholeStep(*source_.options)) {
+    if (IsWholeStep(*source_.options) && !source_.has_parts) {
       auto linked = Link(/*automatic=*/true);
       if (linked.ok() || !MayTryNext(linked.status())) return linked;
     }
@@ -216,15 +222,16 @@ class Placer {
     STEPWELL_ASSIGN_OR_RETURN(const auto file, source_.folder->NewFile(name));
     Status status = clone ? OkStatus() : file->Allocate(0, runs.back().to + runs.back().length);
     std::unique_ptr<io::File> segment;
-    uint64_t opened = 0;
+    std::pair<uint32_t, uint64_t> opened;
     for (const ByteRun& run : runs) {
       if (!status.ok()) break;
-      if (segment == nullptr || run.segment != opened) {
-        auto next = source_.file_system->Open(PathOf(run.segment), {});
+      if (segment == nullptr || std::pair(run.part, run.segment) != opened) {
+        const std::string store = PartPath(source_.store->path(), run.part);
+        auto next = source_.file_system->Open(SegmentPath(store, run.segment), {});
         status = next.status();
         if (!status.ok()) break;  // the file must not be in the way of another attempt
         segment = *std::move(next);
-        opened = run.segment;
+        opened = {run.part, run.segment};
       }
       status = PackRun(segment.get(), run, file.get(), clone, done, total);
     }
@@ -262,16 +269,19 @@ std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t g
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
       const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
       const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
-      runs.push_back({chunk.segment, from, end - from});
+      runs.push_back(
+          {.segment = chunk.segment, .from = from, .length = end - from, .part = chunk.process});
     }
   }
   std::sort(runs.begin(), runs.end(), [](const ByteRun& a, const ByteRun& b) {
-    return std::pair(a.segment, a.from) < std::pair(b.segment, b.from);
+    return std::tuple(a.part, a.segment, a.from) < std::tuple(b.part, b.segment, b.from);
   });
   size_t count = 0;
   for (ByteRun run : runs) {
     ByteRun* last = count == 0 ? nullptr : &runs[count - 1];
-    if (last != nullptr && last->segment == run.segment && run.from <= last->from + last->length) {
+    const bool same_file =
+        last != nullptr && last->part == run.part && last->segment == run.segment;
+    if (same_file && run.from <= last->from + last->length) {
       const uint64_t length = std::max(last->length, run.from + run.length - last->from);
       if (length == last->length || last->to + length <= file_bytes_max) {
         last->length = length;
@@ -351,7 +361,8 @@ ChunkPlaces::Place ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
   }
   const auto next = std::upper_bound(
       runs_.begin(), runs_.end(), chunk, [](const format::ChunkRecord& what, const ByteRun& run) {
-        return std::pair(what.segment, what.offset_bytes) < std::pair(run.segment, run.from);
+        return std::tuple(what.process, what.segment, what.offset_bytes) <
+               std::tuple(run.part, run.segment, run.from);
       });
   STEPWELL_CHECK(next != runs_.begin(), "every chunk has a run");
   const ByteRun& run = *std::prev(next);

@@ -19,14 +19,15 @@ struct ByteRun {
   uint64_t segment = 0;
   uint64_t from = 0;
   uint64_t length = 0;
-  uint64_t to = 0;  // in its data file
-  size_t file = 0;  // which of those
+  uint64_t to = 0;    // in its data file
+  size_t file = 0;    // which of those
+  uint32_t part = 0;  // whose segment it is, in a step of many processes
 
   bool operator==(const ByteRun&) const = default;
 };
 
-// Runs that cover all chunks of `arrays`, each once, in the segments' order, packed. With
-// `granule_bytes` > 1 every run begins and ends on multiples of it: file systems clone whole
+// Runs that cover all chunks of `arrays`, each once, in the parts' and segments' order, packed.
+// With `granule_bytes` > 1 every run begins and ends on multiples of it: file systems clone whole
 // blocks. A new data file begins where one would exceed `file_bytes_max`, between chunks.
 std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
                               uint64_t file_bytes_max = UINT64_MAX);
@@ -56,7 +57,7 @@ class ChunkPlaces {
  private:
   std::vector<std::string> files_;
   std::map<uint64_t, size_t> by_segment_;  // linked
-  std::vector<ByteRun> runs_;              // packed; by (segment, from)
+  std::vector<ByteRun> runs_;              // packed; by (part, segment, from)
 };
 
 inline constexpr std::string_view kExportDataFile = "d/chunks";
@@ -75,6 +76,8 @@ struct ByteSource {
   // Absolute path of the store, for symbolic links to its segments, which work as long as somebody
   // keeps the step; "": what `options` says.
   std::string linked_store;
+  // The step's chunks are in the stores of several processes: there are no links then.
+  bool has_parts = false;
 };
 
 struct PlacedBytes {

@@ -46,14 +46,6 @@ void RemoveClaimed(io::FileSystem* file_system, const std::string& folder) {
   file_system->RemoveDirectory(folder).IgnoreError("the next export tries again");
 }
 
-// Whether an open file still is what its path names.
-bool IsNamed(io::FileSystem* file_system, io::File* file) {
-  const auto named = file_system->Stat(file->path());
-  const auto opened = file->Info();
-  return named.ok() && opened.ok() && named->inode == opened->inode &&
-         named->device == opened->device;
-}
-
 Status CheckName(const std::string& path) {
   const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
   constexpr std::string_view kMark = format::orbax::kTemporaryMark;
@@ -69,10 +61,6 @@ Status CheckName(const std::string& path) {
 // Who may read a file may look into its directory.
 uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 0444) >> 2); }
 
-bool IsSameFile(const io::FileInfo& a, const io::FileInfo& b) {
-  return a.inode == b.inode && a.device == b.device;
-}
-
 }  // namespace
 
 Status CheckOutside(io::FileSystem* file_system, const std::string& store,
@@ -84,8 +72,9 @@ Status CheckOutside(io::FileSystem* file_system, const std::string& store,
   io::FileInfo below;
   for (int depth = 0; depth < kLevelsMax; ++depth) {
     const auto info = file_system->Stat(folder);
-    if (!info.ok() || (depth > 0 && IsSameFile(*info, below))) break;  // above the topmost: itself
-    if (IsSameFile(*info, root)) {
+    if (!info.ok() || (depth > 0 && io::IsSameFile(*info, below)))
+      break;  // above the topmost: itself
+    if (io::IsSameFile(*info, root)) {
       return InvalidArgumentError(StrCat(destination, " is inside the store; export elsewhere"));
     }
     below = *info;
@@ -96,6 +85,11 @@ Status CheckOutside(io::FileSystem* file_system, const std::string& store,
 
 void RemoveTree(io::FileSystem* file_system, const std::string& path) {
   RemoveBelow(file_system, path, 0);
+}
+
+Result<bool> LockNamed(io::FileSystem* file_system, io::File* claim) {
+  STEPWELL_ASSIGN_OR_RETURN(const bool locked, claim->TryLock(io::LockKind::kExclusive));
+  return locked ? io::IsNamed(file_system, claim) : false;
 }
 
 Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path) {
@@ -134,10 +128,8 @@ ExportFolder::~ExportFolder() {
 void ExportFolder::RemoveAbandoned(io::FileSystem* file_system, const std::string& temporary) {
   const auto claim = file_system->Open(StrCat(temporary, "/", kClaimName), {.write = true});
   if (!claim.ok()) return;
-  const auto dead = (*claim)->TryLock(io::LockKind::kExclusive);
-  if (dead.ok() && *dead && IsNamed(file_system, claim->get())) {
-    RemoveClaimed(file_system, temporary);
-  }
+  const auto dead = LockNamed(file_system, claim->get());
+  if (dead.ok() && *dead) RemoveClaimed(file_system, temporary);
 }
 
 Status ExportFolder::CheckFree() const {
@@ -174,8 +166,8 @@ Status ExportFolder::TakeOver() const {
                                      "no process works on it, delete it"));
   }
   if (!old.ok()) return old.status();
-  STEPWELL_ASSIGN_OR_RETURN(const bool dead, (*old)->TryLock(io::LockKind::kExclusive));
-  if (!dead || !IsNamed(file_system_, old->get())) return Busy();
+  STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(file_system_, old->get()));
+  if (!dead) return Busy();
   RemoveContents(file_system_, temporary_);
   return file_system_->Remove(claim);
 }
@@ -193,8 +185,8 @@ Status ExportFolder::ClaimTemporary() {
     if (made.ok()) file_system_->RemoveDirectory(temporary_).IgnoreError("it is empty");
     return claim.status();
   }
-  STEPWELL_ASSIGN_OR_RETURN(const bool locked, (*claim)->TryLock(io::LockKind::kExclusive));
-  if (!locked || !IsNamed(file_system_, claim->get())) return Busy();
+  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system_, claim->get()));
+  if (!ours) return Busy();
   claim_ = *std::move(claim);
   // It survives a power cut if anything does that is made here.
   return options_.sync ? file_system_->SyncDirectory(temporary_) : OkStatus();

@@ -71,6 +71,10 @@ class ExportFolder {
   bool committed_ = false;
 };
 
+// Takes the lock of a claim that may be removed or replaced meanwhile: false unless it is held, and
+// of the file that has the claim's name.
+Result<bool> LockNamed(io::FileSystem* file_system, io::File* claim);
+
 // kInvalidArgument when there is no such directory.
 Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path);
 

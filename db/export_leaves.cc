@@ -80,8 +80,12 @@ Status CheckArray(const LeafRecord& leaf) {
 }
 
 Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
-  STEPWELL_RETURN_IF_ERROR(CheckArray(leaf));
   LeafTranslation out;
+  if (leaf.partial) {
+    out.unsupported = "was saved by several processes in pieces without a common chunk grid";
+    return out;
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckArray(leaf));
   if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
     out.unsupported = "its chunks are encoded in a way that this version does not know";
     return out;

@@ -9,6 +9,7 @@
 
 #include "db/export_json.h"
 #include "db/export_leaves.h"
+#include "db/export_verdicts.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/python_text.h"
@@ -40,37 +41,10 @@ std::string BadFolder(std::string_view name) {
   return it == kReservedNames.end() ? "" : "the item's name is that of a file of Orbax's";
 }
 
-// Collects what Orbax cannot hold, and decides what is done about it.
-class Verdicts {
- public:
-  Verdicts(OnUnsupported policy, ExportPlan* plan) : policy_(policy), plan_(plan) {}
-
-  void Unsupported(std::string path, std::string reason) {
-    auto& list = policy_ == OnUnsupported::kSkip ? plan_->skipped : errors_;
-    list.push_back({std::move(path), std::move(reason)});
-  }
-  // kInvalidArgument with all of them.
-  Status Finish() const {
-    if (errors_.empty()) return OkStatus();
-    std::string text = errors_.size() == 1
-                           ? "Orbax cannot hold "
-                           : StrCat("Orbax cannot hold ", errors_.size(), " parts of the step:");
-    for (const auto& [path, reason] : errors_) {
-      text += StrCat(errors_.size() == 1 ? "" : "\n  ", orbax::Printable(path), ": ", reason);
-    }
-    return InvalidArgumentError(text);
-  }
-
- private:
-  const OnUnsupported policy_;
-  ExportPlan* const plan_;
-  std::vector<ExportReport::Leaf> errors_;
-};
-
 class ItemPlanner {
  public:
   ItemPlanner(const ExportOptions& options, size_t path_prefix, ExportItem* item, ExportPlan* plan,
-              Verdicts* verdicts)
+              ExportVerdicts* verdicts)
       : options_(options),
         path_prefix_(path_prefix),
         item_(item),
@@ -210,13 +184,13 @@ class ItemPlanner {
   const size_t path_prefix_;
   ExportItem* const item_;
   ExportPlan* const plan_;
-  Verdicts* const verdicts_;
+  ExportVerdicts* const verdicts_;
   std::vector<Candidate> candidates_;
   ShardingCache shardings_;
 };
 
 Status PlanJson(std::span<const LeafRecord> leaves, size_t path_prefix, ExportItem* item,
-                ExportPlan* plan, Verdicts* verdicts) {
+                ExportPlan* plan, ExportVerdicts* verdicts) {
   Result<std::string> text = EncodeJsonItem(leaves, path_prefix);
   if (text.status().code() == StatusCode::kInvalidArgument) {
     verdicts->Unsupported(item->name, text.status().message());
@@ -231,7 +205,7 @@ Status PlanJson(std::span<const LeafRecord> leaves, size_t path_prefix, ExportIt
 }
 
 // The step's texts: metadata, and metrics, which Orbax keeps in an item, too.
-void PlanTexts(const format::StepRecord& step, ExportPlan* plan, Verdicts* verdicts) {
+void PlanTexts(const format::StepRecord& step, ExportPlan* plan, ExportVerdicts* verdicts) {
   const auto take = [&](const char* what, const std::string& json, std::string* out) {
     if (json.empty()) return false;
     auto normal = orbax::NormalJsonObject(what, json);
@@ -261,7 +235,7 @@ void PlanTexts(const format::StepRecord& step, ExportPlan* plan, Verdicts* verdi
 Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const LeafRecord> leaves,
                               const ExportOptions& options) {
   ExportPlan plan;
-  Verdicts verdicts(options.on_unsupported, &plan);
+  ExportVerdicts verdicts("Orbax", options.on_unsupported);
   size_t path_prefix = 0;
   if (!options.subtree_key.empty()) {
     STEPWELL_ASSIGN_OR_RETURN(const auto key, format::DecodeLeafKey(options.subtree_key));
@@ -299,7 +273,7 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
   }
   const bool nothing = plan.items.empty();
   PlanTexts(step, &plan, &verdicts);
-  STEPWELL_RETURN_IF_ERROR(verdicts.Finish());
+  STEPWELL_RETURN_IF_ERROR(verdicts.Finish(&plan.skipped));
   if (nothing) return InvalidArgumentError("there is no leaf to export");
   return plan;
 }

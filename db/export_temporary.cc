@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "db/export_folder.h"
 #include "db/layout.h"
 #include "db/lock.h"
 
@@ -17,11 +18,7 @@ Result<std::unique_ptr<ExportTemporary>> ExportTemporary::Create(io::FileSystem*
                                                                  std::string path) {
   std::unique_ptr<ExportTemporary> temporary(new ExportTemporary(file_system, std::move(path)));
   STEPWELL_RETURN_IF_ERROR(temporary->CheckFree());
-  const std::string folder = ParentOf(temporary->path_);
-  const auto parent = file_system->Stat(folder);
-  if (!parent.ok() || !parent->is_directory) {
-    return InvalidArgumentError(StrCat(folder, ": no such directory to export to; make it"));
-  }
+  STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system, ParentOf(temporary->path_)));
   STEPWELL_RETURN_IF_ERROR(temporary->Claim());
   return temporary;
 }
@@ -46,22 +43,13 @@ Status ExportTemporary::Busy() const {
   return UnavailableError(StrCat(path_, ": another export is making it"));
 }
 
-// Between the two calls its owner may have renamed or removed it.
-Result<bool> ExportTemporary::LockNamed(io::File* file) const {
-  STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
-  if (!locked) return false;
-  const auto named = file_system_->Stat(temporary_);
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo own, file->Info());
-  return named.ok() && named->inode == own.inode && named->device == own.device;
-}
-
 // What is there is not written to: it may have a second name.
 Status ExportTemporary::Claim() {
   const io::OpenOptions anew = {.write = true, .create = true, .exclusive = true};
   auto file = file_system_->Open(temporary_, anew);
   if (file.status().code() == StatusCode::kAlreadyExists) {
     STEPWELL_ASSIGN_OR_RETURN(const auto old, file_system_->Open(temporary_, {.write = true}));
-    STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(old.get()));
+    STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(file_system_, old.get()));
     if (!dead) return Busy();
     STEPWELL_RETURN_IF_ERROR(file_system_->Remove(temporary_));
     file = file_system_->Open(temporary_, anew);
@@ -69,7 +57,7 @@ Status ExportTemporary::Claim() {
   }
   if (!file.ok()) return file.status();
   file_ = *std::move(file);  // made here, so removed when the lock fails
-  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_.get()));
+  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system_, file_.get()));
   if (!ours) {  // somebody took it for a dead one's
     file_.reset();
     return Busy();

@@ -29,7 +29,6 @@ class ExportTemporary {
   Status Taken() const;
   Status Busy() const;
   Status CheckFree() const;
-  Result<bool> LockNamed(io::File* file) const;
   Status Claim();
   Status GiveName() const;
 

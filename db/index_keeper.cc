@@ -139,7 +139,15 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
   if (const std::shared_ptr<Index> index = current()) {
     IndexBatch batch;
     batch.removed_steps = removed;
-    if (added != nullptr) {
+    std::vector<format::LeafRecord> from_log;
+    if (added != nullptr && added->records == nullptr) {
+      // Prepared in an earlier session. Should it be damaged, or dead again, it stays out.
+      auto read = ReadStepRecords(*options_.files, added->place, "");
+      if (read.ok()) {
+        from_log = std::move(*read);
+        batch.added.push_back({&added->record, added->place.crc, &from_log});
+      }
+    } else if (added != nullptr) {
       batch.added.push_back({&added->record, added->place.crc, added->records.get()});
     }
     batch.through_commit = commit;

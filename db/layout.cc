@@ -3,6 +3,9 @@
 
 #include <charconv>
 
+#include "db/group.h"
+#include "io/result.h"
+
 namespace stepwell::db {
 namespace {
 
@@ -23,6 +26,10 @@ std::string PathIn(const std::string& store, uint64_t segment, std::string_view 
 }
 
 }  // namespace
+
+std::string PartPath(const std::string& root, uint32_t part) {
+  return part == 0 ? root : StrCat(root, "/process_", part);
+}
 
 std::string WithoutTrailingSlashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();

@@ -11,18 +11,20 @@ Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& f
   if (live.texts_known) return live.record;
   STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, live.place));
   format::StepRecord record = records->step();
-  record.pinned = live.record.pinned;
+  TakeState(live.record, &record);
   return record;
 }
 
 void LiveSteps::Load(const LogState& state) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [step, live] : state.live) {
+  const auto load = [](const LogStep& live) {
     LiveStep loaded;
     loaded.record = live.record;
     loaded.place = live.place;
-    steps_[step] = std::make_shared<const LiveStep>(std::move(loaded));
-  }
+    return std::make_shared<const LiveStep>(std::move(loaded));
+  };
+  for (const auto& [step, live] : state.live) steps_[step] = load(live);
+  for (const auto& [commit, live] : state.undecided) undecided_[commit] = load(live);
   dead_ = state.dead;
   tip_ = state.tip_commit;
 }
@@ -32,6 +34,22 @@ std::vector<std::shared_ptr<const LiveStep>> LiveSteps::All() const {
   std::vector<std::shared_ptr<const LiveStep>> all;
   all.reserve(steps_.size());
   for (const auto& [step, live] : steps_) all.push_back(live);
+  return all;
+}
+
+std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Undecided() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  for (const auto& [commit, live] : undecided_) all.push_back(live);
+  return all;
+}
+
+std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Needing() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  all.reserve(steps_.size() + undecided_.size());
+  for (const auto& [step, live] : steps_) all.push_back(live);
+  for (const auto& [commit, live] : undecided_) all.push_back(live);
   return all;
 }
 
@@ -80,6 +98,12 @@ void LiveSteps::Commit(const Change& change) {
     dead_.push_back({record.commit, change.commit, record.extents});
     steps_.erase(record.step);
   }
+  if (change.prepared != nullptr) undecided_[change.prepared->record.commit] = change.prepared;
+  if (change.decided != nullptr) {
+    const format::StepRecord& record = change.decided->record;
+    undecided_.erase(record.commit);
+    if (change.added == nullptr) dead_.push_back({record.commit, change.commit, record.extents});
+  }
   if (change.added != nullptr) steps_[change.added->record.step] = change.added;
   for (const auto& [step, pinned] : change.pins) {
     const auto it = steps_.find(step);
@@ -90,11 +114,14 @@ void LiveSteps::Commit(const Change& change) {
   for (const auto& [owner, callback] : on_commit_) callback();
 }
 
-void LiveSteps::SetMetrics(uint64_t step, std::string metrics_json) {
+void LiveSteps::SetMetrics(uint64_t commit, const std::string& metrics_json) {
   const std::lock_guard lock(mutex_);
-  const auto it = steps_.find(step);
-  if (it == steps_.end()) return;
-  EditStep(&it->second, [&](LiveStep* edited) { edited->metrics_json = std::move(metrics_json); });
+  for (auto* steps : {&steps_, &undecided_}) {
+    for (auto& [number, live] : *steps) {
+      if (live->record.commit != commit) continue;
+      EditStep(&live, [&](LiveStep* edited) { edited->metrics_json = metrics_json; });
+    }
+  }
 }
 
 void LiveSteps::DropOverlay(uint64_t step, uint64_t commit) {

@@ -28,6 +28,12 @@ struct LiveStep {
   std::shared_ptr<const std::vector<format::LeafRecord>> records;
 };
 
+// What a step's frame does not know yet: its pin, and whether it is decided.
+inline void TakeState(const format::StepRecord& live, format::StepRecord* record) {
+  record->pinned = live.pinned;
+  record->group = live.group;
+}
+
 // The step's record with its metadata texts, read from the commit frame where need be.
 Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files);
 
@@ -54,6 +60,10 @@ class LiveSteps {
 
   std::vector<std::shared_ptr<const LiveStep>> All() const;   // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
+  // Prepared and not decided: live space, seen by nobody. Ascending by commit number.
+  std::vector<std::shared_ptr<const LiveStep>> Undecided() const;
+  // All() and Undecided(): what space is needed for.
+  std::vector<std::shared_ptr<const LiveStep>> Needing() const;
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);
 
@@ -63,10 +73,14 @@ class LiveSteps {
     std::vector<std::shared_ptr<const LiveStep>> killed;
     std::shared_ptr<const LiveStep> added;
     std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned)
+    std::shared_ptr<const LiveStep> prepared;     // not decided yet
+    // Decided: not prepared any more. Committed, it is `added`, too; else dead.
+    std::shared_ptr<const LiveStep> decided;
   };
   void Commit(const Change& change);
-  // Before there are any commits: the metrics of a step that was loaded without them.
-  void SetMetrics(uint64_t step, std::string metrics_json);
+  // Before there are any commits: the metrics of a step that was loaded without them, by its
+  // commit.
+  void SetMetrics(uint64_t commit, const std::string& metrics_json);
   // The index has the step with this commit number (or there is no index): drop its overlay.
   void DropOverlay(uint64_t step, uint64_t commit);
   void DropOverlays();
@@ -95,6 +109,7 @@ class LiveSteps {
 
   mutable std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<const LiveStep>> steps_;  // guarded by mutex_, as all below
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> undecided_;  // by commit number
   std::vector<DeadCommit> dead_;
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "db/environment.h"
+#include "db/group_status.h"
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/reader_store.h"
@@ -32,7 +33,8 @@ Result<bool> IsUnfinishedCreation(io::FileSystem* file_system, const std::string
   return true;
 }
 
-Status CreateStore(const std::string& path, const Environment& environment) {
+Status CreateStore(const std::string& path, const std::optional<StoreGroup>& group,
+                   const Environment& environment) {
   io::FileSystem* file_system = environment.file_system;
   for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
     const Status status = file_system->CreateDirectory(directory);
@@ -44,6 +46,10 @@ Status CreateStore(const std::string& path, const Environment& environment) {
     std::memcpy(slot.store_id.data() + i, &word, 8);
   }
   slot.clean = true;
+  if (group && group->part != 0) {
+    slot.group_id = group->group_id;
+    slot.part = group->part;
+  }
   // Before STEPWELL is there: whoever finds it relies on the directory's own name being durable.
   STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(path)));
   return SlotFile::Create(file_system, path, slot);
@@ -85,6 +91,10 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
                                          Environment environment) {
   if (path.empty()) return InvalidArgumentError("the path of a store is empty");
   STEPWELL_RETURN_IF_ERROR(CheckRules(options.keep));
+  if (options.group && options.group->part != 0 && options.group->group_id == format::Id128{}) {
+    return InvalidArgumentError(
+        StrCat(path, ": part ", options.group->part, " of a group needs the group's id"));
+  }
   bool is_new = false;
   STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system, &is_new));
   if (options.read_only && !options.trace_path.empty()) {
@@ -95,7 +105,7 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
                             AcquireLock(environment.file_system, path, options.lock_timeout));
   // Another process may have finished the creation meanwhile.
   if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound) {
-    STEPWELL_RETURN_IF_ERROR(CreateStore(path, environment));
+    STEPWELL_RETURN_IF_ERROR(CreateStore(path, options.group, environment));
   }
   return WriterStore::Open(path, options, std::move(environment), std::move(lock));
 }

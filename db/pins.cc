@@ -49,16 +49,6 @@ Result<uint64_t> ReadPin(io::File* file) {
   return commit;
 }
 
-// Whether `file` still is what its path names: not removed, nor replaced by a forked child's
-// stand-in for it.
-Result<bool> IsNamed(io::FileSystem* file_system, io::File* file) {
-  const Result<io::FileInfo> named = file_system->Stat(file->path());
-  if (named.status().code() == StatusCode::kNotFound) return false;
-  STEPWELL_RETURN_IF_ERROR(named.status());
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo opened, file->Info());
-  return opened.inode == named->inode;
-}
-
 // The process that made a pin file (of its own pid namespace), for people.
 std::optional<int> PidOfName(std::string_view name) {
   const size_t dash = name.find('-');
@@ -146,7 +136,7 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
       if (locked) break;
       std::this_thread::sleep_for(kRetryInterval);
     }
-    STEPWELL_ASSIGN_OR_RETURN(const bool named, IsNamed(file_system, file.get()));
+    STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file.get()));
     if (!named) continue;
     const int descriptor = file->descriptor();
     auto pin = std::unique_ptr<ReaderPin>(new ReaderPin(file_system, std::move(file)));
@@ -158,7 +148,7 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
 
 ReaderPin::~ReaderPin() {
   ForgetForkDescriptors(this);
-  const Result<bool> named = IsNamed(file_system_, file_.get());
+  const Result<bool> named = io::IsNamed(file_system_, file_.get());
   if (named.ok() && *named) {
     file_system_->Remove(file_->path()).IgnoreError("an unlocked pin is removed by reclaim");
   }

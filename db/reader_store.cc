@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "db/group_status.h"
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/space.h"
@@ -38,6 +39,7 @@ ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
   core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), core_->environment.workers.get(),
                                                core_->environment.make_disk);
+  core_->parts = std::make_shared<GroupParts>(path, core_->environment, core_->files.get());
 }
 
 ReaderStore::~ReaderStore() {
@@ -54,16 +56,32 @@ ReaderStore::~ReaderStore() {
 Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
                                                  const StoreOptions& options,
                                                  Environment environment) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenPart(path, options, std::move(environment)));
+  if (store->part_.part != 0 && !options.group) {
+    Log(options.log, LogLevel::kWarning,
+        StrCat(DescribePart(path, store->part_), " and has only its share of each step; open ",
+               ParentOf(path), " for whole ones"));
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<std::unique_ptr<ReaderStore>> ReaderStore::OpenPart(const std::string& path,
+                                                           const StoreOptions& options,
+                                                           Environment environment) {
   std::unique_ptr<ReaderStore> store(new ReaderStore(path, options, std::move(environment)));
   STEPWELL_ASSIGN_OR_RETURN(store->slot_file_,
                             SlotFile::Open(store->core_->environment.file_system, path,
                                            /*write=*/false, nullptr));
+  STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, store->slot_file_->Read());
+  STEPWELL_RETURN_IF_ERROR(CheckPart(path, slot, options.group));
+  store->id_ = slot.store_id;
+  store->part_ = {slot.group_id, slot.part};
   STEPWELL_ASSIGN_OR_RETURN(const auto view, store->Refresh());
   store->recovery_ = view->state.report;
   for (const std::string& problem : store->recovery_.problems) {
     Log(options.log, LogLevel::kError, StrCat(path, ": ", problem));
   }
-  return std::unique_ptr<Store>(std::move(store));
+  return store;
 }
 
 Result<bool> ReaderStore::Core::WriterLives() {
@@ -202,6 +220,39 @@ Result<std::vector<StepSummary>> ReaderStore::Steps() {
   return steps;
 }
 
+Result<std::shared_ptr<StepReader>> ReaderStore::ReadOwn(std::shared_ptr<const View> view,
+                                                         const LogStep& step) {
+  const uint64_t number = step.record.step;
+  ReadErrorExplainer explain = ExplainPinned;
+  if (view->pin == nullptr) {
+    explain = [core = core_, number, commit = step.record.commit](const Status& error) {
+      return core->Explain(error, number, commit);
+    };
+  }
+  auto records = StepRecords::Open(core_->files.get(), step.place);
+  if (!records.ok()) {
+    return explain(records.status().WithContext(StrCat(core_->path, ": step ", number)));
+  }
+  struct Keep {
+    std::shared_ptr<Core> core;
+    std::shared_ptr<const View> view;
+    std::shared_ptr<StepRecords> records;
+  };
+  auto keep = std::make_shared<Keep>(Keep{core_, std::move(view), std::move(*records)});
+  const auto leaves = [keep](const format::KeyRange& range) { return keep->records->In(range); };
+  format::StepRecord record = keep->records->step();
+  TakeState(step.record, &record);
+  Restorer* restorer = core_->restorer.get();
+  return MakeStepReader(std::move(record), leaves, restorer, core_->path, std::move(explain), keep);
+}
+
+bool ReaderStore::Has(const format::StepRecord& step) {
+  const auto live = core_->LookAgain();
+  if (!live.ok()) return true;
+  const auto it = live->find(step.step);
+  return it != live->end() && it->second.record.commit == step.commit;
+}
+
 Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
   const auto it = view->state.live.find(step);
@@ -210,27 +261,51 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     for (const auto& [number, live] : view->state.live) known.push_back(number);
     return StepNotFound(core_->path, step, known);
   }
-  ReadErrorExplainer explain = ExplainPinned;
-  if (view->pin == nullptr) {
-    explain = [core = core_, step, commit = it->second.record.commit](const Status& error) {
-      return core->Explain(error, step, commit);
-    };
-  }
-  auto records = StepRecords::Open(core_->files.get(), it->second.place);
-  if (!records.ok()) {
-    return explain(records.status().WithContext(StrCat(core_->path, ": step ", step)));
-  }
-  struct Keep {
-    std::shared_ptr<Core> core;
-    std::shared_ptr<const View> view;
-    std::shared_ptr<StepRecords> records;
+  const LogStep& found = it->second;
+  STEPWELL_ASSIGN_OR_RETURN(auto own, ReadOwn(view, found));
+  if (!HasOtherParts(found.record)) return own;
+  return ReadWithParts(std::move(own), core_->parts, core_->restorer.get(), core_->path,
+                       [&] { return Has(found.record); });
+}
+
+namespace {
+
+// The step of a part that belongs to `step` of part 0; null: none.
+const LogStep* FindShare(const LogState& state, const format::StepRecord& step) {
+  const auto is_it = [&](const format::StepRecord& mine) {
+    return mine.step == step.step && mine.group && mine.group->save_id == step.group->save_id;
   };
-  auto keep = std::make_shared<Keep>(Keep{core_, view, std::move(*records)});
-  const auto leaves = [keep](const format::KeyRange& range) { return keep->records->In(range); };
-  format::StepRecord record = keep->records->step();
-  record.pinned = it->second.record.pinned;
-  Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(record), leaves, restorer, core_->path, std::move(explain), keep);
+  const auto live = state.live.find(step.step);
+  if (live != state.live.end() && is_it(live->second.record)) return &live->second;
+  for (const auto& [commit, undecided] : state.undecided) {
+    if (is_it(undecided.record)) return &undecided;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(const format::StepRecord& step) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  const LogStep* found = FindShare(view->state, step);
+  if (found == nullptr) {
+    return NotFoundError(StrCat(core_->path, " has no part of step ", step.step));
+  }
+  return ReadOwn(view, *found);
+}
+
+Result<VerifyReport> ReaderStore::VerifyShare(const format::StepRecord& step,
+                                              const VerifyOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  const LogStep* found = FindShare(view->state, step);
+  if (found == nullptr) {
+    return NotFoundError(StrCat(core_->path, " has no part of step ", step.step));
+  }
+  return VerifySteps({*found}, *core_->files, *core_->restorer, options);
+}
+
+std::shared_ptr<SegmentFiles> ReaderStore::files() const {
+  return std::shared_ptr<SegmentFiles>(core_, core_->files.get());
 }
 
 Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
@@ -250,6 +325,8 @@ Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
   if (options.step && steps.empty()) return Read(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
+  const auto read = [this](uint64_t step) { return Read(step); };
+  STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
   if (view->pin != nullptr) return report;
   // Deleted is not damaged.
   for (const LogStep& step : steps) {
@@ -277,6 +354,13 @@ StoreStats ReaderStore::Stats() {
       stats.pinned_steps += log.record.pinned ? 1 : 0;
       query.live.push_back(std::move(live));
     }
+    stats.steps = query.live.size();
+    for (const auto& [commit, log] : view->state.undecided) {
+      auto prepared = std::make_shared<LiveStep>();
+      prepared->record = log.record;
+      prepared->place = log.place;
+      query.live.push_back(std::move(prepared));
+    }
   }
   query.file_system = core_->environment.file_system;
   query.store_path = core_->path;
@@ -284,7 +368,6 @@ StoreStats ReaderStore::Stats() {
   query.files = core_->files.get();
   core_->footprints->Keep(query.live);
   stats.space = AccountSpace(query);
-  stats.steps = query.live.size();
   CountSegments(core_->environment.file_system, core_->path, &stats);
   if (view != nullptr) {
     stats.old_pins = DescribeOldPins(core_->environment.file_system, core_->path,
@@ -297,6 +380,17 @@ StoreStats ReaderStore::Stats() {
 
 Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(core_->path); }
 Status ReaderStore::Delete(std::span<const uint64_t>) { return ReadOnly(core_->path); }
+Result<Decided> ReaderStore::Decide(const Decision&) { return ReadOnly(core_->path); }
+
+Result<GroupStatus> ReaderStore::Group() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  std::vector<format::StepRecord> live;
+  std::vector<format::StepRecord> undecided;
+  for (const auto& [step, log] : view->state.live) live.push_back(log.record);
+  for (const auto& [commit, log] : view->state.undecided) undecided.push_back(log.record);
+  return MakeGroupStatus(id_, part_, view->state.tip_commit, live, undecided);
+}
+
 Status ReaderStore::DeleteItems(uint64_t, std::span<const std::string>) {
   return ReadOnly(core_->path);
 }

@@ -14,6 +14,7 @@
 
 #include "db/environment.h"
 #include "db/footprint.h"
+#include "db/group_read.h"
 #include "db/pins.h"
 #include "db/recovery.h"
 #include "db/restore.h"
@@ -27,7 +28,18 @@ class ReaderStore final : public Store {
  public:
   static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
                                              Environment environment);
+  // The same for a part of a group, as the other parts read it.
+  static Result<std::unique_ptr<ReaderStore>> OpenPart(const std::string& path,
+                                                       const StoreOptions& options,
+                                                       Environment environment);
   ~ReaderStore() override;
+
+  // This part's share of a step of part 0: the step with its save id, decided or still prepared.
+  // kNotFound when there is none.
+  Result<std::shared_ptr<StepReader>> ReadShare(const format::StepRecord& step);
+  Result<VerifyReport> VerifyShare(const format::StepRecord& step, const VerifyOptions& options);
+  // They outlive the store.
+  std::shared_ptr<SegmentFiles> files() const;
 
   Result<SaveHandle> Save(SaveRequest request) override;
   Status Wait() override { return OkStatus(); }
@@ -38,6 +50,8 @@ class ReaderStore final : public Store {
   void OnChange(const void*, std::function<void()>) override {}
   ViewSet& views() override { return views_; }
   Status Delete(std::span<const uint64_t> steps) override;
+  Result<Decided> Decide(const Decision& decision) override;
+  Result<GroupStatus> Group() override;
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
@@ -46,6 +60,8 @@ class ReaderStore final : public Store {
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
   const std::string& path() const override { return core_->path; }
+  const format::Id128& id() const override { return id_; }
+  const StoreGroup& part() const override { return part_; }
   bool read_only() const override { return true; }
   Status Close() override;
 
@@ -67,6 +83,7 @@ class ReaderStore final : public Store {
     std::unique_ptr<SegmentFiles> files;
     std::unique_ptr<FootprintCache> footprints;
     std::unique_ptr<Restorer> restorer;
+    std::shared_ptr<GroupParts> parts;  // of part 0's group
   };
   // What was read at one instant, pinned while somebody uses it.
   struct View {
@@ -75,6 +92,9 @@ class ReaderStore final : public Store {
   };
 
   ReaderStore(const std::string& path, const StoreOptions& options, Environment environment);
+  Result<std::shared_ptr<StepReader>> ReadOwn(std::shared_ptr<const View> view,
+                                              const LogStep& step);
+  bool Has(const format::StepRecord& step);
   // The newest view; made anew when the slot has moved on.
   Result<std::shared_ptr<const View>> Refresh();
 
@@ -83,6 +103,8 @@ class ReaderStore final : public Store {
   std::shared_ptr<Core> core_;
   std::unique_ptr<SlotFile> slot_file_;
   RecoveryReport recovery_;
+  format::Id128 id_{};
+  StoreGroup part_;
   std::mutex mutex_;
   std::shared_ptr<const View> view_;  // guarded by mutex_, as all below
   uint64_t view_sequence_ = 0;

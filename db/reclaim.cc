@@ -34,7 +34,7 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
     STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
     options_.file_system->Remove(path).IgnoreError("the next open tries again");
   }
-  const auto all = options_.live->All();
+  const auto all = options_.live->Needing();
   options_.footprints->Keep(all);
   Users users;
   for (const auto& live : all) {
@@ -187,6 +187,13 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint
       }
       case ReclaimAction::kEvacuate:
         if (!request.may_move) return OkStatus();
+        // What is not decided yet stays where it is, so the segment would not become empty.
+        for (const auto& live : users.at(id)) {
+          const auto& group = live->record.group;
+          if (!group || group->state != format::GroupState::kPrepared) continue;
+          result->later.insert(id);
+          return OkStatus();
+        }
         result->evacuate.insert(id);
         for (const auto& live : users.at(id)) {
           result->steps_to_move[live->record.step] = live->record.commit;

@@ -23,6 +23,36 @@ void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state
   }
 }
 
+Status Prepare(format::Commit commit, const FramePlace& place, LogState* state) {
+  const auto& group = commit.step.group;
+  if (!group || group->state != format::GroupState::kPrepared || !commit.kills.empty()) {
+    return DataLossError("a prepared frame that is of no group");
+  }
+  const uint64_t number = commit.step.commit;
+  commit.step.metadata_json.clear();
+  commit.step.metrics_json.clear();
+  state->undecided[number] = {std::move(commit.step), place};
+  return OkStatus();
+}
+
+Status Decide(const format::Decided& decided, uint64_t number, LogState* state) {
+  const auto it = state->undecided.find(decided.commit);
+  if (it == state->undecided.end() || it->second.record.group->save_id != decided.group.save_id) {
+    return DataLossError(
+        StrCat("a decision about commit ", decided.commit, ", which is not prepared"));
+  }
+  LogStep step = std::move(it->second);
+  state->undecided.erase(it);
+  if (!decided.committed) {
+    state->dead.push_back({decided.commit, number, std::move(step.record.extents)});
+    return OkStatus();
+  }
+  Kill(decided.kills, number, state);
+  step.record.group = decided.group;
+  state->live[step.record.step] = std::move(step);
+  return OkStatus();
+}
+
 void Change(const format::MetaChange& change, LogState* state) {
   for (auto& [step, live] : state->live) {
     if (live.record.commit == change.commit && change.pinned) live.record.pinned = *change.pinned;
@@ -53,8 +83,10 @@ Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state
 
 void AdoptCatalog(format::Catalog catalog, const FramePlace& place, LogState* state) {
   for (auto& live : catalog.live) {
-    const uint64_t step = live.step.step;
-    state->live[step] = {std::move(live.step), live.place};
+    const bool prepared =
+        live.step.group && live.step.group->state == format::GroupState::kPrepared;
+    auto& there = prepared ? state->undecided[live.step.commit] : state->live[live.step.step];
+    there = {std::move(live.step), live.place};
   }
   state->epoch = state->epoch_max = catalog.epoch;
   state->tip_commit = state->catalog_commit = catalog.last_commit;
@@ -75,6 +107,19 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
       commit.step.metadata_json.clear();
       commit.step.metrics_json.clear();
       state->live[step] = {std::move(commit.step), place};
+      break;
+    }
+    case FrameKind::kPrepared: {
+      STEPWELL_ASSIGN_OR_RETURN(auto commit, format::DecodeCommit(AsBytes(payload)));
+      if (commit.step.commit != header.commit) {
+        return DataLossError("a prepared frame's two commit numbers differ");
+      }
+      STEPWELL_RETURN_IF_ERROR(Prepare(std::move(commit), place, state));
+      break;
+    }
+    case FrameKind::kDecided: {
+      STEPWELL_ASSIGN_OR_RETURN(const auto decided, format::DecodeDecided(AsBytes(payload)));
+      STEPWELL_RETURN_IF_ERROR(Decide(decided, header.commit, state));
       break;
     }
     case FrameKind::kDelete: {

@@ -39,7 +39,8 @@ struct SegmentInfo {
 };
 
 struct LogState {
-  std::map<uint64_t, LogStep> live;  // by step
+  std::map<uint64_t, LogStep> live;       // by step
+  std::map<uint64_t, LogStep> undecided;  // prepared steps, by commit number
   std::vector<DeadCommit> dead;
   uint64_t epoch = 0;      // of the newest accepted frame
   uint64_t epoch_max = 0;  // the highest seen, accepted or not

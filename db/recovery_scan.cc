@@ -185,8 +185,10 @@ class ChainBuilder {
 // one that a live step needs, damage has been there.
 void ReportHeaders(SegmentFiles& files, LogState* state) {
   std::set<uint64_t> needed;
-  for (const auto& [step, live] : state->live) {
-    for (const auto& extent : live.record.extents) needed.insert(extent.segment);
+  for (const auto* steps : {&state->live, &state->undecided}) {
+    for (const auto& [number, step] : *steps) {
+      for (const auto& extent : step.record.extents) needed.insert(extent.segment);
+    }
   }
   for (const SegmentInfo& info : state->segments) {
     if (info.header_ok || !needed.contains(info.segment)) continue;
@@ -207,7 +209,9 @@ Status FollowChain(ChainBuilder* chain, SegmentFiles& files, const ScanOptions& 
   while (const Found* next = chain->Next()) {
     const FrameHeader& header = next->frame.header;
     const bool in_doubt = header.commit > chain->durable();
-    if (in_doubt && header.kind == FrameKind::kCommit) {
+    const bool has_payloads =
+        header.kind == FrameKind::kCommit || header.kind == FrameKind::kPrepared;
+    if (in_doubt && has_payloads) {
       auto records = ReadStepRecords(files, next->place, "");
       Status status = records.status();
       if (records.ok() && options.check_payloads) status = options.check_payloads(*records);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "db/pieces.h"
 #include "db/restore_run.h"
 
 namespace stepwell::db {
@@ -187,6 +188,13 @@ void Restorer::Return(std::unique_ptr<ReadContext> context) {
 }
 
 Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
+  if (!HasPieces(requests)) return LoadWhole(requests);
+  STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
+  return LoadWhole(split.requests);
+}
+
+// Leaves without pieces.
+Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(requests));
   LoadStats stats;
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<Target> targets, MakeTargets(requests, &stats));

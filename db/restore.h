@@ -49,6 +49,7 @@ class Restorer {
                const std::function<bool(uint64_t)>& progress);
 
  private:
+  Result<LoadStats> LoadWhole(std::span<const LoadRequest> requests);
   Result<std::unique_ptr<ReadContext>> Borrow(const RestorePlan& plan);
   void Return(std::unique_ptr<ReadContext> context);
 

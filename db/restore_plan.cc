@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "format/piece.h"
+
 namespace stepwell::db {
 namespace {
 
@@ -13,12 +15,13 @@ constexpr uint64_t kOffsetMax = uint64_t{1} << 62;  // no file is longer
 // The leaf's shape and type matter only for the copy, which each request does by its own leaf.
 auto Identity(const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
-  return std::make_tuple(record.segment, record.offset_bytes, record.stored_bytes, record.crc,
-                         record.logical_bytes, chunk.leaf->codec, chunk.chunk_index,
+  return std::make_tuple(record.process, record.segment, record.offset_bytes, record.stored_bytes,
+                         record.crc, record.logical_bytes, chunk.leaf->codec, chunk.chunk_index,
                          chunk.value_offset_bytes);
 }
 
 bool ByPlace(const PlannedChunk& a, const PlannedChunk& b) {
+  if (a.record->process != b.record->process) return a.record->process < b.record->process;
   if (a.record->segment != b.record->segment) return a.record->segment < b.record->segment;
   if (a.record->offset_bytes != b.record->offset_bytes) {
     return a.record->offset_bytes < b.record->offset_bytes;
@@ -38,6 +41,9 @@ Status CheckRequest(const LoadRequest& request) {
   }
   STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
   if (leaf.kind != format::LeafKind::kArray) return OkStatus();
+  if (leaf.partial || !leaf.pieces.empty()) {
+    return InternalError(StrCat(LeafName(leaf), ": pieces are planned one by one"));
+  }
   const size_t rank = leaf.shape.size();
   const format::Box& box = request.box;
   bool inside = box.start.size() == rank && box.stop.size() == rank;
@@ -154,6 +160,10 @@ Status CheckLeaf(const format::LeafRecord& leaf) {
   if (*count != 0 && chunk_bytes > format::kPayloadLogicalMax) {
     return bad("chunks of ", chunk_bytes, " bytes");
   }
+  if (leaf.partial || !leaf.pieces.empty()) {
+    const Status status = format::CheckPieces(leaf);
+    return status.ok() ? status : bad(status.message());
+  }
   const uint64_t expected = format::ChunkCount(leaf.shape, leaf.chunk_shape);
   if (leaf.chunk_count != expected) {
     return bad(leaf.chunk_count, " chunks where its grid has ", expected);
@@ -167,14 +177,16 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
     return DataLossError(StrCat("leaf ", LeafName(leaf), " chunk ", chunk_index,
                                 ": its record is damaged: ", what...));
   };
-  if (chunk.directory != 0 || chunk.process != 0) {
-    return bad("directory ", chunk.directory, " of process ", chunk.process,
-               " in a store that has one directory");
+  if (chunk.directory != 0) {
+    return bad("directory ", chunk.directory, " in a store that has one");
   }
   uint64_t logical_max = format::kPayloadLogicalMax;
   if (leaf.kind == format::LeafKind::kArray) {
     const uint64_t item_bytes = format::FindDType(leaf.dtype)->item_bytes;
-    logical_max = format::ChunkBytes(leaf.chunk_shape, item_bytes);
+    const format::Shape& chunk_shape = leaf.pieces.empty()
+                                           ? leaf.chunk_shape
+                                           : format::PieceOfChunk(leaf, chunk_index).chunk_shape;
+    logical_max = format::ChunkBytes(chunk_shape, item_bytes);
     if (chunk.logical_bytes != logical_max) {
       return bad(chunk.logical_bytes, " bytes where its grid has ", logical_max);
     }
@@ -205,7 +217,8 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
   for (uint32_t i = 0; i < plan.chunks.size(); ++i) {
     const format::ChunkRecord& record = *plan.chunks[i].record;
     // The same payload may stand in several places of the grid: its bytes are needed once.
-    const bool same_bytes = previous != nullptr && previous->segment == record.segment &&
+    const bool same_bytes = previous != nullptr && previous->process == record.process &&
+                            previous->segment == record.segment &&
                             previous->offset_bytes == record.offset_bytes &&
                             previous->stored_bytes == record.stored_bytes;
     if (!same_bytes) plan.bytes_needed += record.stored_bytes;
@@ -218,13 +231,15 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
           record.offset_bytes <= last_end || record.offset_bytes - last_end <= kReadGapBytesMax;
       // What lies wholly in the read belongs to it, however long that is.
       const bool fits = end == last_end || end - last.offset_bytes <= read_bytes_max;
-      if (last.segment == record.segment && near && fits) {
+      const bool same_file = last.part == record.process && last.segment == record.segment;
+      if (same_file && near && fits) {
         last.length_bytes = end - last.offset_bytes;
         last.chunk_end = i + 1;
         continue;
       }
     }
-    plan.reads.push_back({record.segment, record.offset_bytes, record.stored_bytes, i, i + 1});
+    plan.reads.push_back(
+        {record.segment, record.offset_bytes, record.stored_bytes, i, i + 1, record.process});
   }
   for (const PlannedRead& read : plan.reads) plan.bytes_read += read.length_bytes;
   return plan;

@@ -33,9 +33,10 @@ struct PlannedRead {
   uint64_t length_bytes = 0;
   uint32_t chunk_begin = 0;  // range in RestorePlan::chunks
   uint32_t chunk_end = 0;
+  uint32_t part = 0;  // whose segment it is, in a step of many processes
 };
 struct RestorePlan {
-  std::vector<PlannedChunk> chunks;  // by (segment, offset)
+  std::vector<PlannedChunk> chunks;  // by (part, segment, offset)
   std::vector<PlannedRead> reads;
   uint64_t bytes_needed = 0;  // stored bytes of the chunks, each once
   uint64_t bytes_read = 0;    // sum of the reads' lengths

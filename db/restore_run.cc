@@ -102,10 +102,11 @@ ReadRun::~ReadRun() = default;
 uint64_t ReadRun::OpenSegments() {
   uint64_t bytes_max = 0;
   for (const PlannedRead& read : plan_->reads) {
-    if (segments_.empty() || segments_.back().segment != read.segment) {
+    if (segments_.empty() || !segments_.back().Has(read)) {
       Segment& segment = segments_.emplace_back();
+      segment.part = read.part;
       segment.segment = read.segment;
-      Result<std::shared_ptr<io::File>> file = files_->Get(read.segment);
+      Result<std::shared_ptr<io::File>> file = files_->Get(read.part, read.segment);
       if (file.ok()) {
         segment.file = *std::move(file);
       } else {
@@ -162,7 +163,7 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   slot->file = nullptr;
   slot->transferred_bytes = 0;
   slot->errors.clear();
-  while (segments_[segment_at_].segment != read.segment) ++segment_at_;
+  while (!segments_[segment_at_].Has(read)) ++segment_at_;
   const Segment& segment = segments_[segment_at_];
   if (segment.file == nullptr) {
     for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
@@ -214,10 +215,11 @@ Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
 
 void ReadRun::AddError(Slot* slot, uint32_t chunk_number, const Status& status) {
   const PlannedChunk& chunk = plan_->chunks[chunk_number];
-  slot->errors.push_back({chunk_number, status.WithContext(StrCat(
-                                            files_->PathOf(chunk.record->segment), ": offset ",
-                                            chunk.record->offset_bytes, ": leaf ",
-                                            LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
+  slot->errors.push_back(
+      {chunk_number,
+       status.WithContext(StrCat(files_->PathOf(chunk.record->process, chunk.record->segment),
+                                 ": offset ", chunk.record->offset_bytes, ": leaf ",
+                                 LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
   uint32_t lowest = lowest_error_.load(std::memory_order_relaxed);
   while (chunk_number < lowest && !lowest_error_.compare_exchange_weak(lowest, chunk_number)) {
   }

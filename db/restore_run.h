@@ -85,7 +85,9 @@ class ReadRun {
  private:
   struct Slot;
   struct Segment {
+    uint32_t part = 0;
     uint64_t segment = 0;
+    bool Has(const PlannedRead& read) const { return part == read.part && segment == read.segment; }
     Status status;
     std::shared_ptr<io::File> file;
   };
@@ -108,7 +110,7 @@ class ReadRun {
   const TakeChunk take_;
   const bool inline_;  // too little work to wake a worker for
 
-  std::vector<Segment> segments_;  // ascending
+  std::vector<Segment> segments_;  // in the order of the plan
   size_t segment_at_ = 0;          // of the next read
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> free_slots_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,14 +24,17 @@ struct SaveJob {
     kSave,
     kDelete,   // ends `steps`
     kPin,      // pins or unpins `steps`
+    kDecide,   // commits or aborts what `decision` names
     kRewrite,  // commits `rewritten` again, under a new number, with other records
   };
 
   // ---- constant once the job was handed to the engine -------------------------------------
   Kind kind = Kind::kSave;
   uint64_t step = 0;
-  std::vector<uint64_t> steps;  // kDelete, kPin: ascending, unique
-  bool pinned = false;          // kPin
+  std::vector<uint64_t> steps;               // kDelete, kPin: ascending, unique
+  bool pinned = false;                       // kPin
+  std::optional<format::GroupRecord> group;  // kSave: only prepared
+  Decision decision;                         // kDecide
   // kRewrite: what the new commit replaces (kAborted when it is not live any more at the job's
   // turn), and what it has instead: the record with texts and items, and every leaf with the places
   // of its chunks, all of them durable or written. Number, time, texts and pin stay.
@@ -54,6 +58,9 @@ struct SaveJob {
   std::atomic<bool> failed{false};
   // Staged blocks that are encoded and not written yet. Any thread.
   std::atomic<size_t> staged_ahead{0};
+
+  // Written before `state` finishes, read after: kDecide.
+  Decided decided;
 
   // ---- engine thread only ------------------------------------------------------------------
   Status error;

@@ -2,9 +2,9 @@
 #include "db/save_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
+#include "db/save_source.h"
 #include "format/endian.h"
 
 namespace stepwell::db {
@@ -13,8 +13,6 @@ namespace {
 using format::CodecId;
 using format::LeafKind;
 
-// Values longer than this are cut into several LZ4 frames.
-constexpr uint64_t kValueChunkBytes = uint64_t{1} << 20;
 // Arrays below this are stored raw without a look: the trailer and index cost more than they save.
 constexpr uint64_t kSampledBytesMin = uint64_t{64} << 10;
 // Compression pays on the hot path when it at least halves the bytes: LZ4 with bitshuffle then runs
@@ -23,28 +21,6 @@ constexpr double kWorthwhileRatio = 2.0;
 
 size_t PayloadAlignment(size_t payload_bytes) {
   return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
-}
-
-// Four small pieces spread over the array, gathered through its grid's first, middle and last
-// chunks when it is not contiguous.
-double Sample(const PlannedLeaf& leaf) {
-  constexpr size_t kPieceBytes = 4096;
-  std::array<std::byte, 4 * kPieceBytes> sample;
-  const auto& input = leaf.input;
-  const size_t item = leaf.dtype->item_bytes;
-  const uint64_t total = input.record.logical_bytes;
-  if (input.strides_bytes != format::CStrides(input.record.shape, item)) {
-    std::vector<std::byte> chunk(format::ChunkBytes(input.record.chunk_shape, item));
-    format::GatherChunk({input.data, input.record.shape, input.strides_bytes}, *leaf.dtype,
-                        input.record.chunk_shape, input.record.chunk_count / 2, chunk.data());
-    const size_t size = std::min(chunk.size(), sample.size());
-    return format::SampleRatio(ConstBytes(chunk).first(size), item);
-  }
-  for (size_t i = 0; i < 4; ++i) {
-    const uint64_t at = AlignDown((total - kPieceBytes) / 3 * i, item);
-    std::memcpy(sample.data() + i * kPieceBytes, input.data + at, kPieceBytes);
-  }
-  return format::SampleRatio(sample, item);
 }
 
 // Chunks that come encoded: what a reader of the log would refuse is refused here.
@@ -74,6 +50,68 @@ Status PlanEncoded(PlannedLeaf* leaf) {
       return InvalidArgumentError(StrCat("a payload of ", payload.size(), " bytes"));
     }
   }
+  const auto& shard = leaf->input.shard_shape;
+  if (shard.size() == record.shape.size() && shard != record.shape) record.shard_shape = shard;
+  return OkStatus();
+}
+
+// Where the array's bytes are: in one piece of memory, or in shards.
+Status PlanSource(uint64_t elements, PlannedLeaf* leaf) {
+  auto& input = leaf->input;
+  const size_t item = leaf->dtype->item_bytes;
+  const format::Shape& shape = input.record.shape;
+  if (!input.shards.empty() || input.partial) {
+    STEPWELL_ASSIGN_OR_RETURN(leaf->shards,
+                              ShardMap::Make(shape, item, input.partial, std::move(input.shards)));
+    input.shards.clear();
+    if (input.shard_shape.empty()) input.shard_shape = leaf->shards.pitch();
+    return OkStatus();
+  }
+  if (input.strides_bytes.empty()) input.strides_bytes = format::CStrides(shape, item);
+  if (input.strides_bytes.size() != shape.size()) {
+    return InvalidArgumentError("as many strides as axes are needed");
+  }
+  if (elements > 0 && input.data == nullptr) return InvalidArgumentError("no data");
+  return OkStatus();
+}
+
+// The pieces of a leaf of which others save the rest, and the grid that they are parts of, if one
+// chunk shape divides the shards: else the pieces have grids of their own.
+Status PlanPieces(PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  const auto& shards = leaf->shards.shards();
+  for (uint32_t i = 0; i < shards.size(); ++i) {
+    Piece piece{.shard = i, .chunk_shape = record.chunk_shape, .first_chunk = record.chunk_count};
+    const ShardInput& shard = shards[i];
+    for (size_t axis = 0; axis < record.shape.size(); ++axis) {
+      const uint64_t stop = shard.origin[axis] + shard.shape[axis];
+      const uint64_t part = record.chunk_shape[axis];
+      if (shard.origin[axis] % part == 0 && (stop % part == 0 || stop == record.shape[axis])) {
+        continue;
+      }
+      STEPWELL_ASSIGN_OR_RETURN(piece.chunk_shape, WantedChunkShape(leaf->input, shard.shape, {}));
+      break;
+    }
+    record.chunk_count += format::ChunkCount(shard.shape, piece.chunk_shape);
+    leaf->pieces.push_back(std::move(piece));
+  }
+  return OkStatus();
+}
+
+Status PlanGrid(PlannedLeaf* leaf) {
+  auto& input = leaf->input;
+  auto& record = input.record;
+  if (!input.shard_shape.empty() && input.shard_shape.size() != record.shape.size()) {
+    return InvalidArgumentError("a shard has other axes than the array");
+  }
+  if (input.partial) {
+    const auto& shard = input.shard_shape.empty() ? record.shape : input.shard_shape;
+    STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape, WantedChunkShape(input, shard, {}));
+    return PlanPieces(leaf);
+  }
+  STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape,
+                            WantedChunkShape(input, record.shape, input.shard_shape));
+  record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
   return OkStatus();
 }
 
@@ -85,30 +123,16 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t elements, format::ElementCount(record.shape, item));
   record.logical_bytes = elements * item;
   if (!leaf->input.payloads.empty()) return PlanEncoded(leaf);
-  if (leaf->input.strides_bytes.empty()) {
-    leaf->input.strides_bytes = format::CStrides(record.shape, item);
-  }
-  if (leaf->input.strides_bytes.size() != record.shape.size()) {
-    return InvalidArgumentError("as many strides as axes are needed");
-  }
-  if (elements > 0 && leaf->input.data == nullptr) return InvalidArgumentError("no data");
-  record.chunk_shape = format::ChooseChunkShape(record.shape, item, leaf->input.shard_shape);
-  record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  STEPWELL_RETURN_IF_ERROR(PlanSource(elements, leaf));
+  STEPWELL_RETURN_IF_ERROR(PlanGrid(leaf));
+  if (leaf->input.shard_shape != record.shape) record.shard_shape = leaf->input.shard_shape;
+  // All who save parts of an array have to choose the same codec, without seeing all of it.
   const bool worthwhile =
       policy == CodecPolicy::kBlosc ||
-      (policy == CodecPolicy::kAuto && record.logical_bytes >= kSampledBytesMin &&
-       Sample(*leaf) >= kWorthwhileRatio);
+      (policy == CodecPolicy::kAuto && !leaf->input.partial &&
+       record.logical_bytes >= kSampledBytesMin && Sample(*leaf) >= kWorthwhileRatio);
   record.codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
   return OkStatus();
-}
-
-uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index) {
-  const auto& record = leaf.input.record;
-  if (record.kind == LeafKind::kArray) {
-    return static_cast<uint32_t>(format::ChunkBytes(record.chunk_shape, leaf.dtype->item_bytes));
-  }
-  const uint64_t start = chunk_index * kValueChunkBytes;
-  return static_cast<uint32_t>(std::min(kValueChunkBytes, record.logical_bytes - start));
 }
 
 uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes) {
@@ -141,40 +165,31 @@ struct BlockBuilder {
   }
 };
 
-// The bytes of a chunk where they already lie in memory as the codec wants them, else empty.
-ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk) {
-  const auto& input = leaf.input;
-  const auto& record = input.record;
-  if (record.kind == LeafKind::kValue) {
-    return AsBytes(input.value).subspan(chunk.chunk_index * kValueChunkBytes, chunk.logical_bytes);
-  }
-  uint64_t offset = 0;
-  const bool canonical = leaf.dtype->value_bits == 0 && leaf.dtype->dtype != format::DType::kBool;
-  if (canonical && input.strides_bytes == format::CStrides(record.shape, leaf.dtype->item_bytes) &&
-      format::ChunkIsContiguous(record.shape, record.chunk_shape, chunk.chunk_index,
-                                leaf.dtype->item_bytes, &offset)) {
-    return {input.data + offset, chunk.logical_bytes};
-  }
-  return {};
-}
-
-void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out) {
-  const auto& input = leaf.input;
-  if (input.record.kind == LeafKind::kValue) {
-    std::memcpy(out, InSource(leaf, chunk).data(), chunk.logical_bytes);
-    return;
-  }
-  format::GatherChunk({input.data, input.record.shape, input.strides_bytes}, *leaf.dtype,
-                      input.record.chunk_shape, chunk.chunk_index, out);
-}
-
 }  // namespace
+
+Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
+                                       std::span<const uint64_t> shard_shape) {
+  const format::DTypeInfo* dtype = format::FindDType(input.record.dtype);
+  if (dtype == nullptr) return InvalidArgumentError("unknown dtype");
+  if (input.chunk_bytes_max > 0 || !input.chunk_axes.empty()) {
+    const uint64_t bytes_max =
+        input.chunk_bytes_max > 0 ? input.chunk_bytes_max : format::kChunkBytesMax;
+    return format::ChunkShapeWithin(shape, dtype->item_bytes, shard_shape, bytes_max,
+                                    input.chunk_axes);
+  }
+  if (input.partial) {
+    const auto divides = format::DividingChunkShape(shape, dtype->item_bytes);
+    if (divides) return *divides;
+  }
+  return format::ChooseChunkShape(shape, dtype->item_bytes, shard_shape);
+}
 
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
   record.chunks.clear();
   record.first_chunk = 0;
   record.chunk_count = 0;
+  record.shard_shape.clear();
   switch (record.kind) {
     case LeafKind::kNode:
       return OkStatus();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "db/save_shards.h"
 #include "db/store.h"
 #include "format/codec.h"
 #include "format/grid.h"
@@ -26,7 +27,7 @@ struct ChunkTask {
   uint32_t leaf = 0;  // index into the step's leaves
   uint32_t logical_bytes = 0;
   uint32_t offset_bytes = 0;  // in the block, of the chunk's bytes as staged
-  uint64_t chunk_index = 0;
+  uint64_t chunk_index = 0;   // among the chunks that are saved of the leaf
 };
 struct BlockTask {
   std::vector<ChunkTask> chunks;
@@ -43,9 +44,16 @@ struct BlockTask {
 // A leaf as the pipeline sees it: the input, with its grid and codec decided.
 struct PlannedLeaf {
   LeafInput input;
+  ShardMap shards;            // of an array that is given in shards; has taken input.shards
+  std::vector<Piece> pieces;  // of one that is partial, ascending by first_chunk
   uint32_t item = 0;
   const format::DTypeInfo* dtype = nullptr;  // null for values
 };
+
+// The chunk shape for `shape`: what the leaf asks for, or the usual one. kInvalidArgument when what
+// it asks for cannot be.
+Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
+                                       std::span<const uint64_t> shard_shape);
 
 // Checks the leaf and fills record.chunk_shape, codec, chunk_count and logical_bytes, or moves a
 // short value inline. `policy` kAuto samples the data.

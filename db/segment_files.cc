@@ -84,6 +84,29 @@ Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint64_t segment) {
   return file;
 }
 
+void SegmentFiles::SetPart(uint32_t part, std::shared_ptr<SegmentFiles> files) {
+  std::lock_guard lock(mutex_);
+  std::swap(parts_[part], files);  // the old ones are let go after the lock is given back
+}
+
+std::shared_ptr<SegmentFiles> SegmentFiles::Part(uint32_t part) {
+  std::lock_guard lock(mutex_);
+  const auto found = parts_.find(part);
+  return found == parts_.end() ? nullptr : found->second;
+}
+
+Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint32_t part, uint64_t segment) {
+  if (part == 0) return Get(segment);
+  const std::shared_ptr<SegmentFiles> files = Part(part);
+  if (files != nullptr) return files->Get(segment);
+  return DataLossError(StrCat(store_path_, ": a chunk of part ", part, ", which it does not have"));
+}
+
+std::string SegmentFiles::PathOf(uint32_t part, uint64_t segment) {
+  const std::shared_ptr<SegmentFiles> files = part == 0 ? nullptr : Part(part);
+  return files == nullptr ? PathOf(segment) : files->PathOf(segment);
+}
+
 void SegmentFiles::Drop(uint64_t segment) {
   std::shared_ptr<io::File> file;  // closed after the lock is given back
   std::lock_guard lock(mutex_);

@@ -22,16 +22,25 @@ class SegmentFiles {
 
   // kNotFound (naming the file) when the segment is gone.
   Result<std::shared_ptr<io::File>> Get(uint64_t segment);
+  // From here on also those of another part of the group; `files` is kept. In part 0's only.
+  void SetPart(uint32_t part, std::shared_ptr<SegmentFiles> files);
+  // Of a part, 0 for this one. kDataLoss when the part was never set: a record that names it is
+  // damaged.
+  Result<std::shared_ptr<io::File>> Get(uint32_t part, uint64_t segment);
+  std::string PathOf(uint32_t part, uint64_t segment);
   // Forgets the open file; readers that hold it keep it.
   void Drop(uint64_t segment);
   std::string PathOf(uint64_t segment) const;
 
  private:
+  std::shared_ptr<SegmentFiles> Part(uint32_t part);
+
   io::FileSystem* const file_system_;
   const std::string store_path_;
   const bool direct_;
   std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<io::File>> files_;  // guarded by mutex_
+  std::map<uint64_t, std::shared_ptr<io::File>> files_;      // guarded by mutex_
+  std::map<uint32_t, std::shared_ptr<SegmentFiles>> parts_;  // guarded by mutex_
 };
 
 struct Frame {

@@ -48,8 +48,12 @@ bool ReachesInto(const KeyRange& range, const std::string& next_key, uint64_t ne
 Result<std::shared_ptr<StepRecords>> StepRecords::Open(SegmentFiles* files,
                                                        const format::FramePlace& commit_place) {
   std::shared_ptr<StepRecords> records(new StepRecords(files, commit_place));
-  STEPWELL_ASSIGN_OR_RETURN(Frame frame,
-                            ReadFrame(*files, commit_place, format::FrameKind::kCommit));
+  STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(*files, commit_place, format::FrameKind{}));
+  if (frame.header.kind != format::FrameKind::kCommit &&
+      frame.header.kind != format::FrameKind::kPrepared) {
+    return DataLossError(StrCat(records->Where(commit_place), ": a frame of kind ",
+                                static_cast<int>(frame.header.kind), ", expected a commit"));
+  }
   records->payload_ = std::move(frame.payload);
   records->bytes_read_ = commit_place.length_bytes;
   auto head = format::DecodeCommitHead(AsBytes(records->payload_));

@@ -19,6 +19,7 @@
 #include <stepwell/reports.h>
 #include <stepwell/save_handle.h>
 
+#include "db/group.h"
 #include "db/retention.h"
 #include "format/key.h"
 #include "format/records.h"
@@ -57,7 +58,19 @@ struct StoreOptions {
   // A file for the save pipeline's spans in Chrome's trace format, made at Open and written at
   // Close (the newest 262,144 spans); empty: none. Not for read-only stores.
   std::string trace_path;
+  // This store is (or, where there is none yet, is to be) this part of a group. Needed to write to
+  // a part, and to save parts of steps, on part 0 too. A store that once was opened for writing so
+  // is not read by versions of Stepwell from before.
+  std::optional<StoreGroup> group;
   LogSink log;
+};
+
+// A box of an array, in memory of its own.
+struct ShardInput {
+  format::Shape origin;  // of its element 0, in the array
+  format::Shape shape;
+  const std::byte* data = nullptr;     // null for boxes without elements
+  std::vector<int64_t> strides_bytes;  // any sign; empty: C order of the box
 };
 
 // One leaf to save. `record` has key, kind, value type and what describes the leaf; the store fills
@@ -67,7 +80,20 @@ struct LeafInput {
   // kArray: element (0, 0, …) and byte strides; null for zero-size arrays.
   const std::byte* data = nullptr;
   std::vector<int64_t> strides_bytes;
-  format::Shape shard_shape;  // chunks keep its borders; empty: the whole array
+  format::Shape
+      shard_shape;  // chunks keep its borders; empty: the whole array, or that of `shards`
+  // kArray, several boxes that do not overlap and together are the array: it is saved from them,
+  // and never in memory as a whole; `data` and `strides_bytes` are unused. Empty: from `data`.
+  std::vector<ShardInput> shards;
+  // With SaveRequest::group: `shards` are some of the boxes only, or none; other parts save the
+  // rest, with the same shard_shape, from which the grid follows. Every chunk then lies in one
+  // shard. Part 0 gives every leaf of the step, also those of which it has nothing; the others only
+  // those of which they have something.
+  bool partial = false;
+  // kArray: chunks of at most so many bytes (format::ChunkShapeWithin), cut along these axes. 0: of
+  // the usual size, or with axes the largest there is.
+  uint64_t chunk_bytes_max = 0;
+  std::vector<uint32_t> chunk_axes;
   // Set: the bytes do not change while this reference is held, so they are read in the background;
   // dropped after the last read, on an engine thread. Null: the bytes are copied before Save
   // returns.
@@ -93,6 +119,9 @@ struct SaveRequest {
   std::string metadata_json;
   std::string metrics_json;
   IfExists if_exists = IfExists::kError;
+  // Set: this is a part of a step of many processes. Its handle completes when it is prepared:
+  // durable, and visible to nobody before Decide. Items may be without leaves.
+  std::optional<GroupSave> group;
   // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
   // with kCancelled, and nothing is saved. Empty: always true.
   std::function<bool()> keep_waiting;
@@ -165,7 +194,8 @@ class Store {
   // The same without waiting: the first unreported error of the saves that have finished.
   virtual Status TakeError() = 0;
 
-  // Committed steps, ascending. A read-only store looks for new ones each time.
+  // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
+  // read-only store looks for new ones each time.
   virtual Result<std::vector<StepSummary>> Steps() = 0;
   // kNotFound names the nearest steps.
   virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
@@ -180,6 +210,17 @@ class Store {
   // These are durable when they return. kNotFound (nothing changed) when a step or item is not
   // there.
   virtual Status Delete(std::span<const uint64_t> steps) = 0;
+  // What became of a prepared step (section "Many processes" of DESIGN.md). Idempotent: a step that
+  // was committed so already ends nothing more; aborting what is not prepared changes nothing.
+  // kNotFound: no such step is prepared here. kFailedPrecondition: it is to be aborted and was
+  // committed; or a pinned step would be replaced.
+  virtual Result<Decided> Decide(const Decision& decision) = 0;
+  // Steps that are prepared and not decided, in the order in which they were prepared.
+  virtual Result<GroupStatus> Group() = 0;
+  Result<std::vector<PreparedStep>> Prepared() {
+    STEPWELL_ASSIGN_OR_RETURN(GroupStatus group, Group());
+    return std::move(group.prepared);
+  }
   // Takes items out of a step. kInvalidArgument when none would be left: delete the step instead.
   virtual Status DeleteItems(uint64_t step, std::span<const std::string> items) = 0;
   // Pinned steps are kept whatever the rules say; Delete and replacing them fail with
@@ -196,6 +237,10 @@ class Store {
   virtual StoreStats Stats() = 0;
   virtual const RecoveryReport& recovery() const = 0;
   virtual const std::string& path() const = 0;
+  // Random, made with the store; of part 0 the id of its group.
+  virtual const format::Id128& id() const = 0;
+  // The part that this store is; zero for part 0 and for stores that are no part of anything.
+  virtual const StoreGroup& part() const = 0;
   virtual bool read_only() const = 0;
   // Waits for saves, seals, marks the store clean, gives the lock back. Idempotent; later calls
   // fail with kFailedPrecondition. Returns the first error not yet reported.

@@ -321,13 +321,16 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
       surprises_ = 0;
       break;
     case StatusCode::kInvalidArgument:
+    case StatusCode::kUnimplemented:
       if (!folder_->CheckThere().ok()) return Outcome::kRetry;
       refused_[name] = identity;
       break;
     default:
       break;
   }
-  const bool is_refused = made.status().code() == StatusCode::kInvalidArgument;
+  const StatusCode code = made.status().code();
+  const bool is_refused =
+      code == StatusCode::kInvalidArgument || code == StatusCode::kUnimplemented;
   Failed(made.status().WithContext(StrCat("step ", step.step, " is not shown")));
   return is_refused ? Outcome::kDone : Outcome::kRetry;
 }

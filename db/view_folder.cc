@@ -165,10 +165,8 @@ std::string ViewFolder::MarkText() const {
 }
 
 Status ViewFolder::CheckThere() const {
-  const auto named = file_system_->Stat(In(kViewMarkName));
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo own, mark_->Info());
-  if (named.ok() && named->inode == own.inode && named->device == own.device) return OkStatus();
-  if (!named.ok() && named.status().code() != StatusCode::kNotFound) return named.status();
+  STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system_, mark_.get()));
+  if (named) return OkStatus();
   return NotFoundError(StrCat(path_, " was removed, or is no view any more"));
 }
 

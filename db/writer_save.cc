@@ -5,10 +5,13 @@
 #include <condition_variable>
 #include <set>
 
+#include "db/group_status.h"
+#include "db/layout.h"
 #include "db/lock.h"
 #include "db/step_reader.h"
 #include "db/writer_store.h"
 #include "format/key.h"
+#include "format/piece.h"
 
 namespace stepwell::db {
 namespace {
@@ -56,6 +59,21 @@ Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
   return OkStatus();
 }
 
+// What a caller may have got wrong is refused at once; the rest of planning may come later.
+Status CheckArrayInput(const LeafInput& leaf, bool in_group) {
+  if (leaf.record.kind != format::LeafKind::kArray) return OkStatus();
+  const bool asks = leaf.chunk_bytes_max > 0 || !leaf.chunk_axes.empty();
+  Status status;
+  if (leaf.partial && !in_group) {
+    status = InvalidArgumentError("only a part of a step of several processes has parts of arrays");
+  } else if (leaf.partial && !leaf.payloads.empty()) {
+    status = InvalidArgumentError("a part of an array that is encoded already");
+  } else if (asks && leaf.payloads.empty()) {
+    status = WantedChunkShape(leaf, leaf.record.shape, leaf.shard_shape).status();
+  }
+  return status.ok() ? status : status.WithContext(LeafName(leaf.record));
+}
+
 Status CheckRequest(const SaveRequest& request) {
   if (request.step > kStepMax) {
     return InvalidArgumentError(StrCat("step ", request.step, " is out of range: 0 to 2^63 - 1"));
@@ -96,6 +114,7 @@ Status FillJob(SaveRequest request, SaveJob* job) {
     const std::string prefix = format::EncodeItem(item.name);
     for (LeafInput& leaf : item.leaves) {
       STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, prefix, leaf.record));
+      STEPWELL_RETURN_IF_ERROR(CheckArrayInput(leaf, request.group.has_value()));
       PlannedLeaf planned;
       planned.input = std::move(leaf);
       planned.item = static_cast<uint32_t>(job->items.size());
@@ -137,8 +156,15 @@ uint64_t BytesOf(const PlannedLeaf& leaf) {
   const auto& record = leaf.input.record;
   if (record.kind != format::LeafKind::kArray) return leaf.input.value.size();
   const auto* dtype = format::FindDType(record.dtype);
-  const auto count = format::ElementCount(record.shape, dtype == nullptr ? 1 : dtype->item_bytes);
-  return count.ok() ? *count * (dtype == nullptr ? 1 : dtype->item_bytes) : 0;
+  const uint64_t item_bytes = dtype == nullptr ? 1 : dtype->item_bytes;
+  const auto bytes = [item_bytes](std::span<const uint64_t> shape) {
+    const auto count = format::ElementCount(shape, item_bytes);
+    return count.ok() ? *count * item_bytes : 0;
+  };
+  if (!leaf.input.partial) return bytes(record.shape);
+  uint64_t sum = 0;
+  for (const ShardInput& shard : leaf.input.shards) sum += bytes(shard.shape);
+  return sum;
 }
 
 // Waits until as many copies are done as were started. Shared with worker tasks.
@@ -197,6 +223,42 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
   changed_.notify_all();
 }
 
+// A part of a store takes parts of steps only; others need not know of groups at all.
+Status WriterStore::CheckGroupSave(const SaveRequest& request) const {
+  if (!request.group) {
+    if (part_.part == 0) return OkStatus();
+    return FailedPreconditionError(StrCat(DescribePart(path_, part_),
+                                          " and takes only its parts of steps; save into ",
+                                          ParentOf(path_)));
+  }
+  if (!options_.group) {
+    return FailedPreconditionError(
+        StrCat(path_,
+               ": a part of a step of many processes needs a store that is opened as a "
+               "part (StoreOptions::group)"));
+  }
+  const std::vector<uint32_t>& parts = request.group->parts;
+  const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
+  if (parts.empty() || parts.front() != 0 || parts.size() > format::kGroupPartsMax ||
+      std::adjacent_find(parts.begin(), parts.end(), not_ascending) != parts.end() ||
+      !std::binary_search(parts.begin(), parts.end(), part_.part)) {
+    return InvalidArgumentError(StrCat(path_, ": step ", request.step,
+                                       ": the parts of a step are ascending, begin with 0 and "
+                                       "have this one, ",
+                                       part_.part));
+  }
+  if (request.group->save_id == format::Id128{}) {
+    return InvalidArgumentError(StrCat(path_, ": step ", request.step, " has no save id"));
+  }
+  return OkStatus();
+}
+
+bool WriterStore::IsPrepared(uint64_t step) const {
+  const auto undecided = core_->live.Undecided();
+  return std::any_of(undecided.begin(), undecided.end(),
+                     [step](const auto& live) { return live->record.step == step; });
+}
+
 Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   std::unique_lock lock(mutex_);
@@ -224,6 +286,10 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
                                      " already; save with if_exists=\"replace\" to replace it or "
                                      "\"skip\" to keep it"));
   }
+  if (if_exists != IfExists::kReplace && IsPrepared(step)) {
+    return AlreadyExistsError(StrCat(
+        path_, ": step ", step, " is prepared by several processes already, and not decided yet"));
+  }
   if (live && there->record.pinned) {
     return FailedPreconditionError(
         StrCat(path_, ": step ", step, " is pinned; unpin it to replace it"));
@@ -239,6 +305,7 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
 Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  STEPWELL_RETURN_IF_ERROR(CheckGroupSave(request));
   const IfExists if_exists = request.if_exists;
   // Once it said no, it is not asked again.
   std::function<bool()> keep_waiting;
@@ -250,6 +317,13 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   }
   const TraceSpan span(instruments_->trace.get(), Trace::Lane::kCaller, "snapshot", request.step);
   auto job = std::make_shared<SaveJob>();
+  if (request.group) {
+    format::GroupRecord& group = job->group.emplace();
+    group.group_id = part_.part == 0 ? slot_.store_id : part_.group_id;
+    group.part = part_.part;
+    group.save_id = request.group->save_id;
+    group.parts = request.group->parts;
+  }
   job->times.start_ns = instruments_->Now();
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
   std::vector<uint32_t> staged;
@@ -388,6 +462,10 @@ Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> st
     if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
     for (const uint64_t step : job->steps) {
       if (pending_.contains(step) || core_->live.Find(step) != nullptr) continue;
+      if (IsPrepared(step)) {
+        return FailedPreconditionError(StrCat(
+            path_, ": step ", step, " is prepared by several processes and not decided yet"));
+      }
       std::vector<uint64_t> known;
       for (const auto& live : core_->live.All()) known.push_back(live->record.step);
       return StepNotFound(path_, step, known);
@@ -397,6 +475,31 @@ Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> st
   }
   engine_->Post([this, job] { engine_->Begin(job); });
   return SaveHandle(job->state).Wait().WithContext(path_);
+}
+
+Result<Decided> WriterStore::Decide(const Decision& decision) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  auto job = std::make_shared<SaveJob>();
+  job->kind = SaveJob::Kind::kDecide;
+  job->step = decision.step;
+  job->decision = decision;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    job->state = NewState(decision.step, /*is_save=*/false);
+    ++jobs_in_flight_;
+  }
+  engine_->Post([this, job] { engine_->Begin(job); });
+  if (part_.part != 0 && !decision.wait) {
+    Decided told;
+    told.dead = decision.dead;
+    told.mark = decision.mark;
+    return told;
+  }
+  const Status status = SaveHandle(job->state).Wait();
+  STEPWELL_RETURN_IF_ERROR(status.WithContext(path_));
+  return job->decided;
 }
 
 Status WriterStore::Delete(std::span<const uint64_t> steps) {
@@ -431,7 +534,7 @@ Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> item
 
 // The job that commits `step` again without the named items.
 Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, Read(step));
+  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, ReadOwn(step));
   job->kind = SaveJob::Kind::kRewrite;
   job->step = step;
   job->rewritten = core_->live.Find(step);

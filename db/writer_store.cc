@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "db/group_status.h"
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/pins.h"
@@ -65,6 +66,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
   core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
                                                environment_.make_disk);
+  core_->parts = std::make_shared<GroupParts>(path_, ForReaders(), core_->files.get());
 }
 
 WriterStore::~WriterStore() {
@@ -118,6 +120,15 @@ Status WriterStore::Recover() {
   STEPWELL_ASSIGN_OR_RETURN(slot_file_,
                             SlotFile::Open(file_system, path_, /*write=*/true, freeze_));
   STEPWELL_ASSIGN_OR_RETURN(slot_, slot_file_->Read());
+  part_ = {slot_.group_id, slot_.part};
+  STEPWELL_RETURN_IF_ERROR(CheckPart(path_, slot_, options_.group));
+  if (slot_.part != 0 && !options_.group) {
+    return FailedPreconditionError(StrCat(DescribePart(path_, part_),
+                                          " and cannot be written to by itself; open ",
+                                          ParentOf(path_), " for writing, or this for reading"));
+  }
+  // Durable before the first frame that older versions do not know: Engine::Start writes it.
+  if (options_.group) slot_.format_version = format::kFormatVersion;
   STEPWELL_ASSIGN_OR_RETURN(LogState state, ReadLog());
   recovery_ = state.report;
   for (const std::string& problem : recovery_.problems) {
@@ -144,10 +155,10 @@ Status WriterStore::Recover() {
 
 // Retention by metric looks at all live steps; their metrics are in their commit frames only.
 void WriterStore::LoadMetrics() {
-  for (const auto& live : core_->live.All()) {
+  for (const auto& live : core_->live.Needing()) {
     auto full = RecordWithTexts(*live, *core_->files);
     if (full.ok()) {
-      core_->live.SetMetrics(live->record.step, std::move(full->metrics_json));
+      core_->live.SetMetrics(live->record.commit, full->metrics_json);
       continue;
     }
     Log(options_.log, LogLevel::kError,
@@ -160,7 +171,11 @@ void WriterStore::LoadMetrics() {
 Result<LogState> WriterStore::ReadLog() {
   io::FileSystem* file_system = environment_.file_system;
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(path_)));
-  if (slot_.durable_commit == 0 && slot_.clean) return LogState{};  // a new store
+  const auto is_segment = [](const std::string& name) {
+    return ParseSegmentName(name).has_value();
+  };
+  const bool has_segments = std::any_of(names.begin(), names.end(), is_segment);
+  if (slot_.durable_commit == 0 && slot_.clean && !has_segments) return LogState{};  // a new store
   if (slot_.clean) {
     auto state = RecoverByMarks(slot_, *core_->files, nullptr);
     if (state.ok()) {
@@ -342,78 +357,10 @@ Status WriterStore::TakeError() {
   return first;
 }
 
-Result<std::vector<StepSummary>> WriterStore::Steps() {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  std::vector<StepSummary> steps;
-  for (const auto& live : core_->live.All()) steps.push_back({live->record});
-  return steps;
-}
-
-Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  LiveSteps::Pinned pinned = core_->live.FindAndPin(step);
-  if (pinned.step == nullptr) {
-    std::vector<uint64_t> known;
-    for (const auto& live : core_->live.All()) known.push_back(live->record.step);
-    return StepNotFound(path_, step, known);
-  }
-  // Core before pin: the pin is let go first.
-  struct Keep {
-    std::shared_ptr<ReadCore> core;
-    LiveSteps::Pinned pinned;
-    std::mutex mutex;
-    std::shared_ptr<StepRecords> in_log;  // guarded by mutex; null: not opened yet
-
-    Result<std::vector<format::LeafRecord>> Leaves(const format::KeyRange& range) {
-      auto known = core->index->Leaves(*pinned.step, range);
-      if (known) return *std::move(known);
-      const std::lock_guard lock(mutex);
-      if (in_log == nullptr) {
-        STEPWELL_ASSIGN_OR_RETURN(in_log, StepRecords::Open(core->files.get(), pinned.step->place));
-      }
-      return in_log->In(range);
-    }
-  };
-  auto keep = std::make_shared<Keep>();
-  keep->core = core_;
-  keep->pinned = std::move(pinned);
-  format::StepRecord record = keep->pinned.step->record;
-  if (!keep->pinned.step->texts_known) {
-    auto in_log = StepRecords::Open(core_->files.get(), keep->pinned.step->place);
-    if (in_log.ok()) {
-      record = (*in_log)->step();
-      record.pinned = keep->pinned.step->record.pinned;
-      keep->in_log = std::move(*in_log);
-    } else {
-      Log(options_.log, LogLevel::kError,
-          StrCat(path_, ": the metadata of step ", step,
-                 " cannot be read: ", in_log.status().message()));
-    }
-  }
-  const auto leaves = [keep](const format::KeyRange& range) { return keep->Leaves(range); };
-  Restorer* restorer = core_->restorer.get();
-  return MakeStepReader(std::move(record), leaves, restorer, path_, ExplainPinned, keep);
-}
-
-Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  std::vector<LogStep> steps;
-  std::vector<LiveSteps::Pinned> pins;
-  for (const auto& live : core_->live.All()) {
-    if (options.step && live->record.step != *options.step) continue;
-    auto pinned = core_->live.FindAndPin(live->record.step);
-    if (pinned.step == nullptr) continue;
-    steps.push_back({pinned.step->record, pinned.step->place});
-    pins.push_back(std::move(pinned));
-  }
-  if (options.step && steps.empty()) return Read(*options.step).status();
-  return VerifySteps(steps, *core_->files, *core_->restorer, options);
-}
-
 StoreStats WriterStore::Stats() {
   StoreStats stats;
   SpaceQuery query;
-  query.live = core_->live.All();
+  query.live = core_->live.Needing();
   const std::map<uint64_t, uint64_t> ends = engine_->OpenEnds();
   query.file_system = environment_.file_system;
   query.store_path = path_;
@@ -421,8 +368,9 @@ StoreStats WriterStore::Stats() {
   query.files = core_->files.get();
   query.open_ends = &ends;
   stats.space = AccountSpace(query);
-  stats.steps = query.live.size();
-  for (const auto& live : query.live) stats.pinned_steps += live->record.pinned ? 1 : 0;
+  const auto steps = core_->live.All();
+  stats.steps = steps.size();
+  for (const auto& live : steps) stats.pinned_steps += live->record.pinned ? 1 : 0;
   CountSegments(environment_.file_system, path_, &stats);
   const Engine::ReclaimCounters& reclaim = engine_->reclaim_counters();
   stats.space.pinned_by_readers_bytes = reclaim.bytes_pinned;

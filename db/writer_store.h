@@ -13,6 +13,7 @@
 
 #include "db/engine.h"
 #include "db/environment.h"
+#include "db/group_read.h"
 #include "db/index_keeper.h"
 #include "db/instruments.h"
 #include "db/live_steps.h"
@@ -30,6 +31,7 @@ struct ReadCore {
   std::unique_ptr<SegmentFiles> files;
   std::unique_ptr<FootprintCache> footprints;
   std::unique_ptr<Restorer> restorer;
+  std::shared_ptr<GroupParts> parts;  // of part 0's group
   LiveSteps live;
   std::unique_ptr<IndexKeeper> index;
 };
@@ -51,6 +53,8 @@ class WriterStore final : public Store {
   void OnChange(const void* owner, std::function<void()> changed) override;
   ViewSet& views() override { return views_; }
   Status Delete(std::span<const uint64_t> steps) override;
+  Result<Decided> Decide(const Decision& decision) override;
+  Result<GroupStatus> Group() override;
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
@@ -59,6 +63,8 @@ class WriterStore final : public Store {
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
   const std::string& path() const override { return path_; }
+  const format::Id128& id() const override { return slot_.store_id; }
+  const StoreGroup& part() const override { return part_; }
   bool read_only() const override { return false; }
   Status Close() override;
 
@@ -66,6 +72,9 @@ class WriterStore final : public Store {
   WriterStore(std::string path, const StoreOptions& options, Environment environment,
               std::unique_ptr<io::File> lock_file);
 
+  // This store's share of a step, which is all but for steps of many processes.
+  Result<std::shared_ptr<StepReader>> ReadOwn(uint64_t step);
+  Environment ForReaders() const;
   Status Recover();
   Result<LogState> ReadLog();
   void LoadMetrics();
@@ -85,6 +94,8 @@ class WriterStore final : public Store {
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
+  Status CheckGroupSave(const SaveRequest& request) const;
+  bool IsPrepared(uint64_t step) const;
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
   void OpenViews();
@@ -101,7 +112,8 @@ class WriterStore final : public Store {
   std::unique_ptr<io::File> lock_file_;
   std::shared_ptr<io::Freeze> freeze_ = std::make_shared<io::Freeze>();
   std::unique_ptr<SlotFile> slot_file_;
-  format::StoreSlot slot_;
+  format::StoreSlot slot_;  // as it was when the store was opened
+  StoreGroup part_;
   RecoveryReport recovery_;
 
   std::shared_ptr<ReadCore> core_;

@@ -42,9 +42,7 @@ class ChangesTest : public ::testing::TestWithParam<Again> {
         return store->get();
       case Again::kScanned: {
         // A copy of the files under the live writer: what a kill would leave.
-        std::filesystem::remove_all(dir_ / "copy");
-        std::filesystem::copy(dir_ / "run", dir_ / "copy",
-                              std::filesystem::copy_options::recursive);
+        CopyLiveStore(dir_ / "run", dir_ / "copy");
         auto copy = Store::Open(dir_ / "copy", options);
         EXPECT_TRUE(copy.ok()) << copy.status().ToString();
         if (!copy.ok()) return nullptr;

@@ -169,7 +169,7 @@ TEST_F(ExportTest, RecoveryCutsNothingOffALinkedSegment) {
   Save(1);
   for (const bool linked : {false, true}) {
     const std::string crashed = dir_ / (linked ? "crashed-linked" : "crashed");
-    fs::copy(dir_ / "store", crashed, fs::copy_options::recursive);
+    CopyLiveStore(dir_ / "store", crashed);
     std::string newest;
     for (const auto& entry : fs::directory_iterator(crashed + "/segments")) {
       newest = std::max(newest, entry.path().string());

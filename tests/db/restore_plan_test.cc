@@ -297,7 +297,6 @@ TEST(RestorePlan, RecordsThatContradictThemselvesAreDataLoss) {
        }},
       {"offset", [](format::LeafRecord* leaf) { leaf->chunks[1].offset_bytes = UINT64_MAX - 10; }},
       {"directory", [](format::LeafRecord* leaf) { leaf->chunks[1].directory = 1; }},
-      {"process", [](format::LeafRecord* leaf) { leaf->chunks[1].process = 1; }},
   };
   for (const auto& [what, damage] : damages) {
     SCOPED_TRACE(what);

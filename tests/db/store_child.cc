@@ -30,6 +30,7 @@
 
 #include "db/export.h"
 #include "tests/db/big_state.h"
+#include "tests/db/group_support.h"
 #include "tests/db/stopping_file_system.h"
 
 namespace stepwell::db {
@@ -65,6 +66,45 @@ int SaveForEver(Store* store, uint64_t step, uint64_t big_bytes) {
     handle->OnComplete([step](const Status& status) {
       Say(status.ok() ? StrCat("ack ", step) : "error " + status.ToString());
     });
+  }
+}
+
+// Saves steps of three parts for ever, the next being prepared while one is decided; every fifth is
+// aborted.
+int SaveGroup(const std::string& root, uint64_t step) {
+  const auto group = GroupStores::Open(root, 3);
+  if (!group.ok()) return Fail(group.status());
+  std::vector<Store*> parts;
+  for (const auto& store : group->stores) parts.push_back(store.get());
+  if (Status status = Settle(parts); !status.ok()) return Fail(status);
+  Say("open");
+  std::vector<SaveHandle> prepared;
+  const auto prepare = [&](uint64_t which) {
+    prepared.clear();
+    for (Store* store : parts) {
+      auto handle = Prepare(store, which, which, group->parts);
+      if (!handle.ok()) return handle.status();
+      prepared.push_back(std::move(*handle));
+    }
+    return OkStatus();
+  };
+  if (Status status = prepare(step); !status.ok()) return Fail(status);
+  for (;; ++step) {
+    for (const SaveHandle& handle : prepared) {
+      if (Status status = handle.Wait(); !status.ok()) return Fail(status);
+    }
+    Say(StrCat("prepared ", step));
+    if (Status status = prepare(step + 1); !status.ok()) return Fail(status);
+    const bool commits = step % 5 != 0;
+    Decision decision = commits ? Commit(step, step) : Abort(step, step);
+    const auto decided = parts[0]->Decide(decision);
+    if (!decided.ok()) return Fail(decided.status());
+    Say(StrCat(commits ? "committed " : "aborted ", step));
+    decision = PassOn(decision, *decided);
+    decision.wait = step % 2 == 0;
+    for (size_t i = 1; i < parts.size(); ++i) {
+      if (Status status = parts[i]->Decide(decision).status(); !status.ok()) return Fail(status);
+    }
   }
 }
 
@@ -159,6 +199,7 @@ int Run(const std::vector<std::string>& arguments) {
   if (arguments[0] == "export") return ExportAndStop(arguments);
   const std::string& what = arguments[0];
   const std::string& path = arguments[1];
+  if (what == "group") return SaveGroup(path, std::stoull(arguments[2]));
   if (what == "limited") return Limited(path, arguments[2]);
   auto store = Store::Open(path, Options(arguments[2]));
   if (!store.ok()) return Fail(store.status());

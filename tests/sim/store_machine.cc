@@ -63,7 +63,9 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   options.segment_bytes = spec.segment_bytes;
   options.lock_timeout = std::chrono::milliseconds(0);
   options.log = [this](LogLevel, std::string_view text) { log_ += StrCat(text, "\n"); };
-  return db::OpenStore(kStorePath, options, std::move(environment));
+  options.group = spec.group;
+  const std::string path = db::PartPath(kStorePath, spec.group ? spec.group->part : 0);
+  return db::OpenStore(path, options, std::move(environment));
 }
 
 std::string DescribeSegments(const SimWorld& world) {

@@ -20,7 +20,8 @@ struct OpenSpec {
   std::optional<uint64_t> keep_latest = std::nullopt;
   bool with_index = false;
   bool read_only = false;
-  uint64_t segment_bytes = uint64_t{192} << 10;  // small: segments roll within a few steps
+  uint64_t segment_bytes = uint64_t{192} << 10;        // small: segments roll within a few steps
+  std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below kStorePath
 };
 
 // One process on a machine. Outlives the stores and readers that it opened.

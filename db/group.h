@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that many processes save together, each into a store of its own (DESIGN.md, "Many
+// processes"). What callers say and hear; store.h has the calls.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/records.h"
+
+namespace stepwell::db {
+
+// Which part of a group a store is. Part 0 is the root, a store like any other; its id is the
+// group's. Part k > 0 lies in PartPath(root, k).
+struct StoreGroup {
+  format::Id128 group_id{};  // part 0: left zero, or its own id
+  uint32_t part = 0;
+};
+
+// "root/process_3": where part 3 of the group of `root` lies; part 0 is the root itself.
+std::string PartPath(const std::string& root, uint32_t part);
+
+// Makes a save the part of a step: prepared, which is durable, and seen by nobody until Decide. It
+// replaces nothing yet and retention does not count it.
+struct GroupSave {
+  format::Id128 save_id{};      // the same on all parts, new for each attempt
+  std::vector<uint32_t> parts;  // ids of all parts of the step, ascending, with 0
+};
+
+// What became of a prepared step.
+struct Decision {
+  uint64_t step = 0;
+  format::Id128 save_id{};
+  bool commit = false;  // else it is aborted: what it wrote is dead space
+  // Parts other than 0, of a commit: what Decide returned on part 0.
+  std::vector<uint64_t> dead;
+  uint64_t mark = 0;
+  // Parts other than 0: whether to wait until it is durable. On part 0 it always is: that is the
+  // step's commit.
+  bool wait = true;
+};
+
+struct Decided {
+  // Steps that ended with it, ascending: those that retention drops, and the step's own number
+  // where another step of it was replaced. The other parts are told; those that are not of this
+  // step delete them.
+  std::vector<uint64_t> dead;
+  uint64_t mark = 0;  // of this decision, for the other parts
+};
+
+// A step that is prepared and not decided.
+struct PreparedStep {
+  uint64_t step = 0;
+  format::GroupRecord group;
+  int64_t time_ns = 0;
+  uint64_t stored_bytes = 0;
+};
+
+// What a store knows of its group, for whoever decides what a crash left (rule 28).
+struct GroupStatus {
+  format::Id128 group_id{};
+  uint32_t part = 0;
+  // Part 0: the number of its newest commit. Others: the newest mark of a decision that they have.
+  // A part with a higher mark than part 0's was written after this state of part 0.
+  uint64_t mark = 0;
+  std::vector<PreparedStep> prepared;  // in the order in which they were prepared
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/group_read.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "db/group_status.h"
+#include "db/reader_store.h"
+#include "db/restore_plan.h"
+#include "format/key.h"
+#include "format/piece.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::LeafRecord;
+
+std::string PartsText(const std::vector<uint32_t>& parts) {
+  std::string text;
+  for (const uint32_t part : parts) text += StrCat(text.empty() ? "" : ", ", part);
+  return text;
+}
+
+// Why a step cannot be read without a part.
+Status WithoutPart(uint32_t part, const format::StepRecord& step, const std::string& why) {
+  return DataLossError(StrCat("step ", step.step, " was saved by parts ",
+                              PartsText(step.group->parts), "; part ", part, " ", why));
+}
+
+// Records of several parts, each list ascending by key, with the parts' numbers in their chunks.
+Result<std::vector<LeafRecord>> Merge(std::vector<std::vector<LeafRecord>> lists) {
+  std::map<std::string, std::vector<LeafRecord>> by_key;
+  for (auto& list : lists) {
+    for (LeafRecord& leaf : list) {
+      const std::string key = leaf.key;
+      by_key[key].push_back(std::move(leaf));
+    }
+  }
+  std::vector<LeafRecord> merged;
+  merged.reserve(by_key.size());
+  for (auto& [key, records] : by_key) {
+    STEPWELL_ASSIGN_OR_RETURN(LeafRecord leaf, MergeLeaf(std::move(records)));
+    merged.push_back(std::move(leaf));
+  }
+  return merged;
+}
+
+class MergedReader final : public StepReader {
+ public:
+  struct Part {
+    uint32_t part = 0;
+    std::shared_ptr<StepReader> reader;
+  };
+
+  // The first part is part 0.
+  MergedReader(std::vector<Part> parts, std::shared_ptr<GroupParts> group, Restorer* restorer,
+               const std::string& root)
+      : parts_(std::move(parts)), group_(std::move(group)), restorer_(restorer) {
+    // Part 0 knows every leaf; what is stored is where it was written.
+    step_ = parts_.front().reader->step();
+    where_ = StrCat(root, ": step ", step_.step);
+    for (size_t i = 1; i < parts_.size(); ++i) {
+      const format::StepRecord& other = parts_[i].reader->step();
+      step_.stored_bytes += other.stored_bytes;
+      step_.chunk_count += other.chunk_count;
+      for (const format::ItemRecord& item : other.items) {
+        for (format::ItemRecord& mine : step_.items) {
+          if (mine.name == item.name) mine.stored_bytes += item.stored_bytes;
+        }
+      }
+    }
+    for (const format::ItemRecord& item : step_.items) {
+      prefixes_.push_back(format::EncodeItem(item.name));
+    }
+  }
+
+  const format::StepRecord& step() const override { return step_; }
+
+  Status Explain(const Status& error) const override {
+    // Each part knows what is gone of its own; the message names the file.
+    Status explained = error;
+    for (const Part& part : parts_) {
+      explained = part.reader->Explain(error);
+      if (explained.code() == StatusCode::kNotFound) return explained;
+    }
+    return explained;
+  }
+
+  Result<std::vector<LeafRecord>> Leaves(std::string_view key_prefix) override {
+    std::vector<std::vector<LeafRecord>> lists;
+    for (const Part& part : parts_) {
+      STEPWELL_ASSIGN_OR_RETURN(auto leaves, part.reader->Leaves(key_prefix));
+      lists.push_back(Take(part, std::move(leaves)));
+    }
+    auto merged = Merge(std::move(lists));
+    if (!merged.ok()) return merged.status().WithContext(where_);
+    return merged;
+  }
+
+  Result<std::optional<LeafRecord>> Find(std::string_view key) override {
+    std::vector<LeafRecord> records;
+    for (const Part& part : parts_) {
+      STEPWELL_ASSIGN_OR_RETURN(auto leaf, part.reader->Find(key));
+      std::vector<LeafRecord> one;
+      if (leaf) one.push_back(std::move(*leaf));
+      for (LeafRecord& record : Take(part, std::move(one))) records.push_back(std::move(record));
+    }
+    if (records.empty()) return std::optional<LeafRecord>();
+    auto merged = MergeLeaf(std::move(records));
+    if (!merged.ok()) return merged.status().WithContext(where_);
+    return std::optional(std::move(*merged));
+  }
+
+  Result<LoadStats> Load(std::span<const LoadRequest> requests) override {
+    auto stats = restorer_->Load(requests);
+    if (!stats.ok()) return Explain(stats.status());
+    return stats;
+  }
+
+ private:
+  // A part's records with its number in their chunks. An item that was taken out of the step on
+  // part 0 may still be there on another.
+  std::vector<LeafRecord> Take(const Part& part, std::vector<LeafRecord> leaves) const {
+    for (LeafRecord& leaf : leaves) {
+      for (format::ChunkRecord& chunk : leaf.chunks) chunk.process = part.part;
+    }
+    if (part.part == 0) return leaves;
+    std::erase_if(leaves, [this](const LeafRecord& leaf) {
+      return std::none_of(prefixes_.begin(), prefixes_.end(), [&](const std::string& prefix) {
+        return std::string_view(leaf.key).starts_with(prefix);
+      });
+    });
+    return leaves;
+  }
+
+  const std::vector<Part> parts_;
+  const std::shared_ptr<GroupParts> group_;
+  Restorer* const restorer_;
+  format::StepRecord step_;
+  std::string where_;
+  std::vector<std::string> prefixes_;  // of the step's items
+};
+
+Status Contradiction(const LeafRecord& leaf, const std::string& what) {
+  return DataLossError(
+      StrCat("leaf ", LeafName(leaf), ": the parts of several processes do not fit: ", what));
+}
+
+}  // namespace
+
+Result<LeafRecord> MergeLeaf(std::vector<LeafRecord> records) {
+  LeafRecord leaf = std::move(records.front());
+  if (records.size() == 1 && !leaf.partial) return leaf;
+  const bool whole = !leaf.partial;
+  for (size_t i = 1; i < records.size(); ++i) {
+    LeafRecord& other = records[i];
+    if (whole) {
+      // Nodes and values are part 0's, and others may repeat them; so may they have arrays of
+      // their own by this name.
+      if (!other.partial) continue;
+      return Contradiction(leaf, "one has all of it and another some");
+    }
+    if (!other.partial || other.dtype != leaf.dtype || other.shape != leaf.shape) {
+      return Contradiction(leaf, "they disagree about its type or shape");
+    }
+    if (other.pieces.empty()) continue;
+    if (leaf.pieces.empty()) {
+      leaf.codec = other.codec;
+      leaf.chunk_shape = other.chunk_shape;
+    }
+    if (other.codec != leaf.codec || other.chunk_shape != leaf.chunk_shape) {
+      return Contradiction(leaf, "they disagree about its chunks");
+    }
+    for (format::PieceRecord& piece : other.pieces) {
+      piece.first_chunk += leaf.chunk_count;
+      leaf.pieces.push_back(std::move(piece));
+    }
+    leaf.chunk_count += other.chunk_count;
+    leaf.chunks.insert(leaf.chunks.end(), std::make_move_iterator(other.chunks.begin()),
+                       std::make_move_iterator(other.chunks.end()));
+  }
+  if (whole) return leaf;
+  if (Status status = format::JoinPieces(&leaf); !status.ok()) {
+    return Contradiction(leaf, status.message());
+  }
+  return leaf;
+}
+
+GroupParts::GroupParts(std::string root, Environment environment, SegmentFiles* files)
+    : root_(std::move(root)), environment_(std::move(environment)), files_(files) {}
+
+GroupParts::~GroupParts() = default;
+
+Result<std::shared_ptr<ReaderStore>> GroupParts::Get(uint32_t part,
+                                                     const format::StepRecord& step) {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = stores_.find(part); it != stores_.end()) return it->second;
+  const std::string path = PartPath(root_, part);
+  StoreOptions options;
+  options.read_only = true;
+  auto store = ReaderStore::OpenPart(path, options, environment_);
+  if (store.status().code() == StatusCode::kNotFound) {
+    return WithoutPart(part, step, StrCat("is missing: there is no ", path));
+  }
+  if (!store.ok()) {
+    return store.status().WithContext(
+        StrCat("step ", step.step, ", saved by parts ", PartsText(step.group->parts)));
+  }
+  const std::shared_ptr<ReaderStore> shared = std::move(*store);
+  if (shared->part().part != part || shared->part().group_id != step.group->group_id) {
+    return WithoutPart(
+        part, step,
+        StrCat("is missing: ", path, " is of another store (part ", shared->part().part, ")"));
+  }
+  files_->SetPart(part, shared->files());
+  stores_[part] = shared;
+  return shared;
+}
+
+void GroupParts::Forget(uint32_t part) {
+  const std::lock_guard lock(mutex_);
+  stores_.erase(part);
+}
+
+Result<std::shared_ptr<StepReader>> GroupParts::Read(uint32_t part,
+                                                     const format::StepRecord& step) {
+  // Its directory may have been replaced since it was opened.
+  for (int attempt = 0;; ++attempt) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
+    auto reader = store->ReadShare(step);
+    if (reader.ok() || attempt > 0) {
+      if (reader.status().code() != StatusCode::kNotFound) return reader;
+      return WithoutPart(part, step,
+                         StrCat("(", store->path(),
+                                ") does not have it: it is older, or the step "
+                                "was deleted there"));
+    }
+    Forget(part);
+  }
+}
+
+Status GroupParts::Verify(uint32_t part, const format::StepRecord& step,
+                          const VerifyOptions& options, VerifyReport* report) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
+  VerifyOptions share_options;
+  // What is told of the progress counts part 0's bytes, which are done; it may still say stop.
+  share_options.progress = [&](uint64_t, uint64_t) {
+    return !options.progress || options.progress(1, 1);
+  };
+  STEPWELL_ASSIGN_OR_RETURN(const VerifyReport share, store->VerifyShare(step, share_options));
+  report->chunks += share.chunks;
+  report->bytes += share.bytes;
+  report->problems.insert(report->problems.end(), share.problems.begin(), share.problems.end());
+  return OkStatus();
+}
+
+Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> own,
+                                                  const std::shared_ptr<GroupParts>& parts,
+                                                  Restorer* restorer, const std::string& root,
+                                                  const std::function<bool()>& is_there) {
+  const format::StepRecord step = own->step();
+  std::vector<MergedReader::Part> readers;
+  readers.push_back({0, std::move(own)});
+  for (const uint32_t part : step.group->parts) {
+    if (part == 0) continue;
+    auto reader = parts->Read(part, step);
+    if (!reader.ok() && !is_there()) {
+      return NotFoundError(StrCat(root, ": step ", step.step,
+                                  " was deleted while it was being read; load another step"));
+    }
+    if (!reader.ok()) return reader.status().WithContext(root);
+    readers.push_back({part, std::move(*reader)});
+  }
+  return std::shared_ptr<StepReader>(
+      std::make_shared<MergedReader>(std::move(readers), parts, restorer, root));
+}
+
+Status VerifyOtherParts(const std::vector<LogStep>& steps, GroupParts& parts, const ReadStep& read,
+                        const VerifyOptions& options, VerifyReport* report) {
+  for (const LogStep& step : steps) {
+    if (!HasOtherParts(step.record)) continue;
+    const uint64_t number = step.record.step;
+    const auto add = [&](const Status& status) {
+      VerifyProblem problem;
+      problem.step = number;
+      problem.message = status.message();
+      report->problems.push_back(std::move(problem));
+    };
+    Status first;
+    for (const uint32_t part : step.record.group->parts) {
+      if (part == 0) continue;
+      const Status status = parts.Verify(part, step.record, options, report);
+      if (status.code() == StatusCode::kCancelled) return status;
+      if (!status.ok()) add(status);
+      if (first.ok()) first = status;
+    }
+    if (!first.ok()) continue;
+    const auto reader = read(number);
+    Status status = reader.status();
+    if (status.ok()) status = (*reader)->Leaves("").status();
+    if (status.code() != StatusCode::kNotFound && !status.ok()) add(status);  // else deleted
+  }
+  return OkStatus();
+}
+
+}  // namespace stepwell::db
