@@ -6,6 +6,7 @@
 #include "api/cli/select.h"
 #include "api/cli/text.h"
 #include "api/cli/values.h"
+#include "db/sharding.h"
 
 namespace stepwell::cli {
 namespace {
@@ -35,6 +36,7 @@ Json EntryJson(const Entry& entry) {
       json["dtype"] = DTypeName(record.dtype);
       json["shape"] = record.shape;
       json["chunk_shape"] = record.chunk_shape;
+      json["shard_shape"] = record.shard_shape.empty() ? record.shape : record.shard_shape;
       json["sharding"] = ParsedJson(record.sharding_json);
       if (!record.prng_impl.empty()) json["prng_impl"] = record.prng_impl;
       break;
@@ -138,7 +140,21 @@ Json StepJson(const format::StepRecord& step) {
           {"stored_bytes", step.stored_bytes}};
 }
 
-using Arguments = StoreArguments;
+// Which device holds which slice of each array.
+std::string ShardingsText(const Selection& selection) {
+  std::string text;
+  for (const Entry& entry : selection.entries) {
+    if (entry.record.kind != LeafKind::kArray) continue;
+    const std::string name = entry.text.empty() ? entry.item : entry.text;
+    text += StrCat(Emphasize(Printable(name), "1"), "  ", Description(entry.record), "\n  ",
+                   db::ShardingText(entry.record.shape, entry.record.sharding_json));
+  }
+  return text;
+}
+
+struct Arguments : StoreArguments {
+  bool sharding = false;
+};
 
 Result<Outcome> RunShow(const Arguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
@@ -157,7 +173,7 @@ Result<Outcome> RunShow(const Arguments& arguments, Invocation* invocation) {
     return outcome;
   }
   if (selection.text.empty()) outcome.text = StepText(reader->step());
-  outcome.text += TreeText(selection);
+  outcome.text += arguments.sharding ? ShardingsText(selection) : TreeText(selection);
   return outcome;
 }
 
@@ -170,6 +186,8 @@ void AddShow(CLI::App* program, Invocation* invocation) {
   AddStore(command, &arguments->store);
   AddStep(command, &arguments->step);
   AddPath(command, &arguments->path);
+  command->add_flag("--sharding", arguments->sharding,
+                    "draw which device held which slice of each array (--json has it always)");
 }
 
 }  // namespace stepwell::cli

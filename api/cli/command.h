@@ -55,6 +55,7 @@ void AddCat(CLI::App* program, Invocation* invocation);
 void AddCompletion(CLI::App* program, Invocation* invocation);
 void AddDiff(CLI::App* program, Invocation* invocation);
 void AddDoctor(CLI::App* program, Invocation* invocation);
+void AddExplain(CLI::App* program, Invocation* invocation);
 void AddExport(CLI::App* program, Invocation* invocation);
 void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);

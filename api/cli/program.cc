@@ -32,6 +32,7 @@ constexpr const char* kFooter =
     "  stepwell cat run1 900 params/head/bias --json\n"
     "  stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy\n"
     "  stepwell diff run1 800 900 params\n"
+    "  stepwell explain run1 900 --mesh data=2,model=4 --spec 'params/**=(model,data)'\n"
     "  stepwell verify run1\n"
     "  stepwell export run1 900 /data/checkpoint_900\n"
     "  stepwell export run1 900 weights.safetensors --to safetensors --path params\n"
@@ -39,8 +40,9 @@ constexpr const char* kFooter =
     "  stepwell push run1 900 s3://bucket/run1/900";
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs,  AddShow,  AddCat,     AddDiff,   AddVerify, AddStats, AddExport, AddMirror,     AddRm,
-    AddPin, AddUnpin, AddReclaim, AddImport, AddPush,   AddPull,  AddDoctor, AddCompletion, AddMan};
+    AddLs,     AddShow,   AddCat,    AddDiff,       AddExplain, AddVerify,  AddStats,
+    AddExport, AddMirror, AddRm,     AddPin,        AddUnpin,   AddReclaim, AddImport,
+    AddPush,   AddPull,   AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {

@@ -97,6 +97,13 @@ Result<db::LeafInput> LeafFrom(std::variant<ArrayView, Value> data) {
     leaf.strides_bytes = std::move(array->strides_bytes);
     leaf.shard_shape = std::move(array->shard_shape);
     leaf.hold = std::move(array->hold);
+    for (ArrayShard& shard : array->shards) {
+      leaf.shards.push_back({std::move(shard.origin), std::move(shard.shape),
+                             static_cast<const std::byte*>(shard.data),
+                             std::move(shard.strides_bytes)});
+    }
+    leaf.chunk_bytes_max = array->chunk_bytes_max;
+    leaf.chunk_axes = std::move(array->chunk_axes);
     if (FindDType(array->dtype) == nullptr) {
       return InvalidArgumentError(
           StrCat("dtype number ", static_cast<int>(array->dtype), " is not known"));
@@ -112,7 +119,7 @@ Result<db::LeafInput> LeafFrom(std::variant<ArrayView, Value> data) {
     STEPWELL_ASSIGN_OR_RETURN(
         const uint64_t count,
         format::ElementCount(leaf.record.shape, FindDType(array->dtype)->item_bytes));
-    if (count > 0 && leaf.data == nullptr) {
+    if (count > 0 && leaf.data == nullptr && leaf.shards.empty()) {
       return InvalidArgumentError(StrCat("data is null for ", count, " elements"));
     }
     return leaf;

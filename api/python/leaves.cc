@@ -18,7 +18,7 @@ namespace nb = nanobind;
 using format::PathComponent;
 
 // The second field of a row.
-enum class RowTag : long { kNode = 0, kArray = 1, kValue = 2, kJax = 3 };
+enum class RowTag : long { kNode = 0, kArray = 1, kValue = 2, kJax = 3, kShards = 4 };
 
 std::string TextOf(PyObject* object) {
   Py_ssize_t size = 0;
@@ -89,43 +89,89 @@ format::KeyPath PathOf(PyObject* components) {
   return path;
 }
 
-void FillFromArray(PyArrayObject* array, db::LeafInput* leaf) {
+// Array memory, and what keeps it as it is.
+struct Memory {
+  const std::byte* data = nullptr;  // null for no elements
+  format::Shape shape;
+  std::vector<int64_t> strides_bytes;
+  std::shared_ptr<const void> hold;
+};
+
+Memory MemoryOfArray(PyObject* object, bool hold) {
+  if (!PyArray_Check(object)) throw nb::type_error("a row's array must be a NumPy array");
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
   const size_t rank = static_cast<size_t>(PyArray_NDIM(array));
   const npy_intp* dims = PyArray_DIMS(array);
   const npy_intp* strides = PyArray_STRIDES(array);
-  leaf->record.shape.assign(dims, dims + rank);
-  leaf->strides_bytes.assign(strides, strides + rank);
-  leaf->data =
-      PyArray_SIZE(array) == 0 ? nullptr : static_cast<const std::byte*>(PyArray_DATA(array));
+  Memory memory;
+  memory.shape.assign(dims, dims + rank);
+  memory.strides_bytes.assign(strides, strides + rank);
+  if (PyArray_SIZE(array) != 0) memory.data = static_cast<const std::byte*>(PyArray_DATA(array));
+  if (hold) {
+    Py_INCREF(object);
+    memory.hold = HoldForEngine(object);
+  }
+  return memory;
 }
 
-void HoldArray(PyObject* object, db::LeafInput* leaf) {
-  Py_INCREF(object);
-  leaf->hold = HoldForEngine(object);
-}
-
-PyArrayObject* AsArray(PyObject* object) {
-  if (!PyArray_Check(object)) throw nb::type_error("a row's array must be a NumPy array");
-  return reinterpret_cast<PyArrayObject*>(object);
-}
-
-// (path, kJax, array, dtype, weak_type, sharding). The memoryview is a real external reference of
-// the buffer: while it lives, jax copies instead of donating.
-void FillFromJax(PyObject* array, const nb::object& to_numpy, db::LeafInput* leaf) {
+// Of a jax.Array on one CPU device. The memoryview is a real external reference of the buffer:
+// while it lives, jax copies instead of donating.
+Memory MemoryOfJax(PyObject* array, const nb::object& to_numpy) {
   PyObject* view = PyMemoryView_FromObject(array);
   if (view == nullptr) {
     PyErr_Clear();
-    nb::object copy = to_numpy(nb::handle(array));
-    FillFromArray(AsArray(copy.ptr()), leaf);
-    HoldArray(copy.ptr(), leaf);
-    return;
+    const nb::object values = to_numpy(nb::handle(array));
+    return MemoryOfArray(values.ptr(), /*hold=*/true);
   }
-  leaf->hold = HoldForEngine(view);
+  Memory memory;
+  memory.hold = HoldForEngine(view);
   const Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
   const size_t rank = static_cast<size_t>(buffer->ndim);
-  leaf->record.shape.assign(buffer->shape, buffer->shape + rank);
-  leaf->strides_bytes.assign(buffer->strides, buffer->strides + rank);
-  leaf->data = buffer->len == 0 ? nullptr : static_cast<const std::byte*>(buffer->buf);
+  memory.shape.assign(buffer->shape, buffer->shape + rank);
+  memory.strides_bytes.assign(buffer->strides, buffer->strides + rank);
+  if (buffer->len != 0) memory.data = static_cast<const std::byte*>(buffer->buf);
+  return memory;
+}
+
+void FillFrom(Memory memory, db::LeafInput* leaf) {
+  leaf->record.shape = std::move(memory.shape);
+  leaf->data = memory.data;
+  leaf->strides_bytes = std::move(memory.strides_bytes);
+  leaf->hold = std::move(memory.hold);
+}
+
+format::Shape ShapeOf(PyObject* tuple) {
+  const Row row(tuple);
+  format::Shape shape(static_cast<size_t>(PyTuple_GET_SIZE(tuple)));
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    shape[axis] = static_cast<uint64_t>(row.number(static_cast<Py_ssize_t>(axis)));
+  }
+  return shape;
+}
+
+// (path, kShards, shards, …, shape, shard_shape, origins, partial)
+void FillFromShards(const Row& row, const nb::object& to_numpy, db::LeafInput* leaf) {
+  PyObject* shards = row.at(2);
+  if (!PyList_Check(shards)) throw nb::type_error("a row's shards must be a list");
+  const Row origins(row.at(10));
+  using Holds = std::vector<std::shared_ptr<const void>>;
+  auto holds = std::make_shared<Holds>();
+  const Py_ssize_t count = PyList_GET_SIZE(shards);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* shard = PyList_GET_ITEM(shards, i);
+    Memory memory =
+        PyArray_Check(shard) ? MemoryOfArray(shard, /*hold=*/true) : MemoryOfJax(shard, to_numpy);
+    if (row.at(9) == Py_None) return FillFrom(std::move(memory), leaf);  // the only one
+    holds->push_back(std::move(memory.hold));
+    leaf->shards.push_back({ShapeOf(origins.at(i)), std::move(memory.shape), memory.data,
+                            std::move(memory.strides_bytes)});
+  }
+  leaf->record.shape = ShapeOf(row.at(8));
+  if (PyObject* shard_shape = row.at(9); shard_shape != Py_None) {
+    leaf->shard_shape = ShapeOf(shard_shape);
+  }
+  leaf->partial = row.flag(11);
+  leaf->hold = std::move(holds);
 }
 
 db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::object& to_numpy) {
@@ -139,39 +185,36 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
       record.type_name = row.text(3);
       record.child_count = static_cast<uint64_t>(row.number(4));
       break;
-    case RowTag::kArray: {
-      // (path, tag, array, dtype, value_type, hold, weak_type, prng_impl, sharding, shard_shape)
+    case RowTag::kArray:  // (path, tag, array, dtype, value_type)
       record.kind = format::LeafKind::kArray;
-      PyObject* array = row.at(2);
-      FillFromArray(AsArray(array), &leaf);
+      FillFrom(MemoryOfArray(row.at(2), /*hold=*/false), &leaf);
       record.dtype = static_cast<format::DType>(row.number(3));
       record.value_type = static_cast<format::ValueType>(row.number(4));
-      if (row.flag(5)) HoldArray(array, &leaf);
-      record.weak_type = row.flag(6);
-      record.prng_impl = row.text(7);
-      record.sharding_json = row.text(8);
-      if (PyObject* shard = row.at(9); shard != Py_None) {
-        const Py_ssize_t rank = PyTuple_Size(shard);
-        if (rank < 0) nb::raise_python_error();
-        for (Py_ssize_t i = 0; i < rank; ++i) {
-          leaf.shard_shape.push_back(static_cast<uint64_t>(IntOf(PyTuple_GET_ITEM(shard, i))));
-        }
-      }
       break;
-    }
     case RowTag::kValue:  // (path, tag, value_type, bytes)
       record.kind = format::LeafKind::kValue;
       record.value_type = static_cast<format::ValueType>(row.number(2));
       leaf.value = BytesOf(row.at(3));
       record.logical_bytes = leaf.value.size();
       break;
-    case RowTag::kJax:
+    case RowTag::kJax:  // (path, tag, array, dtype, weak_type, sharding)
       record.kind = format::LeafKind::kArray;
       record.value_type = format::ValueType::kJaxArray;
-      FillFromJax(row.at(2), to_numpy, &leaf);
+      FillFrom(MemoryOfJax(row.at(2), to_numpy), &leaf);
       record.dtype = static_cast<format::DType>(row.number(3));
       record.weak_type = row.flag(4);
       record.sharding_json = row.text(5);
+      break;
+    case RowTag::kShards:
+      // (path, tag, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
+      // origins, partial)
+      record.kind = format::LeafKind::kArray;
+      FillFromShards(row, to_numpy, &leaf);
+      record.dtype = static_cast<format::DType>(row.number(3));
+      record.value_type = static_cast<format::ValueType>(row.number(4));
+      record.weak_type = row.flag(5);
+      record.prng_impl = row.text(6);
+      record.sharding_json = row.text(7);
       break;
     default:
       throw nb::value_error("unknown row tag");
@@ -187,7 +230,7 @@ PathComponent ComponentFromPython(nb::handle component) {
   return out;
 }
 
-std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) {
+std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy, nb::list wishes) {
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
     const Row pair(entry.ptr());
@@ -199,6 +242,15 @@ std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) 
     input.leaves.reserve(static_cast<size_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
       input.leaves.push_back(LeafFromRow(input.name, Row(PyList_GET_ITEM(rows, i)), to_numpy));
+    }
+  }
+  for (nb::handle entry : wishes) {
+    const Row wish(entry.ptr());
+    db::LeafInput& leaf = inputs.at(static_cast<size_t>(wish.number(0)))
+                              .leaves.at(static_cast<size_t>(wish.number(1)));
+    leaf.chunk_bytes_max = static_cast<uint64_t>(wish.number(2));
+    for (const uint64_t axis : ShapeOf(wish.at(3))) {
+      leaf.chunk_axes.push_back(static_cast<uint32_t>(axis));
     }
   }
   return inputs;

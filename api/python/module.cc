@@ -29,6 +29,8 @@
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/exit.h"
+#include "api/python/group.h"
+#include "api/python/handle.h"
 #include "api/python/import.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
@@ -38,6 +40,7 @@
 #include "api/python/view.h"
 #include "db/export.h"
 #include "db/export_archive.h"
+#include "db/sharding.h"
 #include "db/store.h"
 #include "format/key.h"
 
@@ -46,10 +49,6 @@ namespace {
 
 namespace nb = nanobind;
 using std::chrono::milliseconds;
-
-void CheckSignals() {
-  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
-}
 
 // Runs an engine call without the GIL; raises its error.
 template <typename Function>
@@ -70,55 +69,6 @@ auto Call(Function&& function) {
   }
   return ValueOrThrow(*std::move(result));
 }
-
-// ---- saves ----------------------------------------------------------------------------------
-
-class Handle {
- public:
-  explicit Handle(db::SaveHandle handle) : handle_(std::move(handle)), pid_(getpid()) {}
-  ~Handle() {
-    if (pid_ != getpid()) new db::SaveHandle(std::move(handle_));  // see Core's destructor
-  }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-
-  uint64_t step() const { return handle_.step(); }
-  bool done() const { return handle_.done(); }
-  bool skipped() const { return handle_.skipped(); }
-  nb::object error() const { return MakeException(handle_.status()); }
-
-  // Whether it finished in time; no timeout: waits for ever. Ctrl-C interrupts.
-  bool Wait(std::optional<double> timeout_s) const {
-    using Clock = std::chrono::steady_clock;
-    constexpr double kForever = 1e9;
-    const double seconds = timeout_s.value_or(kForever);
-    const Clock::time_point end =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                           std::chrono::duration<double>(std::min(seconds, kForever)));
-    while (true) {
-      const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
-      const milliseconds slice = std::clamp(left, milliseconds{0}, kInterruptSlice);
-      bool finished;
-      {
-        nb::gil_scoped_release release;
-        finished = handle_.WaitFor(slice);
-      }
-      if (finished) return true;
-      CheckSignals();
-      if (left <= kInterruptSlice) return false;
-    }
-  }
-
-  // Puts `token` into the event queue when done.
-  void Notify(uint64_t token) const {
-    nb::gil_scoped_release release;
-    handle_.OnComplete([token](const Status&) { EventQueue::Get().Complete(token); });
-  }
-
- private:
-  db::SaveHandle handle_;
-  const pid_t pid_;
-};
 
 // ---- a step -----------------------------------------------------------------------------------
 
@@ -202,10 +152,11 @@ class Core {
  public:
   Core(std::string path, bool read_only, const std::vector<Rule>& keep, uint64_t staging_bytes,
        size_t threads, int codec, std::string trace,
-       std::optional<uint64_t> reclaim_bytes_per_second)
+       std::optional<uint64_t> reclaim_bytes_per_second, const std::optional<GroupPair>& group)
       : pid_(getpid()) {
     db::StoreOptions options;
     options.read_only = read_only;
+    options.group = GroupFromPython(group);
     options.keep = RulesFromPython(keep);
     options.trace_path = std::move(trace);
     if (reclaim_bytes_per_second) options.reclaim_bytes_per_second = *reclaim_bytes_per_second;
@@ -237,10 +188,12 @@ class Core {
   Core& operator=(const Core&) = delete;
 
   std::unique_ptr<Handle> Save(uint64_t step, nb::list items, std::string metadata,
-                               std::string metrics, int if_exists, nb::object to_numpy) {
+                               std::string metrics, int if_exists, nb::object to_numpy,
+                               nb::list wishes, const std::optional<GroupSavePair>& group) {
     db::SaveRequest request;
     request.step = step;
-    request.items = ItemsFromPython(std::move(items), std::move(to_numpy));
+    request.group = GroupSaveFromPython(group);
+    request.items = ItemsFromPython(std::move(items), std::move(to_numpy), std::move(wishes));
     request.metadata_json = std::move(metadata);
     request.metrics_json = std::move(metrics);
     request.if_exists = static_cast<db::IfExists>(if_exists);
@@ -249,6 +202,27 @@ class Core {
           request.keep_waiting = keep_waiting;
           return store_->Save(std::move(request));
         }));
+  }
+
+  nb::bytes Id() const { return BytesOfId(store_->id()); }
+  nb::tuple GroupStatus() {
+    return StatusTuple(Call([&] { return store_->Group(); }));
+  }
+  nb::list GroupSteps() {
+    return python::GroupSteps(Call([&] { return store_->Steps(); }));
+  }
+  // (steps that died with it, mark), as db::Decided.
+  std::pair<std::vector<uint64_t>, uint64_t> Decide(uint64_t step, const nb::bytes& save_id,
+                                                    bool commit, std::vector<uint64_t> dead,
+                                                    uint64_t mark, bool wait) {
+    const db::Decision decision{.step = step,
+                                .save_id = IdFromPython(save_id),
+                                .commit = commit,
+                                .dead = std::move(dead),
+                                .mark = mark,
+                                .wait = wait};
+    db::Decided decided = Call([&] { return store_->Decide(decision); });
+    return {std::move(decided.dead), decided.mark};
   }
 
   std::unique_ptr<Handle> Import(uint64_t step, const std::string& path,
@@ -493,12 +467,27 @@ NB_MODULE(_stepwell, m) {
       .def("wait", &sp::Handle::Wait, arg("timeout").none() = nb::none())
       .def("notify", &sp::Handle::Notify, arg("token"));
 
+  m.def(
+      "sharding_text",
+      [](const std::vector<uint64_t>& shape, const std::string& json) {
+        return stepwell::db::ShardingText(shape, json);
+      },
+      arg("shape"), arg("sharding"));
+
   nb::class_<sp::LeafTable>(m, "LeafTable")
       .def("__len__", &sp::LeafTable::size)
       .def("rows", &sp::LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
       .def("read", &sp::LeafTable::Read, arg("indices"),
            nb::sig("def read(self, indices: list[int]) -> "
                    "tuple[list[object], tuple[int, int, int, int, int]]"))
+      .def("read_boxes", &sp::LeafTable::ReadBoxes, arg("boxes"),
+           nb::sig("def read_boxes(self, boxes: "
+                   "list[tuple[int, list[int] | None, list[int] | None]]) -> "
+                   "tuple[list[object], tuple[int, int, int, int, int]]"))
+      .def("leaves_below", &sp::LeafTable::LeavesBelow, arg("index").none())
+      .def("build", &sp::LeafTable::Build, arg("index").none(), arg("values"),
+           nb::sig("def build(self, index: int | None, values: list[object]) -> object"))
+      .def("shardings", &sp::LeafTable::Shardings)
       .def("load", &sp::LeafTable::Load, arg("index").none(), arg("decode_value"),
            nb::sig("def load(self, index: int | None, decode_value: object) "
                    "-> tuple[object, tuple[int, int, int, int, int]]"))
@@ -525,13 +514,22 @@ NB_MODULE(_stepwell, m) {
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<std::string, bool, const std::vector<sp::Rule>&, uint64_t, size_t, int,
-                    std::string, std::optional<uint64_t>>(),
+                    std::string, std::optional<uint64_t>, const std::optional<sp::GroupPair>&>(),
            arg("path"), arg("read_only"), arg("keep"), arg("staging_bytes"), arg("threads"),
-           arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none())
+           arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none(), arg("group").none())
+      .def("id", &sp::Core::Id)
+      .def("group_status", &sp::Core::GroupStatus,
+           nb::sig("def group_status(self) -> tuple[bytes, int, int, list[tuple[int, bytes]]]"))
+      .def("group_steps", &sp::Core::GroupSteps,
+           nb::sig("def group_steps(self) -> list[tuple[int, bytes]]"))
+      .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
+           arg("mark"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
-           arg("if_exists"), arg("to_numpy"),
+           arg("if_exists"), arg("to_numpy"), arg("wishes"), arg("group").none() = nb::none(),
            nb::sig("def save(self, step: int, items: list[tuple[str, list[tuple[object, ...]]]], "
-                   "metadata: str, metrics: str, if_exists: int, to_numpy: object) -> Handle"))
+                   "metadata: str, metrics: str, if_exists: int, to_numpy: object, "
+                   "wishes: list[tuple[int, int, int, tuple[int, ...]]], "
+                   "group: tuple[bytes, list[int]] | None = None) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("path"), arg("items"),
            arg("if_exists"))
       .def("wait", &sp::Core::Wait)

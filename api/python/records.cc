@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,9 +90,9 @@ std::shared_ptr<io::AlignedBuffer> NewBuffer(size_t size_bytes) {
 class ArrayMemory {
  public:
   // What will be asked for in small arrays: sizes the last buffer.
-  void Expect(const LeafRecord& record) {
-    if (record.logical_bytes <= kArenaLeafBytesMax) {
-      expected_bytes_ += static_cast<size_t>(AlignUp(record.logical_bytes, kArrayAlignment));
+  void Expect(uint64_t size_bytes) {
+    if (size_bytes <= kArenaLeafBytesMax) {
+      expected_bytes_ += static_cast<size_t>(AlignUp(size_bytes, kArrayAlignment));
     }
   }
 
@@ -149,6 +150,28 @@ class ArrayMemory {
   size_t arena_used_ = 0;
   size_t expected_bytes_ = 0;  // of small arrays still to come
 };
+
+// ValueError for what is no box of the array.
+format::Box BoxOf(const LeafRecord& record, const Extents& start, const Extents& stop) {
+  bool fits = record.kind == LeafKind::kArray && start.size() == record.shape.size() &&
+              stop.size() == record.shape.size();
+  for (size_t i = 0; fits && i < start.size(); ++i) {
+    fits = start[i] <= stop[i] && stop[i] <= record.shape[i];
+  }
+  if (!fits) throw nb::value_error("the box does not fit the array");
+  return {start, stop};
+}
+
+Extents ExtentsOf(const format::Box& box) {
+  Extents extents(box.start.size());
+  for (size_t i = 0; i < extents.size(); ++i) extents[i] = box.stop[i] - box.start[i];
+  return extents;
+}
+
+uint64_t SizeBytes(const LeafRecord& record, const format::Box& box) {
+  const auto item_bytes = static_cast<uint64_t>(PyDataType_ELSIZE(Descriptor(record)));
+  return ValueOrThrow(format::ElementCount(ExtentsOf(box), item_bytes)) * item_bytes;
+}
 
 std::byte* DataOf(const nb::object& array) {
   return static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
@@ -289,12 +312,12 @@ nb::list LeafTable::Rows() const {
     if (record.kind == LeafKind::kArray) {
       dtype = nb::borrow(reinterpret_cast<PyObject*>(Descriptor(record)));
     }
-    rows.append(nb::make_tuple(parent, component, TextObject(key.item), key.path.size(),
-                               static_cast<int>(record.kind), static_cast<int>(record.value_type),
-                               static_cast<int>(record.container), TextObject(record.type_name),
-                               dtype, TupleOf(record.shape), record.weak_type,
-                               TextObject(record.prng_impl), TextObject(record.sharding_json),
-                               TupleOf(record.chunk_shape), record.logical_bytes));
+    rows.append(nb::make_tuple(
+        parent, component, TextObject(key.item), key.path.size(), static_cast<int>(record.kind),
+        static_cast<int>(record.value_type), static_cast<int>(record.container),
+        TextObject(record.type_name), dtype, TupleOf(record.shape), record.weak_type,
+        TextObject(record.prng_impl), TextObject(record.sharding_json), TupleOf(record.chunk_shape),
+        record.logical_bytes, TupleOf(record.shard_shape)));
     if (record.kind == LeafKind::kNode) open.push_back(index);
   }
   return rows;
@@ -306,29 +329,38 @@ const LeafRecord& LeafTable::Record(size_t index) const {
 }
 
 nb::tuple LeafTable::Read(const std::vector<size_t>& indices) {
+  std::vector<BoxWanted> boxes;
+  boxes.reserve(indices.size());
+  for (size_t index : indices) boxes.emplace_back(index, std::nullopt, std::nullopt);
+  return ReadBoxes(boxes);
+}
+
+nb::tuple LeafTable::ReadBoxes(const std::vector<BoxWanted>& boxes) {
   db::LoadStats stats;
-  nb::list objects = ReadRecords(indices, &stats);
+  nb::list objects = ReadRecords(boxes, &stats);
   return nb::make_tuple(objects, StatsTuple(stats));
 }
 
 // Arrays as ndarrays, values as bytes.
-nb::list LeafTable::ReadRecords(const std::vector<size_t>& indices, db::LoadStats* stats) {
+nb::list LeafTable::ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadStats* stats) {
   ArrayMemory memory;
-  for (size_t index : indices) {
-    if (Record(index).kind == LeafKind::kArray) memory.Expect(records_[index]);
+  for (const auto& [index, start, stop] : boxes) {
+    const LeafRecord& record = Record(index);
+    if (record.kind != LeafKind::kArray) continue;
+    memory.Expect(start ? SizeBytes(record, BoxOf(record, *start, *stop)) : record.logical_bytes);
   }
   nb::list objects;
   std::vector<db::LoadRequest> requests;
-  requests.reserve(indices.size());
-  for (size_t index : indices) {
+  requests.reserve(boxes.size());
+  for (const auto& [index, start, stop] : boxes) {
     const LeafRecord& record = Record(index);
     db::LoadRequest request;
     request.leaf = &record;
     if (record.kind == LeafKind::kArray) {
-      nb::object array = memory.NewArray(record, record.shape);
+      request.box = start ? BoxOf(record, *start, *stop) : format::WholeArray(record.shape);
+      nb::object array = memory.NewArray(record, ExtentsOf(request.box));
       objects.append(array);
       if (PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())) == 0) continue;
-      request.box = format::WholeArray(record.shape);
       request.out = DataOf(array);
     } else if (record.chunk_count == 0) {
       objects.append(nb::bytes(record.inline_value.data(), record.inline_value.size()));
@@ -346,60 +378,70 @@ nb::list LeafTable::ReadRecords(const std::vector<size_t>& indices, db::LoadStat
   return objects;
 }
 
-nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value) {
-  const std::string_view base = index ? std::string_view(Record(*index).key) : std::string_view();
-  const size_t begin = index.value_or(0);
-  size_t end = begin;
+size_t LeafTable::EndOf(std::optional<size_t> index) const {
+  if (!index) return records_.size();
+  size_t end = *index;
+  while (end < records_.size() && IsBelow(records_[end].key, Record(*index).key)) ++end;
+  return end;
+}
+
+std::vector<size_t> LeafTable::LeavesBelow(std::optional<size_t> index) const {
   std::vector<size_t> leaves;
-  for (; end < records_.size() && IsBelow(records_[end].key, base); ++end) {
-    if (records_[end].kind != LeafKind::kNode) leaves.push_back(end);
+  const size_t end = EndOf(index);
+  for (size_t i = index.value_or(0); i < end; ++i) {
+    if (records_[i].kind != LeafKind::kNode) leaves.push_back(i);
   }
-  db::LoadStats stats;
-  const nb::list raws = ReadRecords(leaves, &stats);
+  return leaves;
+}
+
+nb::object LeafTable::Build(std::optional<size_t> index, nb::list values) const {
   TreeBuilder builder(!index);
+  const size_t end = EndOf(index);
   size_t next = 0;
-  for (size_t i = begin; i < end; ++i) {
-    const LeafRecord& record = records_[i];
-    if (record.kind == LeafKind::kNode) {
-      builder.Open(record);
-      continue;
+  for (size_t i = index.value_or(0); i < end; ++i) {
+    if (records_[i].kind == LeafKind::kNode) {
+      builder.Open(records_[i]);
+    } else {
+      builder.Add(records_[i].key, values[next++]);
     }
-    nb::object value = raws[next++];
-    if (record.kind == LeafKind::kValue) {
-      value = decode_value(static_cast<int>(record.value_type), value);
-    } else if (record.value_type == format::ValueType::kNumpyScalar) {
-      value = value[nb::make_tuple()];
-    }
-    builder.Add(record.key, std::move(value));
   }
-  return nb::make_tuple(builder.Finish(), StatsTuple(stats));
+  return builder.Finish();
+}
+
+nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value) {
+  std::vector<BoxWanted> wanted;
+  const std::vector<size_t> leaves = LeavesBelow(index);
+  wanted.reserve(leaves.size());
+  for (size_t leaf : leaves) wanted.emplace_back(leaf, std::nullopt, std::nullopt);
+  db::LoadStats stats;
+  nb::list values = ReadRecords(wanted, &stats);
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const LeafRecord& record = records_[leaves[i]];
+    if (record.kind == LeafKind::kValue) {
+      values[i] = decode_value(static_cast<int>(record.value_type), values[i]);
+    } else if (record.value_type == format::ValueType::kNumpyScalar) {
+      values[i] = values[i][nb::make_tuple()];
+    }
+  }
+  return nb::make_tuple(Build(index, std::move(values)), StatsTuple(stats));
+}
+
+std::vector<std::string> LeafTable::Shardings() const {
+  std::set<std::string> shardings;
+  const std::string* last = nullptr;
+  for (const LeafRecord& record : records_) {
+    if (record.sharding_json.empty()) continue;
+    if (last == nullptr || *last != record.sharding_json) shardings.insert(record.sharding_json);
+    last = &record.sharding_json;
+  }
+  return {shardings.begin(), shardings.end()};
 }
 
 nb::tuple LeafTable::ReadBox(size_t index, std::vector<uint64_t> start,
                              std::vector<uint64_t> stop) {
-  const LeafRecord& record = Record(index);
-  if (record.kind != LeafKind::kArray || start.size() != record.shape.size() ||
-      stop.size() != record.shape.size()) {
-    throw nb::value_error("the box does not fit the array");
-  }
-  std::vector<uint64_t> extents(start.size());
-  for (size_t i = 0; i < start.size(); ++i) {
-    if (start[i] > stop[i] || stop[i] > record.shape[i]) {
-      throw nb::value_error("the box does not fit the array");
-    }
-    extents[i] = stop[i] - start[i];
-  }
-  ArrayMemory memory;
-  nb::object array = memory.NewArray(record, extents);
-  std::vector<db::LoadRequest> requests;
-  if (PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())) != 0) {
-    db::LoadRequest& request = requests.emplace_back();
-    request.leaf = &record;
-    request.box = {std::move(start), std::move(stop)};
-    request.out = DataOf(array);
-  }
-  const db::LoadStats stats = LoadOrThrow(*reader_, requests);
-  return nb::make_tuple(array, StatsTuple(stats));
+  db::LoadStats stats;
+  nb::list objects = ReadRecords({{index, std::move(start), std::move(stop)}}, &stats);
+  return nb::make_tuple(objects[0], StatsTuple(stats));
 }
 
 }  // namespace stepwell::python

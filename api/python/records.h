@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "db/store.h"
@@ -19,6 +21,10 @@ void ImportNumPy();
 void SetDTypes(nanobind::list dtypes);
 // [(number, name)] of every element type of the format.
 nanobind::list DTypeNames();
+
+using Extents = std::vector<uint64_t>;
+// A leaf, or the box start <= i < stop of an array.
+using BoxWanted = std::tuple<size_t, std::optional<Extents>, std::optional<Extents>>;
 
 // A step's leaf records; pins the step while it lives.
 class LeafTable {
@@ -33,16 +39,27 @@ class LeafTable {
   nanobind::list Rows() const;
   // (objects, stats): arrays as ndarrays, values as bytes, in the order of `indices`.
   nanobind::tuple Read(const std::vector<size_t>& indices);
+  // The same for boxes: (index, start, stop) each, start and stop None for all of a leaf. Each
+  // chunk is read once, however many boxes want it.
+  nanobind::tuple ReadBoxes(const std::vector<BoxWanted>& boxes);
   // (object, stats): record `index`, with all that is below a node in containers as they were
   // stored: dict, list and tuple, everything else as a dict; none: a dict of the items.
   // `decode_value`: (value type, bytes) -> object.
   nanobind::tuple Load(std::optional<size_t> index, nanobind::callable decode_value);
+  // The leaves at and below record `index` (none: of the whole table), in key order.
+  std::vector<size_t> LeavesBelow(std::optional<size_t> index) const;
+  // What Load gives, from the values of those leaves.
+  nanobind::object Build(std::optional<size_t> index, nanobind::list values) const;
+  // The different shardings of the arrays, as Orbax spells them.
+  std::vector<std::string> Shardings() const;
   // (array, stats): the elements start <= i < stop of one array.
   nanobind::tuple ReadBox(size_t index, std::vector<uint64_t> start, std::vector<uint64_t> stop);
 
  private:
   const format::LeafRecord& Record(size_t index) const;
-  nanobind::list ReadRecords(const std::vector<size_t>& indices, db::LoadStats* stats);
+  nanobind::list ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadStats* stats);
+  // One past the last record at or below `index`.
+  size_t EndOf(std::optional<size_t> index) const;
 
   std::shared_ptr<db::StepReader> reader_;
   std::vector<format::LeafRecord> records_;

@@ -181,6 +181,11 @@ TEST_F(SaveTest, MistakesAreNamedAndNothingIsSaved) {
   array = ArrayView::Of(&one, {1});
   array.shard_shape = {1, 1};
   EXPECT_ERROR(saved(put("a", array)), StatusCode::kInvalidArgument, "shard");
+  array = ArrayView::Of(&one, {1});
+  array.chunk_bytes_max = 7;
+  EXPECT_ERROR(saved(put("a", array)), StatusCode::kInvalidArgument, "4096 to 4194304");
+  array = ArrayView{.dtype = DType::kFloat32, .shape = {2}, .shards = {{{0}, {1}, &one}}};
+  EXPECT_ERROR(saved(put("a", array)), StatusCode::kInvalidArgument, "1 of the 2 elements");
   EXPECT_ERROR(saved(put("a", ArrayView::Of(&one, {uint64_t{1} << 40, uint64_t{1} << 40}))),
                StatusCode::kInvalidArgument, "a");
   SaveRequest request = SmallStep(1);
@@ -191,6 +196,27 @@ TEST_F(SaveTest, MistakesAreNamedAndNothingIsSaved) {
   EXPECT_ERROR(store.Save(std::move(request)), StatusCode::kInvalidArgument, "metrics_json");
   EXPECT_ERROR(store.Save(SmallStep(UINT64_MAX)), StatusCode::kInvalidArgument, "out of range");
   EXPECT_TRUE(store.Steps()->empty());
+}
+
+TEST_F(SaveTest, AnArrayMayComeInShards) {
+  Store store = Open();
+  const std::vector<float> left = {0, 1, 4, 5};
+  const std::vector<float> right = {2, 6, 3, 7};  // Fortran order
+  ArrayView array{.dtype = DType::kFloat32, .shape = {2, 4}};
+  array.shards.push_back({{0, 0}, {2, 2}, left.data()});
+  array.shards.push_back({{0, 2}, {2, 2}, right.data(), {4, 8}});
+  SaveRequest request(1);
+  request.Put("w", array);
+  const std::vector<float> rows(1 << 20);
+  ArrayView columns = ArrayView::Of(rows.data(), {1024, 1024});
+  columns.chunk_bytes_max = 1 << 16;
+  columns.chunk_axes = {1};
+  request.Put("columns", columns);
+  ASSERT_OK(SaveAndWait(store, std::move(request)));
+  const auto step = store.Read(1);
+  ASSERT_OK(step);
+  EXPECT_EQ(*step->ReadVector<float>("w"), (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(*step->ReadVector<float>("columns"), rows);
 }
 
 TEST_F(SaveTest, ManyThreadsSave) {

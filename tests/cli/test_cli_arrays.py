@@ -5,6 +5,7 @@ import io
 import os
 import pathlib
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,21 +133,22 @@ def test_a_large_slice_prints_its_corners(store: pathlib.Path) -> None:
 
 def bytes_read(*arguments: object) -> int:
     """Bytes that the program asked of segment files."""
-    command = ["strace", "-f", "-e", "trace=pread64,preadv,preadv2", str(PROGRAM)]
-    result = subprocess.run(
-        [*command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "STEPWELL_DISK": "posix"},
-    )
-    assert result.returncode == 0, result.stderr
-    total = 0
-    for line in result.stderr.splitlines():
-        if "pread" in line and " = " in line:
-            total += int(line.rsplit(" = ", 1)[1].split()[0])
-    return total
+    with tempfile.TemporaryDirectory() as folder:  # a file a thread: their lines do not mix
+        command = ["strace", "-ff", "-qq", "-o", f"{folder}/trace", "-e",
+                   "trace=pread64,preadv,preadv2", str(PROGRAM)]
+        result = subprocess.run(
+            [*command, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "STEPWELL_DISK": "posix"},
+        )
+        assert result.returncode == 0, result.stderr
+        lines = [line for trace in pathlib.Path(folder).iterdir()
+                 for line in trace.read_text(errors="replace").split("\n")]
+    return sum(int(line.rsplit(" = ", 1)[1].split()[0]) for line in lines
+               if line.startswith("pread"))
 
 
 def test_a_slice_reads_just_its_chunks(store: pathlib.Path) -> None:

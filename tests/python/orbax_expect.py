@@ -20,7 +20,8 @@ def is_key(leaf: object) -> bool:
 
 def as_restored(tree: Any, leaves: str) -> Any:
     """What a load without a target gives: dicts with str keys, lists, None for namedtuples
-    without fields; numbers for NumPy's scalars. `leaves`: "jax" or "numpy", as in `export`."""
+    without fields; numbers for NumPy's scalars. `leaves`: "jax" or "numpy", as in `export`, or
+    "saved": as Stepwell loads, where what was saved over a mesh comes back on it."""
     if isinstance(tree, Nothing) or type(tree).__name__ == "EmptyState":
         return None
     if isinstance(tree, Mapping):
@@ -32,7 +33,9 @@ def as_restored(tree: Any, leaves: str) -> Any:
     if dataclasses.is_dataclass(tree):
         return {field.name: as_restored(getattr(tree, field.name), leaves)
                 for field in dataclasses.fields(tree)}
-    if leaves == "numpy" and isinstance(tree, jax.Array):
+    if leaves == "saved" and isinstance(tree, jax.Array) and len(tree.sharding.device_set) > 1:
+        return tree
+    if leaves in ("numpy", "saved") and isinstance(tree, jax.Array):
         return np.asarray(jax.random.key_data(tree) if is_key(tree) else tree)
     return native(tree)
 

@@ -47,6 +47,14 @@ constexpr DType DTypeOf() {
   }
 }
 
+// A box of an array, in memory of its own.
+struct ArrayShard {
+  std::vector<uint64_t> origin;  // of its element (0, 0, …), in the array
+  std::vector<uint64_t> shape;
+  const void* data = nullptr;
+  std::vector<int64_t> strides_bytes{};  // any sign; {}: C order of the box
+};
+
 // Memory to be saved. Nothing is copied when a view is made.
 struct ArrayView {
   const void* data = nullptr;  // element (0, 0, …); may be null when there are no elements
@@ -58,6 +66,14 @@ struct ArrayView {
   // copies the bytes before it returns.
   std::shared_ptr<const void> hold{};
   std::vector<uint64_t> shard_shape{};  // chunks keep shards' borders; {}: the whole array is one
+  // Boxes that do not overlap and together are the array: it is saved from them (`data` and its
+  // strides are unused, `hold` is for all of them) and never is in memory as a whole.
+  std::vector<ArrayShard> shards{};
+  // For those who will load other slices: a shard of more than so many bytes (4,096 to 4,194,304)
+  // is cut along these axes, the first of them first ({}: all), in as few chunks as that makes. 0:
+  // chunks of about 1 MiB, or with axes of up to 4 MiB.
+  uint64_t chunk_bytes_max = 0;
+  std::vector<uint32_t> chunk_axes{};
 
   template <typename T>
   static ArrayView Of(const T* data, std::vector<uint64_t> shape) {

@@ -31,6 +31,7 @@
 #include <stepwell/export.h>
 #include <stepwell/keep.h>
 #include <stepwell/log.h>
+#include <stepwell/mesh.h>
 #include <stepwell/orbax_export.h>
 #include <stepwell/path.h>
 #include <stepwell/reports.h>
@@ -122,12 +123,6 @@ struct LeafInfo {
   uint64_t stored_bytes = 0;
 };
 
-// The elements start <= i < stop of each axis. Empty: the whole array.
-struct Slice {
-  std::vector<uint64_t> start;
-  std::vector<uint64_t> stop;
-};
-
 // An array, or a slice of it, into the caller's memory.
 struct ReadRequest {
   Path path{};
@@ -136,6 +131,15 @@ struct ReadRequest {
   void* out = nullptr;                   // the slice's first element
   size_t out_bytes = 0;                  // memory from `out` on; nothing is written behind it
   std::vector<int64_t> strides_bytes{};  // of `out`, not negative; {}: C order of the slice
+};
+
+// A device's slice of an array, in C order, into the caller's memory.
+struct ShardMemory {
+  uint64_t device = 0;  // of the plan's mesh
+  Path path{};
+  DType dtype = DType::kInvalid;  // what `out` holds; not checked when kInvalid
+  void* out = nullptr;
+  size_t out_bytes = 0;
 };
 
 // A committed step, as it was when it was opened: deleting or replacing it does not disturb this,
@@ -157,6 +161,14 @@ class STEPWELL_API Step {
   // All requests in one go, each chunk read once, straight into the caller's memory where it can
   // be. On error the contents of `out` are undefined.
   Result<LoadStats> Read(std::span<const ReadRequest> requests) const;
+
+  // What loading onto a mesh takes; no chunk is read. The first rule that takes an array counts,
+  // and an array that none takes is replicated. kNotFound for a rule that takes nothing;
+  // kInvalidArgument, naming the leaf, for a spec that does not fit mesh or array.
+  Result<LoadPlan> PlanLoad(const Mesh& mesh, const std::vector<SpecRule>& rules = {}) const;
+  // Fills the slices of a plan that are asked for, any of them: each chunk is read and decoded
+  // once, however many devices want it. Otherwise as above.
+  Result<LoadStats> ReadShards(const LoadPlan& plan, std::span<const ShardMemory> shards) const;
 
   // Into new memory. kInvalidArgument: not an array, a slice beyond its shape, another dtype than
   // T.

@@ -11,7 +11,9 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
 from . import policy
+from ._chunks import ChunkShape
 from ._export import ExportedLeaf, ExportReport
+from ._handle import SaveHandle
 from ._orbax_view import OrbaxView, pin_view
 from ._pull import PullReport
 from ._push import PushReport
@@ -27,7 +29,7 @@ from ._stats import (
     VerifyReport,
     ViewStats,
 )
-from ._store import SaveHandle, Store, open
+from ._store import Store, open
 from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
 from .errors import (
     AmbiguousPathError,
@@ -41,7 +43,9 @@ from .errors import (
     Mismatch,
     MismatchError,
     NoSpaceError,
+    OutcomeUnknownError,
     PathNotFoundError,
+    PeerError,
     PermissionDeniedError,
     StepExistsError,
     StepNotFoundError,
@@ -57,6 +61,7 @@ __all__ = [
     "AmbiguousPathError",
     "ArrayView",
     "CheckpointNotFoundError",
+    "ChunkShape",
     "CorruptionError",
     "Error",
     "ExportReport",
@@ -73,7 +78,9 @@ __all__ = [
     "NoSpaceError",
     "NodeView",
     "OrbaxView",
+    "OutcomeUnknownError",
     "PathNotFoundError",
+    "PeerError",
     "PermissionDeniedError",
     "PullReport",
     "PushReport",

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, SupportsIndex
 
 from .errors import InvalidArgumentError
+
+IfExists = Literal["error", "replace", "skip"]
+Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
 _STEP_MAX = 2**63 - 1
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 from . import _stepwell
+from ._arguments import Progress
 from ._paths import PathLike
 from ._tree import Component
 from ._views import _Source
@@ -161,7 +162,7 @@ def export(
     unnamed_default: bool = False,
     on_unsupported: OnUnsupported = "error",
     file_mode: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> ExportReport:
     """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
     or a file of arrays.

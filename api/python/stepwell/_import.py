@@ -9,13 +9,13 @@ import importlib
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import ml_dtypes
 import numpy as np
 
 from . import _service, _stepwell
-from ._arguments import if_exists_number, step_number
+from ._arguments import IfExists, if_exists_number, step_number
 from .errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -28,7 +28,8 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ._store import SaveHandle, Store
+    from ._handle import SaveHandle
+    from ._store import Store
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
@@ -170,7 +171,7 @@ def import_checkpoint(
     *,
     items: Iterable[str] | None = None,
     like: Any = None,
-    if_exists: Literal["error", "replace", "skip"] = "error",
+    if_exists: IfExists = "error",
 ) -> SaveHandle:
     """Saves a checkpoint of another library as a step. Nothing is written to `src`.
 
@@ -218,7 +219,7 @@ def import_checkpoints(
     steps: Iterable[SupportsIndex] | None = None,
     *,
     items: Iterable[str] | None = None,
-    if_exists: Literal["error", "replace", "skip"] = "error",
+    if_exists: IfExists = "error",
 ) -> list[int]:
     """Imports several steps below the root of an Orbax CheckpointManager (None: all of them),
     each as `import_checkpoint` does it, and gives their numbers; all are durable when it
@@ -270,13 +271,16 @@ def _exists(store: Store, step: int) -> Error:
 def _import_orbax(
     self: Store, path: str, step: int, items: list[str], if_exists: str
 ) -> SaveHandle:
+    if self._group is not None and len(self._group.parts) > 1:
+        raise InvalidArgumentError("a checkpoint is imported by one process: open the store there, "
+                                   "without jax.distributed, and import it before the run")
     _check_new(self, step, if_exists)
     _service.sync_log_level()
     try:
         core_handle = self._core.import_orbax(step, path, items, if_exists_number(if_exists))
     except StepNotFoundError as error:
         raise PathNotFoundError(str(error)) from None
-    from ._store import SaveHandle
+    from ._handle import SaveHandle
 
     return track(self, SaveHandle(core_handle, self))
 

@@ -2,19 +2,21 @@
 """Loading into the structure of `like`.
 
 First `like` and the stored tree are walked side by side; every mismatch is collected and nothing is
-read. Then the leaves are read in one call, become what `like` has there, and its containers are
-built around them.
+read. Then the leaves are read and placed (_place.py), and the containers of `like` are built around
+them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._place import Cast, Slot, Target, same
 from ._records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
+from ._specs import why_not_split
 from ._tree import (
     TRANSPARENT,
     V_BOOL,
@@ -49,6 +51,7 @@ _SCALARS: dict[type, tuple[int, str]] = {
     complex: (V_COMPLEX, "c"),
 }
 _KINDS = {V_BOOL: "b", V_INT: "iu", V_FLOAT: "f", V_COMPLEX: "c"}
+_PLAIN: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 
 
 def _kind(dtype: Any) -> str:
@@ -62,21 +65,12 @@ def _kind(dtype: Any) -> str:
     return "i" if name.startswith("int") else "f"
 
 
-class _Slot(NamedTuple):
-    """A leaf to read, and how it becomes what `like` has. `target`: None when `convert` is enough,
-    else the jax leaf whose place the converted array takes."""
-
-    number: int
-    convert: Callable[[Any], Any]
-    target: Any = None
-
-
 class _Plan(NamedTuple):
     """A container of `like` with what stands in it."""
 
     node: Any
     opened: Opened
-    children: list[Any]  # _Plan, int (a slot) or _Keep
+    children: list[Any]  # _Plan, int (the number of a slot) or _Keep
 
 
 class _Keep(NamedTuple):
@@ -86,17 +80,22 @@ class _Keep(NamedTuple):
 
 
 class Matcher:
-    """Plans one load with `like`."""
+    """Plans one load with `like`. `cast`: stored dtypes are converted to those of `like`.
+    `shardings`: of leaves by number, in place of what `like` says."""
 
-    def __init__(self, tree: StoredTree, step: int) -> None:
+    def __init__(self, tree: StoredTree, step: int, cast: bool = False,
+                 shardings: Mapping[int, Any] | None = None) -> None:
         self.tree = tree
         self.step = step
-        self.slots: list[_Slot] = []
+        self.cast = cast
+        self.shardings = shardings or {}
+        self.slots: list[Slot] = []
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
         jax = sys.modules.get("jax")
         self._jax: Any = jax if jax is not None and hasattr(jax, "Array") else None
         self._canonical: dict[Any, Any] = {}
+        self._splits: dict[Any, str] = {}  # by sharding and shape: why it cannot be
 
     def plan(self, like: Any, number: int) -> Any:
         plan = self._match(like, number, (), False)
@@ -230,8 +229,9 @@ class Matcher:
             return self._to_jax(like, number, record, path)
         return self._to_python(like, number, record, path)
 
-    def _slot(self, number: int, convert: Callable[[Any], Any], target: Any = None) -> int:
-        self.slots.append(_Slot(number, convert, target))
+    def _slot(self, number: int, convert: Callable[[Any], Any],
+              target: Target | None = None) -> int:
+        self.slots.append(Slot(number, convert, target))
         return len(self.slots) - 1
 
     def _wrong(self, like: Any, number: int, path: Path) -> _Keep:
@@ -248,10 +248,15 @@ class Matcher:
         if not kinds:
             kinds = _KINDS.get(_value_type(like), "")
         is_key = record.value_type == V_PRNG_KEY
-        if record.shape != () or is_key or _kind(record.dtype) not in kinds:
+        if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
             return self._wrong(like, number, path)
-        plain = {"b": bool, "iu": int, "f": float, "c": complex}[kinds]
+        plain = _PLAIN[kinds[0]]
         return self._slot(number, lambda raw: plain(raw[()]))
+
+    def _fits(self, dtype: Any, kinds: str) -> bool:
+        """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
+        kind = _kind(dtype)
+        return kind in kinds or (self.cast and (kind != "c" or "c" in kinds))
 
     def _to_scalar(self, like: np.generic, number: int, record: Record, path: Path) -> Any:
         dtype = like.dtype
@@ -275,13 +280,16 @@ class Matcher:
         `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
             kinds = _KINDS.get(record.value_type)
-            if shape != () or kinds is None or _kind(wanted) not in kinds:
+            castable = self.cast and kinds is not None and (kinds != "c" or _kind(wanted) == "c")
+            if shape != () or kinds is None or not (castable or _kind(wanted) in kinds):
                 return None
             value_type = record.value_type
 
             def from_value(raw: Any) -> Any:
                 value = decode_value(value_type, raw)
                 try:
+                    if _kind(wanted) not in _KINDS[value_type]:
+                        value = _PLAIN[_kind(wanted)](value)
                     return np.array(value, dtype=wanted)
                 except OverflowError:
                     raise MismatchError(
@@ -294,9 +302,9 @@ class Matcher:
         if record.kind != ARRAY or record.value_type == V_PRNG_KEY or record.shape != shape:
             return None
         if record.dtype == wanted:
-            return _same
-        if compared == wanted and compared != record.dtype:
-            return lambda raw: raw.astype(wanted)
+            return same
+        if compared == wanted or (self.cast and self._fits(record.dtype, _kind(wanted))):
+            return Cast(wanted)
         return None
 
     # ---- JAX ----
@@ -324,11 +332,23 @@ class Matcher:
         convert = self._array_converter(wanted, tuple(like.shape), compared, number, record)
         if convert is None:
             return self._wrong(like, number, path)
+        weak = bool(getattr(like, "weak_type", False))
+        return self._place(like, number, path, wanted, convert, weak, "")
+
+    def _place(self, like: Any, number: int, path: Path, dtype: Any, convert: Callable[[Any], Any],
+               weak: bool, prng_impl: str) -> Any:
         sharding = getattr(like, "sharding", None)
-        if sharding is not None and not sharding.is_fully_addressable:
-            self._unsupported.append((path_text(path), "it is sharded over other processes"))
-            return _Keep(None)
-        return self._slot(number, convert, like)
+        if getattr(like, "committed", True) is False:
+            sharding = None
+        sharding = self.shardings.get(number, sharding)
+        shape = tuple(like.shape)
+        if sharding is not None:
+            known = self._splits.get((sharding, shape))
+            if known is None:
+                known = self._splits[(sharding, shape)] = why_not_split(shape, sharding)
+            if known:
+                return self._bad(path, f"stored {self.tree.describe(number)}: {known}")
+        return self._slot(number, convert, Target(shape, dtype, sharding, weak, prng_impl))
 
     def _to_key(self, like: Any, number: int, record: Record, path: Path) -> Any:
         jax = self._jax
@@ -339,79 +359,13 @@ class Matcher:
                                 jax.ShapeDtypeStruct(record.shape, record.dtype))
         if stored.dtype != like.dtype or stored.shape != tuple(like.shape):
             return self._wrong(like, number, path)
-        return self._slot(number, _Key(impl), like)
+        return self._place(like, number, path, like.dtype, same, False, impl)
 
     # ---- after reading ----
 
-    def finish(self, plan: Any, raws: list[Any]) -> Any:
-        return self.finish_all([plan], raws)[0]
-
-    def finish_all(self, plans: list[Any], raws: list[Any]) -> list[Any]:
-        values: list[Any] = [slot.convert(raw) if not isinstance(slot.convert, _Key) else raw
-                             for slot, raw in zip(self.slots, raws, strict=True)]
-        targets = [i for i, slot in enumerate(self.slots) if slot.target is not None]
-        if targets:
-            self._place(values, targets)
-        return [_assemble(plan, values) for plan in plans]
-
-    def _place(self, values: list[Any], targets: list[int]) -> None:
-        """Makes jax arrays of the values at `targets`: batched, each where `like` has it."""
-        jax = self._jax
-        free: list[int] = []
-        bound: list[int] = []
-        shardings: list[Any] = []
-        for i in targets:
-            like = self.slots[i].target
-            sharding = getattr(like, "sharding", None)
-            if sharding is None or getattr(like, "committed", True) is False:
-                free.append(i)
-            else:
-                bound.append(i)
-                if isinstance(self.slots[i].convert, _Key) and len(sharding.device_set) > 1:
-                    sharding = None  # the key data has other axes than the keys
-                shardings.append(sharding)
-        if free:
-            for i, array in zip(free, jax.device_put([values[i] for i in free]), strict=True):
-                values[i] = array
-        plain = [(i, s) for i, s in zip(bound, shardings, strict=True) if s is not None]
-        if plain:
-            arrays = jax.device_put([values[i] for i, _ in plain], [s for _, s in plain])
-            for (i, _), array in zip(plain, arrays, strict=True):
-                values[i] = array
-        for i in targets:
-            slot = self.slots[i]
-            if isinstance(slot.convert, _Key):
-                data = jax.numpy.asarray(values[i])
-                keys = jax.random.wrap_key_data(data, impl=slot.convert.impl)
-                if i in bound and len(slot.target.sharding.device_set) > 1:
-                    keys = jax.device_put(keys, slot.target.sharding)
-                values[i] = keys
-            elif getattr(slot.target, "weak_type", False):
-                values[i] = _weak(values[i])
-
-
-class _Key:
-    """Marks a slot whose data becomes typed PRNG keys."""
-
-    def __init__(self, impl: str) -> None:
-        self.impl = impl
-
-    def __call__(self, raw: Any) -> Any:
-        return raw
-
-
-def _same(raw: Any) -> Any:
-    return raw
-
-
-def _weak(array: Any) -> Any:
-    """`array` with JAX's weak type, so that a step function compiled for `like` is not compiled
-    again. There is no public way; without the private one the array stays strongly typed."""
-    try:
-        from jax._src.lax.lax import _convert_element_type
-    except ImportError:
-        return array
-    return _convert_element_type(array, weak_type=True)
+    def finish(self, plan: Any, values: list[Any]) -> Any:
+        """`values`: of the slots."""
+        return _assemble(plan, values)
 
 
 def _value_type(like: Any) -> int:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _import, _manifest
-from ._arguments import if_exists_number, step_number
+from ._arguments import IfExists, Progress, if_exists_number, step_number
 from ._bucket import Bucket, open_bucket
 from ._manifest import Manifest, Object
-from ._ship import IfExists, Progress, Transfers, claimed, digest_of, told, work_path
+from ._ship import Transfers, claimed, digest_of, told, work_path
 from .errors import CheckpointNotFoundError, CorruptionError
 
 if TYPE_CHECKING:

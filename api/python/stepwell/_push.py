@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _export, _manifest
-from ._arguments import if_exists_number
+from ._arguments import IfExists, Progress, if_exists_number
 from ._bucket import Bucket, local_path, open_bucket
 from ._manifest import Manifest, Object
 from ._ship import (
-    IfExists,
-    Progress,
     Transfers,
     claimed,
     digest_of,

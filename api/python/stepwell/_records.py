@@ -43,6 +43,7 @@ class Record(NamedTuple):
     sharding: str
     chunk_shape: tuple[int, ...]
     logical_bytes: int
+    shard_shape: tuple[int, ...]  # () also: there was one shard
 
 
 class StoredTree:

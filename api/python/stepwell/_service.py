@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from . import _stepwell
 
 if TYPE_CHECKING:
+    from ._group import GroupHandle
     from ._store import Store
 
 logger = logging.getLogger("stepwell")
@@ -56,11 +57,19 @@ def start() -> None:
             _threads.append(thread)
 
 
-def call_when_done(handle: _stepwell.Handle, callback: Callable[[], object]) -> None:
+def call_when_done(handle: _stepwell.Handle | GroupHandle, callback: Callable[[], object]
+                   ) -> None:
     """Runs `callback` on the callback thread when `handle` is done."""
     token = next(_tokens)
     _waiting[token] = callback
     handle.notify(token)
+
+
+def completed(token: int) -> None:
+    """What a handle was to notify of is done."""
+    callback = _waiting.pop(token, None)
+    if callback is not None:
+        _callbacks.put(callback)
 
 
 def sync_log_level() -> None:
@@ -78,9 +87,7 @@ def _drain(timeout_s: float) -> None:
     for level, text in logs:
         logger.log(_LEVELS[level], "%s", text)
     for token in completions:
-        callback = _waiting.pop(token, None)
-        if callback is not None:
-            _callbacks.put(callback)
+        completed(token)
 
 
 def _serve() -> None:

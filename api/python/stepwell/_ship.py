@@ -11,15 +11,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from ._arguments import Progress
 from .errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
 
 if TYPE_CHECKING:
     from ._store import Store
-
-Progress = Callable[[int, int], object]
-IfExists = Literal["error", "replace", "skip"]
 
 _WORKERS = 4
 

@@ -6,24 +6,31 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _import, _orbax_view, _pull, _push, _service, _stepwell
+from . import _export, _import, _orbax_view, _pull, _push, _service, _specs, _stepwell
 from ._arguments import (
+    IfExists,
     if_exists_number,
     json_text,
     problem_path,
     step_number,
     step_numbers,
 )
+from ._chunks import Chunks, wishes
 from ._collector import Paused
+from ._coordinator import coordinator_for
+from ._handle import SaveHandle
 from ._like import Matcher
 from ._paths import PathLike
+from ._place import read_slots
+from ._plain import load_leaves, load_node, load_step
 from ._records import ROOT
+from ._sharding import to_numpy
 from ._stats import ReclaimReport, StoreStats, VerifyProblem, VerifyReport
-from ._tree import flatten_items, to_numpy
+from ._tree import flatten_items
 from ._views import StepView, Tree, _Source
 from .errors import (
     Error,
@@ -37,6 +44,9 @@ from .errors import (
 )
 from .policy import Policy
 
+if TYPE_CHECKING:
+    from ._group import Group
+
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
@@ -49,55 +59,6 @@ class _Missing:
 _MISSING: Final = _Missing()
 
 
-class SaveHandle:
-    """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
-    store's next call, `wait` or `close`."""
-
-    def __init__(self, handle: _stepwell.Handle, store: Store) -> None:
-        self._handle = handle
-        self._store = store
-        self._reported = False
-
-    @property
-    def step(self) -> int:
-        return self._handle.step
-
-    @property
-    def skipped(self) -> bool:
-        """Whether `if_exists="skip"` met a step that was there."""
-        return self._handle.skipped
-
-    def done(self) -> bool:
-        """Whether it has finished, well or not."""
-        self._store._check_fork()
-        return self._handle.done()
-
-    def result(self, timeout: float | None = None) -> int:
-        """Waits until the step is durable and visible; returns its number.
-
-        `timeout` is in seconds; TimeoutError when it runs out (the save goes on). Raises the save's
-        error each time it is called.
-        """
-        self._store._check_fork()
-        if not self._handle.wait(timeout):
-            raise TimeoutError(f"the save of step {self.step} is not done after {timeout} s")
-        error = self._handle.error()
-        if error is not None:
-            self._reported = True
-            raise error
-        return self.step
-
-    def on_complete(self, callback: Callable[[SaveHandle], object]) -> None:
-        """Calls `callback(handle)` once when done, at once if it is. It runs on a thread of
-        Stepwell's own and may call the store; an exception from it is logged."""
-        self._store._check_fork()
-        _service.call_when_done(self._handle, lambda: callback(self))
-
-    def __repr__(self) -> str:
-        state = "done" if self._handle.done() else "under way"
-        return f"<save of step {self.step}, {state}>"
-
-
 def open(
     path: str | os.PathLike[str],
     mode: Literal["a", "r"] = "a",
@@ -107,6 +68,7 @@ def open(
     codec: Literal["auto", "raw", "blosc"] = "auto",
     trace: str | os.PathLike[str] | None = None,
     reclaim_bytes_per_second: int | None = None,
+    process_timeout: float = 120.0,
 ) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
@@ -124,8 +86,17 @@ def open(
     reclaim_bytes_per_second: at most so many bytes a second are moved in the background to give the
         space of dead steps back; None: 128 MiB.
 
+    process_timeout: how many seconds to wait for other processes before PeerError names those that
+        do not answer.
+
+    Under `jax.distributed` with several processes, mode "a" is for all of them together: every
+    process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
+    same path on a file system that all share. Each writes the shards that it owns; a step is there
+    for all or for none. What is no jax.Array, and metadata and metrics, are process 0's. Mode "r"
+    is each process's own affair. README, "Many processes".
+
     Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
-    for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError.
+    for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError, PeerError.
     """
     if mode not in ("a", "r"):
         raise InvalidArgumentError(f"mode is 'a' or 'r', not {mode!r}")
@@ -139,9 +110,11 @@ def open(
                         ("reclaim_bytes_per_second", reclaim_bytes_per_second)):
         if value is not None and operator.index(value) < 1:
             raise InvalidArgumentError(f"{name} is at least 1, not {value}")
+    if not process_timeout > 0:
+        raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
     return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
                  threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
-                 reclaim_bytes_per_second)
+                 reclaim_bytes_per_second, process_timeout)
 
 
 class Store:
@@ -149,7 +122,7 @@ class Store:
 
     def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
                  threads: int, codec: int, trace: str | None,
-                 reclaim_bytes_per_second: int | None) -> None:
+                 reclaim_bytes_per_second: int | None, process_timeout: float) -> None:
         self._closed = True  # until it is open: __del__ may run before
         self.path = path
         self.read_only = read_only
@@ -160,9 +133,24 @@ class Store:
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
         _service.start()
         _service.sync_log_level()
-        self._core = _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-                                    [] if keep is None else keep._rules, staging_bytes, threads,
-                                    codec, trace or "", reclaim_bytes_per_second)
+
+
+        def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None
+                      ) -> _stepwell.Core:
+            own = path == self.path and not read_only  # parts keep what part 0 keeps
+            return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
+                                  keep._rules if own and keep is not None else [], staging_bytes,
+                                  threads, codec, trace or "" if own else "",
+                                  reclaim_bytes_per_second, group)
+
+        self._group: Group | None = None
+        coordinator = None if read_only else coordinator_for(path)
+        if coordinator is not None:
+            from ._group import Group
+
+            self._group = Group(coordinator, path, process_timeout, make_core)
+        self._core = make_core(path, read_only, None) if self._group is None else self._group.core
+        self._writer = self._core if self._group is None else self._group.writer
         self._closed = False
         _service.stores.add(self)
         if keep is None and not read_only:
@@ -237,10 +225,13 @@ class Store:
         try:
             if not self.read_only:
                 try:
-                    self._core.wait()
+                    self._writer.wait()
                 except Error:
                     pass  # the handles have told it
-            self._core.close()
+            if self._group is None:
+                self._core.close()
+            else:
+                self._group.close()
         except Error as closing:
             if error is None and not self._is_known(closing):
                 error = closing
@@ -293,7 +284,8 @@ class Store:
         items: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
-        if_exists: Literal["error", "replace", "skip"] = "error",
+        if_exists: IfExists = "error",
+        chunks: Chunks | None = None,
     ) -> SaveHandle:
         """Saves a step; asynchronous. When it returns, the state may be changed or donated.
 
@@ -303,7 +295,11 @@ class Store:
         items: further items by name; each is a pytree of its own.
         metadata, metrics: JSON, seen as `store[step].metadata` and `.metrics`.
         if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".
+        chunks: a `ChunkShape` for all arrays, or a dict from paths and globs (the first that fits
+            counts) to them, for those who will load other slices than were saved. None: chunks of
+            about 1 MiB that keep the borders of shards.
 
+        A sharded array is saved shard by shard, each distinct one once; nothing is gathered.
         Arrays that JAX shares with NumPy memory (`jax.device_put` of an aligned ndarray on CPU) are
         read in the background: do not change that memory before the handle is done.
 
@@ -331,10 +327,13 @@ class Store:
             raise InvalidArgumentError("save needs a state or items")
         metadata_text = json_text(metadata, "metadata")
         metrics_text = json_text(metrics, "metrics")
+        if self._group is not None:
+            return _import.track(self, SaveHandle(self._group.save(
+                number, trees, metadata_text, metrics_text, existing, chunks), self))
         with Paused():
             rows = flatten_items(trees)
             core = self._core.save(number, rows, metadata_text, metrics_text,
-                                   existing, to_numpy)
+                                   existing, to_numpy, wishes(chunks, rows))
             del rows  # before collections go on: they would look at each
         return _import.track(self, SaveHandle(core, self))
 
@@ -392,45 +391,77 @@ class Store:
         return Tree(source.tree, source.step)
 
     def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
-             like: Any = _MISSING) -> Any:
+             like: Any = _MISSING, mesh: Any = None, specs: Any = None, cast: bool = False) -> Any:
         """Loads a step (None: the newest), or what is at `path` in it.
 
         A leaf gives the leaf, a node its subtree, a glob a flat dict by path. Only the chunks of
-        what is asked for are read.
+        what is asked for are read, each once.
 
         Without `like`: NumPy (ml_dtypes) arrays and Python values in dicts, lists and tuples;
-        namedtuples, dataclasses and States come as dicts, typed PRNG keys as their uint32 data.
+        namedtuples, dataclasses and States come as dicts, typed PRNG keys as their uint32 data. But
+        a jax array that was saved over a mesh of several devices comes back on that sharding (keys
+        as keys) where JAX is imported and has all these devices.
         With `like`, a tree of the same structure with concrete or abstract leaves (for a glob: a
         flat dict by path): that structure, each leaf being what `like` has there: jax arrays with
         its sharding, NumPy arrays, Python scalars (also from a 0-d array of their kind, and the
         other way round). Dtypes are compared after JAX's canonicalisation.
+        With `mesh`, a jax.sharding.Mesh or a dict of axis names to sizes (then over the first
+        devices of `jax.devices()`), every array becomes a jax array over it, typed keys become
+        keys, and Python values stay what they are. `specs` says how arrays are split:
+            {"params/**": P("model", None), "opt_state": P("data")}
+                paths or globs in the step (a node means all below it); where several take a leaf
+                the first one in the dict counts, so put the special ones first;
+            P("data")
+                for all;
+            {"params": {"kernel": P(None, "model")}, "step": None}
+                a tree, of what is loaded, down to where one spec holds for all below.
+        None as a spec, and leaves without one, mean replicated. With `like`, too, mesh and specs
+        say where the jax arrays of `like` go.
 
-        Raises StepNotFoundError, PathNotFoundError, AmbiguousPathError, MismatchError with every
-        leaf that does not fit, CorruptionError.
+        Each device's part is read into memory of its own, never the whole array, unless it is whole
+        on some device; a part that several devices hold is read once.
+
+        cast: dtypes that differ are converted, as NumPy's astype does (never complex to real);
+            without `like`, 64-bit types where JAX has none. Default: MismatchError.
+
+        Raises StepNotFoundError, PathNotFoundError (also for specs that take nothing),
+        AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
+        CorruptionError.
         """
         source = self._source(step)
-        if like is _MISSING and (path is None or path in ("", ())):
-            return source.load_step()
+        if mesh is None and specs is not None:
+            raise InvalidArgumentError("specs need a mesh")
+        if mesh is not None:
+            source.tree  # noqa: B018 - all of the step, which specs speak of
+        elif like is _MISSING and (path is None or path in ("", ())):
+            return load_step(source)
         with Paused():
             source, selection = source.select(path, whole=True)
             tree = source.tree
+            leaves = (selection.leaves if selection.number is None
+                      else list(tree.leaves(selection.number)))
+            shardings: dict[int, Any] = {}
+            if mesh is not None:
+                top = ROOT if selection.number is None else selection.number
+                shardings = _specs.assign(tree, source.step, top, leaves, mesh, specs)
         if like is not _MISSING:
             if selection.number is None:
-                return self._load_flat(source, selection.leaves, like)
+                return self._load_flat(source, leaves, like, cast, shardings)
             with Paused():
-                matcher = Matcher(tree, source.step)
+                matcher = Matcher(tree, source.step, cast, shardings)
                 plan = matcher.plan(like, selection.number)
-                numbers = [slot.number for slot in matcher.slots]
-            raws = source.read(numbers)
+            values = read_slots(source, matcher.slots)
             with Paused():
-                return matcher.finish(plan, raws)
+                return matcher.finish(plan, values)
+        over = shardings if mesh is not None else None
         if selection.number is not None:
-            return source.load(selection.number if selection.number != ROOT else None)
-        numbers = selection.leaves
-        raws = source.read(numbers)
-        return {tree.text(n): tree.value(n, raw) for n, raw in zip(numbers, raws, strict=True)}
+            number = None if selection.number == ROOT else selection.number
+            return load_node(source, tree.table, number, over, cast)
+        values = load_leaves(source, leaves, over, cast)
+        return {tree.text(n): value for n, value in zip(leaves, values, strict=True)}
 
-    def _load_flat(self, source: _Source, leaves: list[int], like: Any) -> dict[str, Any]:
+    def _load_flat(self, source: _Source, leaves: list[int], like: Any, cast: bool,
+                   shardings: Mapping[int, Any]) -> dict[str, Any]:
         """A glob with `like`, a flat dict by path."""
         tree = source.tree
         if not isinstance(like, Mapping):
@@ -444,11 +475,10 @@ class Store:
             lines = "".join([f"\n  {m.path}: {m.message}" for m in bad])
             raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:{lines}",
                                 bad)
-        matcher = Matcher(tree, source.step)
+        matcher = Matcher(tree, source.step, cast, shardings)
         plans = {name: matcher.plan(like[name], n) for name, n in stored.items()}
-        raws = source.read([slot.number for slot in matcher.slots])
-        built = matcher.finish_all(list(plans.values()), raws)
-        return dict(zip(plans, built, strict=True))
+        values = read_slots(source, matcher.slots)
+        return {name: matcher.finish(plan, values) for name, plan in plans.items()}
 
     def load_or(self, init: Any) -> tuple[Any, int]:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
@@ -479,15 +509,14 @@ class Store:
         self._check_writable()
         if item is None and items is None:
             if numbers:
-                self._core.delete(numbers)
+                self._change("delete", numbers)
             return
         if isinstance(items, str) or not all(isinstance(name, str) for name in names):
             raise InvalidArgumentError("item is the name of an item, items are several")
         for number in numbers:
             self._check_items(number, names)
-        for number in numbers:
-            if names:
-                self._core.delete_items(number, names)
+        if numbers and names:
+            self._change("delete", numbers, names)
 
     def _check_items(self, step: int, names: list[str]) -> None:
         stored = sorted(name for name, *_ in self._core.read(step).items())
@@ -517,7 +546,18 @@ class Store:
         numbers = [number for each in steps for number in step_numbers(each)]
         self._check_writable()
         if numbers:
-            self._core.set_pinned(numbers, pinned)
+            self._change("pin" if pinned else "unpin", numbers)
+
+    def _change(self, kind: Literal["delete", "pin", "unpin"], steps: list[int],
+                items: Sequence[str] = ()) -> None:
+        if self._group is not None:
+            self._group.change(kind, steps, items)
+        elif kind != "delete":
+            self._core.set_pinned(steps, kind == "pin")
+        elif not items:
+            self._core.delete(steps)
+        for step in steps if items and self._group is None else []:
+            self._core.delete_items(step, list(items))
 
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""
@@ -530,7 +570,7 @@ class Store:
         not the work."""
         self._check()
         self._check_writable()
-        return ReclaimReport(*self._core.reclaim())
+        return ReclaimReport(*self._writer.reclaim())
 
     export = _export.export
     push = _push.push

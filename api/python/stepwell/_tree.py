@@ -5,9 +5,15 @@ A *component* is a tuple (type, value): (KEY, "a"), (INT_KEY, 5), (INDEX, 0), (A
 a *path* is a tuple of components. A *row* is what the C++ side takes (api/python/leaves.cc):
 
     (path, NODE, container, type_name, child_count)
-    (path, ARRAY, ndarray, dtype, value_type, hold, weak_type, prng_impl, sharding, shard_shape)
+    (path, ARRAY, ndarray, dtype, value_type)
     (path, VALUE, value_type, bytes)
     (path, JAX, jax.Array, dtype, weak_type, sharding)
+    (path, SHARDS, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
+     origins, partial)
+
+JAX is for an array on one CPU device, SHARDS for any other: `shards` is a list of single-device
+jax.Arrays on CPU devices, or ndarrays that nobody changes, and `origins` says where in the array
+each begins; `partial`: other processes save the rest.
 
 JAX is looked up in `sys.modules` and never imported from here: where it is not loaded there can be
 no JAX value.
@@ -17,7 +23,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import struct
 import sys
 import types
@@ -27,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._dtypes import NUMBERS, number_of
+from ._sharding import Layout, ShardingInfo, shards_of
 from .errors import UnsupportedLeafError
 
 Component = tuple[int, Any]
@@ -36,7 +42,7 @@ Row = tuple[Any, ...]
 # format::PathComponent::Type
 INT_KEY, INDEX, KEY, ATTRIBUTE = 1, 2, 3, 4
 # Row tags
-NODE, ARRAY, VALUE, JAX = 0, 1, 2, 3
+NODE, ARRAY, VALUE, JAX, SHARDS = 0, 1, 2, 3, 4
 # format::ContainerKind
 DICT, LIST, TUPLE, NAMEDTUPLE, OBJECT = 1, 2, 3, 4, 5
 TRANSPARENT = -1  # an NNX Variable: its child stands in its place
@@ -226,70 +232,28 @@ def decode_value(value_type: int, data: bytes) -> Any:
     return data
 
 
-# ---- JAX --------------------------------------------------------------------------------------
+# ---- rows -------------------------------------------------------------------------------------
 
 
-def _device_ids(devices: Any) -> Any:
-    if isinstance(devices, list):
-        return [_device_ids(device) for device in devices]
-    return {"id": devices.id}
+class SpreadLeaf(NamedTuple):
+    """An array with parts on other processes; its row is completed with what is saved here."""
+
+    row: int
+    array: Any
+    info: ShardingInfo
 
 
-def sharding_json(sharding: Any) -> str:
-    """A sharding as Orbax spells it in its `_sharding` files; "" for kinds it has no word for."""
-    jax = sys.modules["jax"]
-    if isinstance(sharding, jax.sharding.SingleDeviceSharding):
-        (device,) = sharding.device_set
-        return json.dumps({"sharding_type": "SingleDeviceSharding", "device_str": str(device)})
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        mesh = sharding.mesh
-        return json.dumps({
-            "sharding_type": "NamedSharding",
-            "shape": list(mesh.devices.shape),
-            "axis_names": list(mesh.axis_names),
-            "axis_types": [str(axis_type) for axis_type in mesh.axis_types],
-            "partition_spec": list(sharding.spec),
-            "device_mesh": {"mesh": _device_ids(mesh.devices.tolist())},
-        })
-    return ""
-
-
-def to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    """The values of a single-device array, as memory that nobody changes. A view where JAX can give
-    one. Goes through a second array object: JAX would keep the view in the first one, and an array
-    with a living view is copied when donated, for ever."""
-    return np.asarray(array.addressable_data(0))
-
-
-def _gather(array: Any) -> np.ndarray[Any, Any]:
-    """A sharded array whose shards are all here, whole."""
-    whole = np.empty(array.shape, array.dtype)
-    seen = set()
-    for shard in array.addressable_shards:
-        key = tuple((s.start, s.stop, s.step) for s in shard.index)
-        if key not in seen:
-            seen.add(key)
-            whole[shard.index] = np.asarray(shard.data)
-    return whole
-
-
-class _Sharding(NamedTuple):
-    json: str
-    direct: bool  # one CPU device: memory can be viewed
-    replicated: bool
-    here: bool  # fully addressable
-    cpu: bool
-    several: bool
-
-
-class _Flattener:
+class Flattener:
     """Turns one tree into rows; collects what cannot be saved instead of raising at the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, spread: bool = False) -> None:
         self.rows: list[Row] = []
         self.bad: list[tuple[Path, str]] = []
-        self._shardings: dict[Any, _Sharding] = {}
-        self._late: list[tuple[int, Any]] = []  # row numbers whose arrays come from other devices
+        self.spread: list[SpreadLeaf] = []
+        self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
+        self._may_spread = spread
+        self._shardings: dict[Any, ShardingInfo] = {}
+        self._late: list[list[Any]] = []  # shards that come from other devices
         self._jax_array: type | None = None
         jax = sys.modules.get("jax")
         if jax is not None and hasattr(jax, "Array"):
@@ -364,17 +328,12 @@ class _Flattener:
                 return
             native = np.dtype(array.dtype.newbyteorder("=").str)
             array = array.astype(native)
-        self.rows.append((path, ARRAY, array, number, value_type, False, False, None, None, None))
+        self.rows.append((path, ARRAY, array, number, value_type))
 
-    def _sharding(self, sharding: Any) -> _Sharding:
+    def _sharding(self, sharding: Any) -> ShardingInfo:
         info = self._shardings.get(sharding)
         if info is None:
-            devices = sharding.device_set
-            cpu = all(device.platform == "cpu" for device in devices)
-            here = sharding.is_fully_addressable
-            info = _Sharding(sharding_json(sharding), cpu and here and len(devices) == 1,
-                             sharding.is_fully_replicated, here, cpu, len(devices) > 1)
-            self._shardings[sharding] = info
+            info = self._shardings[sharding] = ShardingInfo(sharding)
         return info
 
     def _add_jax(self, array: Any, path: Path) -> None:
@@ -387,26 +346,35 @@ class _Flattener:
             return
         info = self._sharding(array.sharding)
         if info.direct:
+            if self._may_spread and info.is_mesh:
+                self.meshes.add(len(self.rows))
             self.rows.append((path, JAX, array, number, array.weak_type, info.json))
             return
-        self._add_jax_slow(array, path, number, V_JAX, "", info)
+        self._add_shards(array, path, number, V_JAX, "", info)
 
-    def _add_jax_slow(
-        self, array: Any, path: Path, number: int, value_type: int, prng: str, info: _Sharding
-    ) -> None:
-        if not info.here and not info.replicated:
-            self.bad.append((path, "has shards on other processes, which cannot be saved yet"))
+    def _add_shards(self, array: Any, path: Path, number: int, value_type: int, prng: str,
+                    info: ShardingInfo) -> None:
+        if not info.here and self._may_spread:
+            self.spread.append(SpreadLeaf(len(self.rows), array, info))
+            self.rows.append((path, SHARDS, [], number, value_type, array.weak_type, prng,
+                              info.json, array.shape, None, (), False))
             return
-        shard = None
+        if not info.here and not info.replicated:
+            self.bad.append((path, "has shards on other processes; under jax.distributed all of "
+                                   "them open the store and save together"))
+            return
+        if self._may_spread and info.is_mesh:
+            self.meshes.add(len(self.rows))
+        layout = info.layout(array)
+        self.rows.append((path, SHARDS, self._shards(array, info, layout), number, value_type,
+                          array.weak_type, prng, info.json, array.shape, layout.shard_shape,
+                          layout.origins, False))
+
+    def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
+        shards = shards_of(array, info, layout)
         if not info.cpu:
-            array.copy_to_host_async()
-        elif info.replicated:
-            array = array.addressable_data(0)
-        if info.several and not info.replicated:
-            shard = tuple(array.sharding.shard_shape(array.shape))
-        self._late.append((len(self.rows), array))
-        self.rows.append((path, ARRAY, None, number, value_type, True, array.weak_type, prng,
-                          info.json, shard))
+            self._late.append(shards)
+        return shards
 
     def _add_any_jax(self, array: Any, path: Path) -> None:
         jax = sys.modules["jax"]
@@ -419,44 +387,52 @@ class _Flattener:
             data = jax.random.key_data(array)
             impl = str(jax.random.key_impl(array))
             info = self._sharding(data.sharding)
-            self._add_jax_slow(data, path, NUMBERS[data.dtype], V_PRNG_KEY, impl, info)
+            self._add_shards(data, path, NUMBERS[data.dtype], V_PRNG_KEY, impl, info)
         else:
             self._jax_exact = type(array)
             self._add_jax(array, path)
 
+    def complete(self, leaf: SpreadLeaf, layout: Layout) -> None:
+        """The row of a leaf of which this process saves `layout`, and others the rest."""
+        fields = self.rows[leaf.row]
+        self.rows[leaf.row] = (*fields[:2], self._shards(leaf.array, leaf.info, layout),
+                               *fields[3:9], layout.shard_shape, layout.origins,
+                               layout.shard_shape is not None)
+
     def finish(self) -> None:
-        """Brings the arrays of other devices to the host."""
-        for row, array in self._late:
-            whole: np.ndarray[Any, Any]
-            if len(array.sharding.device_set) == 1:
-                whole = to_numpy(array)
-            elif array.is_fully_replicated:
-                whole = np.asarray(array.addressable_data(0))
-            else:
-                whole = _gather(array)
-            fields = self.rows[row]
-            self.rows[row] = (fields[0], fields[1], whole, *fields[3:])
+        """Waits for what comes from other devices. All of it is on its way by now."""
+        for shards in self._late:
+            shards[:] = [np.asarray(shard) for shard in shards]
 
 
-def flatten_items(items: dict[str, Any]) -> list[tuple[str, list[Row]]]:
-    """Rows of each item. Raises one UnsupportedLeafError with every leaf that cannot be saved."""
-    flats: list[tuple[str, _Flattener]] = []
+def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, Flattener]]:
+    """Each item with its rows. Raises one UnsupportedLeafError with every leaf that cannot be
+    saved. `spread`: arrays may have parts on other processes."""
+    flats: list[tuple[str, Flattener]] = []
     bad: list[tuple[str, str]] = []
     for name, tree in items.items():
-        flat = _Flattener()
+        flat = Flattener(spread)
         flat.walk(tree, (), False)
         flats.append((name, flat))
-        for path, why in flat.bad:
-            text = path_text(path)
-            if len(items) > 1 or name != "state":
-                text = f"{name}/{text}" if path else name
-            bad.append((text, why))
+        only_state = len(items) == 1 and name == "state"
+        bad += [(name_in_items(name, path, only_state), why) for path, why in flat.bad]
     if bad:
         lines = [f"{text or 'the state itself'!s}: {why}" for text, why in bad]
         head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:\n  " + "\n  ".join(lines)
         raise UnsupportedLeafError(f"cannot save {head}", [text for text, _ in bad])
+    return flats
+
+
+def name_in_items(item: str, path: Path, only_state: bool) -> str:
+    text = path_text(path)
+    if only_state:
+        return text
+    return f"{item}/{text}" if path else item
+
+
+def flatten_items(items: dict[str, Any]) -> list[tuple[str, list[Row]]]:
+    """Rows of each item; raises as walk_items."""
+    flats = walk_items(items)
     for _, flat in flats:
         flat.finish()
     return [(name, flat.rows) for name, flat in flats]
-
-

@@ -128,6 +128,17 @@ class ArrayView:
         text = self._source.tree.records[self._number].sharding
         return json.loads(text) if text else None
 
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """The shape of one of the shards that the array was saved in; its own where it was one."""
+        return self._source.tree.records[self._number].shard_shape or self.shape
+
+    def sharding_text(self) -> str:
+        """The sharding that the array had, for people: over which mesh, and drawn which device (by
+        its id) held which slice. `print(store[7]["params/kernel"].sharding_text())`"""
+        text = self._source.tree.records[self._number].sharding
+        return _stepwell.sharding_text(list(self.shape), text)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a 0-d array")
@@ -259,19 +270,6 @@ class _Source:
         raws, stats = self.tree.table.read(numbers)
         self.account(stats)
         return raws
-
-    def load(self, number: int | None) -> Any:
-        """A record with everything below it, in plain containers; None: all items."""
-        self.check()
-        table = self.tree.table if self._tree is not None else self.reader.leaves()
-        built, stats = table.load(number, decode_value)
-        self.account(stats)
-        return built
-
-    def load_step(self) -> Any:
-        """What the empty path names, without the tree that paths are looked up in."""
-        only_state = [name for name, *_ in self.reader.items()] == ["state"]
-        return self.load(0 if only_state else None)
 
     def view(self, number: int, step: _Source) -> Any:
         """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the

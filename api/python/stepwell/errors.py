@@ -95,6 +95,20 @@ class LockedError(Error):
     """Another process writes to this store; the message has its pid."""
 
 
+class PeerError(Error):
+    """Other processes of the run did not answer in time (`processes` has their numbers, when
+    known), or do not agree with this one."""
+
+    def __init__(self, message: str, processes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.processes = tuple(processes)
+
+
+class OutcomeUnknownError(PeerError):
+    """The step was written here, and this process was not told whether it was committed. The next
+    `open` by all processes finds out."""
+
+
 class ForkError(Error):
     """The store was opened before `fork`; only the parent process may use it."""
 

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores of many processes (db/group.h), as the package's _group.py uses them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "db/store.h"
+
+namespace stepwell::python {
+
+// (group id, part); a group id of zeros on part 0.
+using GroupPair = std::pair<nanobind::bytes, uint32_t>;
+std::optional<db::StoreGroup> GroupFromPython(const std::optional<GroupPair>& group);
+
+// (save id, ids of all parts)
+using GroupSavePair = std::pair<nanobind::bytes, std::vector<uint32_t>>;
+std::optional<db::GroupSave> GroupSaveFromPython(const std::optional<GroupSavePair>& group);
+
+nanobind::bytes BytesOfId(const format::Id128& id);
+format::Id128 IdFromPython(const nanobind::bytes& bytes);
+
+// (group id, part, mark, [(step, save id)]): what is prepared and not decided.
+nanobind::tuple StatusTuple(const db::GroupStatus& status);
+// [(step, save id)] of the committed steps of many processes.
+nanobind::list GroupSteps(const std::vector<db::StepSummary>& steps);
+
+}  // namespace stepwell::python

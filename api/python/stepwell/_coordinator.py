@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the processes of one `jax.distributed` run tell each other things: through JAX's own
+coordination service, which process 0 runs. There is no protocol of our own below this."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .errors import PeerError
+
+_SLICE_SECONDS = 5.0  # between two looks at who is missing
+
+
+class Coordinator(Protocol):
+    """A key-value store that all processes see; keys are written once."""
+
+    index: int  # of this process
+    count: int  # of all
+
+    def put(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str, timeout: float) -> str | None:
+        """Waits until the key is there; None when `timeout` seconds have passed."""
+
+    def keys(self, directory: str) -> Sequence[str]:
+        """Those below `directory/`, without it."""
+
+    def delete(self, directory: str) -> None: ...
+
+
+class JaxCoordinator:
+    """On the client of `jax.distributed.initialize`."""
+
+    def __init__(self, client: Any, index: int, count: int) -> None:
+        self._client = client
+        self.index = index
+        self.count = count
+
+    def put(self, key: str, value: str) -> None:
+        self._call(self._client.key_value_set, key, value)
+
+    def get(self, key: str, timeout: float) -> str | None:
+        found = self._call(self._client.blocking_key_value_get, key,
+                           max(1, int(timeout * 1000)))
+        return None if found is None else str(found)
+
+    def keys(self, directory: str) -> list[str]:
+        pairs = self._call(self._client.key_value_dir_get, directory + "/") or []
+        return [key.removeprefix(directory + "/") for key, _ in pairs]
+
+    def delete(self, directory: str) -> None:
+        self._call(self._client.key_value_delete, directory + "/")
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        """None for what ran out of time."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            text = str(error)
+            if "DEADLINE_EXCEEDED" in text:
+                return None
+            raise PeerError(
+                "JAX's coordination service does not answer; process 0 runs it, is it gone? "
+                f"({text.splitlines()[0] if text else type(error).__name__})") from error
+
+
+class OneProcess:
+    """A run of this process alone."""
+
+    index = 0
+    count = 1
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    def put(self, key: str, value: str) -> None:
+        self._values[key] = value
+
+    def get(self, key: str, timeout: float) -> str | None:
+        return self._values.get(key)
+
+    def keys(self, directory: str) -> list[str]:
+        prefix = directory + "/"
+        return [key.removeprefix(prefix) for key in self._values if key.startswith(prefix)]
+
+    def delete(self, directory: str) -> None:
+        for key in self.keys(directory):
+            del self._values[f"{directory}/{key}"]
+
+
+def current() -> JaxCoordinator | None:
+    """Of this run; None unless `jax.distributed` is initialised with several processes."""
+    distributed = sys.modules.get("jax._src.distributed")
+    state = getattr(distributed, "global_state", None)
+    if state is None or state.client is None or (state.num_processes or 1) < 2:
+        return None
+    return JaxCoordinator(state.client, state.process_id, state.num_processes)
+
+
+def part_path(root: str, part: int) -> str:
+    """Where db::PartPath says."""
+    return root if part == 0 else os.path.join(root, f"process_{part}")
+
+
+def coordinator_for(root: str) -> Coordinator | None:
+    """Who the processes of this run talk through; None for a store that one process writes and
+    always wrote."""
+    together: Coordinator | None = current()
+    if together is None and os.path.exists(os.path.join(part_path(root, 1), "STEPWELL")):
+        together = OneProcess()  # parts of earlier runs must be looked after
+    return together
+
+
+def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, what: str) -> str:
+    """What `process` puts at `key`."""
+    value = coordinator.get(key, timeout)
+    if value is None:
+        raise PeerError(f"process {process} of {coordinator.count} did not answer within "
+                        f"{timeout:g} s ({what}): has it ended, or does it not take part?",
+                        [process])
+    return value
+
+
+def gather(coordinator: Coordinator, directory: str, value: str, timeout: float, what: str
+           ) -> list[str]:
+    """Everybody's `value`, by process. PeerError, within `timeout` seconds, names all processes
+    that have not put theirs."""
+    coordinator.put(f"{directory}/{coordinator.index}", value)
+    end = time.monotonic() + timeout
+    values: list[str] = []
+    while len(values) < coordinator.count:
+        left = end - time.monotonic()
+        found = coordinator.get(f"{directory}/{len(values)}", min(max(left, 0.0), _SLICE_SECONDS))
+        if found is not None:
+            values.append(found)
+        elif left <= _SLICE_SECONDS:
+            there = set(coordinator.keys(directory))
+            missing = [i for i in range(coordinator.count) if str(i) not in there]
+            if not missing:
+                continue  # it came at the last moment
+            names = ", ".join(map(str, missing))
+            noun = "process" if len(missing) == 1 else "processes"
+            raise PeerError(
+                f"{noun} {names} of {coordinator.count} did not answer within {timeout:g} s "
+                f"({what}): ended, or not taking part?", missing)
+    return values

@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One store of many processes: each writes a part, and a step is committed for all or for none.
+
+db/DESIGN.md, "Many processes", has the protocol of the log; this is who says what to whom. The
+leader, process 0, writes part 0, the store at the root, whose log decides. What the processes do
+together (opening, saving, deleting) they do in the same order, as programs under `jax.distributed`
+do; each such thing has a number, and its words lie below `<run>/<number>/` in the coordination
+service. All but opening happens on one thread a store, in that order.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import os
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _service, _stepwell, errors
+from ._arguments import if_exists_number
+from ._chunks import Chunks
+from ._collector import Paused
+from ._coordinator import Coordinator, gather, part_path, wait_for
+from ._parts import part_of
+from ._sharding import to_numpy
+from .errors import Error, OutcomeUnknownError, PeerError
+
+_opens = itertools.count()  # collective opens of this process
+
+MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
+
+
+def _forget_opens() -> None:
+    global _opens
+    _opens = itertools.count()
+
+
+os.register_at_fork(after_in_child=_forget_opens)
+
+
+# ---- outcomes -----------------------------------------------------------------------------------
+
+
+class GroupHandle:
+    """As `_stepwell.Handle`: one save of all processes, or something else that they do together."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.skipped = False
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
+
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._done.wait(timeout)
+
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def notify(self, token: int) -> None:
+        """Tells the service when done."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(lambda: _service.completed(token))
+                return
+        _service.completed(token)
+
+    def finish(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._error = error
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+@dataclass
+class _Turn:
+    """Something that all processes do together."""
+
+    number: int
+    kind: str  # "save", "delete", "pin", "unpin"
+    handle: GroupHandle
+    about: dict[str, Any] = field(default_factory=dict)  # must be the same everywhere
+    outline: list[str] = field(default_factory=list)  # of a save: what the digest is of
+    prepared: _stepwell.Handle | None = None  # of a save
+    error: BaseException | None = None  # why this process cannot do it
+
+
+def digest_of(outline: list[str]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for line in outline:
+        digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _packed(outline: list[str]) -> str:
+    text = "\0".join(outline).encode("utf-8", "surrogatepass")
+    return base64.b85encode(zlib.compress(text)).decode()
+
+
+def _unpacked(text: str) -> list[str]:
+    return zlib.decompress(base64.b85decode(text)).decode("utf-8", "surrogatepass").split("\0")
+
+
+def _difference(ours: list[str], theirs: list[str], process: int) -> str:
+    """The first leaf that differs, in words. Lines are "path: what"."""
+    mine = dict(line.rsplit(": ", 1) for line in ours)
+    other = dict(line.rsplit(": ", 1) for line in theirs)
+    for path, what in mine.items():
+        if path not in other:
+            return f"process {process} has no {path} ({what} in process 0)"
+        if other[path] != what:
+            return f"{path} is {other[path]} in process {process} and {what} in process 0"
+    for path, what in other.items():
+        if path not in mine:
+            return f"process {process} has {path} ({what}), process 0 has not"
+    return f"process {process} has its leaves in another order than process 0"
+
+
+# ---- opening ------------------------------------------------------------------------------------
+
+
+class Group:
+    """This process's side of a store of many."""
+
+    def __init__(self, coordinator: Coordinator, root: str, timeout: float, make_core: MakeCore
+                 ) -> None:
+        self._coordinator = coordinator
+        self._root = root
+        self._timeout = timeout
+        self._make_core = make_core
+        self._numbers = itertools.count()
+        self._turns: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
+        self._cores: list[_stepwell.Core] = []  # all that are open here
+        self._left: list[_stepwell.Core] = []  # parts of processes that are not in this run
+        self.leader = coordinator.index == 0
+        self.parts = list(range(coordinator.count))
+        try:
+            self._run, self.core, self.writer = self._open(f"stepwell/open/{next(_opens)}")
+        except BaseException:
+            self._close_cores()
+            raise
+        self._thread = threading.Thread(target=self._work, name="stepwell-group", daemon=True)
+        self._thread.start()
+
+    def _open(self, opening: str) -> tuple[str, _stepwell.Core, _stepwell.Core]:
+        """(run, the store at the root, this process's part), by all processes or by none."""
+        roots = self._together(f"{opening}/root", self._open_root)
+        for process, root in enumerate(roots):
+            if root["name"] != roots[0]["name"]:
+                raise PeerError(
+                    f"process {process} opens {root['path']!r}, process 0 "
+                    f"{roots[0]['path']!r}: all processes open the same stores in the same order",
+                    [process])
+        group_id = bytes.fromhex(roots[0]["id"])
+        parts = self._together(f"{opening}/parts", lambda: self._open_parts(group_id, roots[0]))
+        verdicts = self._together(f"{opening}/verdicts", lambda: self._judge(parts))[0]
+        self._together(f"{opening}/ready", lambda: self._settle(verdicts))
+        return verdicts["run"], self._cores[-1 if not self.leader else 0], self._cores[0]
+
+    def _together(self, directory: str, work: Callable[[], dict[str, Any]]
+                  ) -> list[dict[str, Any]]:
+        """What `work` gives on every process; an error on one is one on all."""
+        what = f"opening {self._root!r}"
+        try:
+            mine = json.dumps(work())
+        except Exception as error:
+            try:
+                gather(self._coordinator, directory, json.dumps(_told(error)), self._timeout, what)
+            except PeerError:
+                pass  # they are missing because of this, or it does not matter any more
+            raise
+        given = [json.loads(text) for text in
+                 gather(self._coordinator, directory, mine, self._timeout, what)]
+        for process, other in enumerate(given):
+            if "error" in other:
+                raise _raised({**other, "processes": [process]})
+        return given
+
+    def _open_core(self, part: int, read_only: bool, group: tuple[bytes, int] | None
+                   ) -> _stepwell.Core:
+        core = self._make_core(part_path(self._root, part), read_only, group)
+        self._cores.append(core)
+        return core
+
+    def _open_root(self) -> dict[str, Any]:
+        said = {"path": self._root, "name": os.path.basename(self._root)}
+        if self.leader:
+            said["id"] = self._open_core(0, False, (bytes(16), 0)).id().hex()
+        return said
+
+    def _open_parts(self, group_id: bytes, root: dict[str, Any]) -> dict[str, Any]:
+        """Opens what this process writes; gives what is known there of steps of many processes."""
+        own, count = self._coordinator.index, self._coordinator.count
+        if not self.leader:
+            if not os.path.exists(os.path.join(self._root, "STEPWELL")):
+                raise Error(f"process {own} does not see the store that process 0 opened at "
+                            f"{root['path']!r}: it must be on a file system that all processes "
+                            "share")
+            self._open_core(own, False, (group_id, own))
+        # Of a run with more processes: somebody must go on deleting there.
+        for part in itertools.count(own + count, count):
+            if not os.path.exists(os.path.join(part_path(self._root, part), "STEPWELL")):
+                break
+            self._left.append(self._open_core(part, False, (group_id, part)))
+        return {"parts": [_state_of(core) for core in self._cores]}
+
+    def _settle(self, verdicts: dict[str, Any]) -> dict[str, Any]:
+        for core in self._cores:
+            _settle(core, verdicts)
+        if not self.leader:
+            self._open_core(0, True, None)
+        return {}
+
+    def _judge(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        """On the leader: what became of every step of many processes. Part 0's log decides, as long
+        as it is not older than what other parts were told by it (rule 28)."""
+        if not self.leader:
+            return {}
+        root = self._cores[0]
+        _, _, mark, prepared = root.group_status()
+        parts = [part for report in reports for part in report["parts"] if part["part"] != 0]
+        newest = max(parts, key=lambda part: part["mark"], default={"mark": 0})
+        if newest["mark"] > mark:
+            raise Error(
+                f"{self._root!r} is older than its part {part_path(self._root, newest['part'])!r}, "
+                f"which was told of change {newest['mark']} while the root's newest is {mark}: was "
+                "an older copy of the root put back? Bring the newer one, or delete the parts")
+        for step, save_id in prepared:  # nobody was told that they are committed
+            root.decide(step, save_id, False, [], 0, True)
+        _, _, mark, _ = root.group_status()
+        return {"run": f"stepwell/run/{os.urandom(8).hex()}", "mark": mark,
+                "committed": [[step, save_id.hex()] for step, save_id in root.group_steps()]}
+
+    # ---- turns ----------------------------------------------------------------------------------
+
+    def next_turn(self) -> int:
+        """The number of the next thing that all processes do."""
+        return next(self._numbers)
+
+    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
+             chunks: Chunks | None) -> GroupHandle:
+        """As Store.save, of this process's part; the handle is of all parts."""
+        number = self.next_turn()
+        about = {"step": step, "items": list(trees), "if_exists": existing}
+        try:
+            with Paused():
+                part = part_of(trees, self._coordinator.index, chunks)
+                if not self.leader:  # the leader decides about the step that is there
+                    metadata, metrics, existing = "", "", if_exists_number("replace")
+                prepared = self.writer.save(step, part.rows, metadata, metrics, existing, to_numpy,
+                                            part.wishes, (self._save_id(number), self.parts))
+                outline = part.outline
+                del part  # before collections go on: they would look at each row
+        except BaseException as error:
+            self.save_turn(_Turn(number, "save", GroupHandle(step), about, error=error))
+            raise
+        return self.save_turn(_Turn(number, "save", GroupHandle(step), about, outline, prepared))
+
+    def save_turn(self, turn: _Turn) -> GroupHandle:
+        """The rest of a save whose bytes are under way here, or that this process cannot do."""
+        self._turns.put(turn)
+        return turn.handle
+
+    def change(self, kind: str, steps: list[int], items: Sequence[str] = ()) -> None:
+        """"delete" (items of steps or steps), "pin", "unpin", by all processes; waits for it."""
+        turn = _Turn(self.next_turn(), kind, GroupHandle(steps[0]),
+                     {"steps": steps, "items": list(items)})
+        self._turns.put(turn)
+        turn.handle.wait(None)
+        error = turn.handle.error()
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Ends the thread, after what was begun, and this process's part."""
+        self._turns.put(None)
+        self._thread.join()
+        self._close_cores()
+
+    def _close_cores(self) -> None:
+        for core in reversed(self._cores):
+            core.close()
+        self._cores.clear()
+
+    def _work(self) -> None:
+        while True:
+            turn = self._turns.get()
+            if turn is None:
+                return
+            try:
+                error = self._take(turn)
+            except Exception as unexpected:
+                error = unexpected
+            turn.handle.finish(error)
+
+    def _take(self, turn: _Turn) -> BaseException | None:
+        """One turn; why it failed, if it did."""
+        error = turn.error
+        if turn.prepared is not None:
+            turn.prepared.wait(None)
+            error = turn.prepared.error()
+            turn.handle.skipped = turn.prepared.skipped
+        word = {"about": {"kind": turn.kind, **turn.about, "digest": digest_of(turn.outline)},
+                "error": None if error is None else _told(error), "skipped": turn.handle.skipped}
+        directory = f"{self._run}/{turn.number}"
+        try:
+            if self.leader:
+                decision = self._lead(turn, directory, word)
+            else:
+                decision = self._follow(turn, directory, word)
+        except PeerError as missing:
+            return missing if error is None else error
+        if error is not None:
+            return error
+        turn.handle.skipped = bool(decision.get("skipped"))
+        return None if decision["error"] is None else _raised(decision)
+
+    # ---- the leader -----------------------------------------------------------------------------
+
+    def _lead(self, turn: _Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+        what = f"{turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
+        decision: dict[str, Any]
+        own: Exception | None = None
+        try:
+            texts = gather(self._coordinator, directory, json.dumps(word), self._timeout, what)
+            decision = self._verdict(turn, directory, [json.loads(text) for text in texts])
+        except PeerError as missing:
+            decision = {"error": f"{what} was given up: {missing}",
+                        "processes": list(missing.processes)}
+        # From here on the others wait: whatever happens they are told.
+        decision.update(commit=decision["error"] is None, dead=[], mark=0)
+        try:
+            self.decide(turn, decision)
+        except Exception as error:
+            decision.update(commit=False, processes=[0], **_told(error))
+            own = error
+        self._coordinator.put(f"{directory}/decision", json.dumps(decision))
+        if turn.number > 0:  # everybody has read that, who has answered this
+            self._coordinator.delete(f"{self._run}/{turn.number - 1}")
+        if own is not None:
+            raise own
+        return decision
+
+    def _verdict(self, turn: _Turn, directory: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+        for process, word in enumerate(words):
+            if word["error"] is not None:
+                return {**word["error"], "processes": [process]}
+        if words[0]["skipped"]:
+            return {"error": None, "skipped": True}
+        first = words[0]["about"]
+        for process, word in enumerate(words):
+            for key, value in word["about"].items():
+                if key != "digest" and value != first.get(key):
+                    return {"error": f"the processes do not do the same: {key} is {value!r} in "
+                                     f"process {process} and {first.get(key)!r} in process 0",
+                            "processes": [process]}
+        differing = [process for process, word in enumerate(words)
+                     if word["about"]["digest"] != first["digest"]]
+        if differing:
+            return {"error": self._explain(turn, directory, differing[0]), "processes": differing}
+        return {"error": None}
+
+    def _explain(self, turn: _Turn, directory: str, process: int) -> str:
+        """How the tree of `process` differs."""
+        self._coordinator.put(f"{directory}/explain", str(process))
+        theirs = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout,
+                          "telling its tree")
+        return (f"step {turn.handle.step}: the processes save different trees: "
+                + _difference(turn.outline, _unpacked(theirs), process))
+
+    # ---- the others -----------------------------------------------------------------------------
+
+    def _follow(self, turn: _Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+        coordinator = self._coordinator
+        what = f"deciding {turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
+        coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
+        try:
+            # The leader may wait so long for others first, and tell of it then.
+            text = self._wait_answering(turn, directory, 2 * self._timeout + 10)
+        except PeerError as lost:
+            raise OutcomeUnknownError(f"{what}: whether it was committed is not known: {lost}",
+                                      [0]) from lost
+        if text is None:
+            raise OutcomeUnknownError(
+                f"{what}: process 0 did not say within {2 * self._timeout + 10:g} s whether it was "
+                "committed; the next open finds out", [0])
+        decision: dict[str, Any] = json.loads(text)
+        self.decide(turn, decision)
+        return decision
+
+    def _wait_answering(self, turn: _Turn, directory: str, timeout: float) -> str | None:
+        """The decision. Meanwhile the leader may ask for this process's tree."""
+        waited, slice_seconds = 0.0, 1.0
+        while waited < timeout:
+            text = self._coordinator.get(f"{directory}/decision", slice_seconds)
+            if text is not None:
+                return text
+            waited += slice_seconds
+            if "explain" in self._coordinator.keys(directory):
+                asked = self._coordinator.get(f"{directory}/explain", 1.0)
+                if asked == str(self._coordinator.index):
+                    self._coordinator.put(f"{directory}/outline", _packed(turn.outline))
+                return self._coordinator.get(f"{directory}/decision", timeout)
+        return None
+
+    # ---- both -----------------------------------------------------------------------------------
+
+    def _save_id(self, number: int) -> bytes:
+        return hashlib.blake2b(f"{self._run}/{number}".encode(), digest_size=16).digest()
+
+    def decide(self, turn: _Turn, decision: dict[str, Any]) -> None:
+        """Writes what was decided into this process's part. On the leader that makes it so, and the
+        steps that died of it are added to `decision`."""
+        if turn.kind == "save":
+            prepared = turn.prepared
+            if prepared is not None and prepared.error() is None and not prepared.skipped:
+                commit = decision["commit"] and not decision.get("skipped", False)
+                dead, mark = self.writer.decide(turn.handle.step, self._save_id(turn.number),
+                                                commit, decision["dead"], decision["mark"],
+                                                self.leader)
+                if self.leader:
+                    decision.update(dead=dead, mark=mark)
+        elif decision["commit"]:
+            self._change(self.writer, turn.kind, turn.about["steps"], turn.about["items"])
+        self._settle_left(decision)
+
+    def _change(self, core: _stepwell.Core, kind: str, steps: list[int], items: list[str]) -> None:
+        if kind != "delete":
+            if self.leader:  # other parts drop nothing by themselves
+                core.set_pinned(steps, kind == "pin")
+            return
+        if not self.leader:  # what the leader had and this part has not: steps of one process
+            here = {summary[0] for summary in core.steps()}
+            steps = [step for step in steps if step in here]
+        if not items and steps:
+            core.delete(steps)
+        for step in steps if items else []:
+            core.delete_items(step, items)
+
+    def _settle_left(self, decision: dict[str, Any]) -> None:
+        """Parts of earlier runs follow what was deleted."""
+        dead = decision.get("dead", [])
+        for core in self._left if dead else []:
+            here = {summary[0] for summary in core.steps()}
+            core.delete([step for step in dead if step in here])
+
+
+def _state_of(core: _stepwell.Core) -> dict[str, Any]:
+    _, part, mark, _ = core.group_status()
+    return {"part": part, "mark": mark}
+
+
+def _settle(core: _stepwell.Core, verdicts: dict[str, Any]) -> None:
+    """Decides what is undecided in a part, and deletes what part 0 has not."""
+    _, part, _, prepared = core.group_status()
+    if part == 0:
+        return
+    committed = {(step, bytes.fromhex(save_id)) for step, save_id in verdicts["committed"]}
+    for step, save_id in prepared:
+        core.decide(step, save_id, (step, save_id) in committed, [], verdicts["mark"], True)
+    gone = [step for step, save_id in core.group_steps() if (step, save_id) not in committed]
+    if gone:
+        core.delete(gone)
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    """An error for other processes."""
+    return {"error": str(error) or type(error).__name__, "class": type(error).__name__}
+
+
+def _raised(decision: dict[str, Any]) -> Error:
+    """The error that another process told: of the same class where that is one of ours."""
+    who = ", ".join([f"process {process}" for process in decision.get("processes", ())])
+    text = f"{who}: {decision['error']}" if who and "class" in decision else decision["error"]
+    kind = getattr(errors, decision.get("class", ""), PeerError)
+    if not issubclass(kind, Error) or issubclass(kind, PeerError):
+        return PeerError(text, decision.get("processes", ()))
+    made: Error = kind(text)
+    return made

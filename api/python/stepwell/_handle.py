@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle of a save under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import _service
+
+if TYPE_CHECKING:
+    from . import _stepwell
+    from ._group import GroupHandle
+    from ._store import Store
+
+
+class SaveHandle:
+    """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
+    store's next call, `wait` or `close`."""
+
+    def __init__(self, handle: _stepwell.Handle | GroupHandle, store: Store) -> None:
+        self._handle = handle
+        self._store = store
+        self._reported = False
+
+    @property
+    def step(self) -> int:
+        return self._handle.step
+
+    @property
+    def skipped(self) -> bool:
+        """Whether `if_exists="skip"` met a step that was there."""
+        return self._handle.skipped
+
+    def done(self) -> bool:
+        """Whether it has finished, well or not."""
+        self._store._check_fork()
+        return self._handle.done()
+
+    def result(self, timeout: float | None = None) -> int:
+        """Waits until the step is durable and visible; returns its number.
+
+        `timeout` is in seconds; TimeoutError when it runs out (the save goes on). Raises the save's
+        error each time it is called.
+        """
+        self._store._check_fork()
+        if not self._handle.wait(timeout):
+            raise TimeoutError(f"the save of step {self.step} is not done after {timeout} s")
+        error = self._handle.error()
+        if error is not None:
+            self._reported = True
+            raise error
+        return self.step
+
+    def on_complete(self, callback: Callable[[SaveHandle], object]) -> None:
+        """Calls `callback(handle)` once when done, at once if it is. It runs on a thread of
+        Stepwell's own and may call the store; an exception from it is logged."""
+        self._store._check_fork()
+        _service.call_when_done(self._handle, lambda: callback(self))
+
+    def __repr__(self) -> str:
+        state = "done" if self._handle.done() else "under way"
+        return f"<save of step {self.step}, {state}>"

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""group_process.py PROCESS PROCESSES PORT DEVICES PLAN: one of several processes of a run that
+saves and loads together. PLAN is JSON: {"root": ..., "acts": [[name, {arguments}], ...], "kill":
+[act, process, point] or null, "timeout": seconds}. Prints one line of JSON for each act: what it
+gave, or the error. Run by test_group.py and soak_group.py."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+PROCESS, PROCESSES, PORT, DEVICES = (int(text) for text in sys.argv[1:5])
+PLAN = json.loads(sys.argv[5])
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+
+import stepwell  # noqa: E402
+from stepwell import _group  # noqa: E402
+from stepwell._coordinator import JaxCoordinator  # noqa: E402
+
+# (shape, partition spec over the mesh (x, y))
+LEAVES: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
+    "rows": ((16, 6), ("x",)),
+    "both": ((8, 8), ("y", "x")),
+    "tuple": ((24,), (("x", "y"),)),
+    "whole": ((5, 3), ()),
+    "scalar": ((), ()),
+    "empty": ((0, 4), ()),
+    "large": ((64, 4096), (None, "x")),
+}
+
+
+def values(name: str, step: int) -> np.ndarray:
+    shape, _ = LEAVES[name]
+    count = int(np.prod(shape))
+    return (np.arange(count, dtype=np.float32).reshape(shape) * 0.5 + step * 1000 + len(name))
+
+
+def mesh() -> Mesh:
+    devices = np.array(jax.devices())
+    return Mesh(devices.reshape(2, -1), ("x", "y"))
+
+
+def state(step: int, leaves: list[str] | None = None) -> dict[str, Any]:
+    arrays = {}
+    for name in leaves or LEAVES:
+        shape, spec = LEAVES[name]
+        sharding = NamedSharding(mesh(), PartitionSpec(*spec))
+        arrays[name] = jax.make_array_from_callback(
+            shape, sharding, lambda index, name=name: values(name, step)[index])
+    return {"params": arrays, "count": step, "name": "run", "host": np.full(7, step)}
+
+
+# ---- dying --------------------------------------------------------------------------------------
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()
+
+
+def kill_at(owner: Any, method: str, nth: int, after: bool) -> None:
+    """SIGKILL before or after the `nth` call of a method from now on."""
+    original: Callable[..., Any] = getattr(owner, method)
+    calls = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth and not after:
+            die()
+        result = original(*args, **kwargs)
+        if calls == nth and after:
+            die()
+        return result
+
+    setattr(owner, method, counted)
+
+
+# Where a process may die in one save, by name: what is patched.
+POINTS: dict[str, Callable[[], None]] = {
+    "before_prepare": lambda: kill_at(_group.Group, "next_turn", 1, after=False),
+    "begun": lambda: kill_at(_group.Group, "save_turn", 1, after=True),
+    "before_word": lambda: kill_at(JaxCoordinator, "put", 1, after=False),
+    "after_word": lambda: kill_at(JaxCoordinator, "put", 1, after=True),
+    "before_decide": lambda: kill_at(_group.Group, "decide", 1, after=False),
+    "after_decide": lambda: kill_at(_group.Group, "decide", 1, after=True),
+    "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
+}
+
+
+# ---- acts ---------------------------------------------------------------------------------------
+
+
+def check_step(store: stepwell.Store, step: int, leaves: list[str] | None = None) -> str:
+    """Loads a step as it was saved, as NumPy and onto another mesh, and compares."""
+    want = {name: values(name, step) for name in leaves or LEAVES}
+    here = state(step, leaves)
+    loaded = store.load(step, like=here)
+    assert loaded["count"] == step and loaded["name"] == "run"
+    np.testing.assert_array_equal(loaded["host"], np.full(7, step))
+    other = Mesh(np.array(jax.devices()).reshape(-1, 2), ("y", "x"))
+    for name, array in loaded["params"].items():
+        assert array.sharding == here["params"][name].sharding, name
+        for shard in array.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), want[name][shard.index], name)
+    specs = {f"params/{name}": PartitionSpec(*spec) for name, (_, spec) in LEAVES.items()
+             if name in want}
+    moved = store.load(step, "params", mesh=other, specs=specs)
+    for name, array in moved.items():
+        for shard in array.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), want[name][shard.index], name)
+    return "equal"
+
+
+def main() -> None:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{PORT}", PROCESSES, PROCESS,
+                               heartbeat_timeout_seconds=10)
+    store: stepwell.Store | None = None
+    for number, (act, arguments) in enumerate(PLAN["acts"]):
+        kill = PLAN.get("kill")
+        if kill and kill[0] == number and kill[1] == PROCESS:
+            POINTS[kill[2]]()
+        try:
+            if act == "open":
+                store = stepwell.open(PLAN["root"], process_timeout=PLAN["timeout"], **{
+                    **arguments, "keep": stepwell.policy.LatestN(arguments["keep"])
+                    if "keep" in arguments else None})
+                gave: Any = store.steps()
+            elif act == "save":
+                step = arguments["step"] + arguments.get("add", {}).get(str(PROCESS), 0)
+                leaves = arguments.get("leaves", {}).get(str(PROCESS))
+                gave = store.save(step, state(step, leaves),
+                                  if_exists=arguments.get("if_exists", "error")).result()
+            elif act == "check":
+                gave = check_step(store, **arguments)
+            elif act == "steps":
+                gave = store.steps()
+            elif act == "delete":
+                store.delete(arguments["steps"])
+                gave = store.steps()
+            elif act == "close":
+                gave = store.close()
+            else:
+                raise ValueError(act)
+            said = {"act": act, "gave": gave}
+        except Exception as error:
+            said = {"act": act, "error": type(error).__name__, "text": str(error)}
+        print(json.dumps(said), flush=True)
+    os._exit(0)  # a run whose peers died cannot shut down in order
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of several processes (group_process.py), started and read."""
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+SCRIPT = pathlib.Path(__file__).with_name("group_process.py")
+
+
+@dataclass
+class Said:
+    """What one process said."""
+
+    status: int  # exit status; negative: the signal
+    lines: list[dict[str, Any]]
+    output: str
+
+    def gave(self, number: int) -> Any:
+        line = self.lines[number]
+        assert "error" not in line, (line, self.output[-2000:])
+        return line["gave"]
+
+
+def start(script: pathlib.Path, processes: int, devices: int, *arguments: str
+          ) -> list[subprocess.Popen[str]]:
+    """`devices`: of all processes together."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [subprocess.Popen(
+        [sys.executable, script, str(number), str(processes), str(port),
+         str(devices // processes), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for number in range(processes)]
+
+
+def run(root: pathlib.Path, acts: list[list[Any]], processes: int = 2, devices: int = 4,
+        kill: list[Any] | None = None, timeout: float = 60.0) -> list[Said]:
+    plan = json.dumps({"root": str(root), "acts": acts, "kill": kill, "timeout": timeout})
+    said = []
+    for child in start(SCRIPT, processes, devices, plan):
+        out, err = child.communicate(timeout=300)
+        lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        said.append(Said(child.returncode, lines, out + err))
+    return said
+
+
+def run_matrix(folder: pathlib.Path, processes: int, begin: int, end: int) -> list[dict[str, int]]:
+    """Random arrays on random meshes of 8 devices; what each process counted."""
+    children = start(SCRIPT.with_name("group_matrix.py"), processes, 8, str(folder),
+                     f"{begin}:{end}")
+    outputs = [child.communicate(timeout=3000) for child in children]
+    for child, (out, err) in zip(children, outputs, strict=True):
+        assert child.returncode == 0, (out + err)[-3000:]
+    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]

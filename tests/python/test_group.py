@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores of many processes, under a real jax.distributed: all or none, and alike everywhere."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from group_runs import run, run_matrix
+
+import stepwell
+
+
+def test_saved_together_and_loaded_by_other_numbers_of_processes(tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "store"
+    first = run(root, [["open", {}], ["save", {"step": 1}], ["save", {"step": 2}],
+                       ["check", {"step": 1}], ["check", {"step": 2}], ["close", {}]], processes=4)
+    for said in first:
+        assert said.status == 0, said.output[-2000:]
+        assert [said.gave(i) for i in range(5)] == [[], 1, 2, "equal", "equal"]
+    assert sorted(path.name for path in root.glob("process_*")) == [
+        "process_1", "process_2", "process_3"]
+    second = run(root, [["open", {}], ["check", {"step": 2}], ["save", {"step": 3}],
+                        ["check", {"step": 3}], ["close", {}]], processes=2)
+    for said in second:
+        assert [said.gave(i) for i in range(4)] == [[1, 2], "equal", 3, "equal"]
+    # One process alone, which knows nothing of jax.distributed.
+    with stepwell.open(root, "r") as store:
+        assert store.steps() == [1, 2, 3]
+        tree = store.load(2)
+        assert tree["count"] == 2 and tree["name"] == "run"
+        assert store.verify().problems == []
+        assert np.asarray(tree["params"]["rows"]).shape == (16, 6)
+
+
+def test_retention_and_deletes_reach_every_part(tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "store"
+    saves = [["save", {"step": step}] for step in range(1, 5)]
+    for said in run(root, [["open", {"keep": 2}], *saves, ["steps", {}],
+                           ["delete", {"steps": [3]}], ["check", {"step": 4}], ["close", {}]]):
+        assert [said.gave(i) for i in range(8)] == [[], 1, 2, 3, 4, [3, 4], [4], "equal"]
+    for part in ("process_1",):
+        with stepwell.open(root / part, "r") as store:
+            assert store.steps() == [4]
+
+
+def test_steps_that_are_there_are_refused_on_every_process(tmp_path: pathlib.Path) -> None:
+    for said in run(tmp_path / "store", [
+            ["open", {}], ["save", {"step": 1}], ["save", {"step": 1}],
+            ["save", {"step": 1, "if_exists": "replace"}],
+            ["save", {"step": 1, "if_exists": "skip"}], ["check", {"step": 1}], ["close", {}]]):
+        assert [said.gave(i) for i in (1, 3, 4, 5)] == [1, 1, 1, "equal"]
+        assert said.lines[2]["error"] == "StepExistsError"
+        assert "step 1" in said.lines[2]["text"]
+
+
+@pytest.mark.parametrize("differ, words", [
+    ({"add": {"1": 5}}, ["step is 7 in process 1", "2 in process 0"]),
+    ({"leaves": {"1": ["rows", "both"]}}, ["process 1 has no params/tuple", "float32[24]"]),
+])
+def test_processes_that_save_different_things(tmp_path: pathlib.Path, differ: dict[str, Any],
+                                              words: list[str]) -> None:
+    for said in run(tmp_path / "store", [["open", {}], ["save", {"step": 1}],
+                                         ["save", {"step": 2, **differ}], ["save", {"step": 3}],
+                                         ["steps", {}], ["check", {"step": 3}], ["close", {}]]):
+        assert said.lines[2]["error"] == "PeerError", said.output[-2000:]
+        assert all(word in said.lines[2]["text"] for word in words), said.lines[2]
+        assert said.gave(4) == [1, 3]
+        assert said.gave(5) == "equal"
+
+
+@pytest.mark.parametrize("victim, point", [
+    (1, "before_prepare"), (1, "after_word"), (0, "before_decide"), (0, "after_decide"),
+    (1, "before_decide"),
+])
+def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path, victim: int, point: str
+                                                ) -> None:
+    root = tmp_path / "store"
+    acts = [["open", {}], ["save", {"step": 1}], ["save", {"step": 2}], ["steps", {}]]
+    died = run(root, acts, processes=4, kill=[2, victim, point], timeout=5)
+    assert died[victim].status == -9
+    for process, said in enumerate(died):
+        if process == victim or len(said.lines) < 3:  # JAX ended it
+            continue
+        if "error" in said.lines[2]:
+            assert said.lines[2]["error"] in ("PeerError", "OutcomeUnknownError")
+            if point == "before_prepare" and "was given up" in said.lines[2]["text"]:
+                assert f"process {victim} of 4 did not answer" in said.lines[2]["text"]
+    after = run(root, [["open", {}], ["check", {"step": 1}], ["save", {"step": 3}],
+                       ["steps", {}], ["check", {"step": 3}], ["close", {}]], processes=4)
+    found = after[0].gave(0)
+    assert found in ([1], [1, 2])
+    if point == "after_decide":
+        assert found == [1, 2]
+    if victim == 1 and point in ("before_prepare",):
+        assert found == [1]
+    for said in after:
+        assert [said.gave(i) for i in range(5)] == [found, "equal", 3, [*found, 3], "equal"]
+    with stepwell.open(root, "r") as store:
+        assert store.verify().problems == []
+
+
+def test_a_missing_part_is_named(tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "store"
+    run(root, [["open", {}], ["save", {"step": 1}], ["close", {}]])
+    (root / "process_1").rename(root / "elsewhere")
+    with stepwell.open(root, "r") as store, pytest.raises(stepwell.Error, match="process_1"):
+        store.load(1)
+
+
+@pytest.mark.parametrize("processes, begin", [(2, 0), (4, 1000)])
+def test_random_arrays_on_random_meshes(tmp_path: pathlib.Path, processes: int, begin: int) -> None:
+    counted = run_matrix(tmp_path / "store", processes, begin, begin + 64)
+    for counts in counted:
+        assert counts["cases"] == 64
+        assert counts["spread"] > 20
+    assert sum(counts["shards"] for counts in counted) > 200

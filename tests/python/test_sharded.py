@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading onto meshes, on 8 CPU devices. The random cases are those of mesh_matrix.py, which also
+runs longer by itself."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+START = """
+import sys, jax, jax.numpy as jnp, numpy as np, stepwell
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+devices = jax.devices()
+assert len(devices) == 8
+mesh = Mesh(np.array(devices).reshape(2, 4), ("data", "model"))
+path = sys.argv[1]
+
+def fails(kind, function, *parts):
+    try:
+        function()
+    except kind as error:
+        for part in parts:
+            assert part in str(error), (part, str(error))
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+"""
+EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+
+
+def test_any_mesh_to_any_mesh(tmp_path: pathlib.Path) -> None:
+    script = pathlib.Path(__file__).with_name("mesh_matrix.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "m", "--cases", "0:304", "--seconds", "120"],
+        capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-8000:]
+    counts = json.loads(done.stdout)
+    for what in ("like", "specs", "saved", "cast", "box", "empty", "0-d", "keys", "replicated",
+                 "less than all"):
+        assert counts[what] > 0, what
+
+
+def test_specs_by_path_by_tree_and_for_all(run_python, path):
+    status, out, err = run_python(START + """
+kernel, bias = np.arange(64 * 24, dtype=np.float32).reshape(64, 24), np.ones(24, np.float32)
+tree = {"params": {"dense": {"kernel": kernel, "bias": bias}, "out": [kernel, bias]},
+        "step": 3, "name": "x", "count": np.int32(5)}
+with stepwell.open(path) as store:
+    store.save(0, tree).result()
+
+    def specs_of(**how):
+        loaded = store.load(0, **how)
+        assert loaded["step"] == 3 and type(loaded["step"]) is int and loaded["name"] == "x"
+        arrays = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else None, loaded)
+        np.testing.assert_array_equal(loaded["params"]["dense"]["kernel"], kernel)
+        np.testing.assert_array_equal(loaded["params"]["out"][1], bias)
+        assert all(x.sharding.mesh.devices.size == 8 for x in jax.tree.leaves(arrays))
+        return [x.sharding.spec for x in (
+            loaded["params"]["dense"]["kernel"], loaded["params"]["dense"]["bias"],
+            loaded["params"]["out"][0], loaded["params"]["out"][1], loaded["count"])]
+
+    assert specs_of(mesh=mesh) == [P()] * 5
+    # The first that takes a leaf counts.
+    assert specs_of(mesh=mesh, specs={
+        "**/kernel": P(None, "model"), "params/out": P("data"), "params/**": P("model")}) == [
+        P(None, "model"), P("model"), P("data"), P("data"), P()]
+    assert specs_of(mesh=mesh, specs={"params/**": P(("data", "model")), "count": None}) == [
+        P(("data", "model"))] * 4 + [P()]
+    # A tree, down to where one spec holds.
+    assert specs_of(mesh=mesh, specs={
+        "params": {"dense": {"kernel": P("model", "data")}, "out": [P("data"), None]}}) == [
+        P("model", "data"), P(), P("data"), P(), P()]
+    assert specs_of(mesh={"a": 4, "b": 2}, specs={"params": P("a")})[0] == P("a")
+    assert specs_of(mesh=AbstractMesh((8,), ("z",)), specs={"params": P("z")})[3] == P("z")
+
+    # Of a part of the step: paths are those of the step, a tree starts at the part.
+    part = store.load(0, "params/dense", mesh=mesh, specs={"params/*/kernel": P("model")})
+    assert part["kernel"].sharding.spec == P("model") and part["bias"].sharding.spec == P()
+    part = store.load(0, "params/out", mesh=mesh, specs=[P("model"), P("data")])
+    assert [x.sharding.spec for x in part] == [P("model"), P("data")]
+    flat = store.load(0, "params/*/kernel", mesh=mesh, specs=P("data"))
+    assert flat["params/dense/kernel"].sharding.spec == P("data")
+    leaf = store.load(0, "params/dense/bias", mesh=mesh, specs=P("data"))
+    assert leaf.sharding == NamedSharding(mesh, P("data"))
+
+    # `like` gives structure and types, mesh and specs the places.
+    like = {"params": {"dense": {"kernel": jax.ShapeDtypeStruct((64, 24), jnp.bfloat16),
+                                 "bias": np.zeros(24, np.float32)},
+                       "out": [jnp.zeros((64, 24)), bias]},
+            "step": 0, "name": "", "count": jnp.int32(0)}
+    loaded = store.load(0, like=like, mesh=mesh, specs={"**/kernel": P("model")}, cast=True)
+    dense = loaded["params"]["dense"]
+    assert dense["kernel"].sharding.spec == P("model") and dense["kernel"].dtype == jnp.bfloat16
+    assert type(dense["bias"]) is np.ndarray
+    assert loaded["params"]["out"][0].sharding == NamedSharding(mesh, P())
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
+
+
+def test_what_cannot_be_is_one_clear_error(run_python, path):
+    status, out, err = run_python(START + """
+Invalid, NotFound = stepwell.InvalidArgumentError, stepwell.PathNotFoundError
+with stepwell.open(path) as store:
+    store.save(0, {"w": np.zeros((6, 10), np.float32), "b": np.zeros(10, np.float32),
+                   "n": np.arange(4), "s": 3}).result()
+
+    def load(specs, mesh=mesh, **how):
+        return lambda: store.load(0, mesh=mesh, specs=specs, cast=True, **how)
+
+    fails(Invalid, load({"w": P("modle")}), "w (from 'w' of specs)", "'modle'", "data=2, model=4")
+    fails(Invalid, load({"w": P("data", ("model", "data"))}), "w", "'data' twice")
+    fails(Invalid, load({"w": P(P.UNCONSTRAINED)}), "w", "UNCONSTRAINED")
+    fails(Invalid, load(P(), {"data": 4, "model": 4}), "data=4, model=4", "16 devices", "only 8")
+    fails(Invalid, load(P(), AbstractMesh((9,), ("x",))), "x=9 has 9 devices", "only 8")
+    fails(Invalid, load(P(), {"x": 0}), "mesh is")
+    fails(Invalid, load(P(), "x"), "mesh is")
+    fails(Invalid, load({"w": "model"}), "specs: at w there is a str")
+    fails(Invalid, load({"w": {"x": P()}}), "specs: at w", "float32[6, 10]")
+    fails(Invalid, lambda: store.load(0, specs=P()), "specs need a mesh")
+    fails(NotFound, load({"params/**": P()}), "specs: step 0 has nothing at 'params/**'", "'w'")
+    fails(NotFound, load({"params": {"x": P()}}), "specs: step 0 has nothing at 'params'")
+    split = "axis 0 of 6 cannot be split into 4 equal parts"
+    error = fails(stepwell.MismatchError, load({"w": P("model"), "b": P("data", "model")}),
+                  "2 leaves do not fit", "w: stored float32[6, 10]: " + split, "model=4",
+                  "b: stored float32[10]: P('data', 'model') is of 2 axes, and the array has 1")
+    assert [m.path for m in error.mismatches] == ["b", "w"]
+    fails(stepwell.MismatchError, load(P(("data", "model")), path="w"),
+          "axis 0 of 6 cannot be split into 8", "data=2 and model=4")
+    fails(stepwell.MismatchError, lambda: store.load(0, mesh=mesh), "n: stored int64[4]", "cast")
+    # The same of `like`, whose mesh JAX has looked at already.
+    like = lambda *spec: jax.ShapeDtypeStruct((6, 10), jnp.float32,
+                                              sharding=NamedSharding(mesh, P(*spec)))
+    fails(stepwell.MismatchError, lambda: store.load(0, "w", like=like("model")), split)
+    fails(stepwell.MismatchError, lambda: store.load(0, "w", like=like(None, "model")),
+          "axis 1 of 10 cannot be split into 4")
+    other = jax.ShapeDtypeStruct((6, 10), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
+    fails(stepwell.MismatchError, lambda: store.load(0, "w", like=other), "wanted bfloat16[6, 10]")
+    assert store.load(0, "w", like=other, cast=True).dtype == jnp.bfloat16
+    fails(stepwell.MismatchError, lambda: store.load(0, "w", like=jax.ShapeDtypeStruct(
+        (6, 5), jnp.float32), cast=True), "wanted float32[6, 5]")
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
+
+
+def test_what_was_saved_over_a_mesh_comes_back_on_it(run_python, path):
+    save = START + """
+explicit = jax.make_mesh((4, 2), ("x", "y"))
+tree = {"w": jax.device_put(np.arange(32.0).reshape(8, 4), NamedSharding(mesh, P("data", "model"))),
+        "r": jax.device_put(np.arange(8.0), NamedSharding(Mesh(np.array(devices[:2]), "i"), P())),
+        "e": jax.device_put(np.arange(8.0), NamedSharding(explicit, P(("x", "y")))),
+        "keys": jax.device_put(jax.random.split(jax.random.key(1), (4, 2)),
+                               NamedSharding(mesh, P("model"))),
+        "alone": jax.device_put(np.arange(8.0), devices[3]), "numpy": np.arange(3), "i": 1}
+"""
+    status, out, err = run_python(save + """
+with stepwell.open(path) as store:
+    store.save(0, tree).result()
+    loaded = store.load(0)
+    for name in ("w", "r", "e", "keys"):
+        assert loaded[name].sharding == tree[name].sharding and loaded[name].committed, name
+        assert loaded[name].dtype == tree[name].dtype and (loaded[name] == tree[name]).all(), name
+        assert store.load(0, name).sharding == tree[name].sharding
+    for name in ("alone", "numpy"):
+        assert type(loaded[name]) is np.ndarray and (loaded[name] == tree[name]).all()
+    assert loaded["i"] == 1
+    assert store.load(0, "*")["w"].sharding == tree["w"].sharding
+    assert type(store[0]["w"][:]) is np.ndarray
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
+    # With fewer devices those come back that have theirs; without JAX imported none.
+    status, out, err = run_python("""
+import sys, jax, numpy as np, stepwell
+with stepwell.open(sys.argv[1], "r") as store:
+    loaded = store.load(0)
+    assert len(jax.devices()) == 2 and len(loaded["r"].sharding.device_set) == 2
+    assert all(type(loaded[n]) is np.ndarray for n in ("w", "e", "keys", "alone"))
+print("ok")
+""", path, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    assert (status, out) == (0, "ok\n"), err
+    status, out, err = run_python("""
+import sys, numpy as np, stepwell
+with stepwell.open(sys.argv[1], "r") as store:
+    assert all(type(x) is np.ndarray for n, x in store.load(0).items() if n != "i")
+    try:
+        store.load(0, mesh={"x": 8})
+    except stepwell.InvalidArgumentError as error:
+        assert "import jax" in str(error)
+    else:
+        raise AssertionError
+assert "jax" not in sys.modules
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
+
+
+def test_memory_that_is_shared_and_memory_that_is_not(run_python, path):
+    status, out, err = run_python(START + """
+from stepwell import _place
+x = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
+with stepwell.open(path, codec="raw") as store:
+    store.save(0, {"x": x, "y": x + 1, "z": x + 2, "s": 1}).result()
+    # One buffer for all that hold the same, without a copy, and each box has its own.
+    whole = store.load(0, "x", mesh=mesh)
+    assert len({shard.data.unsafe_buffer_pointer() for shard in whole.addressable_shards}) == 1
+    halves = store.load(0, "x", mesh=mesh, specs=P("data"))
+    assert len({shard.data.unsafe_buffer_pointer() for shard in halves.addressable_shards}) == 2
+    # Donating an array does not write into what another shares.
+    double = jax.jit(lambda a: a * 2, donate_argnums=0)
+    np.testing.assert_array_equal(double(whole), x * 2)
+    np.testing.assert_array_equal(double(halves), x * 2)
+    one = store.load(0, "x", mesh=mesh)
+    other = jax.device_put(np.asarray(one.addressable_shards[5].data), devices[5])
+    double(one)
+    np.testing.assert_array_equal(other, x)
+
+    # In batches, the next one read while one is put on its devices: each chunk once all the same.
+    like = {n: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=NamedSharding(mesh, s))
+            for n, s in (("x", P("model")), ("y", P(None, "data")), ("z", P()))} | {"s": 0}
+    at_once = store.load(0, like=like, cast=True)
+    stats = store.stats()["last_load"]
+    reads = []
+    read = _place._read
+    _place._read = lambda source, batch: reads.append(len(batch)) or read(source, batch)
+    _place.BATCH_BYTES = 3 << 20
+    in_batches = store.load(0, like=like, cast=True)
+    assert reads == [1, 1, 2], reads
+    again = store.stats()["last_load"]
+    assert {k: again[k] for k in ("chunks", "bytes_needed", "bytes_out")} == {
+        k: stats[k] for k in ("chunks", "bytes_needed", "bytes_out")}
+    for name, sharding in like.items():
+        assert name == "s" or in_batches[name].sharding == sharding.sharding
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()) if hasattr(a, "all")
+                                     else a == b, at_once, in_batches))
+    expected = (x + 1).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(in_batches["y"], expected)
+    # An error in a batch that was read ahead is raised.
+    def broken(source, batch):
+        if reads.append(0) or len(reads) > 5:
+            raise stepwell.CorruptionError("damaged")
+        return read(source, batch)
+    _place._read = broken
+    fails(stepwell.CorruptionError, lambda: store.load(0, like=like, cast=True), "damaged")
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
+
+
+def test_shardings_of_other_kinds_and_weak_types(run_python, path):
+    status, out, err = run_python(START + """
+from jax._src.sharding_impls import GSPMDSharding
+x = np.arange(64.0, dtype=np.float32).reshape(16, 4)
+weak = jnp.asarray(2.5)
+assert weak.weak_type
+with stepwell.open(path) as store:
+    store.save(0, {"x": x, "weak": weak}).result()
+    named = NamedSharding(mesh, P("model"))
+    kinds = [GSPMDSharding(tuple(devices), named._to_xla_hlo_sharding(2)),
+             named.with_memory_kind("pinned_host"), jax.sharding.SingleDeviceSharding(devices[6])]
+    for sharding in kinds:
+        got = store.load(0, "x", like=jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding))
+        assert got.sharding == sharding and got.sharding.memory_kind == sharding.memory_kind
+        np.testing.assert_array_equal(got, x)
+    placed = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()),
+                                  weak_type=True)
+    got = store.load(0, "weak", like=placed)
+    assert got.weak_type and got.sharding == placed.sharding and got == 2.5
+    assert store.load(0, "weak", mesh=mesh).weak_type
+    step = jax.jit(lambda a: a + 1)
+    step(got)
+    step(store.load(0, "weak", like=got))
+    assert step._cache_size() == 1
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
