@@ -33,6 +33,7 @@ TASKS = [
     _task("start", "start:run"),
     _task("orbax", "orbax:run"),
     Task("million", "orbax:run_million", ("million/",), "orbax", only="stepwell", rounds_max=2),
+    _task("mesh", "mesh:run", alone=True),
     _task("space", "space:run", rounds_max=2),
     _memory("memory-numpy", "run_save_numpy", "memory/save-NumPy"),
     _memory("memory-restore", "run_restore", "memory/restore"),  # of what memory-numpy saved

@@ -62,6 +62,18 @@ def _leaves(theme: str, count: int, leaf: str, group: str, budgets: tuple[str, s
     ]
 
 
+def _mesh() -> list[Row]:
+    group = "Over meshes: saved on (8,1) of CPU devices, restored on others"
+    rows = [Row("mesh/save", group, "saved on (8,1), durable", "GB/s", "write", "fio write",
+                "disk write")]
+    for key, words in (("1x8", "(1,8)"), ("2x4", "(2,4)"), ("one", "one device")):
+        rows.append(Row(f"mesh/{key}", group, f"restored on {words}, cold", "GB/s", "read",
+                        "fio read", "disk read, copies into the slices"))
+        rows.append(Row(f"mesh/{key}-read", group, f"bytes read for {words}", "MB", "own",
+                        "bytes restored", "padding, records"))
+    return rows
+
+
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
               step_leaves: int = 1000, million: int = 1_000_000) -> list[Row]:
     part, one = "Load a part, cold", "Load one leaf of many, cold"
@@ -117,6 +129,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "sync commit", "fio write + fdatasync", "work a leaf", "≤ 15 s", only="stepwell"),
         Row("million/read", orbax, "200 of those arrays, opened and read by TensorStore", "ms",
             "read 4k", "fio read of 4 KiB", "TensorStore", "≤ 1 s", only="stepwell"),
+        *_mesh(),
         Row("space/written", space, "bytes written by the process", "MB", "own", "bytes saved",
             "records, index", "≤ 1.01"),
         Row("space/device", space, "bytes written to the device, by all", "MB", "own",
