@@ -80,8 +80,12 @@ Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::
     // Each open file has its own lock, so this also fails for a pin of this very process.
     STEPWELL_ASSIGN_OR_RETURN(const bool dead, (*file)->TryLock(io::LockKind::kExclusive));
     if (dead) {
-      // Under the lock: a reader that is just making this file notices, see ReaderPin::Create.
-      file_system->Remove(path).IgnoreError("the next pass tries again; it pins nothing");
+      // Under the lock: a reader that is just making this file notices, see ReaderPin::Create. Not
+      // when another pass was faster: the name may be that of the file it then made.
+      STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file->get()));
+      if (named) {
+        file_system->Remove(path).IgnoreError("the next pass tries again; it pins nothing");
+      }
       return none;
     }
   }
