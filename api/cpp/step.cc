@@ -134,11 +134,11 @@ Result<LeafInfo> Step::Leaf(const Path& path) const {
   return ToPublic(*leaf);
 }
 
-Result<LoadStats> Step::Read(std::span<const ReadRequest> requests) const {
-  STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
+Result<std::vector<db::LoadRequest>> Step::Impl::ToEngine(const LeafTable& leaves,
+                                                          std::span<const ReadRequest> requests) {
   std::vector<db::LoadRequest> loads;
   for (const ReadRequest& request : requests) {
-    STEPWELL_ASSIGN_OR_RETURN(const format::LeafRecord* leaf, FindArray(*table, request.path));
+    STEPWELL_ASSIGN_OR_RETURN(const format::LeafRecord* leaf, FindArray(leaves, request.path));
     const auto prepare = [&]() -> Status {
       if (request.dtype != DType::kInvalid && request.dtype != leaf->dtype) {
         return internal::WrongDType(leaf->dtype, request.dtype);
@@ -155,6 +155,12 @@ Result<LoadStats> Step::Read(std::span<const ReadRequest> requests) const {
     };
     STEPWELL_RETURN_IF_ERROR(prepare().WithContext(request.path.ToText()));
   }
+  return loads;
+}
+
+Result<LoadStats> Step::Read(std::span<const ReadRequest> requests) const {
+  STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
+  STEPWELL_ASSIGN_OR_RETURN(const auto loads, Impl::ToEngine(*table, requests));
   if (loads.empty()) return LoadStats{};
   return impl_->reader->Load(loads);
 }

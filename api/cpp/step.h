@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct [[gnu::visibility("hidden")]] Step::Impl {
 
   // Reads the step's records at the first call; fails when the store is closed.
   Result<std::shared_ptr<const LeafTable>> Table();
+  // Requests that have elements, checked, as the engine's; their leaves are the table's.
+  static Result<std::vector<db::LoadRequest>> ToEngine(const LeafTable& leaves,
+                                                       std::span<const ReadRequest> requests);
   Result<std::vector<LoadedLeaf>> Load(const std::vector<const format::LeafRecord*>& leaves) const;
 
   const std::shared_ptr<Store::Core> core;  // before the reader, which uses it to its end
@@ -36,5 +40,14 @@ struct [[gnu::visibility("hidden")]] Step::Impl {
   std::mutex mutex;
   std::shared_ptr<const LeafTable> table;  // guarded by mutex; null until it is asked for
 };
+
+// Of one call that reads several times.
+inline void Add(const LoadStats& more, LoadStats* total) {
+  total->bytes_read += more.bytes_read;
+  total->bytes_needed += more.bytes_needed;
+  total->bytes_out += more.bytes_out;
+  total->reads += more.reads;
+  total->chunks += more.chunks;
+}
 
 }  // namespace stepwell
