@@ -6,7 +6,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <utility>
 
 #include "api/python/errors.h"
@@ -46,7 +45,8 @@ std::optional<uint64_t> OrbaxStepOf(const std::string& path) {
 }  // namespace
 
 db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& path,
-                           std::vector<std::string> items, int if_exists) {
+                           std::vector<std::string> items, int if_exists,
+                           std::optional<db::GroupSave> group) {
   return RunInterruptible([&](const std::function<bool()>& keep_waiting) -> Result<db::SaveHandle> {
     STEPWELL_ASSIGN_OR_RETURN(const db::OrbaxCheckpoint checkpoint,
                               db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path));
@@ -57,6 +57,7 @@ db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& p
                               db::ImportRequest(checkpoint, step, options));
     request.if_exists = static_cast<db::IfExists>(if_exists);
     request.keep_waiting = keep_waiting;
+    request.group = std::move(group);
     return store->Save(std::move(request));
   });
 }

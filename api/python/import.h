@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,11 @@
 
 namespace stepwell::python {
 
-// Saves a checkpoint as a step. Ctrl-C ends the reading; then nothing is saved. Needs the GIL.
+// Saves a checkpoint as a step, or prepares it. Ctrl-C ends the reading; then nothing is saved.
+// Needs the GIL.
 db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& path,
-                           std::vector<std::string> items, int if_exists);
+                           std::vector<std::string> items, int if_exists,
+                           std::optional<db::GroupSave> group);
 
 // orbax_steps, orbax_step_of.
 void BindImport(nanobind::module_& m);

@@ -226,9 +226,10 @@ class Core {
   }
 
   std::unique_ptr<Handle> Import(uint64_t step, const std::string& path,
-                                 std::vector<std::string> items, int if_exists) {
-    return std::make_unique<Handle>(
-        ImportOrbax(store_.get(), step, path, std::move(items), if_exists));
+                                 std::vector<std::string> items, int if_exists,
+                                 const std::optional<GroupSavePair>& group) {
+    return std::make_unique<Handle>(ImportOrbax(store_.get(), step, path, std::move(items),
+                                                if_exists, GroupSaveFromPython(group)));
   }
 
   void Wait() {
@@ -531,7 +532,7 @@ NB_MODULE(_stepwell, m) {
                    "wishes: list[tuple[int, int, int, tuple[int, ...]]], "
                    "group: tuple[bytes, list[int]] | None = None) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("path"), arg("items"),
-           arg("if_exists"))
+           arg("if_exists"), arg("group").none() = nb::none())
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,
            nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))

@@ -18,28 +18,12 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from group_values import LEAVES, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
 from stepwell import _group  # noqa: E402
 from stepwell._coordinator import JaxCoordinator  # noqa: E402
-
-# (shape, partition spec over the mesh (x, y))
-LEAVES: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
-    "rows": ((16, 6), ("x",)),
-    "both": ((8, 8), ("y", "x")),
-    "tuple": ((24,), (("x", "y"),)),
-    "whole": ((5, 3), ()),
-    "scalar": ((), ()),
-    "empty": ((0, 4), ()),
-    "large": ((64, 4096), (None, "x")),
-}
-
-
-def values(name: str, step: int) -> np.ndarray:
-    shape, _ = LEAVES[name]
-    count = int(np.prod(shape))
-    return (np.arange(count, dtype=np.float32).reshape(shape) * 0.5 + step * 1000 + len(name))
 
 
 def mesh() -> Mesh:
@@ -139,6 +123,10 @@ def main() -> None:
                 leaves = arguments.get("leaves", {}).get(str(PROCESS))
                 gave = store.save(step, state(step, leaves),
                                   if_exists=arguments.get("if_exists", "error")).result()
+            elif act == "import":
+                gave = store.import_checkpoint(arguments["from"], **arguments["how"]).result()
+            elif act == "import_all":
+                gave = store.import_checkpoints(arguments["from"], **arguments["how"])
             elif act == "check":
                 gave = check_step(store, **arguments)
             elif act == "steps":

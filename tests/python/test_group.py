@@ -5,8 +5,10 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from group_runs import run, run_matrix
+from group_values import values
 
 import stepwell
 
@@ -97,6 +99,32 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path, victim: 
     for said in after:
         assert [said.gave(i) for i in range(5)] == [found, "equal", 3, [*found, 3], "equal"]
     with stepwell.open(root, "r") as store:
+        assert store.verify().problems == []
+
+
+def test_checkpoints_are_imported_together(tmp_path: pathlib.Path) -> None:
+    leaves = ["rows", "both", "whole", "large"]
+    with ocp.CheckpointManager(tmp_path / "manager") as manager:
+        for step in (1, 2, 3):
+            tree = {"params": {name: values(name, step) for name in leaves},
+                    "count": step, "name": "run", "host": np.full(7, step)}
+            manager.save(step, args=ocp.args.StandardSave(tree))
+    root = str(tmp_path / "manager")
+    check = ["check", {"step": 3, "leaves": leaves}]
+    for said in run(tmp_path / "store", [
+            ["open", {}], ["import", {"from": f"{root}/2", "how": {}}],
+            ["import", {"from": f"{root}/2", "how": {}}],
+            ["import_all", {"from": root, "how": {"if_exists": "skip"}}],
+            ["import", {"from": f"{root}/1", "how": {"step": 9, "items": ["nothing"]}}],
+            ["save", {"step": 4}], ["steps", {}], check, ["check", {"step": 4}], ["close", {}]]):
+        assert said.gave(1) == 2
+        assert said.lines[2]["error"] == "StepExistsError", said.lines[2]
+        assert said.gave(3) == [1, 2, 3]
+        assert said.lines[4]["error"] == "PathNotFoundError", said.lines[4]
+        assert "nothing" in said.lines[4]["text"]
+        assert said.gave(6) == [1, 2, 3, 4]
+        assert [said.gave(i) for i in (7, 8)] == ["equal", "equal"]
+    with stepwell.open(tmp_path / "store", "r") as store:
         assert store.verify().problems == []
 
 

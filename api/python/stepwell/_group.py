@@ -31,6 +31,8 @@ from ._parts import part_of
 from ._sharding import to_numpy
 from .errors import Error, OutcomeUnknownError, PeerError
 
+_IMPORT_SECONDS = 24 * 3600.0  # an import that takes longer has failed
+
 _opens = itertools.count()  # collective opens of this process
 
 MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
@@ -89,7 +91,7 @@ class _Turn:
     """Something that all processes do together."""
 
     number: int
-    kind: str  # "save", "delete", "pin", "unpin"
+    kind: str  # "save", "import", "delete", "pin", "unpin"
     handle: GroupHandle
     about: dict[str, Any] = field(default_factory=dict)  # must be the same everywhere
     outline: list[str] = field(default_factory=list)  # of a save: what the digest is of
@@ -146,6 +148,7 @@ class Group:
         self._left: list[_stepwell.Core] = []  # parts of processes that are not in this run
         self.leader = coordinator.index == 0
         self.parts = list(range(coordinator.count))
+        self.together = coordinator.count > 1  # else this process alone looks after all parts
         try:
             self._run, self.core, self.writer = self._open(f"stepwell/open/{next(_opens)}")
         except BaseException:
@@ -268,6 +271,27 @@ class Group:
             raise
         return self.save_turn(_Turn(number, "save", GroupHandle(step), about, outline, prepared))
 
+    def import_orbax(self, step: int, path: str, items: list[str], existing: int) -> GroupHandle:
+        """A checkpoint as a step; the leader reads it and has all of it in its part."""
+        number = self.next_turn()
+        turn = _Turn(number, "import", GroupHandle(step),
+                     {"step": step, "from": os.path.basename(path), "items": items,
+                      "if_exists": existing})
+        if not self.leader:
+            return self.save_turn(turn)
+        try:
+            if existing == if_exists_number("skip") and step in {row[0] for row in
+                                                                 self.core.steps()}:
+                turn.handle.skipped = True  # not read for nothing
+            else:
+                turn.prepared = self.writer.import_orbax(step, path, items, existing,
+                                                         (self._save_id(number), [0]))
+        except BaseException as error:
+            turn.error = error
+            self.save_turn(turn)
+            raise
+        return self.save_turn(turn)
+
     def save_turn(self, turn: _Turn) -> GroupHandle:
         """The rest of a save whose bytes are under way here, or that this process cannot do."""
         self._turns.put(turn)
@@ -387,14 +411,16 @@ class Group:
         what = f"deciding {turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
         coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
         try:
-            # The leader may wait so long for others first, and tell of it then.
-            text = self._wait_answering(turn, directory, 2 * self._timeout + 10)
+            # The leader may wait so long for others first, and tell of it then. Reading a whole
+            # checkpoint takes it as long as it takes; the service it runs is gone when it is gone.
+            timeout = _IMPORT_SECONDS if turn.kind == "import" else 2 * self._timeout + 10
+            text = self._wait_answering(turn, directory, timeout)
         except PeerError as lost:
             raise OutcomeUnknownError(f"{what}: whether it was committed is not known: {lost}",
                                       [0]) from lost
         if text is None:
             raise OutcomeUnknownError(
-                f"{what}: process 0 did not say within {2 * self._timeout + 10:g} s whether it was "
+                f"{what}: process 0 did not say within {timeout:g} s whether it was "
                 "committed; the next open finds out", [0])
         decision: dict[str, Any] = json.loads(text)
         self.decide(turn, decision)
@@ -423,7 +449,7 @@ class Group:
     def decide(self, turn: _Turn, decision: dict[str, Any]) -> None:
         """Writes what was decided into this process's part. On the leader that makes it so, and the
         steps that died of it are added to `decision`."""
-        if turn.kind == "save":
+        if turn.kind in ("save", "import"):
             prepared = turn.prepared
             if prepared is not None and prepared.error() is None and not prepared.skipped:
                 commit = decision["commit"] and not decision.get("skipped", False)

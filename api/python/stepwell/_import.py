@@ -28,6 +28,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from ._group import GroupHandle
     from ._handle import SaveHandle
     from ._store import Store
 
@@ -190,6 +191,9 @@ def import_checkpoint(
     told no names becomes "state". JSON items become trees of Python values; `metrics` and the
     custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
 
+    Under `jax.distributed` all processes call it, and process 0 reads the checkpoint and has it in
+    its part of the store; files (`like`) are read by every process.
+
     Reads all of the checkpoint into memory before it saves. Raises CheckpointNotFoundError,
     InvalidArgumentError for what is no checkpoint or has no number, PathNotFoundError for
     items, CorruptionError (missing or damaged files; the message names item, leaf and file),
@@ -204,7 +208,8 @@ def import_checkpoint(
         number = step_number(step_of_file(path) if step is None else step)
         if items is not None:
             raise InvalidArgumentError("items are of Orbax checkpoints; this is a file")
-        _check_new(self, number, if_exists)
+        if self._group is None:
+            _check_new(self, number, if_exists)
         tree = read_file(path, like)
         return self.save(number, tree, if_exists=if_exists)
     if like is not None:
@@ -235,7 +240,8 @@ def import_checkpoints(
     for number in wanted:
         if number not in there:
             raise no_step(path, number, there)
-    existing = set(self.steps())
+    # Of several processes one may be ahead: there each step's save looks.
+    existing = set(self.steps() if self._group is None else ())
     if if_exists == "error" and existing.intersection(wanted):
         raise _exists(self, min(existing.intersection(wanted)))
     last: SaveHandle | None = None
@@ -271,13 +277,14 @@ def _exists(store: Store, step: int) -> Error:
 def _import_orbax(
     self: Store, path: str, step: int, items: list[str], if_exists: str
 ) -> SaveHandle:
-    if self._group is not None and len(self._group.parts) > 1:
-        raise InvalidArgumentError("a checkpoint is imported by one process: open the store there, "
-                                   "without jax.distributed, and import it before the run")
-    _check_new(self, step, if_exists)
     _service.sync_log_level()
+    core_handle: _stepwell.Handle | GroupHandle
     try:
-        core_handle = self._core.import_orbax(step, path, items, if_exists_number(if_exists))
+        if self._group is not None:
+            core_handle = self._group.import_orbax(step, path, items, if_exists_number(if_exists))
+        else:
+            _check_new(self, step, if_exists)
+            core_handle = self._core.import_orbax(step, path, items, if_exists_number(if_exists))
     except StepNotFoundError as error:
         raise PathNotFoundError(str(error)) from None
     from ._handle import SaveHandle

@@ -140,10 +140,14 @@ def pull(
     Raises CheckpointNotFoundError (nothing there, or half a push), CorruptionError for an object
     that is missing or has another checksum, PermissionDeniedError and StorageError with the
     object and what the library said, StepExistsError, LockedError when the same pull is under way,
-    and what `import_checkpoint` raises.
+    and what `import_checkpoint` raises. Of several processes that have the store open together none
+    can pull.
     """
     self._check()
     self._check_writable()
+    if self._group is not None and self._group.together:
+        raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
+                                   "jax.distributed, and pull it before the run")
     if_exists_number(if_exists)
     names = _import.item_names(items)
     with told("pull"):
