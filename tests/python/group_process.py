@@ -127,6 +127,8 @@ def main() -> None:
                 gave = store.import_checkpoint(arguments["from"], **arguments["how"]).result()
             elif act == "import_all":
                 gave = store.import_checkpoints(arguments["from"], **arguments["how"])
+            elif act == "pull":
+                gave = store.pull(arguments["from"]).step
             elif act == "check":
                 gave = check_step(store, **arguments)
             elif act == "steps":

@@ -116,7 +116,8 @@ def test_checkpoints_are_imported_together(tmp_path: pathlib.Path) -> None:
             ["import", {"from": f"{root}/2", "how": {}}],
             ["import_all", {"from": root, "how": {"if_exists": "skip"}}],
             ["import", {"from": f"{root}/1", "how": {"step": 9, "items": ["nothing"]}}],
-            ["save", {"step": 4}], ["steps", {}], check, ["check", {"step": 4}], ["close", {}]]):
+            ["save", {"step": 4}], ["steps", {}], check, ["check", {"step": 4}],
+            ["pull", {"from": "memory://nothing"}], ["close", {}]]):
         assert said.gave(1) == 2
         assert said.lines[2]["error"] == "StepExistsError", said.lines[2]
         assert said.gave(3) == [1, 2, 3]
@@ -124,6 +125,7 @@ def test_checkpoints_are_imported_together(tmp_path: pathlib.Path) -> None:
         assert "nothing" in said.lines[4]["text"]
         assert said.gave(6) == [1, 2, 3, 4]
         assert [said.gave(i) for i in (7, 8)] == ["equal", "equal"]
+        assert "pulled by one process" in said.lines[9]["text"]
     with stepwell.open(tmp_path / "store", "r") as store:
         assert store.verify().problems == []
 

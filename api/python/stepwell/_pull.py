@@ -14,7 +14,7 @@ from ._arguments import IfExists, Progress, if_exists_number, step_number
 from ._bucket import Bucket, open_bucket
 from ._manifest import Manifest, Object
 from ._ship import Transfers, claimed, digest_of, told, work_path
-from .errors import CheckpointNotFoundError, CorruptionError
+from .errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ._store import Store
