@@ -108,7 +108,7 @@ def test_checkpoints_are_imported_together(tmp_path: pathlib.Path) -> None:
         for step in (1, 2, 3):
             tree = {"params": {name: values(name, step) for name in leaves},
                     "count": step, "name": "run", "host": np.full(7, step)}
-            manager.save(step, args=ocp.args.StandardSave(tree))
+            manager.save(step, args=ocp.args.PyTreeSave(tree))
     root = str(tmp_path / "manager")
     check = ["check", {"step": 3, "leaves": leaves}]
     for said in run(tmp_path / "store", [

@@ -271,12 +271,12 @@ class Group:
             raise
         return self.save_turn(_Turn(number, "save", GroupHandle(step), about, outline, prepared))
 
-    def import_orbax(self, step: int, path: str, items: list[str], existing: int) -> GroupHandle:
-        """A checkpoint as a step; the leader reads it and has all of it in its part."""
+    def import_as(self, step: int, about: dict[str, Any], existing: int,
+                  prepare: Callable[[tuple[bytes, list[int]]], _stepwell.Handle]) -> GroupHandle:
+        """A checkpoint as a step: the leader has all of it in its part, by `prepare`."""
         number = self.next_turn()
         turn = _Turn(number, "import", GroupHandle(step),
-                     {"step": step, "from": os.path.basename(path), "items": items,
-                      "if_exists": existing})
+                     {"step": step, "if_exists": existing, **about})
         if not self.leader:
             return self.save_turn(turn)
         try:
@@ -284,8 +284,7 @@ class Group:
                                                                  self.core.steps()}:
                 turn.handle.skipped = True  # not read for nothing
             else:
-                turn.prepared = self.writer.import_orbax(step, path, items, existing,
-                                                         (self._save_id(number), [0]))
+                turn.prepared = prepare((self._save_id(number), [0]))
         except BaseException as error:
             turn.error = error
             self.save_turn(turn)

@@ -278,15 +278,21 @@ def _import_orbax(
     self: Store, path: str, step: int, items: list[str], if_exists: str
 ) -> SaveHandle:
     _service.sync_log_level()
+    existing = if_exists_number(if_exists)
+
+    def begin(group: tuple[bytes, list[int]] | None = None) -> _stepwell.Handle:
+        try:
+            return self._writer.import_orbax(step, path, items, existing, group)
+        except StepNotFoundError as error:
+            raise PathNotFoundError(str(error)) from None
+
     core_handle: _stepwell.Handle | GroupHandle
-    try:
-        if self._group is not None:
-            core_handle = self._group.import_orbax(step, path, items, if_exists_number(if_exists))
-        else:
-            _check_new(self, step, if_exists)
-            core_handle = self._core.import_orbax(step, path, items, if_exists_number(if_exists))
-    except StepNotFoundError as error:
-        raise PathNotFoundError(str(error)) from None
+    if self._group is None:
+        _check_new(self, step, if_exists)
+        core_handle = begin()
+    else:
+        about = {"checkpoint": os.path.basename(path), "items": items}
+        core_handle = self._group.import_as(step, about, existing, begin)
     from ._handle import SaveHandle
 
     return track(self, SaveHandle(core_handle, self))
