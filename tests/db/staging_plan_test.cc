@@ -17,7 +17,7 @@ using format::Box;
 using format::LeafRecord;
 using format::Shape;
 
-constexpr uint64_t kBatchBytes = 8192;
+constexpr uint64_t kBatchBytes = 1024;
 constexpr uint64_t kItemBytes = 2;
 
 uint64_t Volume(const Box& box) {
