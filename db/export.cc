@@ -155,11 +155,6 @@ Result<Prepared> Prepare(StepReader& reader, const ExportOptions& options, bool 
   return prepared;
 }
 
-bool HasParts(const StepReader& reader) {
-  const auto& group = reader.step().group;
-  return group && group->parts.size() > 1;
-}
-
 Status MakeItemDirectories(const Prepared& prepared, ExportFolder* folder) {
   for (size_t i = 0; i < prepared.plan.items.size(); ++i) {
     const ExportItem& item = prepared.plan.items[i];
@@ -180,8 +175,8 @@ Result<ExportReport> Build(Store& store, StepReader& reader, Prepared prepared,
                            ExportFolder* folder) {
   ExportPlan& plan = prepared.plan;
   STEPWELL_RETURN_IF_ERROR(MakeItemDirectories(prepared, folder));
-  auto placed = PlaceBytes(
-      {build.file_system, &store, folder, &plan, &options, build.linked_store, HasParts(reader)});
+  auto placed =
+      PlaceBytes({build.file_system, &store, folder, &plan, &options, build.linked_store});
   if (!placed.ok()) return reader.Explain(placed.status());
   STEPWELL_RETURN_IF_ERROR(CheckStillThere(reader));
   for (size_t i = 0; i < plan.items.size(); ++i) {
@@ -244,11 +239,10 @@ Status CheckExportOptions(const ExportOptions& options) {
 
 Result<ExportReport> BuildCheckpoint(Store& store, StepReader& reader, const ExportOptions& options,
                                      const CheckpointBuild& build) {
-  // A view pins what it shows in this store only.
-  if (HasParts(reader) && !build.linked_store.empty()) {
-    return UnimplementedError(StrCat("step ", reader.step().step, " was saved by ",
-                                     reader.step().group->parts.size(),
-                                     " processes: views do not show such steps; export it"));
+  const auto& group = reader.step().group;
+  if (group && group->part != 0 && !build.linked_store.empty()) {
+    return UnimplementedError(StrCat("the store has a share of step ", reader.step().step,
+                                     " only; a view of its root shows whole steps"));
   }
   STEPWELL_ASSIGN_OR_RETURN(Prepared prepared, Prepare(reader, options, /*makes_root=*/false));
   return MakeFolder(store, reader, std::move(prepared), options, build);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -46,11 +47,6 @@ class Placer {
   Result<PlacedBytes> Run() {
     if (!source_.linked_store.empty()) return LinkSymbolically();
     const ExportMode wanted = source_.options->mode;
-    if (wanted == ExportMode::kLink && source_.has_parts) {
-      return FailedPreconditionError(
-          "the step was saved by several processes into a store each, whose segments have the same "
-          "names; use mode copy or reflink");
-    }
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
     if (wanted == ExportMode::kReflink) {
       auto cloned = Pack(/*clone=*/true);
@@ -63,7 +59,7 @@ class Placer {
                  code == StatusCode::kUnimplemented ? " share blocks" : "", "; use mode copy"));
     }
     if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
-    if (IsWholeStep(*source_.options) && !source_.has_parts) {
+    if (IsWholeStep(*source_.options)) {
       auto linked = Link(/*automatic=*/true);
       if (linked.ok() || !MayTryNext(linked.status())) return linked;
     }
@@ -73,7 +69,10 @@ class Placer {
   }
 
  private:
-  std::string PathOf(uint64_t segment) const { return SegmentPath(source_.store->path(), segment); }
+  std::string StoreOf(uint32_t part) const { return PartPath(source_.store->path(), part); }
+  std::string PathOf(PartSegment segment) const {
+    return SegmentPath(StoreOf(segment.part), segment.segment);
+  }
   std::string InItem(size_t item, std::string_view name) const {
     return StrCat(source_.plan->items[item].folder, "/", name);
   }
@@ -86,13 +85,13 @@ class Placer {
   // kFailedPrecondition: why links are not possible, or for `automatic` ones not wanted.
   Status CheckLinkable(bool automatic) const {
     const io::FileInfo& own = source_.folder->own_file();
-    for (const uint64_t segment : segments_) {
+    for (const PartSegment segment : segments_) {
       STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info,
                                 source_.file_system->Stat(PathOf(segment)));
       if (info.device != own.device) {
         return FailedPreconditionError(
             StrCat(source_.folder->path(), " is on another file system than ",
-                   source_.store->path(), ": there are no hard links between them; use mode copy"));
+                   StoreOf(segment.part), ": there are no hard links between them; use mode copy"));
       }
       if (!automatic) continue;
       if (info.owner != own.owner || (info.mode | kWriteModes) != (own.mode | kWriteModes)) {
@@ -102,45 +101,69 @@ class Placer {
     return OkStatus();
   }
 
-  // RECLAIM is held shared: reclaim looks at link counts and changes segments under the exclusive
-  // lock, so a segment either gets its second name before that, or was changed before (and then had
-  // nothing of a pinned step).
   Result<PlacedBytes> Link(bool automatic) {
     STEPWELL_RETURN_IF_ERROR(CheckLinkable(automatic));
     STEPWELL_RETURN_IF_ERROR(Progress(0, 0));
-    STEPWELL_RETURN_IF_ERROR(source_.store->SealSegments(segments_));
+    STEPWELL_RETURN_IF_ERROR(SealOwn());
+    std::vector<std::string> made;
+    Status status;
+    std::set<uint32_t> parts;
+    for (const PartSegment segment : segments_) parts.insert(segment.part);
+    for (const uint32_t part : parts) {
+      if (status.ok()) status = LinkPart(part, &made);
+    }
     PlacedBytes placed;
     placed.mode = ExportMode::kLink;
+    for (const std::string& path : made) {
+      const auto info = source_.file_system->Stat(path);
+      if (status.ok()) status = info.status();
+      if (info.ok()) placed.linked_bytes += info->size_bytes;
+    }
+    if (!status.ok()) {  // another way must not find them in the directory
+      for (const std::string& path : made) {
+        source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
+      }
+      return status;
+    }
+    for (const auto& segments : item_segments_)
+      placed.items.push_back(ChunkPlaces::Linked(segments));
+    return placed;
+  }
+
+  // Of the segments of this process. Writers elsewhere, as of the other parts, look at the links.
+  Status SealOwn() const {
+    std::set<uint64_t> own;
+    for (const PartSegment segment : segments_) {
+      if (segment.part == 0) own.insert(segment.segment);
+    }
+    return source_.store->SealSegments(own);
+  }
+
+  // RECLAIM is held shared: reclaim looks at link counts and changes segments under the exclusive
+  // lock, so a segment either gets its second name before that, or was changed before (and then had
+  // nothing of a pinned step). Each part reclaims, and is locked, by itself.
+  Status LinkPart(uint32_t part, std::vector<std::string>* made) const {
     const auto lock =
-        ReclaimLock::Acquire(source_.file_system, source_.store->path(), io::LockKind::kShared);
+        ReclaimLock::Acquire(source_.file_system, StoreOf(part), io::LockKind::kShared);
     if (lock.status().code() == StatusCode::kPermissionDenied) {
       return FailedPreconditionError(
           StrCat(lock.status().message(), " (links are made under this lock; use mode copy)"));
     }
     STEPWELL_RETURN_IF_ERROR(lock.status());
-    std::vector<std::string> made;
     for (size_t i = 0; i < item_segments_.size(); ++i) {
-      for (const uint64_t segment : item_segments_[i]) {
+      for (const PartSegment segment : item_segments_[i]) {
+        if (segment.part != part) continue;
         const std::string name = source_.folder->Now(InItem(i, LinkedName(segment)));
-        if (Status status = LinkOne(segment, name); !status.ok()) {
-          for (const std::string& path : made) {
-            source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
-          }
-          return status;
-        }
-        made.push_back(name);
+        STEPWELL_RETURN_IF_ERROR(LinkOne(segment, name));
+        made->push_back(name);
       }
-      placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
     }
-    for (const uint64_t segment : segments_) {
+    for (const PartSegment segment : segments_) {
+      if (segment.part != part) continue;
       STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
       TakeWriteMode(segment);
     }
-    for (const std::string& path : made) {
-      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(path));
-      placed.linked_bytes += info.size_bytes;
-    }
-    return placed;
+    return OkStatus();
   }
 
   // Reclaim goes on with such segments, so nothing is sealed.
@@ -148,9 +171,10 @@ class Placer {
     PlacedBytes placed;
     placed.mode = ExportMode::kLink;
     for (size_t i = 0; i < item_segments_.size(); ++i) {
-      for (const uint64_t segment : item_segments_[i]) {
+      for (const PartSegment segment : item_segments_[i]) {
+        const std::string store = PartPath(source_.linked_store, segment.part);
         STEPWELL_RETURN_IF_ERROR(
-            source_.file_system->SymbolicLink(SegmentPath(source_.linked_store, segment),
+            source_.file_system->SymbolicLink(SegmentPath(store, segment.segment),
                                               source_.folder->Now(InItem(i, LinkedName(segment)))));
       }
       placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
@@ -158,7 +182,7 @@ class Placer {
     return placed;
   }
 
-  Status LinkOne(uint64_t segment, const std::string& name) const {
+  Status LinkOne(PartSegment segment, const std::string& name) const {
     const Status status = source_.file_system->Link(PathOf(segment), name);
     if (status.os_error() == EXDEV || status.os_error() == EPERM || status.os_error() == EMLINK) {
       return {StatusCode::kFailedPrecondition,
@@ -168,7 +192,7 @@ class Placer {
     return status;
   }
 
-  Status GiveReadMode(uint64_t segment) const {
+  Status GiveReadMode(PartSegment segment) const {
     const uint32_t wanted = source_.options->file_mode & kReadModes;
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(PathOf(segment)));
     if ((info.mode & wanted) == wanted) return OkStatus();
@@ -179,10 +203,10 @@ class Placer {
   }
 
   // Of segments that are done; not of what somebody may have to seal yet.
-  void TakeWriteMode(uint64_t segment) const {
-    SegmentFiles files(source_.file_system, source_.store->path(), /*direct=*/false);
+  void TakeWriteMode(PartSegment segment) const {
+    SegmentFiles files(source_.file_system, StoreOf(segment.part), /*direct=*/false);
     FootprintCache edges(&files);
-    const auto found = edges.EdgesOf(segment);
+    const auto found = edges.EdgesOf(segment.segment);
     const auto info = source_.file_system->Stat(PathOf(segment));
     if (!found.ok() || !found->sealed || !info.ok() || (info->mode & kWriteModes) == 0) return;
     source_.file_system->SetMode(PathOf(segment), info->mode & ~kWriteModes)
@@ -226,8 +250,7 @@ class Placer {
     for (const ByteRun& run : runs) {
       if (!status.ok()) break;
       if (segment == nullptr || std::pair(run.part, run.segment) != opened) {
-        const std::string store = PartPath(source_.store->path(), run.part);
-        auto next = source_.file_system->Open(SegmentPath(store, run.segment), {});
+        auto next = source_.file_system->Open(PathOf({run.part, run.segment}), {});
         status = next.status();
         if (!status.ok()) break;  // the file must not be in the way of another attempt
         segment = *std::move(next);
@@ -255,8 +278,8 @@ class Placer {
   }
 
   const ByteSource& source_;
-  std::vector<std::set<uint64_t>> item_segments_;
-  std::set<uint64_t> segments_;
+  std::vector<std::set<PartSegment>> item_segments_;
+  std::set<PartSegment> segments_;
 };
 
 }  // namespace
@@ -313,26 +336,31 @@ std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs
   return StrCat(name, number);
 }
 
-std::string LinkedName(uint64_t segment) {
+std::string LinkedName(PartSegment segment) {
   char name[48];
-  std::snprintf(name, sizeof(name), "d/segment-%010llu", static_cast<unsigned long long>(segment));
-  return name;
+  std::snprintf(name, sizeof(name), "d/segment-%010llu",
+                static_cast<unsigned long long>(segment.segment));
+  if (segment.part == 0) return name;
+  return StrCat(name, "-part-", segment.part);
 }
 
-std::set<uint64_t> SegmentsOf(const ExportItem& item) {
-  std::set<uint64_t> segments;
+std::set<PartSegment> SegmentsOf(const ExportItem& item) {
+  std::set<PartSegment> segments;
+  std::optional<PartSegment> last;
   for (const ExportArray& array : item.arrays) {
     if (array.leaf == nullptr || array.convert) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-      if (segments.empty() || *segments.rbegin() != chunk.segment) segments.insert(chunk.segment);
+      const PartSegment segment{chunk.process, chunk.segment};
+      if (segment != last) segments.insert(segment);
+      last = segment;
     }
   }
   return segments;
 }
 
-ChunkPlaces ChunkPlaces::Linked(const std::set<uint64_t>& segments) {
+ChunkPlaces ChunkPlaces::Linked(const std::set<PartSegment>& segments) {
   ChunkPlaces places;
-  for (const uint64_t segment : segments) {
+  for (const PartSegment segment : segments) {
     places.by_segment_[segment] = places.files_.size();
     places.files_.push_back(LinkedName(segment));
   }
@@ -349,13 +377,13 @@ ChunkPlaces ChunkPlaces::Packed(std::string_view file, std::vector<ByteRun> runs
 }
 
 void ChunkPlaces::AddWidened(std::string file) {
-  by_segment_[0] = files_.size();
+  by_segment_[{}] = files_.size();
   files_.push_back(std::move(file));
 }
 
 ChunkPlaces::Place ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
   if (runs_.empty() || chunk.segment == 0) {
-    const auto it = by_segment_.find(chunk.segment);
+    const auto it = by_segment_.find({chunk.process, chunk.segment});
     STEPWELL_CHECK(it != by_segment_.end(), "every chunk's segment was linked");
     return {it->second, chunk.offset_bytes};
   }

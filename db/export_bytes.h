@@ -2,6 +2,7 @@
 // How an export comes by its chunks: links of segments, or clones or copies of ranges of them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -36,11 +37,19 @@ uint64_t RunsEnd(const std::vector<ByteRun>& runs);
 // Of data file `file`: `name` when there is one, else with a number.
 std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file);
 
+// A segment, and whose it is in a step of many processes.
+struct PartSegment {
+  uint32_t part = 0;
+  uint64_t segment = 0;
+
+  auto operator<=>(const PartSegment&) const = default;
+};
+
 // Where chunks are, relative to an item's directory.
 class ChunkPlaces {
  public:
   // Whole segments: the file of each.
-  static ChunkPlaces Linked(const std::set<uint64_t>& segments);
+  static ChunkPlaces Linked(const std::set<PartSegment>& segments);
   // One file of all runs, or several.
   static ChunkPlaces Packed(std::string_view file, std::vector<ByteRun> runs);
 
@@ -56,16 +65,17 @@ class ChunkPlaces {
 
  private:
   std::vector<std::string> files_;
-  std::map<uint64_t, size_t> by_segment_;  // linked
-  std::vector<ByteRun> runs_;              // packed; by (part, segment, from)
+  std::map<PartSegment, size_t> by_segment_;  // linked
+  std::vector<ByteRun> runs_;                 // packed; by (part, segment, from)
 };
 
 inline constexpr std::string_view kExportDataFile = "d/chunks";
 inline constexpr std::string_view kExportWidenedFile = "d/widened";
-std::string LinkedName(uint64_t segment);  // "d/segment-0000000012"
+// "d/segment-0000000012", of another part than 0 "d/segment-0000000012-part-3".
+std::string LinkedName(PartSegment segment);
 
 // The segments that hold chunks of the item.
-std::set<uint64_t> SegmentsOf(const ExportItem& item);
+std::set<PartSegment> SegmentsOf(const ExportItem& item);
 
 struct ByteSource {
   io::FileSystem* file_system = nullptr;
@@ -76,8 +86,6 @@ struct ByteSource {
   // Absolute path of the store, for symbolic links to its segments, which work as long as somebody
   // keeps the step; "": what `options` says.
   std::string linked_store;
-  // The step's chunks are in the stores of several processes: there are no links then.
-  bool has_parts = false;
 };
 
 struct PlacedBytes {

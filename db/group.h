@@ -22,6 +22,11 @@ struct StoreGroup {
 // "root/process_3": where part 3 of the group of `root` lies; part 0 is the root itself.
 std::string PartPath(const std::string& root, uint32_t part);
 
+// Whether part 0 has this step with others.
+inline bool HasOtherParts(const format::StepRecord& step) {
+  return step.group && step.group->part == 0 && step.group->parts.size() > 1;
+}
+
 // Makes a save the part of a step: prepared, which is durable, and seen by nobody until Decide. It
 // replaces nothing yet and retention does not count it.
 struct GroupSave {

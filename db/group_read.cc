@@ -142,6 +142,29 @@ class MergedReader final : public StepReader {
   std::vector<std::string> prefixes_;  // of the step's items
 };
 
+std::shared_ptr<const StoreSnapshot> WithShares(StoreSnapshot snapshot,
+                                                std::map<uint32_t, PartShares> shares) {
+  for (StoreSnapshot::Step& step : snapshot.steps) {
+    if (!step.group) continue;
+    for (const uint32_t part : step.group->parts) {
+      const auto& by_save = shares[part].by_save;
+      const auto it = by_save.find(step.group->save_id);
+      step.shares.push_back(part == 0 ? step.commit : it == by_save.end() ? 0 : it->second.commit);
+    }
+  }
+  struct Keep {
+    std::shared_ptr<const void> own;
+    std::vector<std::shared_ptr<const void>> parts;
+  };
+  auto keep = std::make_shared<Keep>();
+  keep->own = std::move(snapshot.pin);
+  for (auto& [part, each] : shares) {
+    if (each.pin != nullptr) keep->parts.push_back(std::move(each.pin));
+  }
+  if (keep->own != nullptr || !keep->parts.empty()) snapshot.pin = std::move(keep);
+  return std::make_shared<const StoreSnapshot>(std::move(snapshot));
+}
+
 Status Contradiction(const LeafRecord& leaf, const std::string& what) {
   return DataLossError(
       StrCat("leaf ", LeafName(leaf), ": the parts of several processes do not fit: ", what));
@@ -199,7 +222,7 @@ Result<std::shared_ptr<ReaderStore>> GroupParts::Get(uint32_t part,
   const std::string path = PartPath(root_, part);
   StoreOptions options;
   options.read_only = true;
-  auto store = ReaderStore::OpenPart(path, options, environment_);
+  auto store = ReaderStore::OpenPart(path, options, environment_, /*idle_pin=*/false);
   if (store.status().code() == StatusCode::kNotFound) {
     return WithoutPart(part, step, StrCat("is missing: there is no ", path));
   }
@@ -240,6 +263,11 @@ Result<std::shared_ptr<StepReader>> GroupParts::Read(uint32_t part,
   }
 }
 
+Result<PartShares> GroupParts::Shares(uint32_t part, const format::StepRecord& step) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
+  return store->Shares();
+}
+
 Status GroupParts::Verify(uint32_t part, const format::StepRecord& step,
                           const VerifyOptions& options, VerifyReport* report) {
   STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
@@ -274,6 +302,30 @@ Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> ow
   }
   return std::shared_ptr<StepReader>(
       std::make_shared<MergedReader>(std::move(readers), parts, restorer, root));
+}
+
+// Steps go from part 0 first, and the others' pins come first: what part 0 has afterwards cannot
+// have gone from a part before its pin. A pin also keeps what is saved later.
+Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts,
+                                                               const SnapshotOwn& own) {
+  std::map<uint32_t, PartShares> known;  // of those that are not to be had: empty
+  for (;;) {
+    STEPWELL_ASSIGN_OR_RETURN(StoreSnapshot snapshot, own());
+    std::map<uint32_t, format::StepRecord> missing;
+    for (const StoreSnapshot::Step& step : snapshot.steps) {
+      if (!step.group) continue;
+      for (const uint32_t part : step.group->parts) {
+        if (part == 0 || known.contains(part)) continue;
+        missing[part].step = step.step;
+        missing[part].group = step.group;
+      }
+    }
+    if (missing.empty()) return WithShares(std::move(snapshot), std::move(known));
+    for (const auto& [part, step] : missing) {
+      auto shares = parts.Shares(part, step);
+      known[part] = shares.ok() ? std::move(*shares) : PartShares{};
+    }
+  }
 }
 
 Status VerifyOtherParts(const std::vector<LogStep>& steps, GroupParts& parts, const ReadStep& read,

@@ -20,6 +20,16 @@ namespace stepwell::db {
 
 class ReaderStore;
 
+// What a part has of the steps of its group, and what keeps it and all that comes later.
+struct PartShares {
+  struct Share {
+    uint64_t commit = 0;
+    uint64_t stored_bytes = 0;
+  };
+  std::map<format::Id128, Share> by_save;  // decided or still prepared
+  std::shared_ptr<const void> pin;         // null: nothing keeps them
+};
+
 // The other parts of a store's group, opened when they are needed and kept. Thread-safe; readers of
 // steps share it, so that it outlives the store. Part 0 has one.
 class GroupParts {
@@ -30,6 +40,8 @@ class GroupParts {
 
   // A part's share of a step: pinned, as every reader is.
   Result<std::shared_ptr<StepReader>> Read(uint32_t part, const format::StepRecord& step);
+  // What a part has now of the steps of its group, pinned; `step` is one that it has a share of.
+  Result<PartShares> Shares(uint32_t part, const format::StepRecord& step);
   // Checks a part's share, and adds what is wrong to the report.
   Status Verify(uint32_t part, const format::StepRecord& step, const VerifyOptions& options,
                 VerifyReport* report);
@@ -45,17 +57,17 @@ class GroupParts {
   std::map<uint32_t, std::shared_ptr<ReaderStore>> stores_;  // guarded by mutex_
 };
 
-// Whether part 0 has this step with others.
-inline bool HasOtherParts(const format::StepRecord& step) {
-  return step.group && step.group->part == 0 && step.group->parts.size() > 1;
-}
-
 // The whole step; `own` is part 0's share of it. `is_there` tells whether part 0 still has it:
 // when not, what a part lacks was deleted.
 Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> own,
                                                   const std::shared_ptr<GroupParts>& parts,
                                                   Restorer* restorer, const std::string& root,
                                                   const std::function<bool()>& is_there);
+
+// A snapshot of whole steps. `own` takes one of part 0, each time it is called.
+using SnapshotOwn = std::function<Result<StoreSnapshot>()>;
+Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts,
+                                                               const SnapshotOwn& own);
 
 // The parts' shares of these steps of part 0, which are checked already, and whether they fit
 // together: `read` is the store's Read.

@@ -31,8 +31,8 @@ Status ReadOnly(const std::string& path) {
 }  // namespace
 
 ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
-                         Environment environment)
-    : options_(options), pid_(getpid()), core_(std::make_shared<Core>()) {
+                         Environment environment, bool idle_pin)
+    : options_(options), idle_pin_(idle_pin), pid_(getpid()), core_(std::make_shared<Core>()) {
   core_->path = path;
   core_->environment = std::move(environment);
   core_->files = std::make_unique<SegmentFiles>(core_->environment.file_system, path);
@@ -56,7 +56,8 @@ ReaderStore::~ReaderStore() {
 Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
                                                  const StoreOptions& options,
                                                  Environment environment) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenPart(path, options, std::move(environment)));
+  STEPWELL_ASSIGN_OR_RETURN(auto store,
+                            OpenPart(path, options, std::move(environment), /*idle_pin=*/true));
   if (store->part_.part != 0 && !options.group) {
     Log(options.log, LogLevel::kWarning,
         StrCat(DescribePart(path, store->part_), " and has only its share of each step; open ",
@@ -67,8 +68,9 @@ Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
 
 Result<std::unique_ptr<ReaderStore>> ReaderStore::OpenPart(const std::string& path,
                                                            const StoreOptions& options,
-                                                           Environment environment) {
-  std::unique_ptr<ReaderStore> store(new ReaderStore(path, options, std::move(environment)));
+                                                           Environment environment, bool idle_pin) {
+  std::unique_ptr<ReaderStore> store(
+      new ReaderStore(path, options, std::move(environment), idle_pin));
   STEPWELL_ASSIGN_OR_RETURN(store->slot_file_,
                             SlotFile::Open(store->core_->environment.file_system, path,
                                            /*write=*/false, nullptr));
@@ -167,12 +169,13 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
   for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
     STEPWELL_ASSIGN_OR_RETURN(const bool lives, core_->WriterLives());
     STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
+    const std::shared_ptr<const View> newest = newest_.lock();
     const auto is_old_news = [&] {
-      if (view_ == nullptr || lives != view_live_) return false;
+      if (newest == nullptr || lives != view_live_) return false;
       // Lower: the newest slot is being written at this moment. What was seen once stays seen.
       return slot.sequence == view_sequence_ || (lives && slot.sequence < view_sequence_);
     };
-    if (is_old_news()) return view_;
+    if (is_old_news()) return newest;
     auto view = std::make_shared<View>();
     auto reclaim = ReclaimLock::Acquire(file_system, core_->path, io::LockKind::kShared);
     if (reclaim.ok()) {
@@ -182,7 +185,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
     if (view->pin != nullptr) {
       // Under RECLAIM: what the slot names now cannot go away before the pin is written.
       STEPWELL_ASSIGN_OR_RETURN(slot, slot_file_->Read());
-      if (is_old_news()) return view_;
+      if (is_old_news()) return newest;
       // A full disk must not keep anybody from reading.
       if (!view->pin->Set(slot.durable_commit).ok()) view->pin = nullptr;
     }
@@ -193,7 +196,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
                  ": reading without a pin (readers/ cannot be written): a step may be "
                  "deleted while it is read"));
     }
-    const LogState* known = view_ != nullptr && view_live_ ? &view_->state : nullptr;
+    const LogState* known = newest != nullptr && view_live_ ? &newest->state : nullptr;
     auto state = core_->ReadLog(slot, lives, known);
     if (state.ok()) {
       view->state = std::move(*state);
@@ -201,10 +204,12 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
       view->state.dead.clear();
       view->state.chain.clear();
       view->state.scanned.clear();
-      view_ = std::move(view);
       view_sequence_ = slot.sequence;
       view_live_ = lives;
-      return view_;
+      std::shared_ptr<const View> made = std::move(view);
+      newest_ = made;
+      if (idle_pin_) view_ = made;
+      return made;
     }
     status = state.status();
     // Beside a writer the log moves; and a writer may have come or gone meanwhile.
@@ -308,12 +313,29 @@ std::shared_ptr<SegmentFiles> ReaderStore::files() const {
   return std::shared_ptr<SegmentFiles>(core_, core_->files.get());
 }
 
-Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
+Result<PartShares> ReaderStore::Shares() {
   STEPWELL_ASSIGN_OR_RETURN(auto view, Refresh());
-  auto snapshot = std::make_shared<StoreSnapshot>();
-  for (const auto& [step, live] : view->state.live) snapshot->steps.push_back(BriefOf(live.record));
-  if (view->pin != nullptr) snapshot->pin = std::move(view);
-  return std::shared_ptr<const StoreSnapshot>(std::move(snapshot));
+  PartShares shares;
+  const auto add = [&](const format::StepRecord& step) {
+    if (step.group) shares.by_save[step.group->save_id] = {step.commit, step.stored_bytes};
+  };
+  for (const auto& [step, live] : view->state.live) add(live.record);
+  for (const auto& [commit, undecided] : view->state.undecided) add(undecided.record);
+  if (view->pin != nullptr) shares.pin = std::move(view);
+  return shares;
+}
+
+Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
+  const auto own = [this]() -> Result<StoreSnapshot> {
+    STEPWELL_ASSIGN_OR_RETURN(auto view, Refresh());
+    StoreSnapshot snapshot;
+    for (const auto& [step, live] : view->state.live) {
+      snapshot.steps.push_back(BriefOf(live.record));
+    }
+    if (view->pin != nullptr) snapshot.pin = std::move(view);
+    return snapshot;
+  };
+  return SnapshotWithParts(*core_->parts, own);
 }
 
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {

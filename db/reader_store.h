@@ -29,14 +29,17 @@ class ReaderStore final : public Store {
   static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
                                              Environment environment);
   // The same for a part of a group, as the other parts read it.
+  // With `idle_pin` it pins what it saw last also while nobody reads it.
   static Result<std::unique_ptr<ReaderStore>> OpenPart(const std::string& path,
                                                        const StoreOptions& options,
-                                                       Environment environment);
+                                                       Environment environment, bool idle_pin);
   ~ReaderStore() override;
 
   // This part's share of a step of part 0: the step with its save id, decided or still prepared.
   // kNotFound when there is none.
   Result<std::shared_ptr<StepReader>> ReadShare(const format::StepRecord& step);
+  // Of all of them.
+  Result<PartShares> Shares();
   Result<VerifyReport> VerifyShare(const format::StepRecord& step, const VerifyOptions& options);
   // They outlive the store.
   std::shared_ptr<SegmentFiles> files() const;
@@ -91,7 +94,8 @@ class ReaderStore final : public Store {
     std::unique_ptr<ReaderPin> pin;  // null: readers/ is not writable
   };
 
-  ReaderStore(const std::string& path, const StoreOptions& options, Environment environment);
+  ReaderStore(const std::string& path, const StoreOptions& options, Environment environment,
+              bool idle_pin);
   Result<std::shared_ptr<StepReader>> ReadOwn(std::shared_ptr<const View> view,
                                               const LogStep& step);
   bool Has(const format::StepRecord& step);
@@ -99,6 +103,7 @@ class ReaderStore final : public Store {
   Result<std::shared_ptr<const View>> Refresh();
 
   const StoreOptions options_;
+  const bool idle_pin_;
   const int pid_;
   std::shared_ptr<Core> core_;
   std::unique_ptr<SlotFile> slot_file_;
@@ -106,7 +111,8 @@ class ReaderStore final : public Store {
   format::Id128 id_{};
   StoreGroup part_;
   std::mutex mutex_;
-  std::shared_ptr<const View> view_;  // guarded by mutex_, as all below
+  std::weak_ptr<const View> newest_;  // guarded by mutex_, as all below
+  std::shared_ptr<const View> view_;  // the same; null without idle_pin_
   uint64_t view_sequence_ = 0;
   bool view_live_ = false;
   bool said_no_pin_ = false;

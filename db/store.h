@@ -167,13 +167,19 @@ struct StoreSnapshot {
     uint64_t step = 0;
     uint64_t commit = 0;
     int64_t time_ns = 0;
+    // Of a step that other parts have shares of: `shares` are their commits, as group->parts; 0
+    // where it is not to be had, and nothing is kept.
+    std::optional<format::GroupRecord> group = {};
+    std::vector<uint64_t> shares = {};
   };
   std::vector<Step> steps;          // ascending
   std::shared_ptr<const void> pin;  // null: nothing keeps them
 };
 
 inline StoreSnapshot::Step BriefOf(const format::StepRecord& record) {
-  return {record.step, record.commit, record.time_ns};
+  StoreSnapshot::Step step{record.step, record.commit, record.time_ns};
+  if (HasOtherParts(record)) step.group = record.group;
+  return step;
 }
 
 class ViewSet;

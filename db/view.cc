@@ -22,7 +22,7 @@ constexpr int kSurprisesMax = 20;
 // Between tries after errors: doubled from the first to the last.
 constexpr milliseconds kRetryInterval{500};
 constexpr int kRetryDoublings = 7;
-constexpr milliseconds kRetryMaxReading{5000};  // where nobody tells of changes
+constexpr milliseconds kRetryMaxReading{5000};  // where it polls
 
 }  // namespace
 
@@ -157,11 +157,11 @@ void OrbaxView::Run() {
 void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome) {
   const auto ready = [&] { return asked_ > asked || stop_; };
   milliseconds wait = milliseconds::max();
-  if (store_->read_only()) wait = options_.poll;
+  if (Polls()) wait = options_.poll;
   if (HoldsAny()) wait = std::min(wait, kHeldInterval);
   if (outcome == Outcome::kRetry) {
     const milliseconds retry = kRetryInterval * (1 << retries_);
-    wait = store_->read_only() ? std::min(retry, kRetryMaxReading) : std::min(wait, retry);
+    wait = Polls() ? std::min(retry, kRetryMaxReading) : std::min(wait, retry);
   }
   if (lost_) wait = milliseconds::max();
   if (wait == milliseconds::max()) {
@@ -179,6 +179,14 @@ bool OrbaxView::AskedSince(uint64_t asked) const {
 bool OrbaxView::HoldsAny() const {
   return std::any_of(shown_.begin(), shown_.end(),
                      [](const auto& each) { return each.second.kept != nullptr; });
+}
+
+// Where nobody tells of changes: in stores of other processes.
+bool OrbaxView::Polls() const {
+  if (store_->read_only()) return true;
+  return snapshot_ != nullptr &&
+         std::any_of(snapshot_->steps.begin(), snapshot_->steps.end(),
+                     [](const StoreSnapshot::Step& step) { return step.group.has_value(); });
 }
 
 bool OrbaxView::IsShown(const std::string& name, const StoreSnapshot::Step& step) const {

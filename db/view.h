@@ -25,7 +25,8 @@ struct ViewOptions {
   // step_digits, unnamed_default, file_mode. Every layout has one directory a step, named as in
   // the root of a CheckpointManager. A step that on_unsupported does not let pass is not shown.
   ExportOptions checkpoint;
-  // How often a store that is open for reading only is looked at.
+  // How often a store is looked at that is open for reading only, or has steps of which other
+  // processes have parts: nobody tells what those do.
   std::chrono::milliseconds poll{200};
   LogSink log;
 };
@@ -84,6 +85,7 @@ class OrbaxView {
   Wanted WantedOf(const StoreSnapshot& snapshot) const;
   void WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome);
   bool HoldsAny() const;
+  bool Polls() const;
   bool AskedSince(uint64_t asked) const;
   void Failed(const Status& status);
   void RemoveAll();

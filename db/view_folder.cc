@@ -197,7 +197,13 @@ std::string ViewFolder::NameOf(uint64_t step) const {
 }
 
 std::string ViewFolder::IdentityOf(const StoreSnapshot::Step& step) const {
-  return StrCat("stepwell view step\nstep ", step.step, "\ncommit ", step.commit, "\ntime ",
+  std::string shares;
+  for (size_t i = 0; i < step.shares.size(); ++i) {
+    const uint32_t part = step.group->parts[i];
+    if (part != 0) shares += StrCat(" ", part, ":", step.shares[i]);
+  }
+  if (!shares.empty()) shares.insert(0, "\nshares");
+  return StrCat("stepwell view step\nstep ", step.step, "\ncommit ", step.commit, shares, "\ntime ",
                 step.time_ns, "\nstore-id ", store_id_, "\nstore ", store_path_, "\nboot ", boot_,
                 "\noptions ", options_text_, "\n");
 }

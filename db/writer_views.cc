@@ -13,11 +13,14 @@ Result<std::shared_ptr<const StoreSnapshot>> WriterStore::Snapshot() {
     std::shared_ptr<ReadCore> core;  // before the pin: the pin is let go first
     std::shared_ptr<LiveSteps::Pin> pin;
   };
-  auto [live, pin] = core_->live.AllAndPin();
-  auto snapshot = std::make_shared<StoreSnapshot>();
-  for (const auto& step : live) snapshot->steps.push_back(BriefOf(step->record));
-  snapshot->pin = std::make_shared<Keep>(Keep{core_, std::move(pin)});
-  return std::shared_ptr<const StoreSnapshot>(std::move(snapshot));
+  const auto own = [this]() -> Result<StoreSnapshot> {
+    auto [live, pin] = core_->live.AllAndPin();
+    StoreSnapshot snapshot;
+    for (const auto& step : live) snapshot.steps.push_back(BriefOf(step->record));
+    snapshot.pin = std::make_shared<Keep>(Keep{core_, std::move(pin)});
+    return snapshot;
+  };
+  return SnapshotWithParts(*core_->parts, own);
 }
 
 void WriterStore::OnChange(const void* owner, std::function<void()> changed) {

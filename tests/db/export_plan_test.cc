@@ -317,7 +317,7 @@ TEST(ExportFilesTest, KeysOfAllArraysAreSortedTogether) {
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     DatabaseInfo info;
     info.zarr_format = zarr;
-    const auto files = EncodeDatabase(plan->items[0], ChunkPlaces::Linked({3}), info);
+    const auto files = EncodeDatabase(plan->items[0], ChunkPlaces::Linked({{0, 3}}), info);
     ASSERT_TRUE(files.ok()) << files.status().ToString();
     ASSERT_EQ(files->size(), 2U);
     EXPECT_EQ(files->at(1).name, "manifest.ocdbt");
