@@ -22,37 +22,47 @@ std::string ItemNames(const format::StepRecord& step) {
   return names;
 }
 
-// The metrics of a step that are numbers; they are in the step's own frame.
-std::map<std::string, Json> Metrics(db::Store* store, uint64_t step) {
-  std::map<std::string, Json> metrics;
-  const auto reader = store->Read(step);
-  if (!reader.ok()) return metrics;  // deleted meanwhile, or damaged, which `verify` says
-  const Json parsed = ParsedJson((*reader)->step().metrics_json);
-  if (!parsed.is_object()) return metrics;
-  for (const auto& [name, value] : parsed.items()) {
-    if (value.is_number()) metrics[name] = value;
-  }
-  return metrics;
-}
-
 struct Line {
   format::StepRecord step;
-  std::map<std::string, Json> metrics;
+  std::map<std::string, Json> metrics;  // those that are numbers
+  // Of a step of several processes that could not be read: what it stores is not known.
+  std::string problem;
 };
+
+// Metrics are in the step's own frame; what other processes stored of it is in theirs.
+Line MakeLine(db::Store* store, format::StepRecord step) {
+  Line line{std::move(step), {}, ""};
+  const auto reader = store->Read(line.step.step);
+  if (!reader.ok()) {  // deleted meanwhile, or damaged, which `verify` says
+    if (db::HasOtherParts(line.step)) line.problem = reader.status().message();
+    return line;
+  }
+  line.step = (*reader)->step();
+  const Json parsed = ParsedJson(line.step.metrics_json);
+  if (!parsed.is_object()) return line;
+  for (const auto& [name, value] : parsed.items()) {
+    if (value.is_number()) line.metrics[name] = value;
+  }
+  return line;
+}
 
 Json StepJson(const Line& line) {
   const format::StepRecord& step = line.step;
   Json items = Json::array();
   for (const format::ItemRecord& item : step.items) items.push_back(item.name);
-  return {{"step", step.step},
-          {"time", UtcTime(step.time_ns)},
-          {"commit", step.commit},
-          {"pinned", step.pinned},
-          {"items", items},
-          {"metrics", line.metrics},
-          {"leaves", step.leaf_count},
-          {"logical_bytes", step.logical_bytes},
-          {"stored_bytes", step.stored_bytes}};
+  Json stored = step.stored_bytes;
+  if (!line.problem.empty()) stored = nullptr;
+  Json json = {{"step", step.step},
+               {"time", UtcTime(step.time_ns)},
+               {"commit", step.commit},
+               {"pinned", step.pinned},
+               {"items", items},
+               {"metrics", line.metrics},
+               {"leaves", step.leaf_count},
+               {"logical_bytes", step.logical_bytes},
+               {"stored_bytes", stored}};
+  if (!line.problem.empty()) json["problem"] = line.problem;
+  return json;
 }
 
 // A column for pins where there are any, and one for each metric where they are few.
@@ -78,9 +88,11 @@ std::string LinesText(const std::vector<Line>& lines) {
   std::vector<std::vector<std::string>> rows = {header};
   for (const Line& line : lines) {
     const format::StepRecord& step = line.step;
+    const bool known = line.problem.empty();
     rows.push_back({std::to_string(step.step), LocalTime(step.time_ns), ItemNames(step),
                     HumanCount(step.leaf_count), HumanBytes(step.logical_bytes),
-                    HumanBytes(step.stored_bytes), Ratio(step.logical_bytes, step.stored_bytes)});
+                    known ? HumanBytes(step.stored_bytes) : "?",
+                    known ? Ratio(step.logical_bytes, step.stored_bytes) : "?"});
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
     for (const std::string& name : names) {
       const auto found = line.metrics.find(name);
@@ -96,8 +108,7 @@ Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
   std::vector<Line> lines;
   for (db::StepSummary& summary : steps) {
-    const uint64_t step = summary.step.step;
-    lines.push_back({std::move(summary.step), Metrics(store.get(), step)});
+    lines.push_back(MakeLine(store.get(), std::move(summary.step)));
   }
   Outcome outcome;
   if (invocation->json) {
@@ -106,6 +117,9 @@ Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
     outcome.text =
         JsonText({{"schema", kJsonSchema}, {"store", arguments.store}, {"steps", std::move(list)}});
     return outcome;
+  }
+  for (const Line& line : lines) {
+    if (!line.problem.empty()) Warn(Printable(line.problem));
   }
   if (lines.empty()) {
     Warn(arguments.store + " has no steps yet");

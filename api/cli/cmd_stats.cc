@@ -18,6 +18,7 @@ struct ItemTotal {
   uint64_t leaves = 0;
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
+  bool known = true;  // false: a process that stored some of it is missing
 };
 using ItemTotals = std::map<std::string, ItemTotal>;
 
@@ -50,11 +51,13 @@ Json StatsJson(const Arguments& arguments, const db::StoreStats& stats, const It
   }
   Json items = Json::array();
   for (const auto& [name, total] : totals) {
+    Json stored = total.stored_bytes;
+    if (!total.known) stored = nullptr;
     items.push_back({{"name", name},
                      {"steps", total.steps},
                      {"leaves", total.leaves},
                      {"logical_bytes", total.logical_bytes},
-                     {"stored_bytes", total.stored_bytes}});
+                     {"stored_bytes", stored}});
   }
   return {{"schema", kJsonSchema},
           {"store", arguments.store},
@@ -88,8 +91,9 @@ std::string StatsText(const db::StoreStats& stats, const ItemTotals& totals) {
         {"ITEM", "STEPS", "LEAVES", "SIZE", "STORED", "RATIO"}};
     for (const auto& [name, total] : totals) {
       table.push_back({Printable(name), HumanCount(total.steps), HumanCount(total.leaves),
-                       HumanBytes(total.logical_bytes), HumanBytes(total.stored_bytes),
-                       Ratio(total.logical_bytes, total.stored_bytes)});
+                       HumanBytes(total.logical_bytes),
+                       total.known ? HumanBytes(total.stored_bytes) : "?",
+                       total.known ? Ratio(total.logical_bytes, total.stored_bytes) : "?"});
     }
     text += "\n" + Table(table, {false, true, true, true, true, true});
   }
@@ -104,12 +108,21 @@ Result<Outcome> RunStats(const Arguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<db::StepSummary> steps, store->Steps());
   ItemTotals totals;
   for (const db::StepSummary& summary : steps) {
-    for (const format::ItemRecord& item : summary.step.items) {
+    format::StepRecord step = summary.step;
+    bool known = true;
+    if (db::HasOtherParts(step)) {  // what the others stored is in their frames
+      const auto reader = store->Read(step.step);
+      known = reader.ok();
+      if (known) step = (*reader)->step();
+      if (!known && !invocation->json) Warn(Printable(reader.status().message()));
+    }
+    for (const format::ItemRecord& item : step.items) {
       ItemTotal& total = totals[item.name];
       total.steps += 1;
       total.leaves += item.leaf_count;
       total.logical_bytes += item.logical_bytes;
       total.stored_bytes += item.stored_bytes;
+      total.known = total.known && known;
     }
   }
   db::StoreStats stats = store->Stats();

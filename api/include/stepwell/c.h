@@ -286,7 +286,8 @@ typedef struct stepwell_leaf_info {
   uint64_t stored_bytes;
 } stepwell_leaf_info;
 
-/* Committed steps, ascending. */
+/* Committed steps, ascending. Of a step of several processes chunks and stored_bytes are those of
+ * process 0's part; stepwell_step_get_info has all. */
 STEPWELL_C_API stepwell_code stepwell_list_steps(stepwell_store* store, stepwell_step_list** list);
 STEPWELL_C_API size_t stepwell_step_list_count(const stepwell_step_list* list);
 STEPWELL_C_API stepwell_code stepwell_step_list_get(const stepwell_step_list* list, size_t index,

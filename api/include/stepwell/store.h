@@ -232,7 +232,8 @@ class STEPWELL_API Store {
   // Waits for every save so far. The first error that neither a handle nor this has told.
   Status Wait();
 
-  // Committed steps, ascending; a read-only store looks for new ones each time.
+  // Committed steps, ascending; a read-only store looks for new ones each time. Of a step of
+  // several processes chunks and stored bytes are those of process 0's part; Step::info() has all.
   Result<std::vector<StepInfo>> Steps();
   // kNotFound names the nearest steps. Of a read-only store that cannot write into the store's
   // readers/ directory, the step's reads fail with kNotFound, too, once it was deleted and erased.

@@ -143,7 +143,8 @@ class ByteBudget(Policy):
 
     `size` is a number of bytes or a text such as "500 MB", "10GB" (powers of 1000) or "10GiB"
     (powers of 1024). Going down from the highest step, the first that does not fit ends it. Chunks
-    that steps share count for each of them.
+    that steps share count for each of them. In a store of many processes what process 0 stores
+    counts.
     """
 
     __slots__ = ("nbytes",)
