@@ -13,7 +13,7 @@
 #include "db/export_bytes.h"
 #include "db/export_metadata.h"
 #include "db/export_plan.h"
-#include "db/export_widen.h"
+#include "db/export_rewrite.h"
 #include "db/layout.h"
 #include "format/key.h"
 #include "io/open_disk.h"
@@ -138,7 +138,7 @@ struct Prepared {
   std::vector<LeafRecord> leaves;
   ExportPlan plan;
   std::vector<std::vector<ExportFile>> item_files;
-  std::deque<LeafRecord> widened;  // records of arrays that get another element type
+  std::deque<LeafRecord> rewritten;  // records of arrays that get other chunks
 };
 
 Result<Prepared> Prepare(StepReader& reader, const ExportOptions& options, bool makes_root) {
@@ -179,13 +179,19 @@ Result<ExportReport> Build(Store& store, StepReader& reader, Prepared prepared,
       PlaceBytes({build.file_system, &store, folder, &plan, &options, build.linked_store});
   if (!placed.ok()) return reader.Explain(placed.status());
   STEPWELL_RETURN_IF_ERROR(CheckStillThere(reader));
+  // All that progress is told of is there.
+  const auto go_on = [&] {
+    const uint64_t done = plan.stored_bytes;
+    if (!options.progress || options.progress(done, done)) return OkStatus();
+    return CancelledError("the export was cancelled");
+  };
   for (size_t i = 0; i < plan.items.size(); ++i) {
-    const size_t widened = prepared.widened.size();
-    STEPWELL_RETURN_IF_ERROR(WidenArrays(reader,
-                                         StrCat(plan.items[i].folder, "/", kExportWidenedFile),
-                                         folder, &plan.items[i], &prepared.widened));
-    if (prepared.widened.size() > widened) {
-      placed->items[i].AddWidened(std::string(kExportWidenedFile));
+    const size_t rewritten = prepared.rewritten.size();
+    STEPWELL_RETURN_IF_ERROR(RewriteArrays(reader,
+                                           StrCat(plan.items[i].folder, "/", kExportRewrittenFile),
+                                           go_on, folder, &plan.items[i], &prepared.rewritten));
+    if (prepared.rewritten.size() > rewritten) {
+      placed->items[i].AddRewritten(std::string(kExportRewrittenFile));
     }
   }
   ExportReport report;

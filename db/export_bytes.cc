@@ -288,7 +288,7 @@ std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t g
                               uint64_t file_bytes_max) {
   std::vector<ByteRun> runs;
   for (const ExportArray& array : arrays) {
-    if (array.leaf == nullptr || array.convert) continue;
+    if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
       const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
       const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
@@ -348,7 +348,7 @@ std::set<PartSegment> SegmentsOf(const ExportItem& item) {
   std::set<PartSegment> segments;
   std::optional<PartSegment> last;
   for (const ExportArray& array : item.arrays) {
-    if (array.leaf == nullptr || array.convert) continue;
+    if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
       const PartSegment segment{chunk.process, chunk.segment};
       if (segment != last) segments.insert(segment);
@@ -376,7 +376,7 @@ ChunkPlaces ChunkPlaces::Packed(std::string_view file, std::vector<ByteRun> runs
   return places;
 }
 
-void ChunkPlaces::AddWidened(std::string file) {
+void ChunkPlaces::AddRewritten(std::string file) {
   by_segment_[{}] = files_.size();
   files_.push_back(std::move(file));
 }

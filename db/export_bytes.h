@@ -53,8 +53,8 @@ class ChunkPlaces {
   // One file of all runs, or several.
   static ChunkPlaces Packed(std::string_view file, std::vector<ByteRun> runs);
 
-  // Chunks of segment 0 (WidenArrays) are in this file.
-  void AddWidened(std::string file);
+  // Chunks of segment 0 (RewriteArrays) are in this file.
+  void AddRewritten(std::string file);
 
   struct Place {
     size_t file = 0;  // of files()
@@ -70,7 +70,7 @@ class ChunkPlaces {
 };
 
 inline constexpr std::string_view kExportDataFile = "d/chunks";
-inline constexpr std::string_view kExportWidenedFile = "d/widened";
+inline constexpr std::string_view kExportRewrittenFile = "d/rewritten";
 // "d/segment-0000000012", of another part than 0 "d/segment-0000000012-part-3".
 std::string LinkedName(PartSegment segment);
 

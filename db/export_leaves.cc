@@ -2,6 +2,7 @@
 #include "db/export_leaves.h"
 
 #include "db/export_numbers.h"
+#include "db/restore_plan.h"
 #include "format/codec.h"
 #include "format/dtype.h"
 #include "format/endian.h"
@@ -79,13 +80,29 @@ Status CheckArray(const LeafRecord& leaf) {
   return OkStatus();
 }
 
+// Of a merged step they are disjoint.
+bool HasAllElements(const LeafRecord& leaf) {
+  uint64_t missing = 1;
+  for (const uint64_t extent : leaf.shape) missing *= extent;
+  for (const format::PieceRecord& piece : leaf.pieces) {
+    uint64_t elements = 1;
+    for (const uint64_t extent : piece.shape) elements *= extent;
+    if (elements > missing) return false;
+    missing -= elements;
+  }
+  return missing == 0;
+}
+
 Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
   LeafTranslation out;
-  if (leaf.partial) {
-    out.unsupported = "was saved by several processes in pieces without a common chunk grid";
+  const bool in_pieces = leaf.partial || !leaf.pieces.empty();
+  STEPWELL_RETURN_IF_ERROR(in_pieces ? CheckLeaf(leaf) : CheckArray(leaf));
+  if (in_pieces && !HasAllElements(leaf)) {
+    out.unsupported =
+        "is in the stores of several processes, of which this is one; export the step of their "
+        "root";
     return out;
   }
-  STEPWELL_RETURN_IF_ERROR(CheckArray(leaf));
   if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
     out.unsupported = "its chunks are encoded in a way that this version does not know";
     return out;
@@ -103,10 +120,15 @@ Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptio
   }
   ExportArray array;
   array.leaf = &leaf;
-  array.convert = !same_bytes;
-  array.zarr =
-      format::orbax::StepwellZarrArray(options.zarr_format, dtype, leaf.shape, leaf.chunk_shape,
-                                       same_bytes ? leaf.codec : format::CodecId::kRaw);
+  array.rewrite = !same_bytes || in_pieces;
+  array.codec = same_bytes ? leaf.codec : format::CodecId::kRaw;
+  // Pieces with grids of their own get one for the whole array.
+  const format::Shape chunk_shape =
+      in_pieces
+          ? format::ChooseChunkShape(leaf.shape, format::FindDType(leaf.dtype)->item_bytes, {})
+          : leaf.chunk_shape;
+  array.zarr = format::orbax::StepwellZarrArray(options.zarr_format, dtype, leaf.shape, chunk_shape,
+                                                array.codec);
   out.array = std::move(array);
   const bool is_jax = leaf.value_type == format::ValueType::kJaxArray ||
                       leaf.value_type == format::ValueType::kPrngKey;

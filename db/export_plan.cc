@@ -154,9 +154,10 @@ class ItemPlanner {
     if (entry.type == orbax::ValueType::kJaxArray) {
       const auto& sharding = shardings_.Get(record.sharding_json);
       if (sharding) {
-        entry.write_shape = record.chunk_shape;
+        const format::Shape& chunk_shape = leaf.array->zarr.chunk_shape;
+        entry.write_shape = chunk_shape;
         item_->shardings.push_back({name, *sharding});
-        orbax::LeafArrayMetadata metadata{name, record.chunk_shape, record.chunk_shape, {}};
+        orbax::LeafArrayMetadata metadata{name, chunk_shape, chunk_shape, {}};
         if (!record.prng_impl.empty()) metadata.random_key_impl = record.prng_impl;
         item_->array_metadatas.push_back(std::move(metadata));
       } else {
@@ -169,7 +170,7 @@ class ItemPlanner {
     } else if (leaf.array) {
       leaf.array->name = name;
       if (leaf.array->leaf != nullptr) {
-        plan_->chunks += record.chunks.size();
+        plan_->chunks += format::ChunkCount(leaf.array->zarr.shape, leaf.array->zarr.chunk_shape);
         for (const auto& chunk : record.chunks) plan_->stored_bytes += chunk.stored_bytes;
       }
       item_->arrays.push_back(std::move(*leaf.array));

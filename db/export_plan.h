@@ -20,7 +20,9 @@ struct ExportArray {
   format::orbax::ZarrArray zarr;
   const format::LeafRecord* leaf = nullptr;  // its chunks are the array's; null: it is one element,
   std::string element;                       // whose stored value this is
-  bool convert = false;  // the leaf's chunks are to be decoded and made `zarr.dtype`, raw
+  // The leaf's chunks are to be decoded, and made of `zarr`'s type and grid, with this codec.
+  bool rewrite = false;
+  format::CodecId codec = format::CodecId::kRaw;
 };
 
 // A directory of the checkpoint.

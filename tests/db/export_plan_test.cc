@@ -160,7 +160,7 @@ TEST(ExportPlanTest, WideningIsReported) {
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   EXPECT_EQ(plan->widened.size(), 3U);
   for (const ExportArray& array : plan->items[0].arrays) {
-    EXPECT_EQ(array.convert, array.name == "f8");
+    EXPECT_EQ(array.rewrite, array.name == "f8");
     if (array.name == "u4") {
       EXPECT_EQ(array.zarr.dtype, DType::kUInt8);
     }

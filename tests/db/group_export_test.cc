@@ -214,9 +214,12 @@ TEST_F(GroupExportTest, LinksAreMadeWhileThePartsReclaim) {
       if (steps.empty()) continue;
       const std::string name = StrCat("x", number);
       const auto report = Link(reader.get(), steps.front(), name);
-      if (report.ok()) made[dir_ / name] = steps.front();
+      if (report.ok()) {
+        made[dir_ / name] = steps.front();
+        continue;
+      }
       // Gone meanwhile, and said so.
-      if (!report.ok()) EXPECT_EQ(report.status().code(), StatusCode::kNotFound) << report.status();
+      EXPECT_EQ(report.status().code(), StatusCode::kNotFound) << report.status().ToString();
     }
   });
   for (uint64_t step = 2; step < 40; ++step) Save(step);
@@ -371,8 +374,8 @@ TEST_F(GroupExportTest, APartByItselfHasNoView) {
   EXPECT_THAT((*view)->Stats().last_error, HasSubstr("a view of its root"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, GroupViewTest, ::testing::Bool(), [](const auto& info) {
-  return info.param ? "AStoreThatReads" : "TheWriter";
+INSTANTIATE_TEST_SUITE_P(Of, GroupViewTest, ::testing::Bool(), [](const auto& kind) {
+  return kind.param ? "AStoreThatReads" : "TheWriter";
 });
 
 }  // namespace

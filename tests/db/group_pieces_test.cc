@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "db/export.h"
 #include "db/import.h"
+#include "db/layout.h"
 #include "tests/db/group_support.h"
 
 namespace stepwell::db {
@@ -157,6 +160,27 @@ class GroupPiecesTest : public ::testing::Test {
     EXPECT_EQ((*step)->step().logical_bytes, bytes);
   }
 
+  // An import of the checkpoint has these arrays.
+  void ExpectExported(const std::string& path, const std::vector<SplitArray>& arrays) {
+    const auto checkpoint = OrbaxCheckpoint::Open(io::LocalFileSystem(), path);
+    ASSERT_OK(checkpoint.status());
+    auto request = ImportRequest(*checkpoint, 1, {});
+    ASSERT_OK(request.status());
+    const auto store = Store::Open(path + "-store", {});
+    ASSERT_OK(store.status());
+    const auto handle = (*store)->Save(std::move(*request));
+    ASSERT_OK(handle.status());
+    ASSERT_OK(handle->Wait());
+    const auto step = (*store)->Read(1);
+    ASSERT_OK(step.status());
+    for (const SplitArray& array : arrays) {
+      const auto leaf = (*step)->Find(KeyOf("state", array.name));
+      ASSERT_OK(leaf.status());
+      ASSERT_TRUE(leaf->has_value());
+      ExpectBox(**step, **leaf, array, format::WholeArray(array.shape));
+    }
+  }
+
   TempDir dir_;
   GroupStores group_;
 };
@@ -239,6 +263,9 @@ TEST_F(GroupPiecesTest, APartByItselfHasItsBoxes) {
   const Status status = (*step)->Load({&request, 1}).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("12 of 36 elements"));
+  const Status exported = Export(*group_.part(2), 1, dir_ / "x", {}).status();
+  EXPECT_EQ(exported.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(exported.message(), HasSubstr("of their root"));
 }
 
 // As if one process had saved it: an import of the export has the same bytes.
@@ -250,35 +277,78 @@ TEST_F(GroupPiecesTest, AnExportHasTheChunksOfAllParts) {
   }
   ASSERT_OK(SaveAll(1, arrays));
   for (const ExportMode mode : {ExportMode::kAuto, ExportMode::kLink, ExportMode::kCopy}) {
-    const std::string name = StrCat("out", static_cast<int>(mode));
     ExportOptions options;
     options.mode = mode;
-    const auto report = Export(*group_.part(0), 1, dir_ / name, options);
+    const auto report =
+        Export(*group_.part(0), 1, dir_ / StrCat("out", static_cast<int>(mode)), options);
     ASSERT_OK(report.status());
-    if (mode != ExportMode::kAuto) EXPECT_EQ(report->mode, mode);
-    const auto checkpoint = OrbaxCheckpoint::Open(io::LocalFileSystem(), report->path);
-    ASSERT_OK(checkpoint.status());
-    auto request = ImportRequest(*checkpoint, 1, {});
-    ASSERT_OK(request.status());
-    const auto store = Store::Open(dir_ / (name + "-store"), {});
-    ASSERT_OK(store.status());
-    const auto handle = (*store)->Save(std::move(*request));
-    ASSERT_OK(handle.status());
-    ASSERT_OK(handle->Wait());
-    const auto step = (*store)->Read(1);
-    ASSERT_OK(step.status());
-    for (const SplitArray& array : arrays) {
-      const auto leaf = (*step)->Find(KeyOf("state", array.name));
-      ASSERT_OK(leaf.status());
-      ASSERT_TRUE(leaf->has_value());
-      ExpectBox(**step, **leaf, array, format::WholeArray(array.shape));
+    if (mode != ExportMode::kAuto) {
+      EXPECT_EQ(report->mode, mode);
+    }
+    ExpectExported(report->path, arrays);
+  }
+}
+
+// Arrays whose pieces have no common grid are encoded anew, all others go as they are.
+TEST_F(GroupPiecesTest, AnExportHasOneGridForPiecesWithTheirOwn) {
+  StoreOptions options;
+  options.codec = CodecPolicy::kBlosc;
+  for (const bool compressed : {false, true}) {
+    if (compressed) {
+      ASSERT_OK(group_.Close());
+      group_ = {};
+      auto stores = GroupStores::Open(dir_ / "run", kParts, options);
+      ASSERT_OK(stores.status());
+      group_ = std::move(*stores);
+    }
+    std::mt19937_64 random(13);
+    const std::vector<SplitArray> arrays = {Split("even", {64, 50}, {4, 2}, random),
+                                            Split("prime", {2097166}, {2}, random),
+                                            Split("rows", {2, 2097166}, {1, 2}, random)};
+    const uint64_t step = compressed ? 2 : 1;
+    ASSERT_OK(SaveAll(step, arrays));
+    for (const ExportMode mode : {ExportMode::kLink, ExportMode::kCopy}) {
+      for (const int zarr : {2, 3}) {
+        const std::string name = StrCat("out", step, "-", static_cast<int>(mode), zarr);
+        SCOPED_TRACE(name);
+        ExportOptions wanted;
+        wanted.mode = mode;
+        wanted.zarr_format = zarr;
+        const auto report = Export(*group_.part(0), step, dir_ / name, wanted);
+        ASSERT_OK(report.status());
+        EXPECT_EQ(report->mode, mode);
+        const uint64_t rewritten = std::filesystem::file_size(report->path + "/state/d/rewritten");
+        EXPECT_GT(rewritten, 3 * 2097166U * 4);
+        EXPECT_LT(rewritten, 27'000'000U) << "and nothing of the others, and little padding";
+        ExpectExported(report->path, arrays);
+      }
     }
   }
-  arrays.push_back(Split("prime", {4000006}, {2}, random));
-  ASSERT_OK(SaveAll(2, arrays));
-  const Status pieces = Export(*group_.part(0), 2, dir_ / "pieces", {}).status();
-  EXPECT_EQ(pieces.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(pieces.message(), HasSubstr("prime"));
+}
+
+TEST_F(GroupPiecesTest, DamageIsNotWrittenAnew) {
+  std::mt19937_64 random(14);
+  const SplitArray prime = Split("prime", {2097166}, {2}, random);
+  ASSERT_OK(SaveAll(1, {prime}));
+  const auto step = group_.part(0)->Read(1);
+  ASSERT_OK(step.status());
+  const auto leaf = (*step)->Find(KeyOf("state", "prime"));
+  ASSERT_OK(leaf.status());
+  const format::ChunkRecord& chunk = (*leaf)->chunks.back();
+  const std::string segment = SegmentPath(PartPath(dir_ / "run", chunk.process), chunk.segment);
+  {
+    std::fstream file(segment, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(chunk.offset_bytes + 9));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(chunk.offset_bytes + 9));
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  const Status status = Export(*group_.part(0), 1, dir_ / "x", {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr(segment));
+  for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+    EXPECT_EQ(entry.path().filename(), "run");
+  }
 }
 
 TEST_F(GroupPiecesTest, BoxesThatOverlapAreRefused) {

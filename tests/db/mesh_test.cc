@@ -188,6 +188,68 @@ TEST(MeshPlan, EveryDeviceAgainstANaiveCount) {
   }
 }
 
+// Bands of rows, each with chunks of its own, as several processes save an array.
+format::LeafRecord BandsLeaf(const format::Shape& shape, sim::Prng* random) {
+  format::LeafRecord leaf = ArrayLeaf("a", shape, shape, 0);
+  leaf.partial = true;
+  leaf.chunk_count = 0;
+  leaf.chunks.clear();
+  for (uint64_t row = 0; row < shape[0];) {
+    format::PieceRecord piece;
+    piece.origin = {row, 0};
+    piece.shape = {1 + random->Below(shape[0] - row), shape[1]};
+    piece.chunk_shape = {1 + random->Below(piece.shape[0]), 1 + random->Below(shape[1])};
+    piece.first_chunk = leaf.chunk_count;
+    row += piece.shape[0];
+    // Any leaf with this grid has such chunks.
+    const format::LeafRecord own =
+        ArrayLeaf("a", piece.shape, piece.chunk_shape, 65536 * leaf.pieces.size());
+    leaf.chunks.insert(leaf.chunks.end(), own.chunks.begin(), own.chunks.end());
+    leaf.chunk_count += own.chunk_count;
+    leaf.pieces.push_back(std::move(piece));
+  }
+  return leaf;
+}
+
+TEST(MeshPlan, PiecesWithGridsOfTheirOwnAgainstANaiveCount) {
+  sim::Prng random(8);
+  for (int round = 0; round < 200; ++round) {
+    const Mesh mesh{{{"x", 1 + random.Below(4)}, {"y", 1 + random.Below(3)}}};
+    const uint64_t unit = mesh.device_count();
+    const format::Shape shape = {unit * (1 + random.Below(6)), unit * (1 + random.Below(3))};
+    const std::vector<format::LeafRecord> leaves = {BandsLeaf(shape, &random)};
+    const format::LeafRecord& leaf = leaves.front();
+    const std::vector<const char*> specs = {"()", "(x)", "(None, y)", "(y, x)", "((y, x))"};
+    const SpecRule rule{"a", SpecOf(specs[random.Below(specs.size())])};
+    const auto plan = PlanMesh(leaves, true, mesh, {{rule}});
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    std::set<uint64_t> all;
+    for (uint64_t device = 0; device < unit; ++device) {
+      const Slice slice = ShardOf(shape, mesh, rule.spec, device);
+      std::set<uint64_t> needed;
+      for (uint64_t i = slice.start[0]; i < slice.stop[0]; ++i) {
+        size_t band = 0;
+        while (i >= leaf.pieces[band].origin[0] + leaf.pieces[band].shape[0]) ++band;
+        const format::PieceRecord& piece = leaf.pieces[band];
+        const uint64_t columns = (shape[1] + piece.chunk_shape[1] - 1) / piece.chunk_shape[1];
+        for (uint64_t k = slice.start[1]; k < slice.stop[1]; ++k) {
+          needed.insert(piece.first_chunk + (i - piece.origin[0]) / piece.chunk_shape[0] * columns +
+                        k / piece.chunk_shape[1]);
+        }
+      }
+      EXPECT_EQ(plan->devices[device].chunks, needed.size());
+      uint64_t bytes = 0;
+      for (const uint64_t chunk : needed) bytes += leaf.chunks[chunk].stored_bytes;
+      EXPECT_EQ(plan->devices[device].bytes_needed, bytes);
+      EXPECT_EQ(plan->devices[device].bytes_out,
+                2 * (slice.stop[0] - slice.start[0]) * (slice.stop[1] - slice.start[1]));
+      all.insert(needed.begin(), needed.end());
+    }
+    EXPECT_EQ(plan->total.chunks, all.size());
+    EXPECT_EQ(plan->leaves.front().chunks, leaf.chunk_count);
+  }
+}
+
 std::string Sharding(const std::string& sizes, const std::string& names, const std::string& spec,
                      const std::string& ids) {
   return StrCat(R"({"sharding_type": "NamedSharding", "shape": )", sizes, R"(, "axis_names": )",

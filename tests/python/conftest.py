@@ -72,6 +72,27 @@ def round_trip(store: stepwell.Store) -> Callable[..., Any]:
     return run
 
 
+XFS_BYTES = 512 << 20  # at least 300 MB; as a sparse file
+
+
+@pytest.fixture(scope="module")
+def xfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where an XFS image is mounted: it can share blocks of files."""
+    folder = tmp_path_factory.mktemp("xfs")
+    image, point = folder / "image", folder / "mount"
+    point.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(XFS_BYTES)
+    for command in (["/sbin/mkfs.xfs", "-q", image], ["mount", "-o", "loop", image, point]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (
+            "the test cannot mount a file system of its own here (it needs root, and loop "
+            f"devices): {done.stderr}")
+    yield point
+    subprocess.run(["umount", point], check=False)
+    image.unlink()
+
+
 Script = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -18,7 +18,7 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
-from group_values import LEAVES, values  # noqa: E402
+from group_values import EVERY_LEAF, LEAVES, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
@@ -34,7 +34,7 @@ def mesh() -> Mesh:
 def state(step: int, leaves: list[str] | None = None) -> dict[str, Any]:
     arrays = {}
     for name in leaves or LEAVES:
-        shape, spec = LEAVES[name]
+        shape, spec = EVERY_LEAF[name]
         sharding = NamedSharding(mesh(), PartitionSpec(*spec))
         arrays[name] = jax.make_array_from_callback(
             shape, sharding, lambda index, name=name: values(name, step)[index])
@@ -94,7 +94,7 @@ def check_step(store: stepwell.Store, step: int, leaves: list[str] | None = None
         assert array.sharding == here["params"][name].sharding, name
         for shard in array.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), want[name][shard.index], name)
-    specs = {f"params/{name}": PartitionSpec(*spec) for name, (_, spec) in LEAVES.items()
+    specs = {f"params/{name}": PartitionSpec(*spec) for name, (_, spec) in EVERY_LEAF.items()
              if name in want}
     moved = store.load(step, "params", mesh=other, specs=specs)
     for name, array in moved.items():
@@ -136,6 +136,17 @@ def main() -> None:
             elif act == "delete":
                 store.delete(arguments["steps"])
                 gave = store.steps()
+            elif act == "reclaim":
+                store.reclaim()
+                gave = "reclaimed"
+            elif act == "export":  # by one process, beside the others
+                gave = None
+                if PROCESS == arguments.pop("process"):
+                    gave = store.export(**arguments).mode
+            elif act == "view":
+                gave = None
+                if PROCESS == 0:
+                    store.orbax_view(**arguments).wait(60)
             elif act == "close":
                 gave = store.close()
             else:

@@ -15,9 +15,12 @@ LEAVES: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
     "empty": ((0, 4), ()),
     "large": ((64, 4096), (None, "x")),
 }
+# Saved when it is asked for: its shards have a large prime length, so that each has a chunk grid of
+# its own.
+EVERY_LEAF = {**LEAVES, "prime": ((2097166,), ("x",))}
 
 
 def values(name: str, step: int) -> np.ndarray:
-    shape, _ = LEAVES[name]
+    shape, _ = EVERY_LEAF[name]
     count = int(np.prod(shape))
     return (np.arange(count, dtype=np.float32).reshape(shape) * 0.5 + step * 1000 + len(name))

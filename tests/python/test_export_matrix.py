@@ -12,7 +12,6 @@ import pathlib
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,26 +21,6 @@ import tensorstore as ts
 from orbax.checkpoint import v1
 
 import stepwell
-
-XFS_BYTES = 512 << 20  # at least 300 MB; as a sparse file
-
-
-@pytest.fixture(scope="module")
-def xfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    folder = tmp_path_factory.mktemp("xfs")
-    image, point = folder / "image", folder / "mount"
-    point.mkdir()
-    with open(image, "wb") as file:
-        file.truncate(XFS_BYTES)
-    for command in (["/sbin/mkfs.xfs", "-q", image], ["mount", "-o", "loop", image, point]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (
-            "the test cannot mount a file system of its own here (it needs root, and loop "
-            f"devices): {done.stderr}")
-    yield point
-    subprocess.run(["umount", point], check=False)
-    image.unlink()
-
 
 def run_matrix(*arguments: object) -> dict[str, int]:
     script = pathlib.Path(__file__).with_name("orbax_matrix.py")
