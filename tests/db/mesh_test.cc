@@ -203,7 +203,7 @@ format::LeafRecord BandsLeaf(const format::Shape& shape, sim::Prng* random) {
     row += piece.shape[0];
     // Any leaf with this grid has such chunks.
     const format::LeafRecord own =
-        ArrayLeaf("a", piece.shape, piece.chunk_shape, 65536 * leaf.pieces.size());
+        ArrayLeaf("a", piece.shape, piece.chunk_shape, 4096 * leaf.chunk_count);
     leaf.chunks.insert(leaf.chunks.end(), own.chunks.begin(), own.chunks.end());
     leaf.chunk_count += own.chunk_count;
     leaf.pieces.push_back(std::move(piece));
