@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "db/group_share.h"
 #include "db/group_status.h"
 #include "db/lock.h"
 #include "db/step_reader.h"
@@ -97,6 +98,10 @@ Result<GroupStatus> WriterStore::Group() {
 }
 
 Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
+  return VerifyOwn(options, /*others=*/true);
+}
+
+Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool others) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   std::vector<LogStep> steps;
   std::vector<LiveSteps::Pinned> pins;
@@ -110,9 +115,30 @@ Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
   if (options.step && steps.empty()) return ReadOwn(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
+  if (!others) return report;
   const auto read = [this](uint64_t step) { return Read(step); };
   STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
   return report;
+}
+
+namespace {
+
+Result<WriterStore*> WriterOf(Store& store) {
+  auto* writer = dynamic_cast<WriterStore*>(&store);
+  if (writer != nullptr) return writer;
+  return InvalidArgumentError(StrCat(store.path(), ": a share is read where it is written"));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<StepReader>> ReadShare(Store& store, uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(WriterStore * writer, WriterOf(store));
+  return writer->ReadOwn(step);
+}
+
+Result<VerifyReport> VerifyShare(Store& store, const VerifyOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(WriterStore * writer, WriterOf(store));
+  return writer->VerifyOwn(options, /*others=*/false);
 }
 
 }  // namespace stepwell::db

@@ -68,12 +68,15 @@ class WriterStore final : public Store {
   bool read_only() const override { return false; }
   Status Close() override;
 
+  // This store's share of a step, which is all but for steps of many processes.
+  Result<std::shared_ptr<StepReader>> ReadOwn(uint64_t step);
+  // `others`: the other parts of steps of many processes, too.
+  Result<VerifyReport> VerifyOwn(const VerifyOptions& options, bool others);
+
  private:
   WriterStore(std::string path, const StoreOptions& options, Environment environment,
               std::unique_ptr<io::File> lock_file);
 
-  // This store's share of a step, which is all but for steps of many processes.
-  Result<std::shared_ptr<StepReader>> ReadOwn(uint64_t step);
   Environment ForReaders() const;
   Status Recover();
   Result<LogState> ReadLog();

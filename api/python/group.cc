@@ -41,9 +41,16 @@ nb::list GroupSteps(const std::vector<db::StepSummary>& steps) {
   nb::list found;
   for (const db::StepSummary& summary : steps) {
     if (!summary.step.group) continue;
-    found.append(nb::make_tuple(summary.step.step, BytesOfId(summary.step.group->save_id)));
+    const format::GroupRecord& group = *summary.step.group;
+    found.append(
+        nb::make_tuple(summary.step.step, BytesOfId(group.save_id), nb::cast(group.parts)));
   }
   return found;
+}
+
+nb::object SaveOfStep(const format::StepRecord& step) {
+  if (!step.group) return nb::none();
+  return nb::make_tuple(BytesOfId(step.group->save_id), nb::cast(step.group->parts));
 }
 
 }  // namespace stepwell::python

@@ -26,7 +26,9 @@ format::Id128 IdFromPython(const nanobind::bytes& bytes);
 
 // (group id, part, mark, [(step, save id)]): what is prepared and not decided.
 nanobind::tuple StatusTuple(const db::GroupStatus& status);
-// [(step, save id)] of the committed steps of many processes.
+// [(step, save id, parts)] of the committed steps of many processes.
 nanobind::list GroupSteps(const std::vector<db::StepSummary>& steps);
+// (save id, parts) of such a step; None of others.
+nanobind::object SaveOfStep(const format::StepRecord& step);
 
 }  // namespace stepwell::python

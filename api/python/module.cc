@@ -40,6 +40,7 @@
 #include "api/python/view.h"
 #include "db/export.h"
 #include "db/export_archive.h"
+#include "db/group_share.h"
 #include "db/sharding.h"
 #include "db/store.h"
 #include "format/key.h"
@@ -251,6 +252,11 @@ class Core {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
   }
 
+  // What this part has of a step, where the others are on other machines' disks.
+  std::unique_ptr<Reader> ReadShare(uint64_t step) {
+    return std::make_unique<Reader>(Call([&] { return db::ReadShare(*store_, step); }));
+  }
+
   // Ctrl-C ends the waiting for these four, not what they do.
   void Delete(std::vector<uint64_t> steps) {
     ThrowIfError(WaitFor([this, steps = std::move(steps)] { return store_->Delete(steps); }));
@@ -276,12 +282,16 @@ class Core {
   }
 
   // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message)]). Ctrl-C stops it.
-  nb::tuple Verify(std::optional<uint64_t> step) {
+  nb::tuple Verify(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/true); }
+  // Of what this part has.
+  nb::tuple VerifyShare(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/false); }
+
+  nb::tuple VerifyWith(std::optional<uint64_t> step, bool others) {
     const db::VerifyReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
       db::VerifyOptions options;
       options.step = step;
       options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
-      return store_->Verify(options);
+      return others ? store_->Verify(options) : db::VerifyShare(*store_, options);
     });
     nb::list problems;
     for (const db::VerifyProblem& problem : report.problems) {
@@ -488,6 +498,10 @@ NB_MODULE(_stepwell, m) {
       .def("leaves_below", &sp::LeafTable::LeavesBelow, arg("index").none())
       .def("build", &sp::LeafTable::Build, arg("index").none(), arg("values"),
            nb::sig("def build(self, index: int | None, values: list[object]) -> object"))
+      .def("paths", &sp::LeafTable::Paths,
+           nb::sig("def paths(self) -> list[tuple[bytes, str, list[tuple[int, str | int]]]]"))
+      .def("pieces", &sp::LeafTable::Pieces,
+           nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
       .def("shardings", &sp::LeafTable::Shardings)
       .def("load", &sp::LeafTable::Load, arg("index").none(), arg("decode_value"),
            nb::sig("def load(self, index: int | None, decode_value: object) "
@@ -505,6 +519,9 @@ NB_MODULE(_stepwell, m) {
       .def_prop_ro("metrics_json", [](const sp::Reader& r) { return r.record().metrics_json; })
       .def_prop_ro("logical_bytes", [](const sp::Reader& r) { return r.record().logical_bytes; })
       .def_prop_ro("stored_bytes", [](const sp::Reader& r) { return r.record().stored_bytes; })
+      .def_prop_ro(
+          "group", [](const sp::Reader& r) { return sp::SaveOfStep(r.record()); },
+          nb::sig("def group(self) -> tuple[bytes, list[int]] | None"))
       .def("items", &sp::Reader::Items,
            nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
       .def("shardings", &sp::Reader::Shardings)
@@ -522,7 +539,11 @@ NB_MODULE(_stepwell, m) {
       .def("group_status", &sp::Core::GroupStatus,
            nb::sig("def group_status(self) -> tuple[bytes, int, int, list[tuple[int, bytes]]]"))
       .def("group_steps", &sp::Core::GroupSteps,
-           nb::sig("def group_steps(self) -> list[tuple[int, bytes]]"))
+           nb::sig("def group_steps(self) -> list[tuple[int, bytes, list[int]]]"))
+      .def("read_share", &sp::Core::ReadShare, arg("step"))
+      .def("verify_share", &sp::Core::VerifyShare, arg("step").none() = nb::none(),
+           nb::sig("def verify_share(self, step: int | None = None) -> tuple[int, int, int, int, "
+                   "list[tuple[int | None, str, str, str, int, str]]]"))
       .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
            arg("mark"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),

@@ -426,6 +426,31 @@ nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value
   return nb::make_tuple(Build(index, std::move(values)), StatsTuple(stats));
 }
 
+nb::list LeafTable::Paths() const {
+  nb::list paths;
+  for (const LeafRecord& record : records_) {
+    const format::LeafKey key = ValueOrThrow(format::DecodeLeafKey(record.key));
+    nb::list components;
+    for (const PathComponent& component : key.path) components.append(ComponentObject(component));
+    paths.append(nb::make_tuple(nb::bytes(record.key.data(), record.key.size()),
+                                TextObject(key.item), components));
+  }
+  return paths;
+}
+
+nb::dict LeafTable::Pieces() const {
+  nb::dict found;
+  for (size_t index = 0; index < records_.size(); ++index) {
+    if (!records_[index].partial) continue;
+    nb::list boxes;
+    for (const format::PieceRecord& piece : records_[index].pieces) {
+      boxes.append(nb::make_tuple(TupleOf(piece.origin), TupleOf(piece.shape)));
+    }
+    found[nb::cast(index)] = boxes;
+  }
+  return found;
+}
+
 std::vector<std::string> LeafTable::Shardings() const {
   std::set<std::string> shardings;
   const std::string* last = nullptr;

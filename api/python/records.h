@@ -50,6 +50,12 @@ class LeafTable {
   std::vector<size_t> LeavesBelow(std::optional<size_t> index) const;
   // What Load gives, from the values of those leaves.
   nanobind::object Build(std::optional<size_t> index, nanobind::list values) const;
+  // [(key, item, [component, …])] of all records; keys sort as the records do. A part need not have
+  // the records above its leaves.
+  nanobind::list Paths() const;
+  // {index: [(origin, shape), …]} of arrays that several processes have pieces of: those that are
+  // here, in a part that is read by itself.
+  nanobind::dict Pieces() const;
   // The different shardings of the arrays, as Orbax spells them.
   std::vector<std::string> Shardings() const;
   // (array, stats): the elements start <= i < stop of one array.

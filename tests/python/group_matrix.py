@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_matrix.py PROCESS PROCESSES PORT DEVICES DIR A:B: one of several processes that save random
-arrays on random meshes of all their devices, and load them on others. Seeds A to B; DIR is shared
-and new. As mesh_matrix.py, whose cases these are: every element of every shard that this process
-has, the sharding, and that just the chunks that its devices need were read, each once. Prints one
-line of JSON; an error names its seed and is status 1. Run by group_runs.py, which also is the
-command for many: see tests/README.md.
+arrays on random meshes of all their devices, and load them on others. Seeds A to B; DIR is new, and
+shared, or with {} in it a directory of each process, by its number. As mesh_matrix.py, whose cases
+these are: every element of every shard that this process has, the sharding, and, where DIR is
+shared, that just the chunks that its devices need were read, each once. Prints one line of JSON; an
+error names its seed and is status 1. Run by group_runs.py; for many cases see tests/README.md.
 """
 
 import os
@@ -28,6 +28,7 @@ import stepwell  # noqa: E402
 from jax.sharding import NamedSharding  # noqa: E402
 
 GROUP = 16  # cases in one step
+LOCAL = "{}" in sys.argv[5]  # a disk of each process
 
 
 class Case(NamedTuple):
@@ -74,6 +75,17 @@ def needed(view: Any, case: Case) -> int:
     return len(matrix.needed_chunks(view, boxes))
 
 
+def run_all(store: stepwell.Store, step: int, cases: list[Case]) -> None:
+    """All in one load; as NumPy, too."""
+    like = {case.name: jax.ShapeDtypeStruct(case.plain.shape, case.plain.dtype,
+                                            sharding=case.target) for case in cases}
+    loaded = store.load(step, like=like)
+    whole = store.load(step, like={case.name: case.plain for case in cases})
+    for case in cases:
+        expect(case, loaded[case.name])
+        assert matrix.bits(whole[case.name]) == matrix.bits(case.plain), case.name
+
+
 def run_step(store: stepwell.Store, step: int, counts: Any) -> None:
     cases = [some_case(seed) for seed in range(step, step + GROUP)]
     store.save(step, {case.name: made(case) for case in cases}).result()
@@ -82,7 +94,9 @@ def run_step(store: stepwell.Store, step: int, counts: Any) -> None:
         try:
             counts["shards"] += expect(case, store.load(step, case.name, like=abstract))
             view = store[step][case.name]
-            if len(set(case.plain.shape)) == 0 or case.plain.shape != (2 * 524309,):
+            if LOCAL:
+                counts["local chunks"] += store.stats()["last_load"]["chunks"]
+            elif len(set(case.plain.shape)) == 0 or case.plain.shape != (2 * 524309,):
                 chunks = store.stats()["last_load"]["chunks"]
                 assert chunks == needed(view, case), (chunks, needed(view, case))
                 counts["chunks"] += chunks
@@ -91,6 +105,7 @@ def run_step(store: stepwell.Store, step: int, counts: Any) -> None:
                                f"{case.source} -> {case.target}") from error
         counts["cases"] += 1
         counts["spread"] += not case.source.is_fully_replicated
+    run_all(store, step, cases)
 
 
 def main() -> int:
@@ -101,7 +116,10 @@ def main() -> int:
     folder, seeds = sys.argv[5:]
     begin, end = (int(text) for text in seeds.split(":"))
     counts: collections.Counter[str] = collections.Counter()
-    with stepwell.open(folder, codec="raw", keep=stepwell.policy.LatestN(2)) as store:
+    folder = folder.format(PROCESS)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with stepwell.open(folder, codec="raw", keep=stepwell.policy.LatestN(2),
+                       disks="local" if LOCAL else "shared") as store:
         for first in range(begin, end, GROUP):
             try:
                 run_step(store, first, counts)

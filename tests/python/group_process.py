@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_process.py PROCESS PROCESSES PORT DEVICES PLAN: one of several processes of a run that
-saves and loads together. PLAN is JSON: {"root": ..., "acts": [[name, {arguments}], ...], "kill":
-[act, process, point] or null, "timeout": seconds}. Prints one line of JSON for each act: what it
-gave, or the error. Run by test_group.py and soak_group.py."""
+saves and loads together. PLAN is JSON: {"roots": [path of each process], "acts": [[name,
+{arguments}], ...], "kill": [act, process, point] or null, "timeout": seconds}. Prints one line of
+JSON for each act: what it gave, or the error. Run by test_group.py, test_local_disks.py and
+soak_group.py."""
 
 import json
 import os
@@ -76,6 +77,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "before_decide": lambda: kill_at(_group.Group, "decide", 1, after=False),
     "after_decide": lambda: kill_at(_group.Group, "decide", 1, after=True),
     "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
+    "in_load": lambda: kill_at(_group.Group, "exchange", 2, after=False),
 }
 
 
@@ -114,7 +116,8 @@ def main() -> None:
             POINTS[kill[2]]()
         try:
             if act == "open":
-                store = stepwell.open(PLAN["root"], process_timeout=PLAN["timeout"], **{
+                roots = arguments.pop("roots", PLAN["roots"])
+                store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"], **{
                     **arguments, "keep": stepwell.policy.LatestN(arguments["keep"])
                     if "keep" in arguments else None})
                 gave: Any = store.steps()
@@ -122,6 +125,7 @@ def main() -> None:
                 step = arguments["step"] + arguments.get("add", {}).get(str(PROCESS), 0)
                 leaves = arguments.get("leaves", {}).get(str(PROCESS))
                 gave = store.save(step, state(step, leaves),
+                                  metadata={"at": step},
                                   if_exists=arguments.get("if_exists", "error")).result()
             elif act == "import":
                 gave = store.import_checkpoint(arguments["from"], **arguments["how"]).result()
@@ -147,6 +151,30 @@ def main() -> None:
                 gave = None
                 if PROCESS == 0:
                     store.orbax_view(**arguments).wait(60)
+            elif act == "look":
+                view = store[arguments["step"]]
+                gave = [view.metadata, len(view), view.items, view.pinned,
+                        view["params/both"][2:5, ::3].tolist(), view["name"]]
+            elif act == "pin":
+                store.pin(arguments["step"])
+                gave = store.pinned_steps()
+            elif act == "verify":
+                report = store.verify()
+                gave = [report.chunks, [problem.message for problem in report.problems]]
+            elif act == "differ":  # what each wants is its own affair
+                path = arguments["paths"][PROCESS]
+                gave = np.asarray(store.load(arguments["step"], path, like=np.zeros(
+                    LEAVES[path.split("/")[1]][0], np.float32))).tolist()
+            elif act == "misfit":  # on one process alone
+                like = np.zeros(16 if PROCESS == arguments["process"] else 24, np.float32)
+                gave = store.load(arguments["step"], "params/tuple", like=like).tolist()
+            elif act == "odd":
+                import group_odd
+
+                with stepwell.open(arguments["shared"]) as shared:
+                    gave = group_odd.compare(store, shared)
+            elif act == "export_all":
+                gave = store.export(arguments["step"], arguments["to"]).path
             elif act == "close":
                 gave = store.close()
             else:

@@ -38,9 +38,11 @@ def start(script: pathlib.Path, processes: int, devices: int, *arguments: str
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for number in range(processes)]
 
 
-def run(root: pathlib.Path, acts: list[list[Any]], processes: int = 2, devices: int = 4,
-        kill: list[Any] | None = None, timeout: float = 60.0) -> list[Said]:
-    plan = json.dumps({"root": str(root), "acts": acts, "kill": kill, "timeout": timeout})
+def run(root: pathlib.Path | list[pathlib.Path], acts: list[list[Any]], processes: int = 2,
+        devices: int = 4, kill: list[Any] | None = None, timeout: float = 60.0) -> list[Said]:
+    """`root`: where the store is, for all processes or for each."""
+    roots = [str(path) for path in (root if isinstance(root, list) else [root] * processes)]
+    plan = json.dumps({"roots": roots, "acts": acts, "kill": kill, "timeout": timeout})
     said = []
     for child in start(SCRIPT, processes, devices, plan):
         out, err = child.communicate(timeout=300)
@@ -49,8 +51,10 @@ def run(root: pathlib.Path, acts: list[list[Any]], processes: int = 2, devices: 
     return said
 
 
-def run_matrix(folder: pathlib.Path, processes: int, begin: int, end: int) -> list[dict[str, int]]:
-    """Random arrays on random meshes of 8 devices; what each process counted."""
+def run_matrix(folder: pathlib.Path | str, processes: int, begin: int, end: int
+               ) -> list[dict[str, int]]:
+    """Random arrays on random meshes of 8 devices; what each process counted. `folder`: with "{}"
+    in it for a process's number, each has a disk of its own."""
     children = start(SCRIPT.with_name("group_matrix.py"), processes, 8, str(folder),
                      f"{begin}:{end}")
     outputs = [child.communicate(timeout=3000) for child in children]

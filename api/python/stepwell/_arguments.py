@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, SupportsIndex
 
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, PathNotFoundError
 
 IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
@@ -65,3 +65,13 @@ def _json_scalar(value: Any) -> Any:
     raise TypeError(f"object of type {type(value).__name__}")
 
 
+def check_items(step: int, names: Iterable[str], stored: Iterable[str]) -> None:
+    """Whether these items, all different, can be deleted of a step that has `stored`."""
+    there, asked = sorted(stored), list(names)
+    texts = ", ".join(map(repr, there))
+    for name in asked:
+        if name not in there:
+            raise PathNotFoundError(f"step {step} has no item {name!r}; it has {texts}")
+    if len(asked) == len(there):
+        raise InvalidArgumentError(
+            f"step {step} has no other items than {texts}: delete the step itself")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from .errors import PeerError
 
 _SLICE_SECONDS = 5.0  # between two looks at who is missing
+_VALUE_LENGTH = 256 << 10  # of one value of a long text
 
 
 class Coordinator(Protocol):
@@ -148,3 +149,18 @@ def gather(coordinator: Coordinator, directory: str, value: str, timeout: float,
                 f"{noun} {names} of {coordinator.count} did not answer within {timeout:g} s "
                 f"({what}): ended, or not taking part?", missing)
     return values
+
+
+def tell(coordinator: Coordinator, directory: str, text: str) -> int:
+    """Puts a long text below `directory`; gives what `hear` needs: into how many values it went."""
+    count = -(-len(text) // _VALUE_LENGTH)
+    for number in range(count):
+        coordinator.put(f"{directory}/{number}",
+                        text[number * _VALUE_LENGTH:(number + 1) * _VALUE_LENGTH])
+    return count
+
+
+def hear(coordinator: Coordinator, directory: str, count: int, process: int, timeout: float,
+         what: str) -> str:
+    return "".join([wait_for(coordinator, f"{directory}/{number}", process, timeout, what)
+                    for number in range(count)])

@@ -15,7 +15,7 @@ from ._arguments import Progress
 from ._paths import PathLike
 from ._tree import Component
 from ._views import _Source
-from .errors import InvalidArgumentError
+from .errors import Error, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -101,6 +101,14 @@ def default_leaves(reader: _stepwell.Reader) -> Leaves:
     names = {str(device) for device in devices}
     ids = {device.id for device in devices}
     return "jax" if all(_is_here(text, names, ids) for text in reader.shardings()) else "numpy"
+
+
+def check_whole(store: Store, what: str) -> None:
+    """Before anything that needs the files of all parts of a step."""
+    if store._apart:
+        raise Error(f"{what} needs all parts of a step on one file system; those of {store.path!r} "
+                    "lie on disks of several machines. Load the step, and save it into a store of "
+                    "its own there")
 
 
 def locate(source: _Source, path: PathLike | None
@@ -204,6 +212,7 @@ def export(
     hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
     mode is not possible there.
     """
+    check_whole(self, "an export")
     target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")
     if to != "orbax":
         numbers = archive_choices(to, on_unsupported, {

@@ -5,28 +5,30 @@ db/DESIGN.md, "Many processes", has the protocol of the log; this is who says wh
 leader, process 0, writes part 0, the store at the root, whose log decides. What the processes do
 together (opening, saving, deleting) they do in the same order, as programs under `jax.distributed`
 do; each such thing has a number, and its words lie below `<run>/<number>/` in the coordination
-service. All but opening happens on one thread a store, in that order.
+service. All but opening happens on one thread a store, in that order; what is read together
+(_apart.py) has numbers of its own, and happens on the thread that calls, as JAX's work does.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import json
 import os
 import queue
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _service, _stepwell, errors
-from ._arguments import if_exists_number
+from . import _apart, _service, _stepwell, errors
+from ._arguments import check_items, if_exists_number
 from ._chunks import Chunks
 from ._collector import Paused
-from ._coordinator import Coordinator, gather, part_path, wait_for
+from ._coordinator import Coordinator, gather, hear, part_path, tell, wait_for
+from ._exchange import Exchange
+from ._outline import difference, digest_of, packed, unpacked
+from ._places import Disks, check_looks, check_part, look_around, sees_root
 from ._parts import part_of
 from ._sharding import to_numpy
 from .errors import Error, OutcomeUnknownError, PeerError
@@ -91,43 +93,14 @@ class _Turn:
     """Something that all processes do together."""
 
     number: int
-    kind: str  # "save", "import", "delete", "pin", "unpin"
+    kind: str  # "save", "import", "delete", "pin", "unpin", "look"
     handle: GroupHandle
     about: dict[str, Any] = field(default_factory=dict)  # must be the same everywhere
     outline: list[str] = field(default_factory=list)  # of a save: what the digest is of
     prepared: _stepwell.Handle | None = None  # of a save
     error: BaseException | None = None  # why this process cannot do it
-
-
-def digest_of(outline: list[str]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for line in outline:
-        digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
-    return digest.hexdigest()
-
-
-def _packed(outline: list[str]) -> str:
-    text = "\0".join(outline).encode("utf-8", "surrogatepass")
-    return base64.b85encode(zlib.compress(text)).decode()
-
-
-def _unpacked(text: str) -> list[str]:
-    return zlib.decompress(base64.b85decode(text)).decode("utf-8", "surrogatepass").split("\0")
-
-
-def _difference(ours: list[str], theirs: list[str], process: int) -> str:
-    """The first leaf that differs, in words. Lines are "path: what"."""
-    mine = dict(line.rsplit(": ", 1) for line in ours)
-    other = dict(line.rsplit(": ", 1) for line in theirs)
-    for path, what in mine.items():
-        if path not in other:
-            return f"process {process} has no {path} ({what} in process 0)"
-        if other[path] != what:
-            return f"{path} is {other[path]} in process {process} and {what} in process 0"
-    for path, what in other.items():
-        if path not in mine:
-            return f"process {process} has {path} ({what}), process 0 has not"
-    return f"process {process} has its leaves in another order than process 0"
+    look: _apart.Look | None = None  # of a look
+    words: list[dict[str, Any]] = field(default_factory=list)  # on the leader: everybody's
 
 
 # ---- opening ------------------------------------------------------------------------------------
@@ -136,19 +109,25 @@ def _difference(ours: list[str], theirs: list[str], process: int) -> str:
 class Group:
     """This process's side of a store of many."""
 
-    def __init__(self, coordinator: Coordinator, root: str, timeout: float, make_core: MakeCore
-                 ) -> None:
+    def __init__(self, coordinator: Coordinator, root: str, timeout: float, make_core: MakeCore,
+                 disks: Disks) -> None:
         self._coordinator = coordinator
         self._root = root
+        self._disks = disks
         self._timeout = timeout
         self._make_core = make_core
         self._numbers = itertools.count()
+        self._agreed = itertools.count()  # numbers of what is read together
+        self._exchange: Exchange | None = None
         self._turns: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
         self._cores: list[_stepwell.Core] = []  # all that are open here
         self._left: list[_stepwell.Core] = []  # parts of processes that are not in this run
+        self.index = coordinator.index
         self.leader = coordinator.index == 0
         self.parts = list(range(coordinator.count))
         self.together = coordinator.count > 1  # else this process alone looks after all parts
+        self.apart = False  # whether there is a process that does not see the root's files
+        self.steps = _apart.Steps([])  # where `apart`
         try:
             self._run, self.core, self.writer = self._open(f"stepwell/open/{next(_opens)}")
         except BaseException:
@@ -157,25 +136,27 @@ class Group:
         self._thread = threading.Thread(target=self._work, name="stepwell-group", daemon=True)
         self._thread.start()
 
-    def _open(self, opening: str) -> tuple[str, _stepwell.Core, _stepwell.Core]:
-        """(run, the store at the root, this process's part), by all processes or by none."""
-        roots = self._together(f"{opening}/root", self._open_root)
-        for process, root in enumerate(roots):
-            if root["name"] != roots[0]["name"]:
-                raise PeerError(
-                    f"process {process} opens {root['path']!r}, process 0 "
-                    f"{roots[0]['path']!r}: all processes open the same stores in the same order",
-                    [process])
-        group_id = bytes.fromhex(roots[0]["id"])
-        parts = self._together(f"{opening}/parts", lambda: self._open_parts(group_id, roots[0]))
-        verdicts = self._together(f"{opening}/verdicts", lambda: self._judge(parts))[0]
-        self._together(f"{opening}/ready", lambda: self._settle(verdicts))
-        return verdicts["run"], self._cores[-1 if not self.leader else 0], self._cores[0]
+    def _open(self, opening: str) -> tuple[str, _stepwell.Core | _apart.Core, _stepwell.Core]:
+        """(run, what is asked for steps, this process's part), by all processes or by none."""
+        what = f"opening {self._root!r}"
 
-    def _together(self, directory: str, work: Callable[[], dict[str, Any]]
+        def together(about: str, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+            return self._together(f"{opening}/{about}", work, what)
+
+        check_looks(together("look", lambda: look_around(self._root, self.index, self._disks)))
+        root = together("root", self._open_root)[0]
+        reports = together("parts", lambda: self._open_parts(root))
+        self.apart = not all(report["sees"] for report in reports)
+        verdicts = together("verdicts", lambda: self._judge(reports, f"{opening}/steps"))[0]
+        together("ready", lambda: self._settle(verdicts, f"{opening}/steps"))
+        if self.leader:
+            self._coordinator.delete(f"{opening}/steps")
+        core: _stepwell.Core | _apart.Core = self._cores[-1 if not self.leader else 0]
+        return verdicts["run"], _apart.Core(self) if self.apart else core, self._cores[0]
+
+    def _together(self, directory: str, work: Callable[[], dict[str, Any]], what: str
                   ) -> list[dict[str, Any]]:
         """What `work` gives on every process; an error on one is one on all."""
-        what = f"opening {self._root!r}"
         try:
             mine = json.dumps(work())
         except Exception as error:
@@ -198,35 +179,44 @@ class Group:
         return core
 
     def _open_root(self) -> dict[str, Any]:
-        said = {"path": self._root, "name": os.path.basename(self._root)}
-        if self.leader:
-            said["id"] = self._open_core(0, False, (bytes(16), 0)).id().hex()
-        return said
+        if not self.leader:
+            return {}
+        root = self._open_core(0, False, (bytes(16), 0))
+        return {"id": root.id().hex(),
+                "path": self._root,
+                "members": sorted({part for _, _, parts in root.group_steps() for part in parts})}
 
-    def _open_parts(self, group_id: bytes, root: dict[str, Any]) -> dict[str, Any]:
+    def _open_parts(self, root: dict[str, Any]) -> dict[str, Any]:
         """Opens what this process writes; gives what is known there of steps of many processes."""
         own, count = self._coordinator.index, self._coordinator.count
+        group_id = bytes.fromhex(root["id"])
+        sees = self.leader or sees_root(self._root, own, root, self._disks, self._make_core)
         if not self.leader:
-            if not os.path.exists(os.path.join(self._root, "STEPWELL")):
-                raise Error(f"process {own} does not see the store that process 0 opened at "
-                            f"{root['path']!r}: it must be on a file system that all processes "
-                            "share")
+            if self._disks == "local":
+                check_part(self._root, own, root)
             self._open_core(own, False, (group_id, own))
         # Of a run with more processes: somebody must go on deleting there.
         for part in itertools.count(own + count, count):
             if not os.path.exists(os.path.join(part_path(self._root, part), "STEPWELL")):
                 break
             self._left.append(self._open_core(part, False, (group_id, part)))
-        return {"parts": [_state_of(core) for core in self._cores]}
+        return {"parts": [_state_of(core) for core in self._cores], "sees": sees}
 
-    def _settle(self, verdicts: dict[str, Any]) -> dict[str, Any]:
+    def _settle(self, verdicts: dict[str, Any], steps: str) -> dict[str, Any]:
+        committed = {(step, bytes.fromhex(save_id)): verdicts["sets"][parts]
+                     for step, save_id, parts in verdicts["committed"]}
         for core in self._cores:
-            _settle(core, verdicts)
-        if not self.leader:
+            if self._disks == "local":
+                _check_complete(core, self._root, self.index, committed)
+            _settle(core, committed, verdicts["mark"])
+        if self.apart and not self.leader:
+            self.steps = _apart.Steps(_apart.unpacked_text(hear(
+                self._coordinator, steps, verdicts["steps"], 0, self._timeout, "which steps")))
+        elif not self.leader:
             self._open_core(0, True, None)
         return {}
 
-    def _judge(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+    def _judge(self, reports: list[dict[str, Any]], steps: str) -> dict[str, Any]:
         """On the leader: what became of every step of many processes. Part 0's log decides, as long
         as it is not older than what other parts were told by it (rule 28)."""
         if not self.leader:
@@ -243,8 +233,16 @@ class Group:
         for step, save_id in prepared:  # nobody was told that they are committed
             root.decide(step, save_id, False, [], 0, True)
         _, _, mark, _ = root.group_status()
-        return {"run": f"stepwell/run/{os.urandom(8).hex()}", "mark": mark,
-                "committed": [[step, save_id.hex()] for step, save_id in root.group_steps()]}
+        sets: dict[tuple[int, ...], int] = {}
+        committed = [[step, save_id.hex(), sets.setdefault(tuple(parts), len(sets))]
+                     for step, save_id, parts in root.group_steps()]
+        count = 0
+        if self.apart:
+            summaries = root.steps()
+            self.steps = _apart.Steps(summaries)
+            count = tell(self._coordinator, steps, _apart.packed_text(summaries))
+        return {"run": f"stepwell/run/{os.urandom(8).hex()}", "mark": mark, "steps": count,
+                "committed": committed, "sets": list(sets)}
 
     # ---- turns ----------------------------------------------------------------------------------
 
@@ -306,6 +304,45 @@ class Group:
         if error is not None:
             raise error
 
+    def look(self, step: int) -> _apart.Look:
+        """A step, by all processes; see _apart.py."""
+        turn = _Turn(self.next_turn(), "look", GroupHandle(step), {"step": step})
+        self._turns.put(turn)
+        turn.handle.wait(None)
+        error = turn.handle.error()
+        if error is not None:
+            raise error
+        assert turn.look is not None
+        return turn.look
+
+    def agree(self, work: Callable[[], dict[str, Any]], what: str) -> list[dict[str, Any]]:
+        """What `work` gives on every process, on the thread that calls; an error on one is one on
+        all."""
+        number = next(self._agreed)
+        given = self._together(f"{self._run}/agreed/{number}", work, what)
+        if self.leader and number > 0:  # everybody has read that, who has answered this
+            self._coordinator.delete(f"{self._run}/agreed/{number - 1}")
+        return given
+
+    def give_up(self, error: BaseException) -> None:
+        """Tells the others, who go on to the next `agree`, that this process does not."""
+        try:
+            self._coordinator.put(f"{self._run}/agreed/{next(self._agreed)}/{self.index}",
+                                  json.dumps(_told(error)))
+        except PeerError:
+            pass  # then nobody is there who waits
+
+    def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
+        """As Exchange.run."""
+        try:
+            if self._exchange is None:
+                self._exchange = Exchange(self.index, self._coordinator.count)
+            self._exchange.run(send, receive, most)
+        except Exception as error:
+            text = str(error).splitlines()
+            raise PeerError("JAX cannot carry what is loaded between the processes; has one ended? "
+                            f"({text[0] if text else type(error).__name__})") from error
+
     def close(self) -> None:
         """Ends the thread, after what was begun, and this process's part."""
         self._turns.put(None)
@@ -335,8 +372,15 @@ class Group:
             turn.prepared.wait(None)
             error = turn.prepared.error()
             turn.handle.skipped = turn.prepared.skipped
+        if turn.kind == "look":
+            try:
+                with Paused():
+                    turn.look = _apart.Look(turn.handle.step, [self.writer, *self._left])
+            except Exception as cannot:
+                error = cannot
         word = {"about": {"kind": turn.kind, **turn.about, "digest": digest_of(turn.outline)},
-                "error": None if error is None else _told(error), "skipped": turn.handle.skipped}
+                "error": None if error is None else _told(error), "skipped": turn.handle.skipped,
+                "look": None if turn.look is None else turn.look.word()}
         directory = f"{self._run}/{turn.number}"
         try:
             if self.leader:
@@ -344,6 +388,8 @@ class Group:
             else:
                 decision = self._follow(turn, directory, word)
         except PeerError as missing:
+            if self.apart and not self.leader:
+                self.steps.error = missing
             return missing if error is None else error
         if error is not None:
             return error
@@ -358,7 +404,8 @@ class Group:
         own: Exception | None = None
         try:
             texts = gather(self._coordinator, directory, json.dumps(word), self._timeout, what)
-            decision = self._verdict(turn, directory, [json.loads(text) for text in texts])
+            turn.words = [json.loads(text) for text in texts]
+            decision = self._verdict(turn, directory, turn.words)
         except PeerError as missing:
             decision = {"error": f"{what} was given up: {missing}",
                         "processes": list(missing.processes)}
@@ -366,6 +413,11 @@ class Group:
         decision.update(commit=decision["error"] is None, dead=[], mark=0)
         try:
             self.decide(turn, decision)
+            if turn.look is not None and decision["commit"]:
+                about = _apart.packed_text(turn.look.tell([word["look"] for word in turn.words]))
+                decision["look"] = tell(self._coordinator, f"{directory}/look", about)
+            if self.apart:
+                decision["steps"] = self.steps.advance(self.writer.steps())
         except Exception as error:
             decision.update(commit=False, processes=[0], **_told(error))
             own = error
@@ -401,7 +453,7 @@ class Group:
         theirs = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout,
                           "telling its tree")
         return (f"step {turn.handle.step}: the processes save different trees: "
-                + _difference(turn.outline, _unpacked(theirs), process))
+                + difference(turn.outline, unpacked(theirs), process))
 
     # ---- the others -----------------------------------------------------------------------------
 
@@ -422,7 +474,12 @@ class Group:
                 f"{what}: process 0 did not say within {timeout:g} s whether it was "
                 "committed; the next open finds out", [0])
         decision: dict[str, Any] = json.loads(text)
+        if "steps" in decision:
+            self.steps.follow(decision["steps"])
         self.decide(turn, decision)
+        if turn.look is not None and "look" in decision:
+            turn.look.hear(_apart.unpacked_text(hear(
+                coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
         return decision
 
     def _wait_answering(self, turn: _Turn, directory: str, timeout: float) -> str | None:
@@ -436,7 +493,7 @@ class Group:
             if "explain" in self._coordinator.keys(directory):
                 asked = self._coordinator.get(f"{directory}/explain", 1.0)
                 if asked == str(self._coordinator.index):
-                    self._coordinator.put(f"{directory}/outline", _packed(turn.outline))
+                    self._coordinator.put(f"{directory}/outline", packed(turn.outline))
                 return self._coordinator.get(f"{directory}/decision", timeout)
         return None
 
@@ -452,12 +509,14 @@ class Group:
             prepared = turn.prepared
             if prepared is not None and prepared.error() is None and not prepared.skipped:
                 commit = decision["commit"] and not decision.get("skipped", False)
+                # Where all read together, a step that is known is one that this part has.
+                wait = self.leader or self.apart
                 dead, mark = self.writer.decide(turn.handle.step, self._save_id(turn.number),
                                                 commit, decision["dead"], decision["mark"],
-                                                self.leader)
+                                                wait)
                 if self.leader:
                     decision.update(dead=dead, mark=mark)
-        elif decision["commit"]:
+        elif decision["commit"] and turn.kind != "look":
             self._change(self.writer, turn.kind, turn.about["steps"], turn.about["items"])
         self._settle_left(decision)
 
@@ -469,6 +528,8 @@ class Group:
         if not self.leader:  # what the leader had and this part has not: steps of one process
             here = {summary[0] for summary in core.steps()}
             steps = [step for step in steps if step in here]
+        for step in steps if items and self.apart and self.leader else []:
+            check_items(step, items, [name for name, *_ in core.read_share(step).items()])
         if not items and steps:
             core.delete(steps)
         for step in steps if items else []:
@@ -487,15 +548,28 @@ def _state_of(core: _stepwell.Core) -> dict[str, Any]:
     return {"part": part, "mark": mark}
 
 
-def _settle(core: _stepwell.Core, verdicts: dict[str, Any]) -> None:
+Committed = dict[tuple[int, bytes], list[int]]  # (step, save id) to its parts
+
+
+def _check_complete(core: _stepwell.Core, root: str, process: int, committed: Committed) -> None:
+    """Whether a part has its share of all that was committed."""
+    _, part, _, prepared = core.group_status()
+    here = {*prepared, *[(step, save_id) for step, save_id, _ in core.group_steps()]}
+    for (step, save_id), parts in committed.items():
+        if part in parts and (step, save_id) not in here:
+            raise Error(f"part {part} of step {step} is missing: {part_path(root, part)!r} of "
+                        f"process {process} does not have it. Was the disk of that machine lost, "
+                        "or an older copy put back? Bring it, or begin a new store elsewhere")
+
+
+def _settle(core: _stepwell.Core, committed: Committed, mark: int) -> None:
     """Decides what is undecided in a part, and deletes what part 0 has not."""
     _, part, _, prepared = core.group_status()
     if part == 0:
         return
-    committed = {(step, bytes.fromhex(save_id)) for step, save_id in verdicts["committed"]}
     for step, save_id in prepared:
-        core.decide(step, save_id, (step, save_id) in committed, [], verdicts["mark"], True)
-    gone = [step for step, save_id in core.group_steps() if (step, save_id) not in committed]
+        core.decide(step, save_id, (step, save_id) in committed, [], mark, True)
+    gone = [step for step, save_id, _ in core.group_steps() if (step, save_id) not in committed]
     if gone:
         core.delete(gone)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, SupportsIndex, cast
 
 from . import _stepwell
 from ._arguments import step_number
-from ._export import Layout, Leaves, OnUnsupported, choices
+from ._export import Layout, Leaves, OnUnsupported, check_whole, choices
 from ._stats import ViewStats
 from .errors import InvalidArgumentError, StepNotFoundError
 
@@ -174,6 +174,7 @@ def orbax_view(
     somebody serves it, InvalidArgumentError.
     """
     self._check()
+    check_whole(self, "a view")
     if isinstance(items, str):
         raise InvalidArgumentError("items are several names of items, not a str")
     if not poll > 0:

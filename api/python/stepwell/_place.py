@@ -14,6 +14,7 @@ devices: three batches, or leaves larger than that, are the most host memory in 
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -53,6 +54,15 @@ def same(raw: Any) -> Any:
     return raw
 
 
+def empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Memory that JAX need not copy."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    array: np.ndarray[Any, Any] = memory[begin:begin + size].view(dtype).reshape(shape)
+    return array
+
+
 class Cast:
     """A `convert` to another dtype, into memory that JAX need not copy."""
 
@@ -60,10 +70,7 @@ class Cast:
         self._dtype = np.dtype(dtype)
 
     def __call__(self, raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        size = raw.size * self._dtype.itemsize
-        memory = np.empty(size + _ALIGNMENT, np.uint8)
-        begin = -memory.ctypes.data % _ALIGNMENT
-        out: np.ndarray[Any, Any] = memory[begin:begin + size].view(self._dtype).reshape(raw.shape)
+        out = empty_aligned(raw.shape, self._dtype)
         with np.errstate(all="ignore"):
             np.copyto(out, raw, casting="unsafe")
         return out
@@ -111,6 +118,13 @@ def read_slots(source: _Source, slots: list[Slot]) -> list[Any]:
         requests = [_request(source, slot, layouts) for slot in slots]
         batches = list(_batches(requests))
     values: list[Any] = []
+    together = getattr(source.tree.table, "read_batches", None)
+    if together is not None:  # other processes have the data, and may want more batches
+        for number, (raws, stats) in enumerate(together([_wanted(batch) for batch in batches])):
+            source.account(stats)
+            if number < len(batches):
+                values += _make(batches[number], raws, layouts)
+        return values
     if len(batches) <= 1:
         for batch in batches:
             raws, stats = _read(source, batch)
@@ -186,6 +200,10 @@ def _is_copied(request: _Request) -> bool:
 
 def _read(source: _Source, batch: list[_Request]) -> tuple[list[Any], Any]:
     source.check()
+    return source.tree.table.read_boxes(_wanted(batch))
+
+
+def _wanted(batch: list[_Request]) -> list[tuple[int, list[int] | None, list[int] | None]]:
     wanted: list[tuple[int, list[int] | None, list[int] | None]] = []
     for request in batch:
         if request.boxes is None:
@@ -193,7 +211,7 @@ def _read(source: _Source, batch: list[_Request]) -> tuple[list[Any], Any]:
         else:
             wanted += [(request.slot.number, [start for start, _ in box], [stop for _, stop in box])
                        for box in request.boxes]
-    return source.tree.table.read_boxes(wanted)
+    return wanted
 
 
 def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any]:

@@ -195,6 +195,7 @@ def push(
     installed.
     """
     if_exists_number(if_exists)
+    _export.check_whole(self, "a push")
     source = self._source(step)
     number = source.step
     local = local_path(dest)

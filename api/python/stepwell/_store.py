@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
 from . import _export, _import, _orbax_view, _pull, _push, _service, _specs, _stepwell
 from ._arguments import (
     IfExists,
+    check_items,
     if_exists_number,
     json_text,
     problem_path,
@@ -26,6 +27,7 @@ from ._handle import SaveHandle
 from ._like import Matcher
 from ._paths import PathLike
 from ._place import read_slots
+from ._places import Disks, check_disks
 from ._plain import load_leaves, load_node, load_step
 from ._records import ROOT
 from ._sharding import to_numpy
@@ -38,7 +40,6 @@ from .errors import (
     InvalidArgumentError,
     Mismatch,
     MismatchError,
-    PathNotFoundError,
     PermissionDeniedError,
     StepNotFoundError,
 )
@@ -69,6 +70,7 @@ def open(
     trace: str | os.PathLike[str] | None = None,
     reclaim_bytes_per_second: int | None = None,
     process_timeout: float = 120.0,
+    disks: Disks = "shared",
 ) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
@@ -88,12 +90,15 @@ def open(
 
     process_timeout: how many seconds to wait for other processes before PeerError names those that
         do not answer.
+    disks: "shared", the path is on a file system that all processes see; or "local", each machine
+        may have a disk of its own there. Not guessed: a wrong path is not taken for a new disk.
 
     Under `jax.distributed` with several processes, mode "a" is for all of them together: every
     process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
-    same path on a file system that all share. Each writes the shards that it owns; a step is there
-    for all or for none. What is no jax.Array, and metadata and metrics, are process 0's. Mode "r"
-    is each process's own affair. README, "Many processes".
+    same path. Each writes the shards that it owns; a step is there for all or for none. What is no
+    jax.Array, and metadata and metrics, are process 0's. Mode "r" is each process's own affair.
+    Where a process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]` and
+    slice arrays in the same order, too, each for what it wants. README, "Many processes".
 
     Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
     for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError, PeerError.
@@ -112,9 +117,10 @@ def open(
             raise InvalidArgumentError(f"{name} is at least 1, not {value}")
     if not process_timeout > 0:
         raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
+    check_disks(disks)
     return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
                  threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
-                 reclaim_bytes_per_second, process_timeout)
+                 reclaim_bytes_per_second, process_timeout, disks)
 
 
 class Store:
@@ -122,7 +128,8 @@ class Store:
 
     def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
                  threads: int, codec: int, trace: str | None,
-                 reclaim_bytes_per_second: int | None, process_timeout: float) -> None:
+                 reclaim_bytes_per_second: int | None, process_timeout: float,
+                 disks: Disks) -> None:
         self._closed = True  # until it is open: __del__ may run before
         self.path = path
         self.read_only = read_only
@@ -133,7 +140,6 @@ class Store:
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
         _service.start()
         _service.sync_log_level()
-
 
         def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None
                       ) -> _stepwell.Core:
@@ -148,9 +154,11 @@ class Store:
         if coordinator is not None:
             from ._group import Group
 
-            self._group = Group(coordinator, path, process_timeout, make_core)
-        self._core = make_core(path, read_only, None) if self._group is None else self._group.core
+            self._group = Group(coordinator, path, process_timeout, make_core, disks)
+        self._core = (cast(_stepwell.Core, self._group.core) if self._group is not None
+                      else make_core(path, read_only, None))
         self._writer = self._core if self._group is None else self._group.writer
+        self._apart = self._group is not None and self._group.apart
         self._closed = False
         _service.stores.add(self)
         if keep is None and not read_only:
@@ -351,20 +359,25 @@ class Store:
     @property
     def latest(self) -> int | None:
         """The highest committed step; None when there is none."""
-        steps = self.steps()
-        return steps[-1] if steps else None
+        return max(self.steps(), default=None)
 
     def _step(self, step: SupportsIndex | None) -> int:
         if step is not None:
             return step_number(step)
-        latest = self.latest
+        latest = self._latest_of_all()
         if latest is None:
             raise StepNotFoundError(f"{self.path!r} has no step yet")
         return latest
 
+    def _latest_of_all(self) -> int | None:
+        if self._apart:  # then it is the same on all
+            self._wait_pending()
+        return self.latest
+
     def _source(self, step: SupportsIndex | None) -> _Source:
         self._check()
-        return _Source(self._core.read(self._step(step)), self._check_open, self._account)
+        reader = self._core.read(self._step(step))
+        return _Source(reader, self._check_open, self._account, getattr(reader, "tree", None))
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -429,6 +442,10 @@ class Store:
         CorruptionError.
         """
         source = self._source(step)
+        return source.together(lambda: self._load(source, path, like, mesh, specs, cast))
+
+    def _load(self, source: _Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
+              cast: bool) -> Any:
         if mesh is None and specs is not None:
             raise InvalidArgumentError("specs need a mesh")
         if mesh is not None:
@@ -484,7 +501,7 @@ class Store:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
         store has no step. A step that is damaged or does not fit raises: never a silent fallback.
         """
-        latest = self.latest
+        latest = self._latest_of_all()
         if latest is None:
             return init, 0
         return self.load(latest, like=init), latest + 1
@@ -513,21 +530,10 @@ class Store:
             return
         if isinstance(items, str) or not all(isinstance(name, str) for name in names):
             raise InvalidArgumentError("item is the name of an item, items are several")
-        for number in numbers:
-            self._check_items(number, names)
+        for number in numbers if not self._apart else []:  # else process 0 does
+            check_items(number, names, [name for name, *_ in self._core.read(number).items()])
         if numbers and names:
             self._change("delete", numbers, names)
-
-    def _check_items(self, step: int, names: list[str]) -> None:
-        stored = sorted(name for name, *_ in self._core.read(step).items())
-        for name in names:
-            if name not in stored:
-                raise PathNotFoundError(f"step {step} has no item {name!r}; it has "
-                                        f"{', '.join(map(repr, stored))}")
-        if len(names) == len(stored):
-            raise InvalidArgumentError(
-                f"step {step} has no other items than {', '.join(map(repr, stored))}: delete the "
-                "step itself")
 
     def pin(self, *steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
         """Keeps steps whatever the policy says, until `unpin`: `pin(100)`, `pin(1, 2)`,
@@ -578,7 +584,8 @@ class Store:
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
-        report, not raised. Ctrl-C stops it."""
+        report, not raised. Ctrl-C stops it. Where the parts of several processes lie on disks of
+        several machines, each checks its own."""
         self._check()
         steps, leaves, chunks, size, problems = self._core.verify(
             None if step is None else step_number(step))

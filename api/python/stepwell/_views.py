@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from types import EllipsisType
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, TypeVar, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ._records import ARRAY, VALUE, StoredTree
 from ._tree import V_PRNG_KEY, Component, decode_value
 from .errors import InvalidArgumentError, PathNotFoundError
 
+T = TypeVar("T")
 Index = SupportsIndex | slice | EllipsisType | None
 
 
@@ -232,6 +233,11 @@ class _Source:
         self.check = check
         self.account = account
         self._tree = tree
+
+    def together(self, load: Callable[[], T]) -> T:
+        """`load`; by all processes or by none, where they read together."""
+        all_of_them = getattr(self.reader, "together", None)
+        return load() if all_of_them is None else cast(T, all_of_them(load))
 
     @property
     def tree(self) -> StoredTree:
