@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "db/group_read.h"
+#include "db/group_share.h"
 #include "format/piece.h"
 #include "tests/db/group_support.h"
 
@@ -92,6 +93,31 @@ TEST_F(GroupReadTest, WhatIsBeingReadStaysOnAllParts) {
     const LoadRequest request{&leaf, format::WholeArray(leaf.shape), out.data(), {}};
     EXPECT_OK((*step)->Load({&request, 1}).status());
   }
+}
+
+TEST_F(GroupReadTest, AShareIsReadWithoutTheOtherParts) {
+  const GroupStores group = Open(2);
+  ASSERT_OK(group.SaveAll(4, 1));
+  const auto has = [&](uint32_t part, uint32_t leaf) {
+    const auto share = ReadShare(*group.part(part), 4);
+    EXPECT_OK(share.status());
+    const auto found = (*share)->Find(KeyOf("state", PartLeaf(leaf)));
+    EXPECT_OK(found.status());
+    return found->has_value();
+  };
+  EXPECT_TRUE(has(0, 0));
+  EXPECT_FALSE(has(0, 1));
+  EXPECT_TRUE(has(1, 1));
+  EXPECT_FALSE(has(1, 0));
+  const auto own = VerifyShare(*group.part(0), {});
+  ASSERT_OK(own.status());
+  EXPECT_THAT(own->problems, IsEmpty());
+  EXPECT_EQ(own->steps, 1U);
+  const auto all = group.part(0)->Verify({});
+  ASSERT_OK(all.status());
+  EXPECT_LT(own->chunks, all->chunks);
+  const auto reader = OpenToRead();
+  EXPECT_EQ(ReadShare(*reader, 4).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(GroupReadTest, APartThatIsMissingIsNamed) {

@@ -140,12 +140,14 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path) -> None:
     for roots, (victim, point) in zip(stores, kills, strict=True):
         last = ["check", {"step": 1}] if point == "in_load" else ["save", {"step": 2}]
         died = run(roots, [opened(roots), ["save", {"step": 1}], last], kill=[2, victim, point],
-                   timeout=5)
+                   timeout=3)
         assert died[victim].status == -9
         other = died[1 - victim].lines
         if len(other) > 2:  # else JAX ended it
             assert other[2].get("error", "PeerError") in ("PeerError", "OutcomeUnknownError")
             assert "error" in other[2] or point == "after_word"
+            if point == "in_load":
+                assert "process 1 of 2 did not answer" in other[2]["text"], other[2]
     acts: list[Act] = []
     for roots in stores:
         acts += [opened(roots), ["check", {"step": 1}], ["save", {"step": 3}], ["steps", {}],
@@ -165,10 +167,11 @@ def test_everything_is_as_on_a_shared_disk(tmp_path: pathlib.Path) -> None:
         assert said.gave(1) == "equal"
 
 
-@pytest.mark.parametrize("processes, begin", [(2, 0), (4, 1000)])
-def test_random_arrays_on_random_meshes(tmp_path: pathlib.Path, processes: int, begin: int) -> None:
-    counted = run_matrix(f"{tmp_path}/machine_{{}}/store", processes, begin, begin + 32)
+@pytest.mark.parametrize("processes, begin, count", [(2, 0, 32), (4, 1000, 16)])
+def test_random_arrays_on_random_meshes(tmp_path: pathlib.Path, processes: int, begin: int,
+                                        count: int) -> None:
+    counted = run_matrix(f"{tmp_path}/machine_{{}}/store", processes, begin, begin + count)
     for counts in counted:
-        assert counts["cases"] == 32
-        assert counts["spread"] > 10
-    assert sum(counts["shards"] for counts in counted) > 100
+        assert counts["cases"] == count
+        assert counts["spread"] > count / 3
+    assert sum(counts["shards"] for counts in counted) > 3 * count

@@ -18,26 +18,24 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from . import _apart, _service, _stepwell, errors
+from . import _apart, _stepwell, errors
 from ._arguments import check_items, if_exists_number
 from ._chunks import Chunks
 from ._collector import Paused
 from ._coordinator import Coordinator, gather, hear, part_path, tell, wait_for
 from ._exchange import Exchange
 from ._outline import difference, digest_of, packed, unpacked
-from ._places import Disks, check_looks, check_part, look_around, sees_root
 from ._parts import part_of
+from ._places import Disks, MakeCore, check_looks, check_part, look_around, sees_root
 from ._sharding import to_numpy
+from ._turn import GroupHandle, Turn
 from .errors import Error, OutcomeUnknownError, PeerError
 
 _IMPORT_SECONDS = 24 * 3600.0  # an import that takes longer has failed
-
+_LOOK_SECONDS = 10.0  # for finding out who has ended
 _opens = itertools.count()  # collective opens of this process
-
-MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
 
 
 def _forget_opens() -> None:
@@ -46,61 +44,6 @@ def _forget_opens() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_opens)
-
-
-# ---- outcomes -----------------------------------------------------------------------------------
-
-
-class GroupHandle:
-    """As `_stepwell.Handle`: one save of all processes, or something else that they do together."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.skipped = False
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], object]] = []
-
-    def done(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._done.wait(timeout)
-
-    def error(self) -> BaseException | None:
-        return self._error
-
-    def notify(self, token: int) -> None:
-        """Tells the service when done."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(lambda: _service.completed(token))
-                return
-        _service.completed(token)
-
-    def finish(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._error = error
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-
-
-@dataclass
-class _Turn:
-    """Something that all processes do together."""
-
-    number: int
-    kind: str  # "save", "import", "delete", "pin", "unpin", "look"
-    handle: GroupHandle
-    about: dict[str, Any] = field(default_factory=dict)  # must be the same everywhere
-    outline: list[str] = field(default_factory=list)  # of a save: what the digest is of
-    prepared: _stepwell.Handle | None = None  # of a save
-    error: BaseException | None = None  # why this process cannot do it
-    look: _apart.Look | None = None  # of a look
-    words: list[dict[str, Any]] = field(default_factory=list)  # on the leader: everybody's
 
 
 # ---- opening ------------------------------------------------------------------------------------
@@ -119,7 +62,7 @@ class Group:
         self._numbers = itertools.count()
         self._agreed = itertools.count()  # numbers of what is read together
         self._exchange: Exchange | None = None
-        self._turns: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
         self._cores: list[_stepwell.Core] = []  # all that are open here
         self._left: list[_stepwell.Core] = []  # parts of processes that are not in this run
         self.index = coordinator.index
@@ -265,15 +208,15 @@ class Group:
                 outline = part.outline
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
-            self.save_turn(_Turn(number, "save", GroupHandle(step), about, error=error))
+            self.save_turn(Turn(number, "save", GroupHandle(step), about, error=error))
             raise
-        return self.save_turn(_Turn(number, "save", GroupHandle(step), about, outline, prepared))
+        return self.save_turn(Turn(number, "save", GroupHandle(step), about, outline, prepared))
 
     def import_as(self, step: int, about: dict[str, Any], existing: int,
                   prepare: Callable[[tuple[bytes, list[int]]], _stepwell.Handle]) -> GroupHandle:
         """A checkpoint as a step: the leader has all of it in its part, by `prepare`."""
         number = self.next_turn()
-        turn = _Turn(number, "import", GroupHandle(step),
+        turn = Turn(number, "import", GroupHandle(step),
                      {"step": step, "if_exists": existing, **about})
         if not self.leader:
             return self.save_turn(turn)
@@ -289,14 +232,14 @@ class Group:
             raise
         return self.save_turn(turn)
 
-    def save_turn(self, turn: _Turn) -> GroupHandle:
+    def save_turn(self, turn: Turn) -> GroupHandle:
         """The rest of a save whose bytes are under way here, or that this process cannot do."""
         self._turns.put(turn)
         return turn.handle
 
     def change(self, kind: str, steps: list[int], items: Sequence[str] = ()) -> None:
         """"delete" (items of steps or steps), "pin", "unpin", by all processes; waits for it."""
-        turn = _Turn(self.next_turn(), kind, GroupHandle(steps[0]),
+        turn = Turn(self.next_turn(), kind, GroupHandle(steps[0]),
                      {"steps": steps, "items": list(items)})
         self._turns.put(turn)
         turn.handle.wait(None)
@@ -306,7 +249,7 @@ class Group:
 
     def look(self, step: int) -> _apart.Look:
         """A step, by all processes; see _apart.py."""
-        turn = _Turn(self.next_turn(), "look", GroupHandle(step), {"step": step})
+        turn = Turn(self.next_turn(), "look", GroupHandle(step), {"step": step})
         self._turns.put(turn)
         turn.handle.wait(None)
         error = turn.handle.error()
@@ -333,15 +276,19 @@ class Group:
             pass  # then nobody is there who waits
 
     def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
-        """As Exchange.run."""
+        """As Exchange.run. PeerError: not on all processes."""
         try:
             if self._exchange is None:
                 self._exchange = Exchange(self.index, self._coordinator.count)
             self._exchange.run(send, receive, most)
         except Exception as error:
             text = str(error).splitlines()
-            raise PeerError("JAX cannot carry what is loaded between the processes; has one ended? "
-                            f"({text[0] if text else type(error).__name__})") from error
+            failed = PeerError("JAX cannot carry what is loaded between the processes: "
+                               f"{text[0] if text else type(error).__name__}")
+            # Who is there tells the others, and finds out who is not.
+            gather(self._coordinator, f"{self._run}/agreed/{next(self._agreed)}",
+                   json.dumps(_told(failed)), min(self._timeout, _LOOK_SECONDS), "loading a step")
+            raise failed from error
 
     def close(self) -> None:
         """Ends the thread, after what was begun, and this process's part."""
@@ -365,7 +312,7 @@ class Group:
                 error = unexpected
             turn.handle.finish(error)
 
-    def _take(self, turn: _Turn) -> BaseException | None:
+    def _take(self, turn: Turn) -> BaseException | None:
         """One turn; why it failed, if it did."""
         error = turn.error
         if turn.prepared is not None:
@@ -398,7 +345,7 @@ class Group:
 
     # ---- the leader -----------------------------------------------------------------------------
 
-    def _lead(self, turn: _Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+    def _lead(self, turn: Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
         what = f"{turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
         decision: dict[str, Any]
         own: Exception | None = None
@@ -428,7 +375,7 @@ class Group:
             raise own
         return decision
 
-    def _verdict(self, turn: _Turn, directory: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+    def _verdict(self, turn: Turn, directory: str, words: list[dict[str, Any]]) -> dict[str, Any]:
         for process, word in enumerate(words):
             if word["error"] is not None:
                 return {**word["error"], "processes": [process]}
@@ -447,7 +394,7 @@ class Group:
             return {"error": self._explain(turn, directory, differing[0]), "processes": differing}
         return {"error": None}
 
-    def _explain(self, turn: _Turn, directory: str, process: int) -> str:
+    def _explain(self, turn: Turn, directory: str, process: int) -> str:
         """How the tree of `process` differs."""
         self._coordinator.put(f"{directory}/explain", str(process))
         theirs = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout,
@@ -457,7 +404,7 @@ class Group:
 
     # ---- the others -----------------------------------------------------------------------------
 
-    def _follow(self, turn: _Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+    def _follow(self, turn: Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
         coordinator = self._coordinator
         what = f"deciding {turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
         coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
@@ -482,7 +429,7 @@ class Group:
                 coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
         return decision
 
-    def _wait_answering(self, turn: _Turn, directory: str, timeout: float) -> str | None:
+    def _wait_answering(self, turn: Turn, directory: str, timeout: float) -> str | None:
         """The decision. Meanwhile the leader may ask for this process's tree."""
         waited, slice_seconds = 0.0, 1.0
         while waited < timeout:
@@ -502,7 +449,7 @@ class Group:
     def _save_id(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self._run}/{number}".encode(), digest_size=16).digest()
 
-    def decide(self, turn: _Turn, decision: dict[str, Any]) -> None:
+    def decide(self, turn: Turn, decision: dict[str, Any]) -> None:
         """Writes what was decided into this process's part. On the leader that makes it so, and the
         steps that died of it are added to `decision`."""
         if turn.kind in ("save", "import"):

@@ -10,7 +10,7 @@ from . import _service
 
 if TYPE_CHECKING:
     from . import _stepwell
-    from ._group import GroupHandle
+    from ._turn import GroupHandle
     from ._store import Store
 
 

@@ -28,7 +28,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ._group import GroupHandle
+    from ._turn import GroupHandle
     from ._handle import SaveHandle
     from ._store import Store
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from . import _stepwell
 
 if TYPE_CHECKING:
-    from ._group import GroupHandle
+    from ._turn import GroupHandle
     from ._store import Store
 
 logger = logging.getLogger("stepwell")
