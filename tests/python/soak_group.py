@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four processes save together; one of them is killed somewhere in the protocol, again and again.
 
-    PYTHONPATH=<build>/python python tests/python/soak_group.py DIR FIRST:LAST [--local] [--record FILE]
+    PYTHONPATH=<build>/python python tests/python/soak_group.py DIR FIRST:LAST [--local]
+                                                                [--record FILE]
 
 Each number is one kill: which process, where, in which save. After it all processes open the store
 again: they must agree on the steps, every step must be whole, and the next save must succeed. Then

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from group_runs import Said, run, run_matrix
+from group_values import values
 
 import stepwell
 
@@ -45,8 +46,7 @@ def test_machines_of_one_process_and_of_two(tmp_path: pathlib.Path) -> None:
         assert [said.gave(i) for i in (0, 1, 2, 3, 5)] == [[], 1, 2, "equal", [1, 2]]
         metadata, leaves, items, pinned, part, name = said.gave(4)
         assert (metadata, leaves, items, pinned, name) == ({"at": 2}, 10, ["state"], False, "run")
-        np.testing.assert_array_equal(
-            part, (np.arange(64.0).reshape(8, 8) * 0.5 + 2004)[2:5, ::3])
+        np.testing.assert_array_equal(part, values("both", 2)[2:5, ::3])
         assert [said.gave(i) for i in (8, 9, 12, 13)] == [5, "equal", 7, "equal"]
 
     def parts(roots: list[pathlib.Path]) -> list[list[str]]:
@@ -77,9 +77,7 @@ def test_upkeep_and_other_numbers_of_processes(tmp_path: pathlib.Path) -> None:
         assert one.lines[11]["error"] == "StepNotFoundError"
         assert one.lines[12]["error"] == "MismatchError"
         assert one.gave(13) == "equal"
-        shape = ((16, 6), (5, 3))[process]
-        want = np.arange(np.prod(shape)).reshape(shape) * 0.5 + 4000 + (4, 5)[process]
-        np.testing.assert_array_equal(one.gave(14), want)
+        np.testing.assert_array_equal(one.gave(14), values(("rows", "whole")[process], 4))
     all_fail(said, 11, "step 1")
     assert said[0].lines[12]["text"].startswith("process 1: ")
     larger = machines(tmp_path, 0, 1, 2, 3)

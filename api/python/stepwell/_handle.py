@@ -10,8 +10,8 @@ from . import _service
 
 if TYPE_CHECKING:
     from . import _stepwell
-    from ._turn import GroupHandle
     from ._store import Store
+    from ._turn import GroupHandle
 
 
 class SaveHandle:

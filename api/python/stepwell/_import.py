@@ -28,9 +28,9 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ._turn import GroupHandle
     from ._handle import SaveHandle
     from ._store import Store
+    from ._turn import GroupHandle
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from . import _stepwell
 
 if TYPE_CHECKING:
-    from ._turn import GroupHandle
     from ._store import Store
+    from ._turn import GroupHandle
 
 logger = logging.getLogger("stepwell")
 
