@@ -65,7 +65,7 @@ def test_upkeep_and_other_numbers_of_processes(tmp_path: pathlib.Path) -> None:
     said = run(roots, [
         opened(roots, keep=3), *[["save", {"step": step}] for step in (1, 2, 3, 4)], ["steps", {}],
         ["pin", {"step": [3]}], ["delete", {"steps": [2]}], ["delete", {"steps": [3]}],
-        ["verify", {}], ["export", {"step": 4, "to": str(tmp_path / "export")}],
+        ["verify", {}], ["export_all", {"step": 4, "to": str(tmp_path / "export")}],
         ["look", {"step": 1}], ["misfit", {"step": 4, "process": 1}], ["check", {"step": 4}],
         ["differ", {"step": 4, "paths": ["params/rows", "params/whole"]}], CLOSE])
     for process, one in enumerate(said):
