@@ -21,11 +21,6 @@ std::string FormatTime(const std::tm& time, char between) {
   return buffer.data();
 }
 
-size_t Width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
-}
-
 // Seconds rounded down, so that the rest is never negative.
 std::time_t FloorSeconds(int64_t time_ns) {
   return static_cast<std::time_t>((time_ns - (time_ns < 0 ? kNanosPerSecond - 1 : 0)) /
@@ -33,21 +28,6 @@ std::time_t FloorSeconds(int64_t time_ns) {
 }
 
 }  // namespace
-
-std::string HumanBytes(uint64_t bytes) {
-  if (bytes < 1024) return StrCat(bytes, " B");
-  static constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  // 1023.95 would print as "1024.0".
-  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  std::array<char, 32> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.1f %s", value, kUnits[unit]);
-  return buffer.data();
-}
 
 std::string HumanCount(uint64_t count) {
   const std::string digits = std::to_string(count);
@@ -94,27 +74,6 @@ std::string ShapeText(const format::Shape& shape) {
 
 std::string Plural(uint64_t count, const std::string& one, const std::string& many) {
   return HumanCount(count) + " " + (count == 1 ? one : many);
-}
-
-std::string Table(const std::vector<std::vector<std::string>>& rows,
-                  const std::vector<bool>& right) {
-  std::vector<size_t> widths(right.size(), 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string padding(widths[i] - Width(row[i]), ' ');
-      if (i > 0) line += "  ";
-      line += right[i] ? padding + row[i] : row[i] + padding;
-    }
-    const size_t last = line.find_last_not_of(' ');
-    line.resize(last == std::string::npos ? 0 : last + 1);
-    text += line + "\n";
-  }
-  return text;
 }
 
 std::string Printable(const std::string& text) {

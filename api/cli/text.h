@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and tables for people.
+// Numbers, times and texts for people; io/table.h has sizes and tables.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "format/grid.h"
+#include "io/table.h"  // IWYU pragma: export
 
 namespace stepwell::cli {
 
-std::string HumanBytes(uint64_t bytes);  // "512 B", "1.4 MiB"
 std::string HumanCount(uint64_t count);  // "1,234,567"
 // "1.25x"; "-" when nothing is stored.
 std::string Ratio(uint64_t logical_bytes, uint64_t stored_bytes);
@@ -19,11 +19,6 @@ std::string UtcTime(int64_t time_ns);               // "2026-11-21T13:03:59.1234
 std::string ShapeText(const format::Shape& shape);  // "[32, 64]"; "[]" for rank 0
 // "1 leaf", "2 leaves".
 std::string Plural(uint64_t count, const std::string& one, const std::string& many);
-
-// Columns padded to their widest cell, two blanks between; no blanks at line ends. `right` says
-// which columns are numbers, set right. Widths count UTF-8 characters.
-std::string Table(const std::vector<std::vector<std::string>>& rows,
-                  const std::vector<bool>& right);
 
 // Control characters as \n, \t, \x1b: text from a store must not steer a terminal.
 std::string Printable(const std::string& text);

@@ -40,25 +40,6 @@ struct Run {
   std::vector<Steps> legal;
 };
 
-// The machine after the stop: mostly a power cut, sometimes only the process was killed.
-std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
-  static constexpr SectorOdds kNothing{0, 1, 0, 0};
-  static constexpr SectorOdds kAll{1, 0, 0, 0};
-  static constexpr SectorOdds kTorn{2, 2, 1, 1};
-  switch (seed % 6) {
-    case 0:
-      return world.CrashImageProcessKill(seed);
-    case 1:
-      return world.Crash({seed, kNothing, NameLoss::kPrefix});
-    case 2:
-      return world.Crash({seed, kAll, NameLoss::kIndependent});
-    case 3:
-      return world.Crash({seed, kTorn, {}});
-    default:
-      return world.Crash({seed, {}, {}});
-  }
-}
-
 void Report(const char* what, const ImageCounts& before) {
   std::cout << what << ": " << CheckedImages().images - before.images << " crash images, "
             << CheckedImages().with_index - before.with_index << " of them with the index\n";

@@ -83,20 +83,6 @@ struct Run {
   std::vector<Steps> legal;
 };
 
-std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
-  static constexpr SectorOdds kNothing{0, 1, 0, 0};
-  switch (seed % 5) {
-    case 0:
-      return world.CrashImageProcessKill(seed);
-    case 1:
-      return world.Crash({seed, kNothing, NameLoss::kPrefix});
-    case 2:
-      return world.Crash({seed, {}, NameLoss::kIndependent});
-    default:
-      return world.Crash({seed, {}, {}});
-  }
-}
-
 struct Counts {
   uint64_t images = 0;
   uint64_t whole = 0;

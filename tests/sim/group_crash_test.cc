@@ -324,24 +324,6 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, Expected expected
   return *again == *last ? "" : StrCat("then ", ToText(*again), " not ", ToText(*last));
 }
 
-std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
-  static constexpr SectorOdds kNothing{0, 1, 0, 0};
-  static constexpr SectorOdds kAll{1, 0, 0, 0};
-  static constexpr SectorOdds kTorn{2, 2, 1, 1};
-  switch (seed % 5) {
-    case 0:
-      return world.CrashImageProcessKill(seed);
-    case 1:
-      return world.Crash({seed, kNothing, NameLoss::kPrefix});
-    case 2:
-      return world.Crash({seed, kAll, NameLoss::kIndependent});
-    case 3:
-      return world.Crash({seed, kTorn, {}});
-    default:
-      return world.Crash({seed, {}, {}});
-  }
-}
-
 uint64_t StopEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t total = 0;
   uint64_t images = 0;

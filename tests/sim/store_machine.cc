@@ -82,4 +82,22 @@ size_t CountSegments(const SimWorld& world) {
   return count;
 }
 
+std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
+  static constexpr SectorOdds kNothing{0, 1, 0, 0};
+  static constexpr SectorOdds kAll{1, 0, 0, 0};
+  static constexpr SectorOdds kTorn{2, 2, 1, 1};
+  switch (seed % 6) {
+    case 0:
+      return world.CrashImageProcessKill(seed);
+    case 1:
+      return world.Crash({seed, kNothing, NameLoss::kPrefix});
+    case 2:
+      return world.Crash({seed, kAll, NameLoss::kIndependent});
+    case 3:
+      return world.Crash({seed, kTorn, {}});
+    default:
+      return world.Crash({seed, {}, {}});
+  }
+}
+
 }  // namespace stepwell::sim

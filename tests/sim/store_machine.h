@@ -45,6 +45,9 @@ class StoreMachine {
   std::string log_;
 };
 
+// The machine after a stop: mostly a power cut, sometimes only the process was killed.
+std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed);
+
 // Names and sizes of the segments.
 std::string DescribeSegments(const SimWorld& world);
 size_t CountSegments(const SimWorld& world);
