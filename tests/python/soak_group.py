@@ -95,7 +95,8 @@ def main() -> int:
         except Exception as error:
             print(f"number {number}: {POINTS[number % len(POINTS)][0]}", file=sys.stderr)
             raise error
-    line = (f"| {time.strftime('%Y-%m-%d')} | {first}:{last}{" --local" * arguments.local} | "
+    local = " --local" if arguments.local else ""
+    line = (f"| {time.strftime('%Y-%m-%d')} | {first}:{last}{local} | "
             + ", ".join([f"{count} {what}" for what, count in sorted(counts.items())])
             + f" | {time.monotonic() - begin:.0f} s |")
     print(line)
