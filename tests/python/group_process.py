@@ -183,6 +183,8 @@ def main() -> None:
         except Exception as error:
             said = {"act": act, "error": type(error).__name__, "text": str(error)}
         print(json.dumps(said), flush=True)
+    if not PLAN.get("kill"):
+        jax.distributed.shutdown()  # waits for all: JAX aborts who is still busy without process 0
     os._exit(0)  # a run whose peers died cannot shut down in order
 
 
