@@ -264,7 +264,7 @@ TEST_P(GroupViewTest, StepsComeAndGoWithAllParts) {
   EXPECT_THAT(Now(view.get()), ElementsAre("1"));
   Save(2);
   EXPECT_THAT(Now(view.get()), ElementsAre("1", "2"));
-  for (const uint64_t step : {1, 2}) EXPECT_OK(Check(view->PathOf(step), step));
+  for (const uint64_t step : {uint64_t{1}, uint64_t{2}}) EXPECT_OK(Check(view->PathOf(step), step));
   for (uint32_t part = 0; part < kParts; ++part) {
     char name[40];
     std::snprintf(name, sizeof(name), "segment-%010llu",

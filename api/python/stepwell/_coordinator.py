@@ -107,11 +107,15 @@ def part_path(root: str, part: int) -> str:
     return root if part == 0 else os.path.join(root, f"process_{part}")
 
 
+def is_store(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "STEPWELL"))
+
+
 def coordinator_for(root: str) -> Coordinator | None:
     """Who the processes of this run talk through; None for a store that one process writes and
     always wrote."""
     together: Coordinator | None = current()
-    if together is None and os.path.exists(os.path.join(part_path(root, 1), "STEPWELL")):
+    if together is None and is_store(part_path(root, 1)):
         together = OneProcess()  # parts of earlier runs must be looked after
     return together
 

@@ -24,7 +24,7 @@ from . import _apart, _stepwell, errors
 from ._arguments import check_items, if_exists_number
 from ._chunks import Chunks
 from ._collector import Paused
-from ._coordinator import Coordinator, gather, hear, part_path, tell, wait_for
+from ._coordinator import Coordinator, gather, hear, is_store, part_path, tell, wait_for
 from ._exchange import Exchange
 from ._outline import difference, digest_of, packed, unpacked
 from ._parts import part_of
@@ -140,7 +140,7 @@ class Group:
             self._open_core(own, False, (group_id, own))
         # Of a run with more processes: somebody must go on deleting there.
         for part in itertools.count(own + count, count):
-            if not os.path.exists(os.path.join(part_path(self._root, part), "STEPWELL")):
+            if not is_store(part_path(self._root, part)):
                 break
             self._left.append(self._open_core(part, False, (group_id, part)))
         return {"parts": [_state_of(core) for core in self._cores], "sees": sees}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from . import _stepwell
-from ._coordinator import part_path
+from ._coordinator import is_store, part_path
 from .errors import Error, InvalidArgumentError, PeerError, StorageError
 
 Disks = Literal["shared", "local"]
@@ -17,17 +17,13 @@ Disks = Literal["shared", "local"]
 MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
 
 
-def _is_store(path: str) -> bool:
-    return os.path.exists(os.path.join(path, "STEPWELL"))
-
-
 def look_around(root: str, process: int, disks: Disks) -> dict[str, Any]:
     """What `process` finds at its path; for check_looks."""
     parts: list[str] = []
     if disks == "local" and os.path.isdir(root):
         parts = sorted(name for name in os.listdir(root)
-                       if name.startswith("process_") and _is_store(os.path.join(root, name)))
-    return {"path": root, "name": os.path.basename(root), "disks": disks, "root": _is_store(root),
+                       if name.startswith("process_") and is_store(os.path.join(root, name)))
+    return {"path": root, "name": os.path.basename(root), "disks": disks, "root": is_store(root),
             "parts": parts}
 
 
@@ -58,7 +54,7 @@ def check_looks(looks: list[dict[str, Any]]) -> None:
 def sees_root(path: str, process: int, root: dict[str, Any], disks: Disks,
               make_core: MakeCore) -> bool:
     """Whether what another process than 0 has at `path` is the root that process 0 opened."""
-    if _is_store(path):
+    if is_store(path):
         core = make_core(path, True, None)
         is_root = core.id().hex() == root["id"]
         core.close()
@@ -77,7 +73,7 @@ def sees_root(path: str, process: int, root: dict[str, Any], disks: Disks,
 def check_part(path: str, process: int, root: dict[str, Any]) -> None:
     """Before the part of a process on a disk of its own is opened, or made: it is not lost."""
     own = part_path(path, process)
-    if _is_store(own):
+    if is_store(own):
         return
     if process in root["members"]:
         raise Error(f"part {process} of {root['path']!r} is missing: process {process} has no "
