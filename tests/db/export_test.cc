@@ -82,7 +82,7 @@ TEST_P(ExportModeTest, ItStaysWhileTheStoreGoesOn) {
   EXPECT_TRUE(verified->problems.empty());
   ASSERT_OK(store_->Close());
   store_ = OpenStore();
-  for (const uint64_t step : {18, 19, 30, 33}) {
+  for (const uint64_t step : {18U, 19U, 30U, 33U}) {
     EXPECT_OK(CheckSeeded(store_.get(), step, step, State()));
   }
 }
@@ -158,7 +158,7 @@ TEST_F(ExportTest, AWriterLeavesASegmentThatSomebodyLinked) {
     EXPECT_LE(fs::file_size(path), bytes + 65536) << path;
   }
   store_ = OpenStore();
-  for (const uint64_t step : {1, 2, 3}) {
+  for (const uint64_t step : {1U, 2U, 3U}) {
     EXPECT_OK(CheckSeeded(store_.get(), step, step, State()));
   }
 }
@@ -242,7 +242,7 @@ TEST_F(ExportTest, AManagersRootIsMadeAndFilled) {
   options.step_prefix = "ckpt";
   options.step_digits = 4;
   options.unnamed_default = true;
-  for (const uint64_t step : {1, 12}) {
+  for (const uint64_t step : {1U, 12U}) {
     ASSERT_OK(Export(*store_, step, dir_ / "root", options).status());
   }
   EXPECT_TRUE(fs::exists(dir_ / "root/ckpt_0001/default/_METADATA"));
