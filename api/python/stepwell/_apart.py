@@ -10,15 +10,13 @@ processes do together, in the same order; what each wants of it is its own affai
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import _stepwell
 from ._apart_table import Key, Share, Table
 from ._dtypes import NUMBERS
+from ._pack import packed_text, unpacked_text
 from ._records import ARRAY, Record
 from ._tree import Component
 from .errors import Error, StepNotFoundError
@@ -30,14 +28,6 @@ T = TypeVar("T")
 Summary = tuple[Any, ...]  # of Core.steps()
 
 _DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
-
-
-def packed_text(value: Any) -> str:
-    return base64.b85encode(zlib.compress(json.dumps(value).encode(), 1)).decode()
-
-
-def unpacked_text(text: str) -> Any:
-    return json.loads(zlib.decompress(base64.b85decode(text)))
 
 
 # ---- which steps there are ----------------------------------------------------------------------

@@ -9,9 +9,7 @@ Elements are never converted on the way.
 
 from __future__ import annotations
 
-import json
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -19,6 +17,7 @@ import numpy as np
 
 from . import _stepwell
 from ._collector import Paused
+from ._pack import packed, unpacked
 from ._place import Box, empty_aligned
 from ._records import NODE, ROOT, VALUE, Record, StoredTree
 from ._tree import KEY, LIST, TUPLE, V_NUMPY_SCALAR, Component
@@ -31,14 +30,6 @@ T = TypeVar("T")
 Wanted = list[tuple[int, list[int] | None, list[int] | None]]  # as LeafTable.read_boxes takes it
 Stats = tuple[int, int, int, int, int]
 Key = tuple[Component, ...]
-
-
-def _packed(value: Any) -> bytes:
-    return zlib.compress(json.dumps(value).encode(), 1)
-
-
-def _unpacked(data: bytes) -> Any:
-    return json.loads(zlib.decompress(data))
 
 
 class Share(NamedTuple):
@@ -288,7 +279,7 @@ class Table:
         if self._owned is None:
             said["owned"] = [(leaf, [piece.box for piece in pieces])
                              for leaf, pieces in self._mine.items()]
-        mine = np.frombuffer(_packed(said), np.uint8)
+        mine = np.frombuffer(packed(said), np.uint8)
         sizes = [word["size"] for word in self._agree(lambda: {"size": mine.size})]
         texts = [np.empty(size, np.uint8) for size in sizes]
         index = self._group.index
@@ -297,7 +288,7 @@ class Table:
                        [[text] * other for text, other in zip(texts, others, strict=True)],
                        max(sizes))
         texts[index] = mine
-        heard = [_unpacked(text.tobytes()) for text in texts]
+        heard = [unpacked(text.tobytes()) for text in texts]
         if self._owned is None:
             self._owned = [{leaf: [_heard_box(box) for box in boxes]
                             for leaf, boxes in word["owned"]} for word in heard]

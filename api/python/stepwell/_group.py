@@ -26,7 +26,8 @@ from ._chunks import Chunks
 from ._collector import Paused
 from ._coordinator import Coordinator, gather, hear, is_store, part_path, tell, wait_for
 from ._exchange import Exchange
-from ._outline import difference, digest_of, packed, unpacked
+from ._outline import difference, digest_of
+from ._pack import packed_text, unpacked_text
 from ._parts import part_of
 from ._places import Disks, MakeCore, check_looks, check_part, look_around, sees_root
 from ._sharding import to_numpy
@@ -153,7 +154,7 @@ class Group:
                 _check_complete(core, self._root, self.index, committed)
             _settle(core, committed, verdicts["mark"])
         if self.apart and not self.leader:
-            self.steps = _apart.Steps(_apart.unpacked_text(hear(
+            self.steps = _apart.Steps(unpacked_text(hear(
                 self._coordinator, steps, verdicts["steps"], 0, self._timeout, "which steps")))
         elif not self.leader:
             self._open_core(0, True, None)
@@ -183,7 +184,7 @@ class Group:
         if self.apart:
             summaries = root.steps()
             self.steps = _apart.Steps(summaries)
-            count = tell(self._coordinator, steps, _apart.packed_text(summaries))
+            count = tell(self._coordinator, steps, packed_text(summaries))
         return {"run": f"stepwell/run/{os.urandom(8).hex()}", "mark": mark, "steps": count,
                 "committed": committed, "sets": list(sets)}
 
@@ -361,7 +362,7 @@ class Group:
         try:
             self.decide(turn, decision)
             if turn.look is not None and decision["commit"]:
-                about = _apart.packed_text(turn.look.tell([word["look"] for word in turn.words]))
+                about = packed_text(turn.look.tell([word["look"] for word in turn.words]))
                 decision["look"] = tell(self._coordinator, f"{directory}/look", about)
             if self.apart:
                 decision["steps"] = self.steps.advance(self.writer.steps())
@@ -400,7 +401,7 @@ class Group:
         theirs = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout,
                           "telling its tree")
         return (f"step {turn.handle.step}: the processes save different trees: "
-                + difference(turn.outline, unpacked(theirs), process))
+                + difference(turn.outline, unpacked_text(theirs), process))
 
     # ---- the others -----------------------------------------------------------------------------
 
@@ -425,7 +426,7 @@ class Group:
             self.steps.follow(decision["steps"])
         self.decide(turn, decision)
         if turn.look is not None and "look" in decision:
-            turn.look.hear(_apart.unpacked_text(hear(
+            turn.look.hear(unpacked_text(hear(
                 coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
         return decision
 
@@ -440,7 +441,7 @@ class Group:
             if "explain" in self._coordinator.keys(directory):
                 asked = self._coordinator.get(f"{directory}/explain", 1.0)
                 if asked == str(self._coordinator.index):
-                    self._coordinator.put(f"{directory}/outline", packed(turn.outline))
+                    self._coordinator.put(f"{directory}/outline", packed_text(turn.outline))
                 return self._coordinator.get(f"{directory}/decision", timeout)
         return None
 

@@ -4,9 +4,7 @@ differ, told to process 0, which says how."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import zlib
 
 
 def digest_of(outline: list[str]) -> str:
@@ -14,15 +12,6 @@ def digest_of(outline: list[str]) -> str:
     for line in outline:
         digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()
-
-
-def packed(outline: list[str]) -> str:
-    text = "\0".join(outline).encode("utf-8", "surrogatepass")
-    return base64.b85encode(zlib.compress(text)).decode()
-
-
-def unpacked(text: str) -> list[str]:
-    return zlib.decompress(base64.b85decode(text)).decode("utf-8", "surrogatepass").split("\0")
 
 
 def difference(ours: list[str], theirs: list[str], process: int) -> str:
