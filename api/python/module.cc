@@ -452,19 +452,16 @@ NB_MODULE(_stepwell, m) {
   namespace sp = stepwell::python;
   using nb::arg;
 
-  sp::ImportNumPy();
   sp::EventQueue::InstallForkHandler();
   sp::InstallExitHandler();
   nb::set_leak_warnings(false);  // stores may live until the process ends
 
   m.doc() = "The engine of stepwell; use the package stepwell instead.";
-  m.def("dtype_names", &sp::DTypeNames, nb::sig("def dtype_names() -> list[tuple[int, str]]"));
-  m.def("set_dtypes", &sp::SetDTypes, arg("dtypes"),
-        nb::sig("def set_dtypes(dtypes: list[tuple[int, object]]) -> None"));
   m.def("take_events", &sp::TakeEvents, arg("timeout"),
         nb::sig("def take_events(timeout: float) -> tuple[list[tuple[int, str]], list[int]]"));
   m.def(
       "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
+  sp::BindRecords(m);
   sp::BindImport(m);
   sp::BindView(m);
   m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
@@ -484,31 +481,6 @@ NB_MODULE(_stepwell, m) {
         return stepwell::db::ShardingText(shape, json);
       },
       arg("shape"), arg("sharding"));
-
-  nb::class_<sp::LeafTable>(m, "LeafTable")
-      .def("__len__", &sp::LeafTable::size)
-      .def("rows", &sp::LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
-      .def("read", &sp::LeafTable::Read, arg("indices"),
-           nb::sig("def read(self, indices: list[int]) -> "
-                   "tuple[list[object], tuple[int, int, int, int, int]]"))
-      .def("read_boxes", &sp::LeafTable::ReadBoxes, arg("boxes"),
-           nb::sig("def read_boxes(self, boxes: "
-                   "list[tuple[int, list[int] | None, list[int] | None]]) -> "
-                   "tuple[list[object], tuple[int, int, int, int, int]]"))
-      .def("leaves_below", &sp::LeafTable::LeavesBelow, arg("index").none())
-      .def("build", &sp::LeafTable::Build, arg("index").none(), arg("values"),
-           nb::sig("def build(self, index: int | None, values: list[object]) -> object"))
-      .def("paths", &sp::LeafTable::Paths,
-           nb::sig("def paths(self) -> list[tuple[bytes, str, list[tuple[int, str | int]]]]"))
-      .def("pieces", &sp::LeafTable::Pieces,
-           nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
-      .def("shardings", &sp::LeafTable::Shardings)
-      .def("load", &sp::LeafTable::Load, arg("index").none(), arg("decode_value"),
-           nb::sig("def load(self, index: int | None, decode_value: object) "
-                   "-> tuple[object, tuple[int, int, int, int, int]]"))
-      .def("read_box", &sp::LeafTable::ReadBox, arg("index"), arg("start"), arg("stop"),
-           nb::sig("def read_box(self, index: int, start: list[int], stop: list[int]) -> "
-                   "tuple[object, tuple[int, int, int, int, int]]"));
 
   nb::class_<sp::Reader>(m, "Reader")
       .def_prop_ro("step", [](const sp::Reader& r) { return r.record().step; })

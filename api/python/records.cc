@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/records.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <new>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "api/python/errors.h"
-#include "io/buffer.h"
+#include "io/numa.h"
 
-#define STEPWELL_NUMPY_IMPORT
-#include "api/python/numpy_api.h"
+#define STEPWELL_NUMPY_IMPORT  // before anything that includes numpy_api.h
+#include "api/python/array_memory.h"
 
 namespace stepwell::python {
 namespace {
@@ -26,13 +28,6 @@ namespace nb = nanobind;
 using format::LeafKind;
 using format::LeafRecord;
 using format::PathComponent;
-
-// Small arrays share buffers of at most this size, so that they do not take a page each; a larger
-// array has its own memory, given back as soon as it dies. A full one is one huge page, which costs
-// one page fault instead of 512.
-constexpr size_t kArenaBytes = size_t{2} << 20;
-constexpr size_t kArenaLeafBytesMax = size_t{64} << 10;
-constexpr size_t kArrayAlignment = 64;  // what jax asks for to take host memory without a copy
 
 std::array<PyArray_Descr*, 64> g_descriptors{};  // by number; one reference each, for ever
 
@@ -73,83 +68,6 @@ nb::object TupleOf(const std::vector<uint64_t>& numbers) {
   }
   return tuple;
 }
-
-nb::object CapsuleOf(std::shared_ptr<io::AlignedBuffer> buffer) {
-  auto* held = new std::shared_ptr<io::AlignedBuffer>(std::move(buffer));
-  return nb::capsule(
-      held, [](void* p) noexcept { delete static_cast<std::shared_ptr<io::AlignedBuffer>*>(p); });
-}
-
-std::shared_ptr<io::AlignedBuffer> NewBuffer(size_t size_bytes) {
-  auto buffer = std::make_shared<io::AlignedBuffer>(size_bytes);
-  if (!*buffer) throw std::bad_alloc();
-  return buffer;
-}
-
-// Hands out memory for a load's arrays, each with the object that owns it.
-class ArrayMemory {
- public:
-  // What will be asked for in small arrays: sizes the last buffer.
-  void Expect(uint64_t size_bytes) {
-    if (size_bytes <= kArenaLeafBytesMax) {
-      expected_bytes_ += static_cast<size_t>(AlignUp(size_bytes, kArrayAlignment));
-    }
-  }
-
-  nb::object NewArray(const LeafRecord& record, const std::vector<uint64_t>& shape) {
-    PyArray_Descr* descriptor = Descriptor(record);
-    const size_t item_bytes = static_cast<size_t>(PyDataType_ELSIZE(descriptor));
-    const uint64_t count = ValueOrThrow(format::ElementCount(shape, item_bytes));
-    const size_t size_bytes = static_cast<size_t>(count) * item_bytes;
-    if (shape.size() > NPY_MAXDIMS) {
-      throw nb::value_error("more axes than NumPy's arrays can have");
-    }
-    std::array<npy_intp, NPY_MAXDIMS> dims{};
-    for (size_t i = 0; i < shape.size(); ++i) dims[i] = static_cast<npy_intp>(shape[i]);
-
-    std::byte* data = nullptr;
-    nb::object owner;
-    if (size_bytes > kArenaLeafBytesMax) {
-      auto buffer = NewBuffer(size_bytes);
-      data = buffer->data();
-      owner = CapsuleOf(std::move(buffer));
-    } else if (size_bytes > 0) {
-      const auto used_bytes = static_cast<size_t>(AlignUp(size_bytes, kArrayAlignment));
-      if (!arena_.is_valid() || arena_used_ + used_bytes > arena_bytes_) {
-        // Half a huge page or more: the whole one, which takes less time.
-        arena_bytes_ = expected_bytes_ >= kArenaBytes / 2 ? kArenaBytes
-                                                          : std::max(expected_bytes_, used_bytes);
-        auto buffer = NewBuffer(arena_bytes_);
-        arena_data_ = buffer->data();
-        arena_ = CapsuleOf(std::move(buffer));
-        arena_used_ = 0;
-      }
-      data = arena_data_ + arena_used_;
-      arena_used_ += used_bytes;
-      expected_bytes_ -= std::min(expected_bytes_, used_bytes);
-      owner = arena_;
-    }
-    Py_INCREF(descriptor);  // PyArray_NewFromDescr takes it over
-    nb::object array = nb::steal(
-        PyArray_NewFromDescr(&PyArray_Type, descriptor, static_cast<int>(shape.size()), dims.data(),
-                             nullptr, data, data == nullptr ? 0 : NPY_ARRAY_CARRAY, nullptr));
-    if (!array.is_valid()) nb::raise_python_error();
-    if (owner.is_valid()) {
-      if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()),
-                                owner.release().ptr()) < 0) {
-        nb::raise_python_error();
-      }
-    }
-    return array;
-  }
-
- private:
-  nb::object arena_;
-  std::byte* arena_data_ = nullptr;
-  size_t arena_bytes_ = 0;
-  size_t arena_used_ = 0;
-  size_t expected_bytes_ = 0;  // of small arrays still to come
-};
 
 // ValueError for what is no box of the array.
 format::Box BoxOf(const LeafRecord& record, const Extents& start, const Extents& stop) {
@@ -266,12 +184,11 @@ class TreeBuilder {
   nb::object result_;
 };
 
-}  // namespace
-
 void ImportNumPy() {
   if (_import_array() < 0) nb::raise_python_error();
 }
 
+// `dtypes`: list of (number, np.dtype); done once by stepwell/_dtypes.py.
 void SetDTypes(nb::list dtypes) {
   for (nb::handle entry : dtypes) {
     auto [number, dtype] = nb::cast<std::pair<size_t, nb::object>>(entry);
@@ -282,6 +199,7 @@ void SetDTypes(nb::list dtypes) {
   }
 }
 
+// [(number, name)] of every element type of the format.
 nb::list DTypeNames() {
   nb::list names;
   for (const format::DTypeInfo& info : format::AllDTypes()) {
@@ -289,6 +207,8 @@ nb::list DTypeNames() {
   }
   return names;
 }
+
+}  // namespace
 
 LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRecord> records)
     : reader_(std::move(reader)), records_(std::move(records)), pid_(getpid()) {}
@@ -331,7 +251,7 @@ const LeafRecord& LeafTable::Record(size_t index) const {
 nb::tuple LeafTable::Read(const std::vector<size_t>& indices) {
   std::vector<BoxWanted> boxes;
   boxes.reserve(indices.size());
-  for (size_t index : indices) boxes.emplace_back(index, std::nullopt, std::nullopt);
+  for (size_t index : indices) boxes.emplace_back(index, std::nullopt, std::nullopt, kAnyNumaNode);
   return ReadBoxes(boxes);
 }
 
@@ -344,21 +264,22 @@ nb::tuple LeafTable::ReadBoxes(const std::vector<BoxWanted>& boxes) {
 // Arrays as ndarrays, values as bytes.
 nb::list LeafTable::ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadStats* stats) {
   ArrayMemory memory;
-  for (const auto& [index, start, stop] : boxes) {
+  for (const auto& [index, start, stop, numa_node] : boxes) {
     const LeafRecord& record = Record(index);
     if (record.kind != LeafKind::kArray) continue;
-    memory.Expect(start ? SizeBytes(record, BoxOf(record, *start, *stop)) : record.logical_bytes);
+    memory.Expect(start ? SizeBytes(record, BoxOf(record, *start, *stop)) : record.logical_bytes,
+                  numa_node);
   }
   nb::list objects;
   std::vector<db::LoadRequest> requests;
   requests.reserve(boxes.size());
-  for (const auto& [index, start, stop] : boxes) {
+  for (const auto& [index, start, stop, numa_node] : boxes) {
     const LeafRecord& record = Record(index);
     db::LoadRequest request;
     request.leaf = &record;
     if (record.kind == LeafKind::kArray) {
       request.box = start ? BoxOf(record, *start, *stop) : format::WholeArray(record.shape);
-      nb::object array = memory.NewArray(record, ExtentsOf(request.box));
+      nb::object array = memory.NewArray(Descriptor(record), ExtentsOf(request.box), numa_node);
       objects.append(array);
       if (PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())) == 0) continue;
       request.out = DataOf(array);
@@ -412,7 +333,7 @@ nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value
   std::vector<BoxWanted> wanted;
   const std::vector<size_t> leaves = LeavesBelow(index);
   wanted.reserve(leaves.size());
-  for (size_t leaf : leaves) wanted.emplace_back(leaf, std::nullopt, std::nullopt);
+  for (size_t leaf : leaves) wanted.emplace_back(leaf, std::nullopt, std::nullopt, kAnyNumaNode);
   db::LoadStats stats;
   nb::list values = ReadRecords(wanted, &stats);
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -465,8 +386,44 @@ std::vector<std::string> LeafTable::Shardings() const {
 nb::tuple LeafTable::ReadBox(size_t index, std::vector<uint64_t> start,
                              std::vector<uint64_t> stop) {
   db::LoadStats stats;
-  nb::list objects = ReadRecords({{index, std::move(start), std::move(stop)}}, &stats);
+  nb::list objects =
+      ReadRecords({{index, std::move(start), std::move(stop), kAnyNumaNode}}, &stats);
   return nb::make_tuple(objects[0], StatsTuple(stats));
+}
+
+void BindRecords(nb::module_& m) {
+  using nb::arg;
+  ImportNumPy();
+  m.def("dtype_names", &DTypeNames, nb::sig("def dtype_names() -> list[tuple[int, str]]"));
+  m.def("set_dtypes", &SetDTypes, arg("dtypes"),
+        nb::sig("def set_dtypes(dtypes: list[tuple[int, object]]) -> None"));
+  m.def("memory_near", &MemoryNear, arg("size_bytes"), arg("numa_node"));
+  m.def("numa_node_of_pci_device", &io::NumaNodeOfPciDevice, arg("bus_id"));
+
+  nb::class_<LeafTable>(m, "LeafTable")
+      .def("__len__", &LeafTable::size)
+      .def("rows", &LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
+      .def("read", &LeafTable::Read, arg("indices"),
+           nb::sig("def read(self, indices: list[int]) -> "
+                   "tuple[list[object], tuple[int, int, int, int, int]]"))
+      .def("read_boxes", &LeafTable::ReadBoxes, arg("boxes"),
+           nb::sig("def read_boxes(self, boxes: "
+                   "list[tuple[int, list[int] | None, list[int] | None, int]]) -> "
+                   "tuple[list[object], tuple[int, int, int, int, int]]"))
+      .def("leaves_below", &LeafTable::LeavesBelow, arg("index").none())
+      .def("build", &LeafTable::Build, arg("index").none(), arg("values"),
+           nb::sig("def build(self, index: int | None, values: list[object]) -> object"))
+      .def("paths", &LeafTable::Paths,
+           nb::sig("def paths(self) -> list[tuple[bytes, str, list[tuple[int, str | int]]]]"))
+      .def("pieces", &LeafTable::Pieces,
+           nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
+      .def("shardings", &LeafTable::Shardings)
+      .def("load", &LeafTable::Load, arg("index").none(), arg("decode_value"),
+           nb::sig("def load(self, index: int | None, decode_value: object) "
+                   "-> tuple[object, tuple[int, int, int, int, int]]"))
+      .def("read_box", &LeafTable::ReadBox, arg("index"), arg("start"), arg("stop"),
+           nb::sig("def read_box(self, index: int, start: list[int], stop: list[int]) -> "
+                   "tuple[object, tuple[int, int, int, int, int]]"));
 }
 
 }  // namespace stepwell::python

@@ -15,16 +15,9 @@
 
 namespace stepwell::python {
 
-// Imports NumPy's C API; raises when NumPy cannot be used.
-void ImportNumPy();
-// `dtypes`: list of (number, np.dtype); done once by stepwell/_dtypes.py.
-void SetDTypes(nanobind::list dtypes);
-// [(number, name)] of every element type of the format.
-nanobind::list DTypeNames();
-
 using Extents = std::vector<uint64_t>;
-// A leaf, or the box start <= i < stop of an array.
-using BoxWanted = std::tuple<size_t, std::optional<Extents>, std::optional<Extents>>;
+// A leaf, or the box start <= i < stop of an array, in memory of a NUMA node (-1: any).
+using BoxWanted = std::tuple<size_t, std::optional<Extents>, std::optional<Extents>, int>;
 
 // A step's leaf records; pins the step while it lives.
 class LeafTable {
@@ -39,8 +32,8 @@ class LeafTable {
   nanobind::list Rows() const;
   // (objects, stats): arrays as ndarrays, values as bytes, in the order of `indices`.
   nanobind::tuple Read(const std::vector<size_t>& indices);
-  // The same for boxes: (index, start, stop) each, start and stop None for all of a leaf. Each
-  // chunk is read once, however many boxes want it.
+  // The same for boxes: (index, start, stop, numa_node) each, start and stop None for all of a
+  // leaf. Each chunk is read once, however many boxes want it.
   nanobind::tuple ReadBoxes(const std::vector<BoxWanted>& boxes);
   // (object, stats): record `index`, with all that is below a node in containers as they were
   // stored: dict, list and tuple, everything else as a dict; none: a dict of the items.
@@ -71,5 +64,8 @@ class LeafTable {
   std::vector<format::LeafRecord> records_;
   const int pid_;
 };
+
+// What of the module is declared here; imports NumPy's C API, and raises when it cannot be used.
+void BindRecords(nanobind::module_& m);
 
 }  // namespace stepwell::python

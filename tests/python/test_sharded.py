@@ -276,3 +276,59 @@ with stepwell.open(path) as store:
 print("ok")
 """, path, **EIGHT)
     assert (status, out) == (0, "ok\n"), err
+
+
+def test_memory_comes_from_the_numa_node_of_the_device(run_python, path):
+    # No machine with GPUs on several nodes is asked for: the devices are said to be on node 0.
+    status, out, err = run_python(START + """
+import os, types
+from stepwell import _numa, _place, _stepwell
+
+def policies(array):
+    found = set()
+    for shard in array.addressable_shards:
+        address = shard.data.unsafe_buffer_pointer()
+        with open("/proc/self/numa_maps") as maps:
+            below = [line.split() for line in maps if int(line.split()[0], 16) <= address]
+        found.add(below[-1][1])
+    return found
+
+x = np.arange(1 << 18, dtype=np.float32).reshape(512, 512)
+state = {"large": x, "small": x[:8, :8] + 1, "none": x[:0], "keys": jax.random.key(3), "s": 1}
+sharded = NamedSharding(mesh, P("model", "data"))
+one = jax.sharding.SingleDeviceSharding(devices[5])
+with stepwell.open(path) as store:
+    store.save(0, state).result()
+    loads = [{"mesh": mesh, "specs": {"keys": P(), "*": P("model")}}, {"mesh": mesh},
+             *[{"like": {**{n: jax.ShapeDtypeStruct(a.shape, dtype, sharding=to)
+                            for n, a in state.items() if n not in ("keys", "s")}, "s": 0,
+                         "keys": jax.ShapeDtypeStruct((), state["keys"].dtype, sharding=whole)},
+                "cast": True}
+               for dtype in (x.dtype, jnp.bfloat16) for to, whole in (
+                   (sharded, NamedSharding(mesh, P())), (one, one), (None, None))]]
+    for load in loads:
+        _place.node_of = _numa.node_of
+        away = store.load(0, **load)
+        _place.node_of = lambda device: 0
+        near = store.load(0, **load)
+        for name in ("large", "small", "none"):
+            assert near[name].sharding == away[name].sharding
+            np.testing.assert_array_equal(near[name], away[name])
+        assert jax.random.key_data(near["keys"]).tolist() == jax.random.key_data(
+            state["keys"]).tolist()
+        if os.path.exists("/proc/self/numa_maps"):  # else the kernel has no nodes
+            probe = jax.device_put(_stepwell.memory_near(1 << 20, 0), devices[0])
+            for name in ("large", "small"):
+                assert policies(near[name]) == policies(probe), (load, name)
+                assert policies(away[name]) == {"default"}, (load, name)
+
+assert _numa.node_of(devices[0]) == _numa.ANY
+assert _numa.node_of(types.SimpleNamespace(platform="gpu", local_hardware_id=1 << 20)) == _numa.ANY
+for name in os.listdir("/sys/bus/pci/devices") if os.path.isdir("/sys/bus/pci/devices") else ():
+    with open(f"/sys/bus/pci/devices/{name}/numa_node") as file:
+        assert _stepwell.numa_node_of_pci_device(name.upper()) == int(file.read()), name
+assert _stepwell.numa_node_of_pci_device("ffff:ff:1f.7") == -1
+assert _stepwell.memory_near(0, 0).shape == (0,)
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err

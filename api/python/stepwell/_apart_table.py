@@ -9,16 +9,18 @@ Elements are never converted on the way.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from . import _stepwell
 from ._collector import Paused
+from ._numa import ANY
 from ._pack import packed, unpacked
-from ._place import Box, empty_aligned
+from ._place import Box, Wanted, empty_aligned
 from ._records import NODE, ROOT, VALUE, Record, StoredTree
 from ._tree import KEY, LIST, TUPLE, V_NUMPY_SCALAR, Component
 from .errors import CorruptionError
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from ._group import Group
 
 T = TypeVar("T")
-Wanted = list[tuple[int, list[int] | None, list[int] | None]]  # as LeafTable.read_boxes takes it
 Stats = tuple[int, int, int, int, int]
 Key = tuple[Component, ...]
 
@@ -76,9 +77,19 @@ def _common(one: Box, other: Box) -> Box | None:
     return box if all(start < stop for start, stop in box) else None
 
 
-def _hull(boxes: Sequence[Box]) -> Box:
-    return tuple([(min(start for start, _ in axis), max(stop for _, stop in axis))
-                  for axis in zip(*boxes, strict=True)])
+def _lies_in(one: Box, other: Box) -> bool:
+    return all(c <= a and b <= d for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _outermost(boxes: Iterable[Box]) -> list[Box]:
+    """Without those that lie in others."""
+    def count(box: Box) -> int:
+        return math.prod(_shape(box))
+
+    kept: list[Box] = []
+    for _, equal in itertools.groupby(sorted(set(boxes), key=count, reverse=True), count):
+        kept += [box for box in equal if not any(_lies_in(box, larger) for larger in kept)]
+    return kept
 
 
 def _shape(box: Box) -> tuple[int, ...]:
@@ -98,6 +109,16 @@ def _cuts(wants: Sequence[tuple[int, Box]], pieces: dict[int, list[Box]]) -> lis
             if common is not None:
                 found.append(_Cut(leaf, number, want, common))
     return found
+
+
+# What was read of a leaf's piece (both by number): boxes of it.
+Memory = dict[tuple[int, int], dict[Box, Any]]
+
+
+def _holding(memory: Memory, cut: _Cut) -> tuple[Box, Any]:
+    boxes = memory[cut.leaf, cut.piece]
+    box = cut.box if cut.box in boxes else next(box for box in boxes if _lies_in(cut.box, box))
+    return box, boxes[box]
 
 
 class Table:
@@ -204,47 +225,48 @@ class Table:
         return self.build(index, raws), stats
 
     def read(self, indices: list[int]) -> tuple[list[Any], Stats]:
-        return self.read_boxes([(index, None, None) for index in indices])
+        return self.read_boxes([(index, None, None, ANY) for index in indices])
 
     def read_box(self, index: int, start: list[int], stop: list[int]) -> tuple[Any, Stats]:
-        (array,), stats = self.read_boxes([(index, start, stop)])
+        (array,), stats = self.read_boxes([(index, start, stop, ANY)])
         return array, stats
 
-    def read_boxes(self, wanted: Wanted) -> tuple[list[Any], Stats]:
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
         first, *_ = self.read_batches([wanted])
         return first
 
-    def read_batches(self, batches: Sequence[Wanted]) -> Iterator[tuple[list[Any], Stats]]:
+    def read_batches(self, batches: Sequence[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
         """Each as read_boxes gives it. Where other processes have more, nothing behind the last."""
         count = len(batches)
         most = max(word["count"] for word in self._agree(lambda: {"count": count}))
         for number in range(most):
             yield self._read(batches[number] if number < count else [])
 
-    def _read(self, wanted: Wanted) -> tuple[list[Any], Stats]:
+    def _read(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
         index = self._group.index
         wants = [(leaf, self._whole(leaf) if start is None or stop is None
-                  else tuple(zip(start, stop, strict=True))) for leaf, start, stop in wanted]
+                  else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
         with Paused():
             everyones = self._tell_wants(wants)
             assert self._owned is not None
             sends = [_cuts(theirs, self._owned[index]) for theirs in everyones]
             takes = [_cuts(wants, pieces) for pieces in self._owned]
-        memory: dict[tuple[int, int], tuple[Box, Any]] = {}
-        given: set[tuple[int, int]] = set()  # memory that is an array of `raws`
+        memory: Memory = {}
+        given: set[int] = set()  # arrays of `memory` that are some of `raws`
         raws: list[Any] = []
         stats: Stats = (0,) * 5
 
         def ready() -> dict[str, Any]:
             nonlocal stats
             self._check_whole(wants, takes)
-            stats = self._read_own(sends, memory)
+            nodes = {(cut.leaf, cut.piece, cut.box): wanted[cut.want][3] for cut in takes[index]}
+            stats = self._read_own(sends, nodes, memory)
             raws.extend([None] * len(wants))
             for cut in takes[index]:
-                key, box = (cut.leaf, cut.piece), wants[cut.want][1]
-                if cut.box == box and memory[key][0] == box and key not in given:
-                    given.add(key)
-                    raws[cut.want] = memory[key][1]  # just what was read
+                box, array = _holding(memory, cut)
+                if cut.box == box == wants[cut.want][1] and id(array) not in given:
+                    given.add(id(array))
+                    raws[cut.want] = array  # just what was read
             return {"most": max([sum(math.prod(_shape(cut.box)) * self._item_bytes(cut.leaf)
                                      for cut in cuts)
                                  for process, cuts in enumerate(sends) if process != index],
@@ -253,9 +275,9 @@ class Table:
         most = max(word["most"] for word in self._agree(ready))
         for want, (leaf, box) in enumerate(wants):
             if raws[want] is None:
-                raws[want] = empty_aligned(_shape(box), self._dtype(leaf))
-        outgoing = [[memory[cut.leaf, cut.piece][1][cut.within(memory[cut.leaf, cut.piece][0])]
-                     for cut in cuts] for cuts in sends]
+                raws[want] = empty_aligned(_shape(box), self._dtype(leaf), wanted[want][3])
+        outgoing = [[array[cut.within(box)] for cut in cuts
+                     for box, array in [_holding(memory, cut)]] for cuts in sends]
         incoming = [[raws[cut.want][cut.within(wants[cut.want][1])] for cut in cuts]
                     for cuts in takes]
         for source, target in zip(outgoing[index], incoming[index], strict=True):
@@ -313,28 +335,31 @@ class Table:
                     f"step {self._step}: {self.tree.text(leaf)}: the parts have {count} of "
                     f"{math.prod(_shape(box))} elements of it")
 
-    def _read_own(self, sends: list[list[_Cut]],
-                  memory: dict[tuple[int, int], tuple[Box, Any]]) -> Stats:
-        """Reads what anybody wants of the pieces here, each chunk once."""
+    def _read_own(self, sends: list[list[_Cut]], nodes: dict[tuple[int, int, Box], int],
+                  memory: Memory) -> Stats:
+        """Reads what anybody wants of the pieces here, each chunk once and no other; `nodes`: the
+        NUMA node of what is wanted here."""
         asked: dict[tuple[int, int], list[Box]] = {}
         for cut in [cut for cuts in sends for cut in cuts]:
             asked.setdefault((cut.leaf, cut.piece), []).append(cut.box)
         by_share: dict[int, list[tuple[tuple[int, int], _Piece, Box]]] = {}
-        for (leaf, number), boxes in asked.items():
-            piece = self._mine[leaf][number]
-            by_share.setdefault(piece.share.part, []).append(((leaf, number), piece, _hull(boxes)))
+        for key, boxes in asked.items():
+            piece = self._mine[key[0]][key[1]]
+            if self.tree.records[key[0]].kind == VALUE:
+                boxes = [piece.box]
+            by_share.setdefault(piece.share.part, []).extend(
+                [(key, piece, box) for box in _outermost(boxes)])
         total: Stats = (0,) * 5
         for reads in by_share.values():
             table = reads[0][1].share.table
             raws, stats = table.read_boxes([
-                (piece.number, None, None)
-                if self.tree.records[leaf].kind == VALUE
-                else (piece.number, [start for start, _ in box], [stop for _, stop in box])
-                for (leaf, _), piece, box in reads])
+                (piece.number, None, None, ANY)
+                if self.tree.records[key[0]].kind == VALUE
+                else (piece.number, [start for start, _ in box], [stop for _, stop in box],
+                      nodes.get((*key, box), ANY))
+                for key, piece, box in reads])
             total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
-            for (key, piece, box), raw in zip(reads, raws, strict=True):
-                if isinstance(raw, bytes):
-                    memory[key] = piece.box, np.frombuffer(raw, np.uint8)
-                else:
-                    memory[key] = box, raw
+            for (key, _, box), raw in zip(reads, raws, strict=True):
+                array = np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
+                memory.setdefault(key, {})[box] = array
         return total

@@ -4,7 +4,8 @@
 Of a leaf that is wanted sharded, each distinct box that devices of this process hold is read into
 memory of its own, once, and put on all of them: a replicated array is read once, and no array is
 ever whole on the host that is not whole on a device. The boxes of many leaves are read in one plan,
-so that each chunk is read and decoded once however many boxes meet it.
+so that each chunk is read and decoded once however many boxes meet it. The memory of a box comes
+from the NUMA node of the device that it is for (_numa.py).
 
 Where data is copied on its way (to other devices than the CPU, or into another dtype), leaves are
 read in batches of about `BATCH_BYTES`, one ahead in a thread while the one before is put on its
@@ -14,18 +15,23 @@ devices: three batches, or leaves larger than that, are the most host memory in 
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from . import _stepwell
 from ._collector import Paused
+from ._numa import ANY, node_of
 from ._records import ARRAY
 from ._views import _Source
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
+# A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
+Wanted = tuple[int, list[int] | None, list[int] | None, int]
 
 BATCH_BYTES = 256 << 20
 _ALIGNMENT = 64  # bytes; with it JAX's CPU backend takes memory as it is
@@ -54,12 +60,17 @@ def same(raw: Any) -> Any:
     return raw
 
 
-def empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+def empty_aligned(shape: tuple[int, ...], dtype: Any, numa_node: int) -> np.ndarray[Any, Any]:
     """Memory that JAX need not copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    array: np.ndarray[Any, Any] = memory[begin:begin + size].view(dtype).reshape(shape)
+    memory: np.ndarray[Any, Any]
+    if numa_node == ANY:
+        memory = np.empty(size + _ALIGNMENT, np.uint8)
+        begin = -memory.ctypes.data % _ALIGNMENT
+        memory = memory[begin:begin + size]
+    else:
+        memory = cast(np.ndarray[Any, Any], _stepwell.memory_near(size, numa_node))
+    array: np.ndarray[Any, Any] = memory.view(dtype).reshape(shape)
     return array
 
 
@@ -69,8 +80,8 @@ class Cast:
     def __init__(self, dtype: Any) -> None:
         self._dtype = np.dtype(dtype)
 
-    def __call__(self, raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        out = empty_aligned(raw.shape, self._dtype)
+    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY) -> np.ndarray[Any, Any]:
+        out = empty_aligned(raw.shape, self._dtype, numa_node)
         with np.errstate(all="ignore"):
             np.copyto(out, raw, casting="unsafe")
         return out
@@ -82,21 +93,32 @@ def box_of(index: Any, shape: tuple[int, ...]) -> Box:
                   for part, extent in zip(index, shape, strict=True)])
 
 
+class _Layout(NamedTuple):
+    numa_nodes: Mapping[Box, int]  # of each distinct box: that of the first device that has it
+    by_device: Mapping[Any, Box]  # each addressable device's
+
+
 class _Layouts:
-    """Which boxes a sharding needs here; computed once for each sharding and shape."""
+    """Which boxes a sharding needs here, and where; computed once for each sharding and shape."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[list[Box], Mapping[Any, Box]]] = {}
+        self._known: dict[Any, _Layout] = {}
 
-    def of(self, sharding: Any, shape: tuple[int, ...]) -> tuple[list[Box], Mapping[Any, Box]]:
-        """The distinct boxes, and each addressable device's."""
+    def of(self, sharding: Any, shape: tuple[int, ...]) -> _Layout:
         layout = self._known.get((sharding, shape))
         if layout is None:
             indices = sharding.addressable_devices_indices_map(shape)
             by_device = {device: box_of(index, shape) for device, index in indices.items()}
-            layout = list(dict.fromkeys(by_device.values())), by_device
-            self._known[(sharding, shape)] = layout
+            nodes: dict[Box, int] = {}
+            for device, box in by_device.items():
+                nodes.setdefault(box, node_of(device))
+            layout = self._known[(sharding, shape)] = _Layout(nodes, by_device)
         return layout
+
+    @functools.cached_property
+    def default_node(self) -> int:
+        """Of the device that has what no sharding is given for."""
+        return node_of(sys.modules["jax"].local_devices()[0])
 
 
 def _is_on_one_device(sharding: Any) -> bool:
@@ -104,10 +126,11 @@ def _is_on_one_device(sharding: Any) -> bool:
 
 
 class _Request(NamedTuple):
-    """What is read for a slot: these boxes, or the whole leaf."""
+    """What is read for a slot: these boxes, or the whole leaf; and the NUMA node of each."""
 
     slot: Slot
     boxes: list[Box] | None
+    numa_nodes: list[int]
     nbytes: int
 
 
@@ -155,18 +178,22 @@ def read_slots(source: _Source, slots: list[Slot]) -> list[Any]:
 def _request(source: _Source, slot: Slot, layouts: _Layouts) -> _Request:
     record = source.tree.records[slot.number]
     target = slot.target
-    if (target is None or target.sharding is None or record.kind != ARRAY
-            or _is_on_one_device(target.sharding)):
-        return _Request(slot, None, record.logical_bytes)
-    boxes, _ = layouts.of(target.sharding, target.shape)
+    if target is None or record.kind != ARRAY:
+        return _Request(slot, None, [ANY], record.logical_bytes)
+    if target.sharding is None:
+        return _Request(slot, None, [layouts.default_node], record.logical_bytes)
+    if _is_on_one_device(target.sharding):
+        (device,) = target.sharding.device_set
+        return _Request(slot, None, [node_of(device)], record.logical_bytes)
+    nodes = layouts.of(target.sharding, target.shape).numa_nodes
     data_axes = tuple([(0, extent) for extent in record.shape[len(target.shape):]])
     nbytes = 0
-    for box in boxes:
+    for box in nodes:
         count = record.dtype.itemsize
         for start, stop in (*box, *data_axes):
             count *= stop - start
         nbytes += count
-    return _Request(slot, [(*box, *data_axes) for box in boxes], nbytes)
+    return _Request(slot, [(*box, *data_axes) for box in nodes], list(nodes.values()), nbytes)
 
 
 def _batches(requests: list[_Request]) -> Iterator[list[_Request]]:
@@ -203,14 +230,14 @@ def _read(source: _Source, batch: list[_Request]) -> tuple[list[Any], Any]:
     return source.tree.table.read_boxes(_wanted(batch))
 
 
-def _wanted(batch: list[_Request]) -> list[tuple[int, list[int] | None, list[int] | None]]:
-    wanted: list[tuple[int, list[int] | None, list[int] | None]] = []
-    for request in batch:
-        if request.boxes is None:
-            wanted.append((request.slot.number, None, None))
+def _wanted(batch: list[_Request]) -> list[Wanted]:
+    wanted: list[Wanted] = []
+    for (number, *_), boxes, nodes, _ in batch:
+        if boxes is None:
+            wanted.append((number, None, None, nodes[0]))
         else:
-            wanted += [(request.slot.number, [start for start, _ in box], [stop for _, stop in box])
-                       for box in request.boxes]
+            wanted += [(number, [start for start, _ in box], [stop for _, stop in box], node)
+                       for box, node in zip(boxes, nodes, strict=True)]
     return wanted
 
 
@@ -220,14 +247,15 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
     parts = iter(raws)
     plain: list[int] = []
     free: list[int] = []
-    for number, (slot, boxes, _) in enumerate(batch):
+    for number, (slot, boxes, nodes, _) in enumerate(batch):
         target = slot.target
         if boxes is not None:
             assert target is not None
-            here = {box[:len(target.shape)]: slot.convert(next(parts)) for box in boxes}
+            here = {box[:len(target.shape)]: _converted(slot, next(parts), node)
+                    for box, node in zip(boxes, nodes, strict=True)}
             values.append(_sharded(target, here, layouts))
             continue
-        value = slot.convert(next(parts))
+        value = _converted(slot, next(parts), nodes[0])
         if target is not None and target.sharding is None:
             free.append(number)
         elif target is not None and _is_on_one_device(target.sharding):
@@ -238,7 +266,13 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
     if plain or free:
         _put(batch, values, plain, free)
     return [value if slot.target is None else _typed(value, slot.target)
-            for value, (slot, _, _) in zip(values, batch, strict=True)]
+            for value, (slot, *_) in zip(values, batch, strict=True)]
+
+
+def _converted(slot: Slot, raw: Any, numa_node: int) -> Any:
+    if isinstance(slot.convert, Cast):
+        return slot.convert(raw, numa_node)
+    return slot.convert(raw)
 
 
 def _put(batch: list[_Request], values: list[Any], plain: list[int], free: list[int]) -> None:
@@ -268,7 +302,7 @@ def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
     """An array of the boxes that this process holds of it."""
     jax = sys.modules["jax"]
     if target.prng_impl:
-        _, by_device = layouts.of(target.sharding, target.shape)
+        by_device = layouts.of(target.sharding, target.shape).by_device
         data = jax.device_put([here[box] for box in by_device.values()], list(by_device))
         keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
         more = {} if keys else {"dtype": target.dtype}
