@@ -78,6 +78,20 @@ def compare(local: stepwell.Store, shared: stepwell.Store) -> str:
     return "equal"
 
 
+def far_slices(local: stepwell.Store) -> str:
+    """Two processes want one row each, the first and the last: of what each has of the array, they
+    need two chunks of sixteen."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, -1), ("x", "y"))
+    rows = np.arange(64 << 10, dtype=np.float32).reshape(64, 1024)
+    local.save(3, {"rows": spread(rows, mesh, None, "x")},
+               chunks=stepwell.ChunkShape(max_bytes=4 * 512 * 4, axes=(0,))).result()
+    row = 63 * jax.process_index()
+    np.testing.assert_array_equal(local[3]["rows"][row], rows[row])
+    load = local.stats()["last_load"]
+    assert (load["chunks"], load["bytes_needed"]) == (2, 2 * (4 * 512 * 4 + 4)), load
+    return "equal"
+
+
 def same_here(one: Any, other: Any) -> bool:
     """Equal trees; of arrays what is on this process."""
     def shown(leaf: Any) -> Any:

@@ -173,6 +173,10 @@ def main() -> None:
 
                 with stepwell.open(arguments["shared"]) as shared:
                     gave = group_odd.compare(store, shared)
+            elif act == "far_slices":
+                import group_odd
+
+                gave = group_odd.far_slices(store)
             elif act == "export_all":
                 gave = store.export(arguments["step"], arguments["to"]).path
             elif act == "close":

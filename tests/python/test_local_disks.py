@@ -161,8 +161,9 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path) -> None:
 
 def test_everything_is_as_on_a_shared_disk(tmp_path: pathlib.Path) -> None:
     roots = machines(tmp_path, 0, 1)
-    for said in run(roots, [opened(roots), ["odd", {"shared": str(tmp_path / "shared")}], CLOSE]):
-        assert said.gave(1) == "equal"
+    for said in run(roots, [opened(roots), ["odd", {"shared": str(tmp_path / "shared")}],
+                            ["far_slices", {}], CLOSE]):
+        assert [said.gave(1), said.gave(2)] == ["equal", "equal"]
 
 
 @pytest.mark.parametrize("processes, begin, count", [(2, 0, 32), (4, 1000, 16)])
@@ -173,3 +174,4 @@ def test_random_arrays_on_random_meshes(tmp_path: pathlib.Path, processes: int, 
         assert counts["cases"] == count
         assert counts["spread"] > count / 3
     assert sum(counts["shards"] for counts in counted) > 3 * count
+    assert {counts["needed"] for counts in counted} == {sum(counts["chunks"] for counts in counted)}
