@@ -148,7 +148,7 @@ ForkRegistry* TheRegistry() {
 
 // Made before main: a function's static that another thread is just making when a fork comes would
 // stay half made in the child, whose first call would wait for ever.
-[[maybe_unused]] ForkRegistry* const g_made_at_start = TheRegistry();
+[[maybe_unused]] ForkRegistry* const kMadeAtStart = TheRegistry();
 
 }  // namespace
 

@@ -107,6 +107,7 @@ Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
   std::vector<Line> lines;
+  lines.reserve(steps.size());
   for (db::StepSummary& summary : steps) {
     lines.push_back(MakeLine(store.get(), std::move(summary.step)));
   }

@@ -76,6 +76,7 @@ struct ArrayView {
   std::vector<uint32_t> chunk_axes{};
 
   template <typename T>
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved from
   static ArrayView Of(const T* data, std::vector<uint64_t> shape) {
     return {.data = data, .dtype = DTypeOf<T>(), .shape = std::move(shape)};
   }
@@ -132,8 +133,8 @@ class Value : public ValueVariant {
   requires(!std::integral<std::remove_cvref_t<T>> &&
            !std::is_same_v<std::remove_cvref_t<T>, Value> &&
            std::is_constructible_v<ValueVariant, T>)
-      Value(
-          T&& value)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      Value(T&& value)
       : ValueVariant(std::forward<T>(value)) {}
 };
 

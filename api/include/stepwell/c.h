@@ -24,6 +24,7 @@
  */
 #pragma once
 
+/* NOLINTBEGIN(readability-identifier-naming): C's names */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -422,3 +423,5 @@ STEPWELL_C_API stepwell_code stepwell_get_stats(stepwell_store* store, stepwell_
 #if defined(__cplusplus)
 }
 #endif
+
+/* NOLINTEND(readability-identifier-naming) */
