@@ -217,8 +217,8 @@ void Engine::StartWrites() {
       BlockDone(ready);
       continue;
     }
-    auto placement =
-        PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes, /*may_drop=*/false);
+    auto placement = PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes,
+                                      /*may_drop_ballast=*/false);
     if (placement.ok()) space_asked_ = false;
     if (placement.status().code() == StatusCode::kResourceExhausted && WaitForSpace()) {
       // Space is just being given back: tried again when it has been.

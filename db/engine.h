@@ -67,7 +67,7 @@ class Engine {
   // ---- before the engine thread starts -----------------------------------------------------
   // Begins a new epoch after recovery: new segment, epoch frame, marks; all durable. Then seals or
   // removes what the last writer left open.
-  Status Start(LogState state);
+  Status Start(const LogState& state);
 
   // ---- engine thread -----------------------------------------------------------------------
   // Runs posted tasks and completions; with `wait`, sleeps until there is something.

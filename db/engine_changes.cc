@@ -345,7 +345,7 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
     const size_t length = AlignUp(format::kFrameHeaderBytes + format::EncodeCommit(commit).size(),
                                   log_->block_bytes());
     STEPWELL_ASSIGN_OR_RETURN(const auto spot,
-                              PlaceWithBallast(length, step_bytes, /*may_drop=*/false));
+                              PlaceWithBallast(length, step_bytes, /*may_drop_ballast=*/false));
     if (spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
     if (spot.segment != segment) return InternalError("a commit frame found no place");
     set_extents(spot.offset_bytes + length);
@@ -480,7 +480,8 @@ Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
 // A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
 Status Engine::AddSmall(FrameKind kind, const std::string& payload, GroupEntry* entry) {
   const size_t length = AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes());
-  STEPWELL_ASSIGN_OR_RETURN(const auto spot, PlaceWithBallast(length, 0, /*may_drop=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(const auto spot,
+                            PlaceWithBallast(length, 0, /*may_drop_ballast=*/true));
   STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, spot));
   entry->change.commit = tip_commit_;
   return OkStatus();

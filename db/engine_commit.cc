@@ -68,7 +68,7 @@ Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payloa
                                        uint64_t step_bytes) {
   const size_t length = AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes());
   STEPWELL_ASSIGN_OR_RETURN(const auto spot,
-                            PlaceWithBallast(length, step_bytes, /*may_drop=*/false));
+                            PlaceWithBallast(length, step_bytes, /*may_drop_ballast=*/false));
   return SubmitFrame(kind, payload, spot);
 }
 

@@ -157,7 +157,7 @@ void Engine::WriteMoveBlock(const std::shared_ptr<Move>& move) {
     CommitMove(move);
     return;
   }
-  auto placement = PlaceWithBallast(move->block_bytes, 0, /*may_drop=*/false);
+  auto placement = PlaceWithBallast(move->block_bytes, 0, /*may_drop_ballast=*/false);
   if (closing_ || options_.freeze->frozen() || !placement.ok()) {
     EndMove(move, placement.ok() ? AbortedError("the store is being closed") : placement.status());
     return;

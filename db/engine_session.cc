@@ -70,7 +70,7 @@ void Engine::NoteSegments() {
   open_ends_ = std::move(ends);
 }
 
-Status Engine::Start(LogState state) {
+Status Engine::Start(const LogState& state) {
   old_tip_ = tip_commit_ = state.tip_commit;
   tip_place_ = state.tip_place;
   epoch_ = std::max(state.epoch_max, slot_.epoch) + 1;
@@ -199,7 +199,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
     const bool keep_tail = pin.has_value() || !file.ok() || file->link_count > 1;
     const Status sealed =
         SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
-                      info.nonce, epoch_, end, keep_tail, options_.freeze, std::move(frames));
+                      info.nonce, epoch_, end, keep_tail, options_.freeze, frames);
     // A full disk may refuse the seal and must open all the same: the segment is scanned again.
     if (!sealed.ok() && sealed.code() != StatusCode::kResourceExhausted) return sealed;
     options_.files->Drop(info.segment);

@@ -42,7 +42,7 @@ struct PartSegment {
   uint32_t part = 0;
   uint64_t segment = 0;
 
-  auto operator<=>(const PartSegment&) const = default;
+  auto operator<=>(const PartSegment&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // Where chunks are, relative to an item's directory.

@@ -22,7 +22,7 @@ namespace orbax = format::orbax;
 using format::LeafRecord;
 
 // Of a leaf's name: behind it an OCDBT key has the chunk's indices.
-constexpr size_t kNameBytesMax = orbax::kOcdbtKeyBytesMax - 64 * 21;
+constexpr size_t kNameBytesMax = orbax::kOcdbtKeyBytesMax - size_t{64} * 21;
 constexpr size_t kFolderBytesMax = 200;
 constexpr std::array<std::string_view, 3> kReservedNames = {
     orbax::kCheckpointMetadataName, orbax::kIndicatorName, orbax::kCommitSuccessName};

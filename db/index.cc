@@ -70,6 +70,7 @@ void LeaveForkedChild(int exit_status, void* opener) {
 
 void GuardForkedChildren() {
   static const int registered =
+      // It carries a number: NOLINTNEXTLINE(performance-no-int-to-ptr)
       on_exit(LeaveForkedChild, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
   static_cast<void>(registered);
 }

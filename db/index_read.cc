@@ -68,9 +68,9 @@ Status TakeChunks(uint64_t step, RowScan* chunks, format::LeafRecord* leaf) {
          chunks->key().substr(0, fixed_bytes) == std::string_view(key).substr(0, fixed_bytes)) {
     const uint64_t number = format::LoadBig64(chunks->key().data() + fixed_bytes);
     if (number != leaf->chunks.size()) return bad("a chunk is missing");
-    STEPWELL_ASSIGN_OR_RETURN(format::ChunkRecord chunk,
+    STEPWELL_ASSIGN_OR_RETURN(const format::ChunkRecord chunk,
                               format::DecodeChunkRecord(AsBytes(chunks->value())));
-    leaf->chunks.push_back(std::move(chunk));
+    leaf->chunks.push_back(chunk);
     chunks->Next();
   }
   STEPWELL_RETURN_IF_ERROR(chunks->status());

@@ -294,7 +294,8 @@ Status LogWriter::SealIdle(bool all) {
 
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
                      const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes, bool keep_tail,
-                     std::shared_ptr<io::Freeze> freeze, std::vector<format::FooterEntry> frames) {
+                     std::shared_ptr<io::Freeze> freeze,
+                     const std::vector<format::FooterEntry>& frames) {
   STEPWELL_ASSIGN_OR_RETURN(
       const auto file,
       file_system->Open(SegmentPath(store_path, segment),

@@ -120,6 +120,7 @@ class LogWriter {
 // (unless `keep_tail`), then appends a footer that lists `frames`, and the trailer.
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
                      const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes, bool keep_tail,
-                     std::shared_ptr<io::Freeze> freeze, std::vector<format::FooterEntry> frames);
+                     std::shared_ptr<io::Freeze> freeze,
+                     const std::vector<format::FooterEntry>& frames);
 
 }  // namespace stepwell::db

@@ -83,6 +83,7 @@ class LeafStaging {
       piece.targets.push_back(number);
     }
     std::vector<StagedPiece> list;
+    list.reserve(pieces.size());
     for (auto& [box, piece] : pieces) list.push_back(std::move(piece));
     return list;
   }

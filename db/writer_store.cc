@@ -129,7 +129,7 @@ Status WriterStore::Recover() {
   }
   // Durable before the first frame that older versions do not know: Engine::Start writes it.
   if (options_.group) slot_.format_version = format::kFormatVersion;
-  STEPWELL_ASSIGN_OR_RETURN(LogState state, ReadLog());
+  STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
   recovery_ = state.report;
   for (const std::string& problem : recovery_.problems) {
     Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
@@ -143,7 +143,7 @@ Status WriterStore::Recover() {
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
   OpenViews();  // before anything that they show is erased
-  STEPWELL_RETURN_IF_ERROR(StartEngine(std::move(state)));
+  STEPWELL_RETURN_IF_ERROR(StartEngine(state));
   views_.Start();
   core_->live.OnRelease([this] {
     if (getpid() == pid_) engine_->Post([this] { engine_->PinReleased(); });
@@ -211,7 +211,7 @@ Result<LogState> WriterStore::ReadLog() {
   return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
 }
 
-Status WriterStore::StartEngine(LogState state) {
+Status WriterStore::StartEngine(const LogState& state) {
   IndexKeeper::Options index;
   index.environment = environment_;
   index.store_path = path_;
@@ -252,7 +252,7 @@ Status WriterStore::StartEngine(LogState state) {
     // The ring keeps the lock until its last write is done, even after SIGKILL (rule 2).
     disk_->RegisterFile(lock_file_.get());
     CloseInForkedChild(this, disk_->descriptor());
-    status = engine_->Start(std::move(state));
+    status = engine_->Start(state);
   });
   return status;
 }

@@ -81,7 +81,7 @@ class WriterStore final : public Store {
   Status Recover();
   Result<LogState> ReadLog();
   void LoadMetrics();
-  Status StartEngine(LogState state);
+  Status StartEngine(const LogState& state);
   void RunEngine();
   void OnEngine(std::function<void()> task);  // runs it on the engine thread and waits
   void PumpOnce();

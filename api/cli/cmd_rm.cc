@@ -55,6 +55,7 @@ Status Remove(db::Store* store, const std::vector<Removal>& removals,
               const std::vector<std::string>& items) {
   if (items.empty()) {
     std::vector<uint64_t> steps;
+    steps.reserve(removals.size());
     for (const Removal& removal : removals) steps.push_back(removal.step);
     return store->Delete(steps);
   }

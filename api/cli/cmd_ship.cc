@@ -64,6 +64,7 @@ Result<Outcome> RunPython(std::vector<std::string> words) {
   const std::string python = Python();
   words.insert(words.begin(), {python, "-c", kBootstrap});
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   execvp(python.c_str(), pointers.data());

@@ -122,6 +122,7 @@ void ArrayComparison::AddElements(ConstBytes a, ConstBytes b, const Element& ele
       std::memcpy(&value_b, at_b + i * sizeof(Stored), sizeof(Stored));
       const typename Element::Square magnitude_b = element.Magnitude(value_b);
       squares_b += magnitude_b * magnitude_b;
+      // Bits, not values: NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
       if (std::memcmp(&value_a, &value_b, sizeof(Stored)) == 0) continue;
       ++changed_elements_;
       const bool nan_a = element.IsNan(value_a);

@@ -96,7 +96,7 @@ bool IsSigned(DType dtype, int64_t* value, const std::byte* element) {
     case DType::kInt4:
       return *value = SignExtended(element, 4), true;
     case DType::kInt8:
-      return *value = Read<int8_t>(element), true;
+      return *value = int64_t{Read<int8_t>(element)}, true;
     case DType::kInt16:
       return *value = Read<int16_t>(element), true;
     case DType::kInt32:

@@ -128,7 +128,7 @@ Result<LeafTable::Range> LeafTable::Find(const Path& path) const {
   for (const PathComponent& component : components) texts.push_back(PathToText({component}));
   if (path.exact()) {
     STEPWELL_ASSIGN_OR_RETURN(const Range range, FindExact(*path.item(), components));
-    if (range.begin == range.end) return NotFound(path, std::move(texts));
+    if (range.begin == range.end) return NotFound(path, texts);
     return range;
   }
   if (texts.empty()) return Range{0, records_.size()};
@@ -138,7 +138,7 @@ Result<LeafTable::Range> LeafTable::Find(const Path& path) const {
   if (found == ranges_.end()) found = ranges_.find(joined);
   if (found == ranges_.end()) {
     if (!path.item() && only_state_) texts.insert(texts.begin(), "state");
-    return NotFound(path, std::move(texts));
+    return NotFound(path, texts);
   }
   if (found->second.size() > 1) {
     return InvalidArgumentError(StrCat("step ", step_, ": ", found->second.size(),
@@ -161,7 +161,7 @@ Result<const format::LeafRecord*> LeafTable::FindLeaf(const Path& path) const {
 }
 
 // Names what there is instead of the first component that is missing.
-Status LeafTable::NotFound(const Path& path, std::vector<std::string> components) const {
+Status LeafTable::NotFound(const Path& path, const std::vector<std::string>& components) const {
   size_t depth = components.size();
   const std::vector<Range>* parents = nullptr;
   while (depth > 0 && parents == nullptr) {

@@ -35,7 +35,7 @@ class LeafTable {
   Status Index();
   void Open(const std::string& text, size_t begin);
   Result<Range> FindExact(const std::string& item, const KeyPath& path) const;
-  Status NotFound(const Path& path, std::vector<std::string> components) const;
+  Status NotFound(const Path& path, const std::vector<std::string>& components) const;
 
   uint64_t step_ = 0;
   bool only_state_ = false;  // its name may be left out

@@ -43,6 +43,7 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
     }
     bits <<= 6 * (4 - group.size());
     for (size_t k = 0; k + 1 < group.size(); ++k) {
+      // Of four digits at most: NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
       out.push_back(static_cast<char>(bits >> (16 - 8 * k) & 0xFF));
     }
   }
