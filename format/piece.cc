@@ -137,7 +137,7 @@ Status JoinPieces(LeafRecord* record) {
       const uint64_t cell = CellOf(*record, piece, i);
       if (cell >= chunks.size() || filled[cell]) return DataLossError("two of its pieces overlap");
       filled[cell] = true;
-      chunks[cell] = std::move(record->chunks[piece.first_chunk + i]);
+      chunks[cell] = record->chunks[piece.first_chunk + i];
     }
   }
   record->chunks = std::move(chunks);

@@ -33,7 +33,7 @@ Registry* TheRegistry() {
 
 // Made before main: a function's static that another thread is just making when a fork comes would
 // stay half made in the child, whose first call would wait for ever.
-[[maybe_unused]] Registry* const g_made_at_start = TheRegistry();
+[[maybe_unused]] Registry* const kMadeAtStart = TheRegistry();
 
 }  // namespace
 
