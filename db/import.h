@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,19 +82,48 @@ class OrbaxCheckpoint {
   std::string metrics_;
 };
 
+// Of several processes that import one checkpoint together: each reads and saves a part of it.
+struct ImportShare {
+  uint32_t index = 0;
+  uint32_t count = 1;
+};
+
 struct ImportOptions {
   std::vector<std::string> items;  // names as in the checkpoint; empty: all
   size_t threads = 0;              // that read and decode; 0: between 4 and 8
-  // Checkpoints that need more are refused (kResourceExhausted); 0: the machine's memory. An
-  // import holds all arrays of the step, and a few chunks.
+  // Shares that need more are refused (kResourceExhausted); 0: the machine's memory. An import
+  // holds all arrays of its share of the step, and a few chunks.
   uint64_t memory_bytes_max = 0;
   // Asked about every 100 ms on the caller's thread; false ends it with kCancelled.
   std::function<bool()> keep_waiting;
 };
 
-// All of the checkpoint (or of some items) in memory, ready for Store::Save: arrays are held by
-// LeafInput::hold. Errors name item, leaf and file. kDataLoss: what is missing, cut off or does not
-// decode; kUnimplemented: what is not read here; kNotFound: an item.
+// A checkpoint (or some items of it) that is to be imported, known but for the elements of its
+// arrays. Errors name item, leaf and file. kDataLoss: what is missing, cut off or does not decode;
+// kUnimplemented: what is not read here; kNotFound: an item.
+class ImportPlan {
+ public:
+  static Result<ImportPlan> Make(const OrbaxCheckpoint& checkpoint, const ImportOptions& options);
+  ImportPlan(ImportPlan&&) noexcept;
+  ImportPlan& operator=(ImportPlan&&) noexcept;
+  ~ImportPlan();
+
+  // Bytes that are the same on all processes that see the same checkpoint, and plan the same.
+  Result<std::string> Identity() const;
+  // Names of the items as they are saved.
+  std::vector<std::string> ItemNames() const;
+  // The share in memory, ready for Store::Save: arrays are held by LeafInput::hold. Of several
+  // shares the first has the records of all leaves, and all that is no array; leaves of which
+  // others have something are partial. Once.
+  Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
+
+ private:
+  struct State;
+  explicit ImportPlan(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// All of it, by one process.
 Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
                                   const ImportOptions& options);
 

@@ -70,15 +70,23 @@ struct Scratch {
   std::unique_ptr<io::File> file;
 };
 
-std::string ChunkKey(const ImportArray& array, uint64_t chunk_index) {
-  const format::Shape grid = format::GridShape(array.zarr.shape, array.zarr.chunk_shape);
-  format::Shape indices(grid.size());
-  for (size_t axis = grid.size(); axis-- > 0;) {
-    indices[axis] = chunk_index % grid[axis];
-    chunk_index /= grid[axis];
+// In the grid of the whole array.
+format::Shape ChunkIndices(const ImportArray& array, uint64_t chunk_index) {
+  format::Shape indices =
+      format::ChunkOrigin(chunk_index, array.zarr.shape, array.zarr.chunk_shape);
+  for (size_t axis = 0; axis < indices.size(); ++axis) {
+    indices[axis] = (array.origin[axis] + indices[axis]) / array.zarr.chunk_shape[axis];
   }
-  return format::orbax::StoreKey(array.param_name,
-                                 format::orbax::ZarrChunkKey(array.zarr, indices));
+  return indices;
+}
+
+// For messages: a chunk's number in the whole array.
+uint64_t ChunkNumber(const ImportArray& array, uint64_t chunk_index) {
+  const format::Shape grid = format::GridShape(array.whole_shape, array.zarr.chunk_shape);
+  const format::Shape indices = ChunkIndices(array, chunk_index);
+  uint64_t number = 0;
+  for (size_t axis = 0; axis < grid.size(); ++axis) number = number * grid[axis] + indices[axis];
+  return number;
 }
 
 class Reading {
@@ -87,6 +95,7 @@ class Reading {
       : file_system_(file_system), options_(options), arrays_(*arrays) {}
 
   Status Run() {
+    STEPWELL_RETURN_IF_ERROR(CheckSizes());
     STEPWELL_RETURN_IF_ERROR(FindValues());
     STEPWELL_RETURN_IF_ERROR(CheckMemory());
     STEPWELL_RETURN_IF_ERROR(Allocate());
@@ -96,8 +105,9 @@ class Reading {
   }
 
  private:
+  Status CheckSizes() const;
   Status FindValues();
-  void ChooseKept(ImportArray* array, std::span<const Value> values);
+  void PlaceValues(ImportArray* array, std::span<const Value> values);
   Status CheckMemory();
   Status Allocate();
   void PlaceKept();
@@ -136,8 +146,18 @@ class Reading {
 
 Status Reading::InContext(const Status& status, const Value& value) const {
   const ImportArray& array = ArrayOf(value);
-  return status.WithContext(
-      StrCat(array.label, ", chunk ", value.chunk_index, ": ", array.index->Describe(value.place)));
+  return status.WithContext(StrCat(array.label, ", chunk ", ChunkNumber(array, value.chunk_index),
+                                   ": ", array.index->Describe(value.place)));
+}
+
+Status Reading::CheckSizes() const {
+  for (const ImportArray& array : arrays_) {
+    if (array.size_bytes <= options_.memory_bytes_max) continue;
+    return ResourceExhaustedError(StrCat(array.label, ": an array of ", array.size_bytes,
+                                         " bytes; the limit is ", options_.memory_bytes_max,
+                                         " bytes of memory"));
+  }
+  return OkStatus();
 }
 
 Status Reading::FindValues() {
@@ -163,7 +183,7 @@ Status Reading::FindValues() {
       } else if (array.may_be_absent) {
         value.absent = true;
       } else {
-        return DataLossError(StrCat(array.label, ", chunk ", chunk, ": ",
+        return DataLossError(StrCat(array.label, ", chunk ", ChunkNumber(array, chunk), ": ",
                                     array.index->DescribeAbsent(key),
                                     array.fill_problem.empty() ? "" : "; ", array.fill_problem));
       }
@@ -174,24 +194,15 @@ Status Reading::FindValues() {
       }
       values_.push_back(value);
     }
-    ChooseKept(&array, std::span(values_).subspan(first_value));
+    PlaceValues(&array, std::span(values_).subspan(first_value));
   }
   return OkStatus();
 }
 
-// Decides whether the values are to be saved as they are: then `payloads` has their number.
-void Reading::ChooseKept(ImportArray* array, std::span<const Value> values) {
+// What memory they need; of those that are kept, `payloads` has their number.
+void Reading::PlaceValues(ImportArray* array, std::span<const Value> values) {
   array->memory_bytes = array->size_bytes;
-  const auto codec = PayloadCodec(*array);
-  if (!codec) return;
-  const uint64_t chunk_bytes =
-      format::ChunkBytes(array->zarr.chunk_shape, array->dtype->item_bytes);
-  const size_t payload_max = format::PayloadBytesMax(*codec, chunk_bytes);
-  const bool all = std::all_of(values.begin(), values.end(), [&](const Value& value) {
-    return !value.absent && value.place.file != ValuePlace::kInline &&
-           value.place.length_bytes <= payload_max;
-  });
-  if (!all) return;
+  if (!array->kept) return;
   array->payloads.resize(values.size());
   array->memory_bytes = 0;
   for (const Value& value : values) {
@@ -517,6 +528,21 @@ Status Reading::CheckBools() {
 
 }  // namespace
 
+std::string ChunkKey(const ImportArray& array, uint64_t chunk_index) {
+  return format::orbax::StoreKey(
+      array.param_name, format::orbax::ZarrChunkKey(array.zarr, ChunkIndices(array, chunk_index)));
+}
+
+ImportArray BoxOf(const ImportArray& array, const format::Box& box) {
+  ImportArray part = array;
+  part.origin = box.start;
+  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+    part.zarr.shape[axis] = box.stop[axis] - box.start[axis];
+  }
+  part.size_bytes = format::ChunkBytes(part.zarr.shape, part.dtype->item_bytes);
+  return part;
+}
+
 Status DescribeArray(int zarr_format, uint64_t memory_bytes_max, ImportArray* array) {
   const std::string key =
       format::orbax::StoreKey(array->param_name, format::orbax::ZarrMetadataName(zarr_format));
@@ -534,15 +560,17 @@ Status DescribeArray(int zarr_format, uint64_t memory_bytes_max, ImportArray* ar
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t elements,
                             format::ElementCount(array->zarr.shape, item_bytes));
   array->size_bytes = elements * item_bytes;
+  array->whole_shape = array->zarr.shape;
+  array->origin.assign(array->whole_shape.size(), 0);
   const uint64_t chunk_bytes = format::ChunkBytes(array->zarr.chunk_shape, item_bytes);
   // Index entries are 16 bytes, as stored and as decoded.
   const uint64_t index_limit = array->zarr.sharding ? memory_bytes_max / 32 : UINT64_MAX;
-  if (array->size_bytes > memory_bytes_max || chunk_bytes > memory_bytes_max ||
-      format::orbax::ZarrInnerCount(array->zarr) > index_limit) {
-    return ResourceExhaustedError(StrCat(file, ": an array of ", array->size_bytes,
-                                         " bytes in chunks of ", chunk_bytes, "; the limit is ",
-                                         memory_bytes_max, " bytes of memory"));
+  if (chunk_bytes > memory_bytes_max || format::orbax::ZarrInnerCount(array->zarr) > index_limit) {
+    return ResourceExhaustedError(StrCat(
+        file, ": chunks of ", chunk_bytes, " bytes in ", format::orbax::ZarrInnerCount(array->zarr),
+        " parts; the limit is ", memory_bytes_max, " bytes of memory"));
   }
+  STEPWELL_ASSIGN_OR_RETURN(array->kept, PayloadCodec(*array));
   if (!array->may_be_absent) return OkStatus();
   Result<std::string> fill = format::orbax::ZarrFillElement(file, array->zarr);
   array->may_be_absent = fill.ok();  // a value that is not read here matters only where it is used

@@ -12,8 +12,8 @@
 namespace stepwell::db::import {
 
 // The codec whose payloads the array's stored values claim to be, in a grid that we would store;
-// none: they are to be decoded.
-std::optional<format::CodecId> PayloadCodec(const ImportArray& array);
+// none: they are to be decoded. Of the whole array, whose chunks are looked up.
+Result<std::optional<format::CodecId>> PayloadCodec(const ImportArray& array);
 
 // Whether it is what it claims: its CRC, its length, and that it decodes (into `scratch`).
 // kDataLoss.

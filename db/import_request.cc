@@ -6,8 +6,10 @@
 
 #include "db/export_metadata.h"
 #include "db/import.h"
+#include "db/import_source.h"
 #include "db/import_tree.h"
 #include "format/orbax/json.h"
+#include "format/orbax/ocdbt.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/user_json.h"
 
@@ -17,8 +19,10 @@ namespace {
 using format::orbax::Json;
 using import::ImportArray;
 using import::ImportTree;
+using import::SharedArray;
 
 constexpr uint64_t kMetricsBytesMax = uint64_t{16} << 20;
+constexpr uint64_t kIdentityBytesMax = uint64_t{1} << 30;  // of a file
 
 uint64_t MachineMemoryBytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -87,66 +91,186 @@ Result<std::string> MetadataJson(const OrbaxCheckpoint& checkpoint,
   return out;
 }
 
-Result<SaveRequest> MakeRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
-                                const ImportOptions& options) {
-  io::FileSystem* const file_system = checkpoint.file_system();
-  const uint64_t memory_bytes_max =
-      options.memory_bytes_max > 0 ? options.memory_bytes_max : MachineMemoryBytes();
-  STEPWELL_ASSIGN_OR_RETURN(const auto items, Select(checkpoint, options.items));
-  SaveRequest request;
-  request.step = step;
-  request.metrics_json = options.items.empty() ? checkpoint.metrics() : "";
-  std::vector<ImportArray> arrays;
+uint64_t MemoryBytesMax(const ImportOptions& options) {
+  return options.memory_bytes_max > 0 ? options.memory_bytes_max : MachineMemoryBytes();
+}
+
+}  // namespace
+
+struct ImportPlan::State {
+  explicit State(OrbaxCheckpoint read_of) : checkpoint(std::move(read_of)) {}
+
+  OrbaxCheckpoint checkpoint;
+  std::vector<const OrbaxItem*> items;  // of `checkpoint`
+  std::string metrics_json;
+  std::string metadata_json;
+  std::vector<ItemInput> values;  // items that are JSON
   std::vector<ImportTree> trees;
+  std::vector<ImportArray> arrays;  // of all trees, without elements
+
+  Status Describe(const ImportOptions& options);
+  Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
+  std::vector<SharedArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
+};
+
+Status ImportPlan::State::Describe(const ImportOptions& options) {
+  io::FileSystem* const file_system = checkpoint.file_system();
+  STEPWELL_ASSIGN_OR_RETURN(items, Select(checkpoint, options.items));
+  metrics_json = options.items.empty() ? checkpoint.metrics() : "";
   for (const OrbaxItem* item : items) {
     switch (item->kind) {
       case OrbaxItem::Kind::kTree:
       case OrbaxItem::Kind::kArray: {
-        STEPWELL_ASSIGN_OR_RETURN(ImportTree tree,
-                                  import::ReadTree(file_system, *item, memory_bytes_max, &arrays));
+        STEPWELL_ASSIGN_OR_RETURN(
+            ImportTree tree,
+            import::ReadTree(file_system, *item, MemoryBytesMax(options), &arrays));
         trees.push_back(std::move(tree));
         break;
       }
       case OrbaxItem::Kind::kJson: {
         STEPWELL_ASSIGN_OR_RETURN(ItemInput input, import::ReadJsonItem(file_system, *item));
-        request.items.push_back(std::move(input));
+        values.push_back(std::move(input));
         break;
       }
       case OrbaxItem::Kind::kMetrics: {
         const std::string path = StrCat(item->path, "/", item->json_file);
         STEPWELL_ASSIGN_OR_RETURN(const std::string text,
                                   import::ReadSmallFile(file_system, path, kMetricsBytesMax));
-        STEPWELL_ASSIGN_OR_RETURN(request.metrics_json,
-                                  format::orbax::NormalJsonObject(path, text));
+        STEPWELL_ASSIGN_OR_RETURN(metrics_json, format::orbax::NormalJsonObject(path, text));
         break;
       }
       case OrbaxItem::Kind::kUnknown:
         break;
     }
   }
+  if (values.empty() && trees.empty()) {
+    return InvalidArgumentError("it has no item with a tree: there is nothing to save");
+  }
+  STEPWELL_ASSIGN_OR_RETURN(metadata_json, MetadataJson(checkpoint, trees));
+  return OkStatus();
+}
+
+// The boxes of the arrays that are this share's.
+std::vector<SharedArray> ImportPlan::State::Deal(const ImportShare& share,
+                                                 std::vector<ImportArray>* boxes) {
+  std::vector<import::ShareArray> deal;
+  deal.reserve(arrays.size());
+  for (const ImportArray& array : arrays) {
+    deal.push_back({array.zarr.shape, array.zarr.chunk_shape, array.dtype->item_bytes, false});
+  }
+  for (const ImportTree& tree : trees) {
+    for (const ImportTree::Slot& slot : tree.slots) deal[slot.array].only_first = slot.is_scalar;
+  }
+  std::vector<SharedArray> shared;
+  shared.reserve(arrays.size());
+  for (import::DealtArray& dealt : import::DealArrays(deal, share)) {
+    const ImportArray& array = arrays[shared.size()];
+    const size_t first_box = boxes->size();
+    for (const format::Box& box : dealt.boxes) boxes->push_back(import::BoxOf(array, box));
+    shared.push_back({std::move(dealt), first_box});
+  }
+  return shared;
+}
+
+Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& share,
+                                            const ImportOptions& options) {
+  std::vector<ImportArray> boxes;
+  const std::vector<SharedArray> shared = Deal(share, &boxes);
   import::ReadOptions reading;
   reading.threads = options.threads;
-  reading.memory_bytes_max = memory_bytes_max;
+  reading.memory_bytes_max = MemoryBytesMax(options);
   reading.keep_waiting = options.keep_waiting;
-  STEPWELL_RETURN_IF_ERROR(import::ReadArrays(file_system, reading, &arrays));
-  STEPWELL_ASSIGN_OR_RETURN(request.metadata_json, MetadataJson(checkpoint, trees));
-  for (ImportTree& tree : trees) {
-    STEPWELL_RETURN_IF_ERROR(import::FinishTree(arrays, &tree));
-    request.items.push_back(std::move(tree.item));
+  STEPWELL_RETURN_IF_ERROR(import::ReadArrays(checkpoint.file_system(), reading, &boxes));
+  SaveRequest request;
+  request.step = step;
+  if (share.index == 0) {
+    request.metadata_json = std::move(metadata_json);
+    request.metrics_json = std::move(metrics_json);
   }
-  if (request.items.empty()) {
-    return InvalidArgumentError("it has no item with a tree: there is nothing to save");
+  for (ItemInput& item : values) {
+    if (share.index > 0) item.leaves.clear();
+    request.items.push_back(std::move(item));
+  }
+  for (ImportTree& tree : trees) {
+    import::FinishTree(shared, boxes, share, &tree);
+    request.items.push_back(std::move(tree.item));
   }
   return request;
 }
 
-}  // namespace
+ImportPlan::ImportPlan(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ImportPlan::ImportPlan(ImportPlan&&) noexcept = default;
+ImportPlan& ImportPlan::operator=(ImportPlan&&) noexcept = default;
+ImportPlan::~ImportPlan() = default;
+
+Result<ImportPlan> ImportPlan::Make(const OrbaxCheckpoint& checkpoint,
+                                    const ImportOptions& options) {
+  auto state = std::make_unique<State>(checkpoint);
+  STEPWELL_RETURN_IF_ERROR(state->Describe(options).WithContext(checkpoint.path()));
+  return ImportPlan(std::move(state));
+}
+
+std::vector<std::string> ImportPlan::ItemNames() const {
+  std::vector<std::string> names;
+  for (const ItemInput& item : state_->values) names.push_back(item.name);
+  for (const ImportTree& tree : state_->trees) names.push_back(tree.item.name);
+  return names;
+}
+
+// What is different whenever Orbax saved something else (times, and names of files that are drawn
+// by lot), and what the shares and the records depend on.
+Result<std::string> ImportPlan::Identity() const {
+  const OrbaxCheckpoint& checkpoint = state_->checkpoint;
+  std::string identity;
+  const auto add = [&](std::string_view text) {
+    identity.append(StrCat(text.size(), ":")).append(text);
+  };
+  const auto add_file = [&](const std::string& folder, std::string_view name) -> Status {
+    const auto text = import::ReadSmallFile(checkpoint.file_system(), StrCat(folder, "/", name),
+                                            kIdentityBytesMax);
+    if (text.status().code() == StatusCode::kNotFound) return OkStatus();
+    if (text.ok()) add(*text);
+    return text.status();
+  };
+  STEPWELL_RETURN_IF_ERROR(add_file(checkpoint.path(), format::orbax::kCheckpointMetadataName));
+  for (const OrbaxItem* item : state_->items) {
+    add(item->name);
+    STEPWELL_RETURN_IF_ERROR(add_file(item->path, format::orbax::kTreeMetadataName));
+    STEPWELL_RETURN_IF_ERROR(add_file(item->path, format::orbax::kOcdbtManifestName));
+    if (item->json_file.empty()) continue;
+    STEPWELL_RETURN_IF_ERROR(add_file(item->path, item->json_file));
+  }
+  for (const ImportArray& array : state_->arrays) {
+    std::string text = StrCat(array.label, ":", static_cast<int>(array.zarr.dtype), ":",
+                              array.kept ? static_cast<int>(*array.kept) : -1);
+    for (const auto* shape : {&array.zarr.shape, &array.zarr.chunk_shape}) {
+      for (const uint64_t extent : *shape) text.append(StrCat(",", extent));
+    }
+    const bool is_empty = format::ChunkCount(array.zarr.shape, array.zarr.chunk_shape) == 0;
+    if (!is_empty) {
+      STEPWELL_ASSIGN_OR_RETURN(const auto place, array.index->Find(import::ChunkKey(array, 0)));
+      if (place && place->file != import::ValuePlace::kInline) {
+        const std::string& path = array.index->paths()[place->file];
+        text.append(StrCat(":", path.substr(path.rfind('/') + 1), ":", place->offset_bytes, ":",
+                           place->length_bytes));
+      }
+    }
+    add(text);
+  }
+  return identity;
+}
+
+Result<SaveRequest> ImportPlan::Read(uint64_t step, const ImportShare& share,
+                                     const ImportOptions& options) {
+  Result<SaveRequest> request = state_->Read(step, share, options);
+  if (!request.ok()) return request.status().WithContext(state_->checkpoint.path());
+  return request;
+}
 
 Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
                                   const ImportOptions& options) {
-  Result<SaveRequest> request = MakeRequest(checkpoint, step, options);
-  if (!request.ok()) return request.status().WithContext(checkpoint.path());
-  return request;
+  STEPWELL_ASSIGN_OR_RETURN(ImportPlan plan, ImportPlan::Make(checkpoint, options));
+  return plan.Read(step, {}, options);
 }
 
 }  // namespace stepwell::db

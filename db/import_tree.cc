@@ -8,7 +8,6 @@
 #include <map>
 #include <unordered_map>
 
-#include "db/import_payloads.h"
 #include "format/endian.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
@@ -435,23 +434,64 @@ Result<ImportTree> ReadTree(io::FileSystem* file_system, const OrbaxItem& item,
   return TreeReader(item, memory_bytes_max, arrays).Read(file_system);
 }
 
-Status FinishTree(const std::vector<ImportArray>& arrays, ImportTree* tree) {
-  for (ImportTree::Slot& slot : tree->slots) {
-    const ImportArray& array = arrays[slot.array];
-    LeafInput& leaf = tree->item.leaves[slot.leaf];
-    leaf.hold = array.hold;
-    if (!array.payloads.empty()) {
-      leaf.record.chunk_shape = array.zarr.chunk_shape;
-      leaf.record.codec = *PayloadCodec(array);
-      leaf.payloads.assign(array.payloads.begin(), array.payloads.end());
-      continue;
-    }
-    leaf.data = array.data;
-    leaf.strides_bytes = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
-    leaf.shard_shape = std::move(slot.shard_shape);
-    if (slot.is_scalar) leaf = ScalarInput(array, std::move(leaf));
+namespace {
+
+// All of an array, which this share alone has.
+void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf) {
+  leaf->hold = array.hold;
+  if (array.kept) {
+    leaf->record.chunk_shape = array.zarr.chunk_shape;
+    leaf->record.codec = *array.kept;
+    leaf->payloads.assign(array.payloads.begin(), array.payloads.end());
+    return;
   }
-  return OkStatus();
+  leaf->data = array.data;
+  leaf->strides_bytes = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
+  leaf->shard_shape = std::move(slot->shard_shape);
+  if (slot->is_scalar) *leaf = ScalarInput(array, std::move(*leaf));
+}
+
+// Some boxes of an array, perhaps none. What is the same for all shares is the same here.
+void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes, ImportTree::Slot* slot,
+               LeafInput* leaf) {
+  leaf->partial = true;
+  // In several shares, borders of boxes are borders of chunks, if they can be.
+  const bool is_cut = dealt.first_share != dealt.last_share;
+  leaf->shard_shape = is_cut ? dealt.cell_shape : std::move(slot->shard_shape);
+  if (boxes.empty()) return;
+  auto holds = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  for (const ImportArray& box : boxes) {
+    holds->push_back(box.hold);
+    ShardInput& shard = leaf->shards.emplace_back();
+    shard.origin = box.origin;
+    shard.shape = box.zarr.shape;
+    shard.data = box.data;
+    leaf->payloads.insert(leaf->payloads.end(), box.payloads.begin(), box.payloads.end());
+  }
+  leaf->hold = std::move(holds);
+  if (!boxes.front().kept) return;
+  leaf->record.chunk_shape = boxes.front().zarr.chunk_shape;
+  leaf->record.codec = *boxes.front().kept;
+}
+
+}  // namespace
+
+void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray> read,
+                const ImportShare& share, ImportTree* tree) {
+  std::vector<LeafInput> given;
+  for (ImportTree::Slot& slot : tree->slots) {
+    const SharedArray& array = arrays[slot.array];
+    LeafInput& leaf = tree->item.leaves[slot.leaf];
+    const auto boxes = read.subspan(array.first_box, array.dealt.boxes.size());
+    if (share.index > 0 && boxes.empty()) continue;
+    if (array.dealt.last_share == 0) {
+      GiveWhole(boxes.front(), &slot, &leaf);
+    } else {
+      GiveBoxes(array.dealt, boxes, &slot, &leaf);
+    }
+    if (share.index > 0) given.push_back(std::move(leaf));
+  }
+  if (share.index > 0) tree->item.leaves = std::move(given);
 }
 
 }  // namespace stepwell::db::import

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "db/import.h"
 #include "db/import_arrays.h"
+#include "db/import_shares.h"
 
 namespace stepwell::db::import {
 
@@ -28,8 +30,15 @@ struct ImportTree {
 // Reads what describes the item, and appends its arrays (without data) to `arrays`.
 Result<ImportTree> ReadTree(io::FileSystem* file_system, const OrbaxItem& item,
                             uint64_t memory_bytes_max, std::vector<ImportArray>* arrays);
-// Gives the leaves their arrays, which have been read.
-Status FinishTree(const std::vector<ImportArray>& arrays, ImportTree* tree);
+// An array of the step, as this process has it: which boxes, and where they are in `read`.
+struct SharedArray {
+  DealtArray dealt;
+  size_t first_box = 0;
+};
+// Gives the leaves their arrays, of which these boxes have been read. Of another share than the
+// first only the leaves stay of which it has something.
+void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray> read,
+                const ImportShare& share, ImportTree* tree);
 
 // An item that is JSON, as a tree of Python values.
 Result<ItemInput> ReadJsonItem(io::FileSystem* file_system, const OrbaxItem& item);

@@ -23,6 +23,44 @@ size_t PayloadAlignment(size_t payload_bytes) {
   return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
 }
 
+// Whether borders of chunks are the shard's, or the array's end.
+bool LiesOnGrid(const format::LeafRecord& record, const ShardInput& shard) {
+  for (size_t axis = 0; axis < record.shape.size(); ++axis) {
+    const uint64_t stop = shard.origin[axis] + shard.shape[axis];
+    const uint64_t part = record.chunk_shape[axis];
+    if (shard.origin[axis] % part != 0) return false;
+    if (stop % part != 0 && stop != record.shape[axis]) return false;
+  }
+  return true;
+}
+
+// The shards of a part of an array whose chunks come encoded.
+Status PlanEncodedPieces(PlannedLeaf* leaf) {
+  auto& input = leaf->input;
+  auto& record = input.record;
+  for (ShardInput& shard : input.shards) shard.data = input.payloads.front().data();
+  const auto by_origin = [](const ShardInput& a, const ShardInput& b) {
+    return a.origin < b.origin;
+  };
+  if (!std::is_sorted(input.shards.begin(), input.shards.end(), by_origin)) {
+    return InvalidArgumentError("its encoded shards do not ascend");
+  }
+  STEPWELL_ASSIGN_OR_RETURN(leaf->shards,
+                            ShardMap::Make(record.shape, leaf->dtype->item_bytes, /*partial=*/true,
+                                           std::move(input.shards)));
+  input.shards.clear();
+  for (const ShardInput& shard : leaf->shards.shards()) {
+    if (!LiesOnGrid(record, shard)) {
+      return InvalidArgumentError("an encoded shard ends within a chunk");
+    }
+    leaf->pieces.push_back({.shard = static_cast<uint32_t>(leaf->pieces.size()),
+                            .chunk_shape = record.chunk_shape,
+                            .first_chunk = record.chunk_count});
+    record.chunk_count += format::ChunkCount(shard.shape, record.chunk_shape);
+  }
+  return OkStatus();
+}
+
 // Chunks that come encoded: what a reader of the log would refuse is refused here.
 Status PlanEncoded(PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
@@ -39,7 +77,11 @@ Status PlanEncoded(PlannedLeaf* leaf) {
   const size_t item = leaf->dtype->item_bytes;
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t chunk_elements,
                             format::ElementCount(record.chunk_shape, item));
-  record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  if (leaf->input.partial) {
+    STEPWELL_RETURN_IF_ERROR(PlanEncodedPieces(leaf));
+  } else {
+    record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  }
   if (chunk_elements * item > format::kChunkBytesMax || record.chunk_count != payloads.size()) {
     return InvalidArgumentError(StrCat(payloads.size(), " chunks of ", chunk_elements * item,
                                        " bytes; its grid has ", record.chunk_count));
@@ -83,14 +125,8 @@ Status PlanPieces(PlannedLeaf* leaf) {
   for (uint32_t i = 0; i < shards.size(); ++i) {
     Piece piece{.shard = i, .chunk_shape = record.chunk_shape, .first_chunk = record.chunk_count};
     const ShardInput& shard = shards[i];
-    for (size_t axis = 0; axis < record.shape.size(); ++axis) {
-      const uint64_t stop = shard.origin[axis] + shard.shape[axis];
-      const uint64_t part = record.chunk_shape[axis];
-      if (shard.origin[axis] % part == 0 && (stop % part == 0 || stop == record.shape[axis])) {
-        continue;
-      }
+    if (!LiesOnGrid(record, shard)) {
       STEPWELL_ASSIGN_OR_RETURN(piece.chunk_shape, WantedChunkShape(leaf->input, shard.shape, {}));
-      break;
     }
     record.chunk_count += format::ChunkCount(shard.shape, piece.chunk_shape);
     leaf->pieces.push_back(std::move(piece));
@@ -127,10 +163,13 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   STEPWELL_RETURN_IF_ERROR(PlanGrid(leaf));
   if (leaf->input.shard_shape != record.shape) record.shard_shape = leaf->input.shard_shape;
   // All who save parts of an array have to choose the same codec, without seeing all of it.
+  const auto& shards = leaf->shards.shards();
+  const bool has_all =
+      !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);
   const bool worthwhile =
       policy == CodecPolicy::kBlosc ||
-      (policy == CodecPolicy::kAuto && !leaf->input.partial &&
-       record.logical_bytes >= kSampledBytesMin && Sample(*leaf) >= kWorthwhileRatio);
+      (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
+       Sample(*leaf) >= kWorthwhileRatio);
   record.codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
   return OkStatus();
 }

@@ -101,7 +101,8 @@ struct LeafInput {
   // kArray: chunks that are encoded already, one payload (format/codec.h) for each chunk of the
   // grid of record.chunk_shape, all of record.codec, checked by the caller and kept by `hold`. They
   // are stored as they are, whatever the store's codec policy; `data` is unused. Empty: `data` is
-  // cut and encoded as the store sees fit.
+  // cut and encoded as the store sees fit. With `partial`: of the chunks of `shards`, whose borders
+  // are the grid's, ascending by origin; their data is unused.
   std::vector<ConstBytes> payloads;
   // kValue: the bytes (moved in). kArray: unused.
   std::string value;

@@ -66,8 +66,6 @@ Status CheckArrayInput(const LeafInput& leaf, bool in_group) {
   Status status;
   if (leaf.partial && !in_group) {
     status = InvalidArgumentError("only a part of a step of several processes has parts of arrays");
-  } else if (leaf.partial && !leaf.payloads.empty()) {
-    status = InvalidArgumentError("a part of an array that is encoded already");
   } else if (asks && leaf.payloads.empty()) {
     status = WantedChunkShape(leaf, leaf.record.shape, leaf.shard_shape).status();
   }

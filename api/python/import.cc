@@ -44,17 +44,26 @@ std::optional<uint64_t> OrbaxStepOf(const std::string& path) {
 
 }  // namespace
 
-db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& path,
-                           std::vector<std::string> items, int if_exists,
-                           std::optional<db::GroupSave> group) {
+ImportPlan::ImportPlan(const std::string& path, std::vector<std::string> items)
+    : plan_(RunInterruptible([&](const std::function<bool()>&) -> Result<db::ImportPlan> {
+        STEPWELL_ASSIGN_OR_RETURN(const db::OrbaxCheckpoint checkpoint,
+                                  db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path));
+        db::ImportOptions options;
+        options.items = std::move(items);
+        return db::ImportPlan::Make(checkpoint, options);
+      })) {}
+
+nb::bytes ImportPlan::Identity() const {
+  const std::string identity = ValueOrThrow(WithoutGil([this] { return plan_.Identity(); }));
+  return nb::bytes(identity.data(), identity.size());
+}
+
+db::SaveHandle ImportPlan::Save(db::Store* store, uint64_t step, const db::ImportShare& share,
+                                int if_exists, std::optional<db::GroupSave> group) {
   return RunInterruptible([&](const std::function<bool()>& keep_waiting) -> Result<db::SaveHandle> {
-    STEPWELL_ASSIGN_OR_RETURN(const db::OrbaxCheckpoint checkpoint,
-                              db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path));
     db::ImportOptions options;
-    options.items = std::move(items);
     options.keep_waiting = keep_waiting;
-    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request,
-                              db::ImportRequest(checkpoint, step, options));
+    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request, plan_.Read(step, share, options));
     request.if_exists = static_cast<db::IfExists>(if_exists);
     request.keep_waiting = keep_waiting;
     request.group = std::move(group);
@@ -65,6 +74,11 @@ db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& p
 void BindImport(nb::module_& m) {
   m.def("orbax_steps", &OrbaxSteps, nb::arg("path"));
   m.def("orbax_step_of", &OrbaxStepOf, nb::arg("path"));
+  nb::class_<ImportPlan>(m, "ImportPlan")
+      .def(nb::init<const std::string&, std::vector<std::string>>(), nb::arg("path"),
+           nb::arg("items"))
+      .def("identity", &ImportPlan::Identity)
+      .def("items", &ImportPlan::Items);
 }
 
 }  // namespace stepwell::python

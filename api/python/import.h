@@ -9,17 +9,27 @@
 #include <string>
 #include <vector>
 
+#include "db/import.h"
 #include "db/store.h"
 
 namespace stepwell::python {
 
-// Saves a checkpoint as a step, or prepares it. Ctrl-C ends the reading; then nothing is saved.
-// Needs the GIL.
-db::SaveHandle ImportOrbax(db::Store* store, uint64_t step, const std::string& path,
-                           std::vector<std::string> items, int if_exists,
-                           std::optional<db::GroupSave> group);
+// A checkpoint that is to be imported. All need the GIL; Ctrl-C ends what reads.
+class ImportPlan {
+ public:
+  ImportPlan(const std::string& path, std::vector<std::string> items);
 
-// orbax_steps, orbax_step_of.
+  nanobind::bytes Identity() const;
+  std::vector<std::string> Items() const { return plan_.ItemNames(); }
+  // Reads a share and saves it as a step, or prepares it. Once. Cut short, nothing is saved.
+  db::SaveHandle Save(db::Store* store, uint64_t step, const db::ImportShare& share, int if_exists,
+                      std::optional<db::GroupSave> group);
+
+ private:
+  db::ImportPlan plan_;
+};
+
+// ImportPlan, orbax_steps, orbax_step_of.
 void BindImport(nanobind::module_& m);
 
 }  // namespace stepwell::python

@@ -226,11 +226,12 @@ class Core {
     return {std::move(decided.dead), decided.mark};
   }
 
-  std::unique_ptr<Handle> Import(uint64_t step, const std::string& path,
-                                 std::vector<std::string> items, int if_exists,
+  // `share`: (index, count)
+  std::unique_ptr<Handle> Import(uint64_t step, ImportPlan& plan,
+                                 std::pair<uint32_t, uint32_t> share, int if_exists,
                                  const std::optional<GroupSavePair>& group) {
-    return std::make_unique<Handle>(ImportOrbax(store_.get(), step, path, std::move(items),
-                                                if_exists, GroupSaveFromPython(group)));
+    return std::make_unique<Handle>(plan.Save(store_.get(), step, {share.first, share.second},
+                                              if_exists, GroupSaveFromPython(group)));
   }
 
   void Wait() {
@@ -524,7 +525,7 @@ NB_MODULE(_stepwell, m) {
                    "metadata: str, metrics: str, if_exists: int, to_numpy: object, "
                    "wishes: list[tuple[int, int, int, tuple[int, ...]]], "
                    "group: tuple[bytes, list[int]] | None = None) -> Handle"))
-      .def("import_orbax", &sp::Core::Import, arg("step"), arg("path"), arg("items"),
+      .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
            arg("if_exists"), arg("group").none() = nb::none())
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,

@@ -19,7 +19,7 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
-from group_values import EVERY_LEAF, LEAVES, values  # noqa: E402
+from group_values import EVERY_LEAF, LEAVES, digest_of, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
@@ -77,8 +77,20 @@ POINTS: dict[str, Callable[[], None]] = {
     "before_decide": lambda: kill_at(_group.Group, "decide", 1, after=False),
     "after_decide": lambda: kill_at(_group.Group, "decide", 1, after=True),
     "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
+    "read": lambda: kill_at(_group.Group, "save_turn", 1, after=False),
     "in_load": lambda: kill_at(_group.Group, "exchange", 2, after=False),
 }
+
+
+def dawdle(seconds: float) -> None:
+    original = _group.Group.save_turn
+
+    def later(self: Any, turn: Any) -> Any:
+        _group.Group.save_turn = original
+        threading.Event().wait(seconds)
+        return original(self, turn)
+
+    _group.Group.save_turn = later
 
 
 # ---- acts ---------------------------------------------------------------------------------------
@@ -128,9 +140,18 @@ def main() -> None:
                                   metadata={"at": step},
                                   if_exists=arguments.get("if_exists", "error")).result()
             elif act == "import":
-                gave = store.import_checkpoint(arguments["from"], **arguments["how"]).result()
+                source = arguments["from"]  # of all processes, or of each
+                handle = store.import_checkpoint(
+                    source if isinstance(source, str) else source[PROCESS], **arguments["how"])
+                gave = [handle.result(), handle.skipped] if "skipped" in arguments \
+                    else handle.result()
             elif act == "import_all":
                 gave = store.import_checkpoints(arguments["from"], **arguments["how"])
+            elif act == "dawdle":  # between reading and saying so, in the next import
+                if PROCESS == arguments["process"]:
+                    dawdle(arguments["seconds"])
+            elif act == "digest":
+                gave = digest_of(store.load(arguments["step"]))
             elif act == "pull":
                 gave = store.pull(arguments["from"]).step
             elif act == "check":

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the processes of group_process.py save."""
 
+import hashlib
 from typing import Any
 
+import jax
 import numpy as np
 
 # (shape, partition spec over the mesh (x, y))
@@ -24,3 +26,13 @@ def values(name: str, step: int) -> np.ndarray:
     shape, _ = EVERY_LEAF[name]
     count = int(np.prod(shape))
     return (np.arange(count, dtype=np.float32).reshape(shape) * 0.5 + step * 1000 + len(name))
+
+
+def digest_of(tree: Any) -> str:
+    """Of all values of a tree, and what they are."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

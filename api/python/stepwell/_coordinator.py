@@ -4,8 +4,10 @@ coordination service, which process 0 runs. There is no protocol of our own belo
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -120,6 +122,72 @@ def coordinator_for(root: str) -> Coordinator | None:
     return together
 
 
+class Watch:
+    """For how long others have not said that they are at it (Alive)."""
+
+    def __init__(self, coordinator: Coordinator, directory: str) -> None:
+        self._coordinator = coordinator
+        self._directory = directory
+        self._begin = time.monotonic()
+        self._heard: dict[int, tuple[set[str], float]] = {}  # process to its beats, and when
+
+    def silent_seconds(self, process: int) -> float:
+        """Since it was heard, or watched first."""
+        beats = set(self._coordinator.keys(f"{self._directory}/{process}"))
+        now = time.monotonic()
+        known, heard = self._heard.get(process, (set(), self._begin))
+        if beats - known:
+            heard = now
+        self._heard[process] = beats, heard
+        return now - heard
+
+
+class Alive:
+    """Says every `seconds` that this process is at something which takes as long as it takes.
+    Others wait for it meanwhile, with a Watch."""
+
+    def __init__(self, coordinator: Coordinator, directory: str, seconds: float) -> None:
+        self._coordinator = coordinator
+        self._directory = directory
+        self._seconds = seconds
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._last: int | None = None
+        self._stop = threading.Event()
+
+    def begin(self) -> None:
+        """As often as `end`."""
+        with self._lock:
+            self._busy += 1
+            if self._busy == 1:
+                self._stop = threading.Event()
+                threading.Thread(target=self._beat, args=(self._stop,), name="stepwell-alive",
+                                 daemon=True).start()
+
+    def end(self) -> None:
+        with self._lock:
+            self._busy -= 1
+            if self._busy == 0:
+                self._stop.set()
+
+    def watch(self) -> Watch:
+        return Watch(self._coordinator, self._directory)
+
+    def _beat(self, stop: threading.Event) -> None:
+        own = f"{self._directory}/{self._coordinator.index}"
+        try:
+            while not stop.is_set():
+                number = next(self._numbers)
+                self._coordinator.put(f"{own}/{number}/beat", "1")
+                if self._last is not None:
+                    self._coordinator.delete(f"{own}/{self._last}")
+                self._last = number
+                stop.wait(self._seconds)
+        except PeerError:
+            pass  # who waits finds out by itself
+
+
 def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, what: str) -> str:
     """What `process` puts at `key`."""
     value = coordinator.get(key, timeout)
@@ -130,23 +198,25 @@ def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, w
     return value
 
 
-def gather(coordinator: Coordinator, directory: str, value: str, timeout: float, what: str
-           ) -> list[str]:
+def gather(coordinator: Coordinator, directory: str, value: str, timeout: float, what: str,
+           watch: Watch | None = None) -> list[str]:
     """Everybody's `value`, by process. PeerError, within `timeout` seconds, names all processes
-    that have not put theirs."""
+    that have not put theirs; with `watch`, that have not been heard of for so long."""
     coordinator.put(f"{directory}/{coordinator.index}", value)
     end = time.monotonic() + timeout
     values: list[str] = []
     while len(values) < coordinator.count:
-        left = end - time.monotonic()
+        left = end - time.monotonic() if watch is None else timeout / 4
         found = coordinator.get(f"{directory}/{len(values)}", min(max(left, 0.0), _SLICE_SECONDS))
         if found is not None:
             values.append(found)
-        elif left <= _SLICE_SECONDS:
+        elif watch is not None or left <= _SLICE_SECONDS:
             there = set(coordinator.keys(directory))
             missing = [i for i in range(coordinator.count) if str(i) not in there]
+            if watch is not None:
+                missing = [i for i in missing if watch.silent_seconds(i) >= timeout]
             if not missing:
-                continue  # it came at the last moment
+                continue  # it came at the last moment, or will
             names = ", ".join(map(str, missing))
             noun = "process" if len(missing) == 1 else "processes"
             raise PeerError(

@@ -24,8 +24,19 @@ from . import _apart, _stepwell, errors
 from ._arguments import check_items, if_exists_number
 from ._chunks import Chunks
 from ._collector import Paused
-from ._coordinator import Coordinator, gather, hear, is_store, part_path, tell, wait_for
+from ._coordinator import (
+    Alive,
+    Coordinator,
+    Watch,
+    gather,
+    hear,
+    is_store,
+    part_path,
+    tell,
+    wait_for,
+)
 from ._exchange import Exchange
+from ._import_share import Share, share_of
 from ._outline import difference, digest_of
 from ._pack import packed_text, unpacked_text
 from ._parts import part_of
@@ -34,7 +45,6 @@ from ._sharding import to_numpy
 from ._turn import GroupHandle, Turn
 from .errors import Error, OutcomeUnknownError, PeerError
 
-_IMPORT_SECONDS = 24 * 3600.0  # an import that takes longer has failed
 _LOOK_SECONDS = 10.0  # for finding out who has ended
 _opens = itertools.count()  # collective opens of this process
 
@@ -77,6 +87,7 @@ class Group:
         except BaseException:
             self._close_cores()
             raise
+        self._alive = Alive(coordinator, f"{self._run}/alive", timeout / 4)
         self._thread = threading.Thread(target=self._work, name="stepwell-group", daemon=True)
         self._thread.start()
 
@@ -98,19 +109,21 @@ class Group:
         core: _stepwell.Core | _apart.Core = self._cores[-1 if not self.leader else 0]
         return verdicts["run"], _apart.Core(self) if self.apart else core, self._cores[0]
 
-    def _together(self, directory: str, work: Callable[[], dict[str, Any]], what: str
-                  ) -> list[dict[str, Any]]:
+    def _together(self, directory: str, work: Callable[[], dict[str, Any]], what: str,
+                  watch: Watch | None = None) -> list[dict[str, Any]]:
         """What `work` gives on every process; an error on one is one on all."""
+        def everybodys(word: str) -> list[str]:
+            return gather(self._coordinator, directory, word, self._timeout, what, watch)
+
         try:
             mine = json.dumps(work())
         except Exception as error:
             try:
-                gather(self._coordinator, directory, json.dumps(_told(error)), self._timeout, what)
+                everybodys(json.dumps(_told(error)))
             except PeerError:
                 pass  # they are missing because of this, or it does not matter any more
             raise
-        given = [json.loads(text) for text in
-                 gather(self._coordinator, directory, mine, self._timeout, what)]
+        given = [json.loads(text) for text in everybodys(mine)]
         for process, other in enumerate(given):
             if "error" in other:
                 raise _raised({**other, "processes": [process]})
@@ -213,24 +226,32 @@ class Group:
             raise
         return self.save_turn(Turn(number, "save", GroupHandle(step), about, outline, prepared))
 
-    def import_as(self, step: int, about: dict[str, Any], existing: int,
-                  prepare: Callable[[tuple[bytes, list[int]]], _stepwell.Handle]) -> GroupHandle:
-        """A checkpoint as a step: the leader has all of it in its part, by `prepare`."""
+    def import_as(self, existing: int, look: Callable[[], dict[str, Any]],
+                  prepare: Callable[[Share, int, tuple[bytes, list[int]]], _stepwell.Handle]
+                  ) -> GroupHandle:
+        """A checkpoint as a step, by all processes: `look` gives what this one says of it, and
+        `prepare`, with what follows from that, saves its share. All raise when they cannot agree;
+        what goes wrong later is the handle's error, on all of them."""
         number = self.next_turn()
-        turn = Turn(number, "import", GroupHandle(step),
-                     {"step": step, "if_exists": existing, **about})
-        if not self.leader:
-            return self.save_turn(turn)
+        turn = Turn(number, "import", GroupHandle(0), {"if_exists": existing})
+        self._alive.begin()  # until the turn is over: reading takes as long as it takes
+        agreed = False
         try:
-            if existing == if_exists_number("skip") and step in {row[0] for row in
-                                                                 self.core.steps()}:
-                turn.handle.skipped = True  # not read for nothing
-            else:
-                turn.prepared = prepare((self._save_id(number), [0]))
+            share = share_of(self._together(f"{self._run}/{number}/look", look,
+                                            "importing a checkpoint", self._alive.watch()),
+                             self.index)
+            agreed = True
+            turn.handle.step = turn.about["step"] = share.step
+            turn.handle.skipped = share.skip
+            if not share.skip:
+                if not self.leader:  # the leader decides about the step that is there
+                    existing = if_exists_number("replace")
+                turn.prepared = prepare(share, existing, (self._save_id(number), self.parts))
         except BaseException as error:
-            turn.error = error
-            self.save_turn(turn)
-            raise
+            turn.error = turn.handle.failed = error
+            if not agreed or not isinstance(error, Exception):
+                self.save_turn(turn)
+                raise
         return self.save_turn(turn)
 
     def save_turn(self, turn: Turn) -> GroupHandle:
@@ -311,6 +332,8 @@ class Group:
                 error = self._take(turn)
             except Exception as unexpected:
                 error = unexpected
+            if turn.kind == "import":
+                self._alive.end()
             turn.handle.finish(error)
 
     def _take(self, turn: Turn) -> BaseException | None:
@@ -351,7 +374,9 @@ class Group:
         decision: dict[str, Any]
         own: Exception | None = None
         try:
-            texts = gather(self._coordinator, directory, json.dumps(word), self._timeout, what)
+            watch = self._alive.watch() if turn.kind == "import" else None
+            texts = gather(self._coordinator, directory, json.dumps(word), self._timeout, what,
+                           watch)
             turn.words = [json.loads(text) for text in texts]
             decision = self._verdict(turn, directory, turn.words)
         except PeerError as missing:
@@ -410,9 +435,7 @@ class Group:
         what = f"deciding {turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
         coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
         try:
-            # The leader may wait so long for others first, and tell of it then. Reading a whole
-            # checkpoint takes it as long as it takes; the service it runs is gone when it is gone.
-            timeout = _IMPORT_SECONDS if turn.kind == "import" else 2 * self._timeout + 10
+            timeout = 2 * self._timeout + 10  # the leader may wait for others first, and tell then
             text = self._wait_answering(turn, directory, timeout)
         except PeerError as lost:
             raise OutcomeUnknownError(f"{what}: whether it was committed is not known: {lost}",
@@ -431,13 +454,15 @@ class Group:
         return decision
 
     def _wait_answering(self, turn: Turn, directory: str, timeout: float) -> str | None:
-        """The decision. Meanwhile the leader may ask for this process's tree."""
+        """The decision. Meanwhile the leader may ask for this process's tree; while it imports, it
+        may take as long as it is heard of."""
         waited, slice_seconds = 0.0, 1.0
+        watch = self._alive.watch() if turn.kind == "import" else None
         while waited < timeout:
             text = self._coordinator.get(f"{directory}/decision", slice_seconds)
             if text is not None:
                 return text
-            waited += slice_seconds
+            waited = waited + slice_seconds if watch is None else watch.silent_seconds(0)
             if "explain" in self._coordinator.keys(directory):
                 asked = self._coordinator.get(f"{directory}/explain", 1.0)
                 if asked == str(self._coordinator.index):

@@ -16,6 +16,9 @@ import numpy as np
 
 from . import _service, _stepwell
 from ._arguments import IfExists, if_exists_number, step_number
+from ._import_share import Share, unseen, word_of
+from ._sharding import to_numpy
+from ._turn import GroupHandle
 from .errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -30,13 +33,16 @@ from .errors import (
 if TYPE_CHECKING:
     from ._handle import SaveHandle
     from ._store import Store
-    from ._turn import GroupHandle
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
 
+def _path(src: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.fsdecode(src))
+
+
 def checked_path(src: str | os.PathLike[str]) -> str:
-    path = os.path.abspath(os.fsdecode(src))
+    path = _path(src)
     if not os.path.exists(path):
         raise CheckpointNotFoundError(f"{path}: there is no such file or directory")
     return path
@@ -80,6 +86,13 @@ def orbax_path(path: str, step: int | None) -> tuple[str, int]:
 
 
 # ---- files ------------------------------------------------------------------------------------
+
+
+def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
+    """Whether it is no directory. Of several processes (`together`) some may see nothing there."""
+    if together and not os.path.exists(_path(src)):
+        return _path(src).lower().endswith(SUFFIXES)
+    return not os.path.isdir(checked_path(src))
 
 
 def step_of_file(path: str) -> int:
@@ -191,21 +204,24 @@ def import_checkpoint(
     told no names becomes "state". JSON items become trees of Python values; `metrics` and the
     custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
 
-    Under `jax.distributed` all processes call it, and process 0 reads the checkpoint and has it in
-    its part of the store; files (`like`) are read by every process.
+    Under `jax.distributed` all processes call it, and those that see the checkpoint read and save
+    equal shares of it; process 0 must see it, others must not see another one there. What is then
+    missing or damaged is the handle's error, on all of them. Files (`like`) are read by every
+    process.
 
-    Reads all of the checkpoint into memory before it saves. Raises CheckpointNotFoundError,
-    InvalidArgumentError for what is no checkpoint or has no number, PathNotFoundError for
-    items, CorruptionError (missing or damaged files; the message names item, leaf and file),
-    FormatError for what is not read, and what `save` raises.
+    Reads all of the checkpoint (its share) into memory before it saves. Raises
+    CheckpointNotFoundError, InvalidArgumentError for what is no checkpoint or has no number,
+    PathNotFoundError for items, CorruptionError (missing or damaged files; the message names item,
+    leaf and file), FormatError for what is not read, and what `save` raises.
     """
     self._check()
     self._check_writable()
-    path = checked_path(src)
     if_exists_number(if_exists)
     names = item_names(items)
-    if not os.path.isdir(path):
-        number = step_number(step_of_file(path) if step is None else step)
+    wanted = None if step is None else step_number(step)
+    if _is_file(src, self._group is not None):
+        path = checked_path(src)
+        number = step_number(step_of_file(path)) if wanted is None else wanted
         if items is not None:
             raise InvalidArgumentError("items are of Orbax checkpoints; this is a file")
         if self._group is None:
@@ -214,8 +230,7 @@ def import_checkpoint(
         return self.save(number, tree, if_exists=if_exists)
     if like is not None:
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
-    path, found = orbax_path(path, None if step is None else step_number(step))
-    return _import_orbax(self, path, found, names, if_exists)
+    return _import_orbax(self, _path(src), wanted, names, if_exists)
 
 
 def import_checkpoints(
@@ -234,27 +249,50 @@ def import_checkpoints(
     self._check_writable()
     if_exists_number(if_exists)
     names = item_names(items)
-    path = checked_path(root)
-    there = orbax_root(path)
-    wanted = list(there) if steps is None else [step_number(step) for step in steps]
-    for number in wanted:
-        if number not in there:
-            raise no_step(path, number, there)
-    # Of several processes one may be ahead: there each step's save looks.
-    existing = set(self.steps() if self._group is None else ())
-    if if_exists == "error" and existing.intersection(wanted):
-        raise _exists(self, min(existing.intersection(wanted)))
+    asked = None if steps is None else [step_number(step) for step in steps]
+
+    def choose() -> dict[str, Any]:
+        return {"steps": _choose(self, checked_path(root), asked, if_exists)}
+
+    chosen: list[tuple[int, str | None]]
+    if self._group is None:
+        chosen = choose()["steps"]
+    else:  # process 0 has to see the root
+        leader = self._group.leader
+        words = self._group.agree(lambda: choose() if leader else {}, "importing")
+        chosen = words[0]["steps"]
     last: SaveHandle | None = None
-    for number in wanted:
-        if if_exists == "skip" and number in existing:
+    for number, name in chosen:
+        if name is None:  # it is there
             continue
-        handle = _import_orbax(self, there[number], number, names, if_exists)
+        try:
+            handle = _import_orbax(self, os.path.join(_path(root), name), number, names,
+                                   if_exists, None if last is None else last._handle)
+        except Exception:
+            if last is not None:
+                last.result()  # where this is why
+            raise
         if last is not None:
             last.result()
         last = handle
     if last is not None:
         last.result()
-    return wanted
+    return [number for number, _ in chosen]
+
+
+def _choose(self: Store, path: str, asked: list[int] | None, if_exists: str
+            ) -> list[tuple[int, str | None]]:
+    """Steps below a root, with the names of their directories; None for what is skipped."""
+    there = orbax_root(path)
+    wanted = list(there) if asked is None else asked
+    for number in wanted:
+        if number not in there:
+            raise no_step(path, number, there)
+    existing = set(self.steps())
+    if if_exists == "error" and existing.intersection(wanted):
+        raise _exists(self, min(existing.intersection(wanted)))
+    return [(number, None if if_exists == "skip" and number in existing
+             else os.path.basename(there[number])) for number in wanted]
 
 
 def item_names(items: Iterable[str] | None) -> list[str]:
@@ -275,27 +313,50 @@ def _exists(store: Store, step: int) -> Error:
 
 
 def _import_orbax(
-    self: Store, path: str, step: int, items: list[str], if_exists: str
+    self: Store, path: str, step: int | None, items: list[str], if_exists: str,
+    last: _stepwell.Handle | GroupHandle | None = None,
 ) -> SaveHandle:
+    """`last`: the import before this one; where that failed, of several processes none begins."""
+    from ._handle import SaveHandle
+
     _service.sync_log_level()
     existing = if_exists_number(if_exists)
 
-    def begin(group: tuple[bytes, list[int]] | None = None) -> _stepwell.Handle:
+    def planned(found: str) -> _stepwell.ImportPlan:
         try:
-            return self._writer.import_orbax(step, path, items, existing, group)
+            return _stepwell.ImportPlan(found, items)
         except StepNotFoundError as error:
             raise PathNotFoundError(str(error)) from None
 
-    core_handle: _stepwell.Handle | GroupHandle
-    if self._group is None:
-        _check_new(self, step, if_exists)
-        core_handle = begin()
-    else:
-        about = {"checkpoint": os.path.basename(path), "items": items}
-        core_handle = self._group.import_as(step, about, existing, begin)
-    from ._handle import SaveHandle
+    group = self._group
+    if group is None:
+        found, number = orbax_path(checked_path(path), step)
+        _check_new(self, number, if_exists)
+        core = self._writer.import_orbax(number, planned(found), (0, 1), existing, None)
+        return track(self, SaveHandle(core, self))
+    plan: _stepwell.ImportPlan | None = None
 
-    return track(self, SaveHandle(core_handle, self))
+    def look() -> dict[str, Any]:
+        nonlocal plan
+        if isinstance(last, GroupHandle) and last.failed is not None:
+            raise last.failed
+        if not os.path.exists(path):
+            return unseen(path)
+        found, number = orbax_path(checked_path(path), step)
+        if group.leader:
+            _check_new(self, number, if_exists)
+            if if_exists == "skip" and number in self.steps():
+                return word_of(number, None, found)
+        plan = planned(found)
+        return word_of(number, plan, found)
+
+    def prepare(share: Share, existing: int, save: tuple[bytes, list[int]]) -> _stepwell.Handle:
+        if share.part is None or plan is None:
+            return self._writer.save(share.step, [(name, []) for name in share.items], "", "",
+                                     existing, to_numpy, [], save)
+        return self._writer.import_orbax(share.step, plan, share.part, existing, save)
+
+    return track(self, SaveHandle(group.import_as(existing, look, prepare), self))
 
 
 def track(store: Store, handle: SaveHandle) -> SaveHandle:

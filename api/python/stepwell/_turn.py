@@ -20,6 +20,7 @@ class GroupHandle:
     def __init__(self, step: int) -> None:
         self.step = step
         self.skipped = False
+        self.failed: BaseException | None = None  # why this process cannot do its share
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._lock = threading.Lock()
