@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 from conftest import same
+from group_runs import run
 
 import stepwell
 
@@ -66,6 +67,18 @@ def test_what_is_loaded_is_what_orbax_restores(store, saved, expected, name):
     assert handle.result() == 5
     assert same(store.load(5), without_keys(expected[name]))
     assert store.verify().ok
+
+
+def test_several_processes_import_them_alike(tmp_path, saved, expected):
+    imports = [["import", {"from": str(saved / name), "how": {"step": step}}]
+               for step, name in enumerate(NAMES)]
+    acts = [["open", {}], *imports, ["close", {}]]
+    for said in run(tmp_path / "store", acts, processes=3, devices=3):
+        assert [said.gave(number + 1) for number in range(len(NAMES))] == list(range(len(NAMES)))
+    with stepwell.open(tmp_path / "store", "r") as store:
+        for step, name in enumerate(NAMES):
+            assert same(store.load(step), without_keys(expected[name])), name
+        assert store.verify().ok
 
 
 def test_every_listed_checkpoint_is_there(saved, expected):
