@@ -452,12 +452,12 @@ void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf
 }
 
 // Some boxes of an array, perhaps none. What is the same for all shares is the same here.
-void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes, ImportTree::Slot* slot,
-               LeafInput* leaf) {
+void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
+               const ImportTree::Slot& slot, LeafInput* leaf) {
   leaf->partial = true;
   // In several shares, borders of boxes are borders of chunks, if they can be.
   const bool is_cut = dealt.first_share != dealt.last_share;
-  leaf->shard_shape = is_cut ? dealt.cell_shape : std::move(slot->shard_shape);
+  leaf->shard_shape = is_cut ? dealt.cell_shape : slot.shard_shape;
   if (boxes.empty()) return;
   auto holds = std::make_shared<std::vector<std::shared_ptr<const void>>>();
   for (const ImportArray& box : boxes) {
@@ -487,7 +487,7 @@ void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray
     if (array.dealt.last_share == 0) {
       GiveWhole(boxes.front(), &slot, &leaf);
     } else {
-      GiveBoxes(array.dealt, boxes, &slot, &leaf);
+      GiveBoxes(array.dealt, boxes, slot, &leaf);
     }
     if (share.index > 0) given.push_back(std::move(leaf));
   }
