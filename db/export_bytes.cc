@@ -17,19 +17,10 @@
 namespace stepwell::db {
 namespace {
 
-// File systems clone whole blocks of their own: at most so large, in practice.
-constexpr uint64_t kCloneGranuleBytes = 4096;
 // Between two looks at whether the caller wants to go on.
 constexpr uint64_t kPartBytes = uint64_t{64} << 20;
 constexpr uint32_t kWriteModes = 0222;
 constexpr uint32_t kReadModes = 0444;
-
-// Whether another way may do where this one did not.
-bool MayTryNext(const Status& status) {
-  return status.code() == StatusCode::kUnimplemented ||
-         status.code() == StatusCode::kFailedPrecondition ||
-         status.code() == StatusCode::kPermissionDenied;
-}
 
 bool IsWholeStep(const ExportOptions& options) {
   return options.items.empty() && options.subtree_key.empty();
@@ -50,13 +41,8 @@ class Placer {
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
     if (wanted == ExportMode::kReflink) {
       auto cloned = Pack(/*clone=*/true);
-      const StatusCode code = cloned.status().code();
-      if (code != StatusCode::kUnimplemented && code != StatusCode::kFailedPrecondition) {
-        return cloned;
-      }
-      return FailedPreconditionError(
-          StrCat(cloned.status().message(),
-                 code == StatusCode::kUnimplemented ? " share blocks" : "", "; use mode copy"));
+      if (cloned.ok()) return cloned;
+      return CannotClone(cloned.status());
     }
     if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
     if (IsWholeStep(*source_.options)) {
@@ -244,37 +230,17 @@ class Placer {
   Status PackFile(const std::string& name, std::span<const ByteRun> runs, bool clone,
                   uint64_t* done, uint64_t total) {
     STEPWELL_ASSIGN_OR_RETURN(const auto file, source_.folder->NewFile(name));
-    Status status = clone ? OkStatus() : file->Allocate(0, runs.back().to + runs.back().length);
-    std::unique_ptr<io::File> segment;
-    std::pair<uint32_t, uint64_t> opened;
-    for (const ByteRun& run : runs) {
-      if (!status.ok()) break;
-      if (segment == nullptr || std::pair(run.part, run.segment) != opened) {
-        auto next = source_.file_system->Open(PathOf({run.part, run.segment}), {});
-        status = next.status();
-        if (!status.ok()) break;  // the file must not be in the way of another attempt
-        segment = *std::move(next);
-        opened = {run.part, run.segment};
-      }
-      status = PackRun(segment.get(), run, file.get(), clone, done, total);
-    }
+    const Status status = FillFromRuns(
+        source_.file_system, [this](PartSegment segment) { return PathOf(segment); }, runs, clone,
+        [&](uint64_t bytes) {
+          *done += bytes;
+          return Progress(*done, total);
+        },
+        file.get());
     if (status.ok()) return source_.folder->Finish(file.get());
     source_.file_system->Remove(source_.folder->Now(name))
-        .IgnoreError("the folder's destructor tries again");
+        .IgnoreError("the folder's destructor tries again");  // not in the way of another attempt
     return status;
-  }
-
-  Status PackRun(io::File* segment, const ByteRun& run, io::File* file, bool clone, uint64_t* done,
-                 uint64_t total) {
-    for (uint64_t at = 0; at < run.length;) {
-      const uint64_t part = std::min(run.length - at, kPartBytes);
-      STEPWELL_RETURN_IF_ERROR(clone ? file->CloneFrom(*segment, run.from + at, part, run.to + at)
-                                     : file->CopyFrom(*segment, run.from + at, part, run.to + at));
-      at += part;
-      *done += part;
-      STEPWELL_RETURN_IF_ERROR(Progress(*done, total));
-    }
-    return OkStatus();
   }
 
   const ByteSource& source_;
@@ -321,6 +287,20 @@ std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t g
   }
   runs.resize(count);
   return runs;
+}
+
+std::vector<uint32_t> SplitByPart(std::vector<ByteRun>* runs) {
+  std::vector<uint32_t> parts;
+  uint64_t begin = 0;
+  for (ByteRun& run : *runs) {
+    if (parts.empty() || parts.back() != run.part) {
+      parts.push_back(run.part);
+      begin = run.to;
+    }
+    run.file = parts.size() - 1;
+    run.to -= begin;
+  }
+  return parts;
 }
 
 uint64_t RunsEnd(const std::vector<ByteRun>& runs) {
@@ -376,6 +356,13 @@ ChunkPlaces ChunkPlaces::Packed(std::string_view file, std::vector<ByteRun> runs
   return places;
 }
 
+ChunkPlaces ChunkPlaces::Packed(std::vector<std::string> files, std::vector<ByteRun> runs) {
+  ChunkPlaces places;
+  places.files_ = std::move(files);
+  places.runs_ = std::move(runs);
+  return places;
+}
+
 void ChunkPlaces::AddRewritten(std::string file) {
   by_segment_[{}] = files_.size();
   files_.push_back(std::move(file));
@@ -395,6 +382,45 @@ ChunkPlaces::Place ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
   STEPWELL_CHECK(next != runs_.begin(), "every chunk has a run");
   const ByteRun& run = *std::prev(next);
   return {run.file, run.to + (chunk.offset_bytes - run.from)};
+}
+
+Status FillFromRuns(io::FileSystem* file_system,
+                    const std::function<std::string(PartSegment)>& path_of,
+                    std::span<const ByteRun> runs, bool clone,
+                    const std::function<Status(uint64_t)>& advance, io::File* file) {
+  if (!clone) {
+    STEPWELL_RETURN_IF_ERROR(file->Allocate(0, runs.back().to + runs.back().length));
+  }
+  std::unique_ptr<io::File> segment;
+  PartSegment opened;
+  for (const ByteRun& run : runs) {
+    const PartSegment wanted{run.part, run.segment};
+    if (segment == nullptr || wanted != opened) {
+      STEPWELL_ASSIGN_OR_RETURN(segment, file_system->Open(path_of(wanted), {}));
+      opened = wanted;
+    }
+    for (uint64_t at = 0; at < run.length;) {
+      const uint64_t part = std::min(run.length - at, kPartBytes);
+      STEPWELL_RETURN_IF_ERROR(clone ? file->CloneFrom(*segment, run.from + at, part, run.to + at)
+                                     : file->CopyFrom(*segment, run.from + at, part, run.to + at));
+      at += part;
+      STEPWELL_RETURN_IF_ERROR(advance(part));
+    }
+  }
+  return OkStatus();
+}
+
+bool MayTryNext(const Status& status) {
+  return status.code() == StatusCode::kUnimplemented ||
+         status.code() == StatusCode::kFailedPrecondition ||
+         status.code() == StatusCode::kPermissionDenied;
+}
+
+Status CannotClone(const Status& status) {
+  const bool missing = status.code() == StatusCode::kUnimplemented;
+  if (!missing && status.code() != StatusCode::kFailedPrecondition) return status;
+  return FailedPreconditionError(
+      StrCat(status.message(), missing ? " share blocks" : "", "; use mode copy"));
 }
 
 Result<PlacedBytes> PlaceBytes(const ByteSource& source) {

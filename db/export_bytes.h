@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct ByteRun {
 // blocks. A new data file begins where one would exceed `file_bytes_max`, between chunks.
 std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
                               uint64_t file_bytes_max = UINT64_MAX);
+// Gives every part a data file of its own; gives the parts, by file. For runs that are one file.
+std::vector<uint32_t> SplitByPart(std::vector<ByteRun>* runs);
 // Of all of them, in bytes.
 uint64_t RunsEnd(const std::vector<ByteRun>& runs);
 // Of data file `file`: `name` when there is one, else with a number.
@@ -52,8 +55,9 @@ class ChunkPlaces {
   static ChunkPlaces Linked(const std::set<PartSegment>& segments);
   // One file of all runs, or several.
   static ChunkPlaces Packed(std::string_view file, std::vector<ByteRun> runs);
+  static ChunkPlaces Packed(std::vector<std::string> files, std::vector<ByteRun> runs);
 
-  // Chunks of segment 0 (RewriteArrays) are in this file.
+  // Chunks of segment 0 (RewriteItem) are in this file.
   void AddRewritten(std::string file);
 
   struct Place {
@@ -69,6 +73,8 @@ class ChunkPlaces {
   std::vector<ByteRun> runs_;                 // packed; by (part, segment, from)
 };
 
+// File systems clone whole blocks of their own: at most so large, in practice.
+inline constexpr uint64_t kCloneGranuleBytes = 4096;
 inline constexpr std::string_view kExportDataFile = "d/chunks";
 inline constexpr std::string_view kExportRewrittenFile = "d/rewritten";
 // "d/segment-0000000012", of another part than 0 "d/segment-0000000012-part-3".
@@ -76,6 +82,17 @@ std::string LinkedName(PartSegment segment);
 
 // The segments that hold chunks of the item.
 std::set<PartSegment> SegmentsOf(const ExportItem& item);
+
+// Fills an empty file with clones or copies of `runs`, which are all of it. `path_of`: of a
+// segment. `advance` is told of bytes that are there; its error ends it.
+Status FillFromRuns(io::FileSystem* file_system,
+                    const std::function<std::string(PartSegment)>& path_of,
+                    std::span<const ByteRun> runs, bool clone,
+                    const std::function<Status(uint64_t)>& advance, io::File* file);
+// Whether bytes that could not be linked or cloned may be had in another way.
+bool MayTryNext(const Status& status);
+// Why something that was to be cloned alone failed.
+Status CannotClone(const Status& status);
 
 struct ByteSource {
   io::FileSystem* file_system = nullptr;

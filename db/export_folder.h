@@ -47,6 +47,8 @@ class ExportFolder {
   // For large files: empty; the caller writes, then Finish() syncs it.
   Result<std::unique_ptr<io::File>> NewFile(std::string_view name);
   Status Finish(io::File* file);
+  // Of a file that another process has written and synced.
+  void CountFile(uint64_t bytes) { written_bytes_ += bytes; }
   Status Commit();
 
   uint64_t written_bytes() const { return written_bytes_; }

@@ -18,8 +18,8 @@ constexpr uint64_t kBatchBytesMax = uint64_t{32} << 20;
 
 class ArrayRewriter {
  public:
-  ArrayRewriter(StepReader& reader, const ExportArray& array, io::File* out, uint64_t* end)
-      : reader_(reader), array_(array), out_(out), end_(end) {}
+  ArrayRewriter(const LoadArrays& load, const ExportArray& array, io::File* out, uint64_t* end)
+      : load_(load), array_(array), out_(out), end_(end) {}
 
   // Appends every chunk; `rewritten` gets their records.
   Status Run(const std::function<Status()>& go_on, format::LeafRecord* rewritten) {
@@ -63,7 +63,7 @@ class ArrayRewriter {
       request.out = loaded_.data() + (i - begin) * chunk_bytes_;
       request.strides_bytes = strides_;
     }
-    return reader_.Load(requests).status();
+    return load_(requests);
   }
 
   Status Append(ConstBytes chunk, format::LeafRecord* rewritten) {
@@ -86,7 +86,7 @@ class ArrayRewriter {
     return OkStatus();
   }
 
-  StepReader& reader_;
+  const LoadArrays& load_;
   const ExportArray& array_;
   io::File* const out_;
   uint64_t* const end_;  // of what is written
@@ -117,9 +117,9 @@ uint16_t Float16OfFloat8E4M3(uint8_t bits) {
   return static_cast<uint16_t>(sign | rest);
 }
 
-Status RewriteArrays(StepReader& reader, const std::string& file,
-                     const std::function<Status()>& go_on, ExportFolder* folder, ExportItem* item,
-                     std::deque<format::LeafRecord>* records) {
+Status RewriteItem(const LoadArrays& load, const std::string& file,
+                   const std::function<Status()>& go_on, ExportFolder* folder, ExportItem* item,
+                   std::deque<format::LeafRecord>* records) {
   std::unique_ptr<io::File> out;
   uint64_t end = 0;
   for (ExportArray& array : item->arrays) {
@@ -128,7 +128,7 @@ Status RewriteArrays(StepReader& reader, const std::string& file,
       STEPWELL_ASSIGN_OR_RETURN(out, folder->NewFile(file));
     }
     format::LeafRecord& rewritten = records->emplace_back();
-    ArrayRewriter rewriter(reader, array, out.get(), &end);
+    ArrayRewriter rewriter(load, array, out.get(), &end);
     STEPWELL_RETURN_IF_ERROR(rewriter.Run(go_on, &rewritten));
     array.leaf = &rewritten;
   }

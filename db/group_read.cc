@@ -8,6 +8,7 @@
 #include "db/group_status.h"
 #include "db/reader_store.h"
 #include "db/restore_plan.h"
+#include "db/step_reader.h"
 #include "format/key.h"
 #include "format/piece.h"
 
@@ -53,7 +54,7 @@ class MergedReader final : public StepReader {
     std::shared_ptr<StepReader> reader;
   };
 
-  // The first part is part 0.
+  // The first part is part 0. Without a restorer only its chunks can be loaded.
   MergedReader(std::vector<Part> parts, std::shared_ptr<GroupParts> group, Restorer* restorer,
                const std::string& root)
       : parts_(std::move(parts)), group_(std::move(group)), restorer_(restorer) {
@@ -113,6 +114,7 @@ class MergedReader final : public StepReader {
   }
 
   Result<LoadStats> Load(std::span<const LoadRequest> requests) override {
+    if (restorer_ == nullptr) return parts_.front().reader->Load(requests);
     auto stats = restorer_->Load(requests);
     if (!stats.ok()) return Explain(stats.status());
     return stats;
@@ -302,6 +304,31 @@ Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> ow
   }
   return std::shared_ptr<StepReader>(
       std::make_shared<MergedReader>(std::move(readers), parts, restorer, root));
+}
+
+std::shared_ptr<StepReader> ReadWithRecords(std::shared_ptr<StepReader> own,
+                                            std::map<uint32_t, std::vector<LeafRecord>> others,
+                                            const std::string& root) {
+  std::vector<MergedReader::Part> readers;
+  format::StepRecord step;
+  step.step = own->step().step;
+  readers.push_back({0, std::move(own)});
+  for (auto& [part, records] : others) {
+    const auto source = [records = std::move(records)](
+                            const format::KeyRange& range) -> Result<std::vector<LeafRecord>> {
+      std::vector<LeafRecord> found;
+      for (const LeafRecord& leaf : records) {
+        if (leaf.key >= range.first && (range.end.empty() || leaf.key < range.end)) {
+          found.push_back(leaf);
+        }
+      }
+      return found;
+    };
+    readers.push_back({part, MakeStepReader(step, source, /*restorer=*/nullptr, root, ExplainPinned,
+                                            /*keep=*/nullptr)});
+  }
+  return std::make_shared<MergedReader>(std::move(readers), /*group=*/nullptr,
+                                        /*restorer=*/nullptr, root);
 }
 
 // Steps go from part 0 first, and the others' pins come first: what part 0 has afterwards cannot

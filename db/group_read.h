@@ -64,6 +64,12 @@ Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> ow
                                                   Restorer* restorer, const std::string& root,
                                                   const std::function<bool()>& is_there);
 
+// The same where the other parts are on other machines: `others` are their records, by part, which
+// the processes there have read. Only chunks of part 0 can be loaded.
+std::shared_ptr<StepReader> ReadWithRecords(
+    std::shared_ptr<StepReader> own, std::map<uint32_t, std::vector<format::LeafRecord>> others,
+    const std::string& root);
+
 // A snapshot of whole steps. `own` takes one of part 0, each time it is called.
 using SnapshotOwn = std::function<Result<StoreSnapshot>()>;
 Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts,

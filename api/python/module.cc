@@ -29,6 +29,7 @@
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/exit.h"
+#include "api/python/export.h"
 #include "api/python/group.h"
 #include "api/python/handle.h"
 #include "api/python/import.h"
@@ -38,8 +39,6 @@
 #include "api/python/records.h"
 #include "api/python/stats.h"
 #include "api/python/view.h"
-#include "db/export.h"
-#include "db/export_archive.h"
 #include "db/group_share.h"
 #include "db/sharding.h"
 #include "db/store.h"
@@ -115,6 +114,14 @@ class Reader {
     }
     return {shardings.begin(), shardings.end()};
   }
+
+  // For an export of the whole step, elsewhere.
+  nb::bytes Records(const Subtree& subtree) {
+    const std::string key = SubtreeKey(subtree);
+    const std::string records = Call([&] { return db::RecordsOfShare(*reader_, key); });
+    return nb::bytes(records.data(), records.size());
+  }
+  const std::shared_ptr<db::StepReader>& reader() const { return reader_; }
 
   nb::list Items() const {
     nb::list items;
@@ -302,72 +309,38 @@ class Core {
     return nb::make_tuple(report.steps, report.leaves, report.chunks, report.bytes, problems);
   }
 
-  // As ExportReport's fields. `subtree`: (item, [component, …]). Ctrl-C stops it; nothing is left.
-  nb::tuple Export(uint64_t step, std::string destination, int mode, int layout, int leaves,
-                   int on_unsupported, int zarr,
-                   std::optional<std::pair<std::string, nb::list>> subtree, std::string step_prefix,
+  // As export.h has them.
+  nb::tuple Export(uint64_t step, const std::string& destination, int mode, int layout, int leaves,
+                   int on_unsupported, int zarr, const Subtree& subtree, std::string step_prefix,
                    int step_digits, bool unnamed_default, uint64_t data_file_bytes,
                    uint32_t file_mode, nb::object progress) {
-    db::ExportOptions options;
-    options.mode = static_cast<db::ExportMode>(mode);
-    options.layout = static_cast<db::ExportLayout>(layout);
-    options.leaves = static_cast<db::ExportLeaves>(leaves);
-    options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
-    options.zarr_format = zarr;
-    options.step_prefix = std::move(step_prefix);
-    options.step_digits = step_digits;
-    options.unnamed_default = unnamed_default;
-    options.data_file_bytes = data_file_bytes;
-    options.file_mode = file_mode;
-    options.subtree_key = SubtreeKey(subtree);
-    return ReportTuple(RunWithProgress(&options, std::move(progress), [&] {
-      return db::Export(*store_, step, destination, options);
-    }));
+    return ExportStep(store_.get(), step, destination,
+                      ExportOptionsFromPython(mode, layout, leaves, on_unsupported, zarr, subtree,
+                                              std::move(step_prefix), step_digits, unnamed_default,
+                                              data_file_bytes, file_mode),
+                      std::move(progress));
   }
-
-  // The same of a file; `format`: db::ArchiveFormat.
-  nb::tuple ExportArchive(uint64_t step, std::string destination, int format, int on_unsupported,
-                          std::optional<std::pair<std::string, nb::list>> subtree,
-                          nb::object progress) {
-    db::ArchiveOptions options;
-    options.format = static_cast<db::ArchiveFormat>(format);
-    options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
-    options.subtree_key = SubtreeKey(subtree);
-    return ReportTuple(RunWithProgress(&options, std::move(progress), [&] {
-      return db::ExportArchive(*store_, step, destination, options);
-    }));
+  nb::tuple ExportArchive(uint64_t step, const std::string& destination, int format,
+                          int on_unsupported, const Subtree& subtree, nb::object progress) {
+    return ExportStepAsArchive(store_.get(), step, destination, format, on_unsupported, subtree,
+                               std::move(progress));
   }
-
-  template <typename Options, typename Function>
-  static db::ExportReport RunWithProgress(Options* options, nb::object callable, Function run) {
-    Progress progress(std::move(callable));
-    return RunCancellable(
-        [&](const std::atomic<bool>& cancelled) {
-          options->progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
-            progress.Set(done_bytes, total_bytes);
-            return !cancelled.load();
-          };
-          return run();
-        },
-        [&] { progress.Tell(); });
+  // `share`: of read_share, of part 0.
+  std::unique_ptr<PartsExport> BeginExport(
+      const Reader& share, const std::vector<std::pair<uint32_t, nb::bytes>>& others,
+      const std::string& destination, int mode, int layout, int leaves, int on_unsupported,
+      int zarr, const Subtree& subtree, std::string step_prefix, int step_digits,
+      bool unnamed_default, uint32_t file_mode) {
+    return BeginPartsExport(
+        store_.get(), share.reader(), others, destination,
+        ExportOptionsFromPython(mode, layout, leaves, on_unsupported, zarr, subtree,
+                                std::move(step_prefix), step_digits, unnamed_default,
+                                /*data_file_bytes=*/0, file_mode));
   }
-
-  static std::string SubtreeKey(const std::optional<std::pair<std::string, nb::list>>& subtree) {
-    if (!subtree) return "";
-    format::KeyPath path;
-    for (nb::handle component : subtree->second) path.push_back(ComponentFromPython(component));
-    return ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
-  }
-
-  static nb::tuple ReportTuple(const db::ExportReport& report) {
-    const auto pairs = [](const std::vector<db::ExportReport::Leaf>& list) {
-      nb::list out;
-      for (const auto& leaf : list) out.append(nb::make_tuple(leaf.path, leaf.reason));
-      return out;
-    };
-    return nb::make_tuple(report.path, static_cast<int>(report.mode), report.leaves, report.chunks,
-                          report.step_bytes, report.apparent_bytes, report.written_bytes,
-                          pairs(report.skipped), pairs(report.widened), pairs(report.as_numpy));
+  bool CopyPart(const Reader& share, const std::vector<PartFileTuple>& files, int mode,
+                uint32_t file_mode, nb::object progress) {
+    return python::CopyPart(store_.get(), share.reader().get(), files, mode, file_mode,
+                            std::move(progress));
   }
 
   std::unique_ptr<View> OpenView(const std::string& path, int layout, int leaves,
@@ -465,6 +438,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindRecords(m);
   sp::BindImport(m);
   sp::BindView(m);
+  sp::BindExport(m);
   m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
   m.def("fail_at_exit", &sp::FailAtExit);
 
@@ -498,6 +472,9 @@ NB_MODULE(_stepwell, m) {
       .def("items", &sp::Reader::Items,
            nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
       .def("shardings", &sp::Reader::Shardings)
+      .def("records", &sp::Reader::Records, arg("subtree").none(),
+           nb::sig("def records(self, subtree: tuple[str, list[tuple[int, object]]] | None) "
+                   "-> bytes"))
       .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none())
       .def("lookup", &sp::Reader::LookUp, arg("readings"), arg("below"),
            nb::sig("def lookup(self, readings: list[tuple[str, list[list[tuple[int, object]]]]], "
@@ -560,6 +537,21 @@ NB_MODULE(_stepwell, m) {
                    "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
                    "tuple[str, int, int, int, int, int, int, list[tuple[str, str]], "
                    "list[tuple[str, str]], list[tuple[str, str]]]"))
+      .def("begin_export", &sp::Core::BeginExport, arg("share"), arg("others"), arg("destination"),
+           arg("mode"), arg("layout"), arg("leaves"), arg("on_unsupported"), arg("zarr"),
+           arg("subtree").none(), arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),
+           arg("file_mode"),
+           nb::sig("def begin_export(self, share: Reader, others: list[tuple[int, bytes]], "
+                   "destination: str, mode: int, layout: int, leaves: int, on_unsupported: int, "
+                   "zarr: int, subtree: tuple[str, list[tuple[int, object]]] | None, "
+                   "step_prefix: str, step_digits: int, unnamed_default: bool, "
+                   "file_mode: int) -> PartsExport"))
+      .def("copy_part", &sp::Core::CopyPart, arg("share"), arg("files"), arg("mode"),
+           arg("file_mode"), arg("progress").none(),
+           nb::sig("def copy_part(self, share: Reader, "
+                   "files: list[tuple[str, list[tuple[int, int, int, int]]]], mode: int, "
+                   "file_mode: int, "
+                   "progress: collections.abc.Callable[[int, int], object] | None) -> bool"))
       .def("open_view", &sp::Core::OpenView, arg("path"), arg("layout"), arg("leaves"),
            arg("on_unsupported"), arg("zarr"), arg("items"), arg("step_prefix"), arg("step_digits"),
            arg("unnamed_default"), arg("poll_s"))

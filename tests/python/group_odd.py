@@ -3,6 +3,7 @@
 what group_process.py does for test_local_disks.py, where one store is on disks of each process and
 the other on one that they share, whose loading other tests hold to what was saved."""
 
+import pathlib
 import types
 from typing import Any
 
@@ -75,6 +76,40 @@ def compare(local: stepwell.Store, shared: stepwell.Store) -> str:
     assert bytes(ours["host/0"][10:200:7]) == bytes(theirs["host/0"][10:200:7])
     assert ours["values/7"] == theirs["values/7"]
     assert list(ours["values"]) == list(theirs["values"])
+    return "equal"
+
+
+# What exports are asked for, by name.
+EXPORTS: dict[str, dict[str, Any]] = {
+    "numpy": {"on_unsupported": "skip", "leaves": "numpy"},
+    "jax": {"on_unsupported": "skip", "leaves": "jax", "zarr": 2, "mode": "copy"},
+    "widened": {"on_unsupported": "widen", "path": "state/wide", "file_mode": 0o640},
+    "manager": {"on_unsupported": "skip", "leaves": "numpy", "path": "state/floats", "layout": "v0",
+                "step_prefix": "ckpt", "step_digits": 4, "unnamed_default": True},
+}
+
+
+def export_both(local: stepwell.Store, shared: stepwell.Store, folder: pathlib.Path) -> str:
+    """Into local-NAME, by all processes, and shared-NAME, by the first."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, -1), ("x", "y"))
+    numbers = np.random.default_rng(8)
+    eight = numbers.integers(0, 256, (16, 8), np.uint8)
+    state = {**odd_state(), "wide": {"eight": spread(eight.view(ml_dtypes.float8_e4m3), mesh, "x"),
+                                     "four": eight.view(ml_dtypes.uint4)},
+             "values": (None, 1, 2.5, True, "text", "long " * 40_000, {}, [], ()),
+             "unheld": {"integer": 2**200, "bytes": b"bytes", "complex": 1j},
+             # In pieces with chunk grids of their own.
+             "prime": spread(numbers.standard_normal(2097166, np.float32), mesh, "x")}
+    for store in (local, shared):
+        store.save(4, state, items={"other": {"at": 4}}, metrics={"loss": 0.5}).result()
+    for name, how in EXPORTS.items():
+        ours = local.export(4, folder / f"local-{name}", **how)
+        if jax.process_index() == 0:
+            theirs = shared.export(4, folder / f"shared-{name}", **{"mode": "copy", **how})
+            for field in ("leaf_type", "leaves", "chunks", "step_bytes", "skipped", "widened",
+                          "as_numpy"):
+                assert getattr(ours, field) == getattr(theirs, field), (name, field)
+            assert ours.written_bytes > ours.step_bytes
     return "equal"
 
 

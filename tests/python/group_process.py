@@ -2,14 +2,16 @@
 """group_process.py PROCESS PROCESSES PORT DEVICES PLAN: one of several processes of a run that
 saves and loads together. PLAN is JSON: {"roots": [path of each process], "acts": [[name,
 {arguments}], ...], "kill": [act, process, point] or null, "timeout": seconds}. Prints one line of
-JSON for each act: what it gave, or the error. Run by test_group.py, test_local_disks.py and
-soak_group.py."""
+JSON for each act: what it gave, or the error. Run by test_group.py, test_local_disks.py,
+test_local_exports.py and soak_group.py."""
 
 import json
 import os
+import pathlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +25,7 @@ from group_values import EVERY_LEAF, LEAVES, digest_of, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
-from stepwell import _group  # noqa: E402
+from stepwell import _apart_export, _group  # noqa: E402
 from stepwell._coordinator import JaxCoordinator  # noqa: E402
 
 
@@ -78,6 +80,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "after_decide": lambda: kill_at(_group.Group, "decide", 1, after=True),
     "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
     "read": lambda: kill_at(_group.Group, "save_turn", 1, after=False),
+    "in_export": lambda: kill_at(_apart_export, "copy_part", 1, after=True),
     "in_load": lambda: kill_at(_group.Group, "exchange", 2, after=False),
 }
 
@@ -91,6 +94,33 @@ def dawdle(seconds: float) -> None:
         return original(self, turn)
 
     _group.Group.save_turn = later
+
+
+def in_progress(seconds: float = 0, text: str = "") -> Callable[[int, int], None]:
+    """What an export calls: the first time it takes long, or fails."""
+    calls = 0
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            time.sleep(seconds)
+        if text:
+            raise RuntimeError(text)
+
+    return progress
+
+
+def flip(path: pathlib.Path, array: jax.Array) -> int:
+    """Changes a byte of what is stored of it, uncompressed, if that is in this file."""
+    wanted = np.asarray(array.addressable_shards[0].data).reshape(-1)[:16].tobytes()
+    at = path.read_bytes().find(wanted)
+    if at < 0:
+        return 0
+    with open(path, "r+b") as file:
+        file.seek(at + 5)
+        file.write(bytes([wanted[5] ^ 1]))
+    return 1
 
 
 # ---- acts ---------------------------------------------------------------------------------------
@@ -176,6 +206,8 @@ def main() -> None:
                 view = store[arguments["step"]]
                 gave = [view.metadata, len(view), view.items, view.pinned,
                         view["params/both"][2:5, ::3].tolist(), view["name"]]
+            elif act == "push":
+                gave = store.push(None, arguments["to"])
             elif act == "pin":
                 store.pin(arguments["step"])
                 gave = store.pinned_steps()
@@ -194,12 +226,28 @@ def main() -> None:
 
                 with stepwell.open(arguments["shared"]) as shared:
                     gave = group_odd.compare(store, shared)
+            elif act == "odd_exports":
+                import group_odd
+
+                with stepwell.open(arguments["shared"]) as shared:
+                    gave = group_odd.export_both(store, shared, pathlib.Path(arguments["to"]))
             elif act == "far_slices":
                 import group_odd
 
                 gave = group_odd.far_slices(store)
-            elif act == "export_all":
-                gave = store.export(arguments["step"], arguments["to"]).path
+            elif act == "export_together":
+                if "chdir" in arguments:  # so that a path is another one on each
+                    os.chdir(pathlib.Path(PLAN["roots"][PROCESS]).parent)
+                    del arguments["chdir"]
+                each = arguments.pop("each", [{}] * PROCESSES)[PROCESS]
+                progress = in_progress(**arguments.pop("progress", {}).get(str(PROCESS), {}))
+                report = store.export(**{"step": None, **arguments, **each}, progress=progress)
+                gave = [report.mode, report.leaf_type, report.leaves, report.path]
+            elif act == "flip":  # a byte of the process's own part
+                segments = pathlib.Path(PLAN["roots"][PROCESS]) / f"process_{PROCESS}/segments"
+                gave = sum(flip(path, state(arguments["step"], [name])["params"][name])
+                           for path in sorted(segments.glob("*.seg"))
+                           for name in arguments["leaves"].get(str(PROCESS), []))
             elif act == "close":
                 gave = store.close()
             else:

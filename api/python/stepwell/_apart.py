@@ -94,8 +94,8 @@ class Look:
                     raise
                 continue  # it was not saved by this part
             table = reader.leaves()
-            self.shares.append(Share(part, reader, table, [Record._make(row) for row in
-                                                           table.rows()]))
+            self.shares.append(Share(part, core, reader, table,
+                                     [Record._make(row) for row in table.rows()]))
         self.about: dict[str, Any] = {}
 
     def word(self) -> dict[str, Any]:
@@ -180,6 +180,8 @@ class Reader:
         self._table = Table(self.step, [_row_heard(row) for row in about["rows"]],
                             about["partial"], dict(map(tuple, about["alone"])), look.shares, group)
         self.tree = self._table.tree
+        self.shares = [share for share in look.shares
+                       if share.part == 0 or share.save_id == about["save_id"]]
 
     def items(self) -> list[tuple[str, int, int, int]]:
         return [tuple(item) for item in self._about["items"]]

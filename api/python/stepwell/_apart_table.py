@@ -37,6 +37,7 @@ class Share(NamedTuple):
     """What one part has of a step."""
 
     part: int
+    core: _stepwell.Core
     reader: _stepwell.Reader
     table: _stepwell.LeafTable
     records: list[Record]

@@ -107,8 +107,17 @@ def check_whole(store: Store, what: str) -> None:
     """Before anything that needs the files of all parts of a step."""
     if store._apart:
         raise Error(f"{what} needs all parts of a step on one file system; those of {store.path!r} "
-                    "lie on disks of several machines. Load the step, and save it into a store of "
-                    "its own there")
+                    "lie on disks of several machines. Export the step to a file system that all "
+                    "processes see")
+
+
+def check_file_mode(file_mode: int | None) -> None:
+    if file_mode is not None and not 0 < file_mode <= 0o777:
+        raise InvalidArgumentError(f"file_mode is like 0o644, not {file_mode!r}")
+
+
+def leaf_type(number: int) -> Leaves:
+    return "jax" if number == _LEAVES["jax"] else "numpy"
 
 
 def locate(source: _Source, path: PathLike | None
@@ -175,6 +184,10 @@ def export(
     """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
     or a file of arrays.
 
+    In a store on disks of several machines (`open(disks="local")`) all processes call it alike;
+    `dest` is on a file system that all of them see. There are no archives and no links there, and
+    each hears of the progress of its own part.
+
     For Orbax nothing is decoded or loaded: the stored chunks are zarr chunks already. The
     export does not change when the store goes on, and deleting it does the store no harm.
     Ctrl-C stops it, and nothing is left.
@@ -212,8 +225,15 @@ def export(
     hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
     mode is not possible there.
     """
-    check_whole(self, "an export")
     target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")
+    if self._apart:
+        from ._apart_export import export
+
+        return export(self, step, to, {
+            "dest": target, "mode": mode, "zarr": zarr, "path": path, "layout": layout,
+            "leaves": leaves, "step_prefix": step_prefix or "", "step_digits": step_digits,
+            "unnamed_default": unnamed_default, "on_unsupported": on_unsupported,
+            "file_mode": file_mode}, progress)
     if to != "orbax":
         numbers = archive_choices(to, on_unsupported, {
             "mode": mode != "auto", "zarr": zarr != 3, "layout": layout != "v1",
@@ -222,12 +242,10 @@ def export(
             "file_mode": file_mode is not None})
         reader, subtree = locate(self._source(step), path)
         return report(self._core.export_archive(reader.step, target, *numbers, subtree, progress))
-    if file_mode is not None and not 0 < file_mode <= 0o777:
-        raise InvalidArgumentError(f"file_mode is like 0o644, not {file_mode!r}")
+    check_file_mode(file_mode)
     numbers_for = choices(mode, layout, leaves, on_unsupported)
     reader, subtree = locate(self._source(step), path)
     chosen = numbers_for(reader)
     return report(self._core.export(
         reader.step, target, *chosen, zarr, subtree, step_prefix or "", step_digits,
-        unnamed_default, file_mode=file_mode or 0, progress=progress),
-        "jax" if chosen[2] == _LEAVES["jax"] else "numpy")
+        unnamed_default, file_mode=file_mode or 0, progress=progress), leaf_type(chosen[2]))

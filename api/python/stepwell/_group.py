@@ -280,14 +280,24 @@ class Group:
         assert turn.look is not None
         return turn.look
 
-    def agree(self, work: Callable[[], dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    def agree(self, work: Callable[[], dict[str, Any]], what: str, watch: Watch | None = None
+              ) -> list[dict[str, Any]]:
         """What `work` gives on every process, on the thread that calls; an error on one is one on
         all."""
         number = next(self._agreed)
-        given = self._together(f"{self._run}/agreed/{number}", work, what)
+        given = self._together(f"{self._run}/agreed/{number}", work, what, watch)
         if self.leader and number > 0:  # everybody has read that, who has answered this
             self._coordinator.delete(f"{self._run}/agreed/{number - 1}")
         return given
+
+    def agree_at_last(self, work: Callable[[], dict[str, Any]], what: str
+                      ) -> list[dict[str, Any]]:
+        """The same of `work` that takes as long as it takes."""
+        self._alive.begin()
+        try:
+            return self.agree(work, what, self._alive.watch())
+        finally:
+            self._alive.end()
 
     def give_up(self, error: BaseException) -> None:
         """Tells the others, who go on to the next `agree`, that this process does not."""

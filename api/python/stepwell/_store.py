@@ -97,8 +97,8 @@ def open(
     process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
     same path. Each writes the shards that it owns; a step is there for all or for none. What is no
     jax.Array, and metadata and metrics, are process 0's. Mode "r" is each process's own affair.
-    Where a process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]` and
-    slice arrays in the same order, too, each for what it wants. README, "Many processes".
+    Where a process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]`,
+    `export` and slice arrays in the same order, too. README, "Many processes", has more.
 
     Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
     for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError, PeerError.

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exports of steps, for stepwell/_export.py and _apart_export.py.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "db/export_parts.h"
+
+namespace stepwell::python {
+
+// (item, [component, …]) of the record that an export has only.
+using Subtree = std::optional<std::pair<std::string, nanobind::list>>;
+std::string SubtreeKey(const Subtree& subtree);
+
+// `mode` and so on: the numbers of db::ExportMode and so on.
+db::ExportOptions ExportOptionsFromPython(int mode, int layout, int leaves, int on_unsupported,
+                                          int zarr, const Subtree& subtree, std::string step_prefix,
+                                          int step_digits, bool unnamed_default,
+                                          uint64_t data_file_bytes, uint32_t file_mode);
+
+// These give tuples as ExportReport's fields. Ctrl-C stops them; nothing is left.
+nanobind::tuple ExportStep(db::Store* store, uint64_t step, const std::string& destination,
+                           db::ExportOptions options, nanobind::object progress);
+nanobind::tuple ExportStepAsArchive(db::Store* store, uint64_t step, const std::string& destination,
+                                    int format, int on_unsupported, const Subtree& subtree,
+                                    nanobind::object progress);
+
+// ---- of a step whose parts lie on disks of several machines -------------------------------------
+
+// (path, [(segment, from, length, to), …]): db::PartFile, of one part.
+using PartFileTuple =
+    std::pair<std::string, std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>>>;
+
+// Of the process of part 0.
+class PartsExport {
+ public:
+  explicit PartsExport(std::unique_ptr<db::PartsExport> made);
+  ~PartsExport();
+  PartsExport(const PartsExport&) = delete;
+  PartsExport& operator=(const PartsExport&) = delete;
+
+  std::string mark() const;
+  std::vector<std::pair<uint32_t, PartFileTuple>> Files() const;
+  nanobind::tuple Finish(bool cloned, nanobind::object progress);
+  // Removes everything, unless it is finished.
+  void Close();
+
+ private:
+  std::unique_ptr<db::PartsExport> made_;  // null: closed
+  const pid_t pid_;
+};
+
+// `others`: [(part, bytes of db::RecordsOfShare)].
+std::unique_ptr<PartsExport> BeginPartsExport(
+    db::Store* store, std::shared_ptr<db::StepReader> own,
+    const std::vector<std::pair<uint32_t, nanobind::bytes>>& others, const std::string& destination,
+    db::ExportOptions options);
+
+bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFileTuple>& files,
+              int mode, uint32_t file_mode, nanobind::object progress);
+
+void BindExport(nanobind::module_& m);
+
+}  // namespace stepwell::python
