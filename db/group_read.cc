@@ -313,19 +313,21 @@ std::shared_ptr<StepReader> ReadWithRecords(std::shared_ptr<StepReader> own,
   format::StepRecord step;
   step.step = own->step().step;
   readers.push_back({0, std::move(own)});
-  for (auto& [part, records] : others) {
-    const auto source = [records = std::move(records)](
-                            const format::KeyRange& range) -> Result<std::vector<LeafRecord>> {
+  for (auto& other : others) {
+    const auto records = std::make_shared<const std::vector<LeafRecord>>(std::move(other.second));
+    const auto source =
+        [records](const format::KeyRange& range) -> Result<std::vector<LeafRecord>> {
       std::vector<LeafRecord> found;
-      for (const LeafRecord& leaf : records) {
+      for (const LeafRecord& leaf : *records) {
         if (leaf.key >= range.first && (range.end.empty() || leaf.key < range.end)) {
           found.push_back(leaf);
         }
       }
       return found;
     };
-    readers.push_back({part, MakeStepReader(step, source, /*restorer=*/nullptr, root, ExplainPinned,
-                                            /*keep=*/nullptr)});
+    readers.push_back(
+        {other.first, MakeStepReader(step, source, /*restorer=*/nullptr, root, ExplainPinned,
+                                     /*keep=*/nullptr)});
   }
   return std::make_shared<MergedReader>(std::move(readers), /*group=*/nullptr,
                                         /*restorer=*/nullptr, root);
