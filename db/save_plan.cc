@@ -6,6 +6,7 @@
 
 #include "db/save_source.h"
 #include "format/endian.h"
+#include "format/piece.h"
 
 namespace stepwell::db {
 namespace {
@@ -21,17 +22,6 @@ constexpr double kWorthwhileRatio = 2.0;
 
 size_t PayloadAlignment(size_t payload_bytes) {
   return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
-}
-
-// Whether borders of chunks are the shard's, or the array's end.
-bool LiesOnGrid(const format::LeafRecord& record, const ShardInput& shard) {
-  for (size_t axis = 0; axis < record.shape.size(); ++axis) {
-    const uint64_t stop = shard.origin[axis] + shard.shape[axis];
-    const uint64_t part = record.chunk_shape[axis];
-    if (shard.origin[axis] % part != 0) return false;
-    if (stop % part != 0 && stop != record.shape[axis]) return false;
-  }
-  return true;
 }
 
 // The shards of a part of an array whose chunks come encoded.
@@ -50,7 +40,7 @@ Status PlanEncodedPieces(PlannedLeaf* leaf) {
                                            std::move(input.shards)));
   input.shards.clear();
   for (const ShardInput& shard : leaf->shards.shards()) {
-    if (!LiesOnGrid(record, shard)) {
+    if (!format::LiesOnGrid(record, shard.origin, shard.shape)) {
       return InvalidArgumentError("an encoded shard ends within a chunk");
     }
     leaf->pieces.push_back({.shard = static_cast<uint32_t>(leaf->pieces.size()),
@@ -125,7 +115,7 @@ Status PlanPieces(PlannedLeaf* leaf) {
   for (uint32_t i = 0; i < shards.size(); ++i) {
     Piece piece{.shard = i, .chunk_shape = record.chunk_shape, .first_chunk = record.chunk_count};
     const ShardInput& shard = shards[i];
-    if (!LiesOnGrid(record, shard)) {
+    if (!format::LiesOnGrid(record, shard.origin, shard.shape)) {
       STEPWELL_ASSIGN_OR_RETURN(piece.chunk_shape, WantedChunkShape(leaf->input, shard.shape, {}));
     }
     record.chunk_count += format::ChunkCount(shard.shape, piece.chunk_shape);

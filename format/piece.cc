@@ -13,18 +13,6 @@ uint64_t ElementsOf(const Shape& shape) {
   return count;
 }
 
-// Whether the piece is made of whole cells of the leaf's grid.
-bool LiesOnGrid(const LeafRecord& record, const PieceRecord& piece) {
-  if (piece.chunk_shape != record.chunk_shape) return false;
-  for (size_t axis = 0; axis < piece.origin.size(); ++axis) {
-    const uint64_t end = piece.origin[axis] + piece.shape[axis];
-    const uint64_t chunk = record.chunk_shape[axis];
-    if (piece.origin[axis] % chunk != 0) return false;
-    if (end % chunk != 0 && end != record.shape[axis]) return false;
-  }
-  return true;
-}
-
 // Of the leaf's grid, for chunk `chunk_index` of a piece that lies on it.
 uint64_t CellOf(const LeafRecord& record, const PieceRecord& piece, uint64_t chunk_index) {
   uint64_t cell = 0;
@@ -80,6 +68,16 @@ Status CheckCover(const LeafRecord& record) {
 
 }  // namespace
 
+bool LiesOnGrid(const LeafRecord& record, const Shape& origin, const Shape& shape) {
+  for (size_t axis = 0; axis < origin.size(); ++axis) {
+    const uint64_t end = origin[axis] + shape[axis];
+    const uint64_t chunk = record.chunk_shape[axis];
+    if (origin[axis] % chunk != 0) return false;
+    if (end % chunk != 0 && end != record.shape[axis]) return false;
+  }
+  return true;
+}
+
 Status CheckPieces(const LeafRecord& record) {
   const size_t rank = record.shape.size();
   const DTypeInfo* dtype = FindDType(record.dtype);
@@ -121,7 +119,10 @@ Status JoinPieces(LeafRecord* record) {
   if (record->chunks.size() != record->chunk_count) {
     return DataLossError("its pieces lack chunks");
   }
-  const auto on_grid = [&](const PieceRecord& piece) { return LiesOnGrid(*record, piece); };
+  const auto on_grid = [&](const PieceRecord& piece) {
+    return piece.chunk_shape == record->chunk_shape &&
+           LiesOnGrid(*record, piece.origin, piece.shape);
+  };
   if (!std::all_of(record->pieces.begin(), record->pieces.end(), on_grid)) {
     return CheckCover(*record);
   }

@@ -14,6 +14,9 @@ namespace stepwell::format {
 
 inline constexpr size_t kGroupPartsMax = 65536;
 
+// Whether a box of an array begins and ends where chunks of record.chunk_shape do, or the array.
+bool LiesOnGrid(const LeafRecord& record, const Shape& origin, const Shape& shape);
+
 // Whether the pieces of an array's first record are boxes of it, with grids that agree with its
 // chunk count. The record's own shapes and dtype are checked already.
 Status CheckPieces(const LeafRecord& record);
