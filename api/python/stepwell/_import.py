@@ -205,9 +205,9 @@ def import_checkpoint(
     custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
 
     Under `jax.distributed` all processes call it, and those that see the checkpoint read and save
-    equal shares of it; process 0 must see it, others must not see another one there. What is then
-    missing or damaged is the handle's error, on all of them. Files (`like`) are read by every
-    process.
+    shares of it, as equal as its chunks allow; process 0 must see it, others must not see another
+    one there. What is then missing or damaged is the handle's error, on all of them. Files (`like`)
+    are read by every process.
 
     Reads all of the checkpoint (its share) into memory before it saves. Raises
     CheckpointNotFoundError, InvalidArgumentError for what is no checkpoint or has no number,
