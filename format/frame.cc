@@ -14,7 +14,7 @@ namespace {
 // The first byte is no text, the last catches line-end conversion.
 constexpr char kMagic[8] = {'\x89', 'S', 'W', 'F', 'R', 'A', 'M', '\n'};
 constexpr uint16_t kHeaderVersion = 1;
-constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kPrepared);
+constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kCatalogPage);
 
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;

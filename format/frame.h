@@ -26,6 +26,7 @@ enum class FrameKind : uint16_t {
   kDecided = 10,   // chain: what became of a prepared step
   kParity = 11,    // reserved
   kPrepared = 12,  // chain: a part of a step that is not decided yet
+  kCatalogPage = 13,
 };
 
 inline constexpr size_t kFrameHeaderBytes = 128;

@@ -210,6 +210,12 @@ struct Catalog {
   FramePlace last_place;  // of the frame with that commit number; length 0 when none
   std::vector<LiveCommit> live;
   std::vector<SegmentEntry> segments;
+  // A catalog either names everything (a base), or what changed since `previous`.
+  FramePlace previous;                  // length 0: this is a base
+  std::vector<uint64_t> gone;           // commits that ended since
+  std::vector<uint64_t> segments_gone;  // segments that went since
+  std::vector<FramePlace> pages;        // more entries of `live` and `segments`
+  uint64_t live_count = 0;              // what all of it amounts to; 0 up to format version 2
 
   bool operator==(const Catalog&) const = default;
 };
@@ -285,6 +291,9 @@ std::string EncodeSegmentHeader(const SegmentHeader&);
 Result<SegmentHeader> DecodeSegmentHeader(ConstBytes);
 std::string EncodeCatalog(const Catalog&);
 Result<Catalog> DecodeCatalog(ConstBytes);
+// A page is a catalog with nothing but `live` and `segments`, compressed.
+Result<std::string> EncodeCatalogPage(const Catalog& entries);
+Result<Catalog> DecodeCatalogPage(ConstBytes);
 std::string EncodeEpoch(const EpochRecord&);
 Result<EpochRecord> DecodeEpoch(ConstBytes);
 std::string EncodeRecords(std::span<const LeafRecord>);

@@ -138,6 +138,8 @@ std::string EncodeCatalog(const Catalog& catalog) {
   for (const LiveCommit& live : catalog.live) {
     words += StructWords<schema::Step>() + internal::StepTailWords(live.step) + kPlaceWords;
   }
+  words += kPlaceWords + catalog.gone.size() + catalog.segments_gone.size() +
+           ListWords<schema::Place>(catalog.pages.size());
   return EncodeMessage<schema::Catalog>(words, [&](schema::Catalog::Builder out) {
     out.setEpoch(catalog.epoch);
     out.setLastCommit(catalog.last_commit);
@@ -157,6 +159,16 @@ std::string EncodeCatalog(const Catalog& catalog) {
       segments[i].setNonce(ToData(entry.nonce));
       segments[i].setLengthBytes(entry.length_bytes);
     }
+    if (catalog.previous.length_bytes > 0) WritePlace(catalog.previous, out.initPrevious());
+    if (!catalog.gone.empty()) WriteNumbers(catalog.gone, out.initGone(Count(catalog.gone)));
+    if (!catalog.segments_gone.empty()) {
+      WriteNumbers(catalog.segments_gone, out.initSegmentsGone(Count(catalog.segments_gone)));
+    }
+    if (!catalog.pages.empty()) {
+      auto pages = out.initPages(Count(catalog.pages));
+      for (uint32_t i = 0; i < pages.size(); ++i) WritePlace(catalog.pages[i], pages[i]);
+    }
+    out.setLiveCount(catalog.live_count);
   });
 }
 
@@ -179,6 +191,17 @@ Result<Catalog> DecodeCatalog(ConstBytes bytes) {
                    out->nonce = ReadId(segment.getNonce(), "nonce is not 16 bytes");
                    out->length_bytes = segment.getLengthBytes();
                  });
+        catalog->previous = ReadPlace(in.getPrevious());
+        ReadNumbers(in.getGone(), &catalog->gone);
+        ReadNumbers(in.getSegmentsGone(), &catalog->segments_gone);
+        ReadList(in.getPages(), &catalog->pages, [](schema::Place::Reader page, FramePlace* out) {
+          *out = ReadPlace(page);
+          Require(out->length_bytes > 0, "catalog page without a place");
+        });
+        catalog->live_count = in.getLiveCount();
+        Require(catalog->previous.length_bytes > 0 ||
+                    (catalog->gone.empty() && catalog->segments_gone.empty()),
+                "a base from which something went");
       });
 }
 

@@ -30,13 +30,25 @@ struct SegmentHeader {
 }
 
 struct Catalog {
-  # Kind 2: what was live when the segment was started.
+  # Kind 2: what was live when the segment was started. A base names all of it; a catalog with a
+  # `previous` one says what changed since that one.
   epoch @0 :UInt64;            # epoch of the writer
   lastCommit @1 :UInt64;       # number of the newest chain frame that this catalog covers
   lastPlace @2 :Place;         # where that frame lies; null: none yet
-  live @3 :List(LiveCommit);   # every live commit, ascending commit numbers
-  segments @4 :List(Segment);  # every segment, also those without live bytes
+  live @3 :List(LiveCommit);   # base: every live commit; else those that are new or changed
+  segments @4 :List(Segment);  # base: every segment, also without live bytes; else those that are new
   segmentNext @5 :UInt64;      # reserved: smallest segment number that was never used
+  previous @6 :Place;          # the catalog that this one changes, in a lower segment; null: a base
+  gone @7 :List(UInt64);       # commits of `previous` that are not live any more
+  segmentsGone @8 :List(UInt64);  # segments of `previous` that are not there any more
+  pages @9 :List(Place);       # more of `live` and `segments`: frames of kind 13 of this segment
+  liveCount @10 :UInt64;       # live commits that all of it amounts to; 0 up to version 2
+}
+
+struct CatalogPage {
+  # Kind 13: entries of the catalog before it.
+  packed @0 :Data;        # one LZ4 frame: a Catalog message with only `live` and `segments`
+  plainBytes @1 :UInt64;  # of that message
 }
 
 struct LiveCommit {

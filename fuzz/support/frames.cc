@@ -35,6 +35,8 @@ bool UpdatePayload(const Places& places, FrameKind kind, std::string* payload) {
     auto catalog = format::DecodeCatalog(bytes);
     if (!catalog.ok()) return false;
     changed = Update(places, &catalog->last_place);
+    changed = Update(places, &catalog->previous) || changed;
+    for (auto& page : catalog->pages) changed = Update(places, &page) || changed;
     for (auto& live : catalog->live) changed = Update(places, &live.place) || changed;
     if (changed) *payload = format::EncodeCatalog(*catalog);
   } else if (kind == FrameKind::kEpoch) {

@@ -179,6 +179,24 @@ Catalog ExampleCatalog() {
   return catalog;
 }
 
+Catalog ExampleCatalogChange() {
+  Catalog catalog = ExampleCatalog();
+  catalog.last_commit = 50;
+  catalog.previous = ExamplePlace(4);
+  catalog.gone = {7, 9};
+  catalog.segments_gone = {2};
+  catalog.pages = {ExamplePlace(8), ExamplePlace(9)};
+  catalog.live_count = 12;
+  return catalog;
+}
+
+Catalog ExampleCatalogEntries() {
+  Catalog entries;
+  entries.live = ExampleCatalog().live;
+  entries.segments = ExampleCatalog().segments;
+  return entries;
+}
+
 EpochRecord ExampleEpoch() { return {4, 42, ExamplePlace(6)}; }
 
 Commit ExampleCommit() {
@@ -256,7 +274,7 @@ std::vector<Golden> MakeGolden() {
       {"chunk_record", EncodeChunkRecord(ExampleChunk()), true},
       {"chunk_record_hash", EncodeChunkRecord(ExampleArray().chunks[1]), true},
       {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), true},
-      {"catalog", EncodeCatalog(ExampleCatalog()), true},
+      {"catalog", EncodeCatalog(ExampleCatalog()), false},  // fields were added in version 3
       {"epoch", EncodeEpoch(ExampleEpoch()), true},
       {"records", EncodeRecords(ExampleCommit().records), true},
       {"commit", EncodeCommit(ExampleCommit()), true},
@@ -276,6 +294,9 @@ std::vector<Golden> MakeGolden() {
       {"prepared", EncodeCommit(ExamplePrepared()), true, "v2"},
       {"decided", EncodeDecided(ExampleDecided()), true, "v2"},
       {"slot_part", std::string(AsText(part_slot)), true, "v2"},
+      {"catalog_base", EncodeCatalog(ExampleCatalog()), true, "v3"},
+      {"catalog_change", EncodeCatalog(ExampleCatalogChange()), true, "v3"},
+      {"catalog_page", EncodeCatalogPage(ExampleCatalogEntries()).value(), false, "v3"},
   };
 }
 

@@ -26,6 +26,8 @@ Decided ExampleDecided();
 StoreSlot ExamplePartSlot();
 SegmentHeader ExampleSegmentHeader();
 Catalog ExampleCatalog();
+Catalog ExampleCatalogChange();
+Catalog ExampleCatalogEntries();
 EpochRecord ExampleEpoch();
 Commit ExampleCommit();
 Delete ExampleDelete();

@@ -63,6 +63,7 @@ TEST(FormatDocTest, NumbersEqualTheHeaders) {
       {"kDecided", static_cast<uint64_t>(FrameKind::kDecided)},
       {"kParity", static_cast<uint64_t>(FrameKind::kParity)},
       {"kPrepared", static_cast<uint64_t>(FrameKind::kPrepared)},
+      {"kCatalogPage", static_cast<uint64_t>(FrameKind::kCatalogPage)},
       {"kRaw", static_cast<uint64_t>(CodecId::kRaw)},
       {"kBloscLz4", static_cast<uint64_t>(CodecId::kBloscLz4)},
       {"kLz4Frame", static_cast<uint64_t>(CodecId::kLz4Frame)},

@@ -69,7 +69,7 @@ TEST(FrameTest, EveryFlippedBitIsFound) {
 }
 
 TEST(FrameTest, IntactHeadersOfNewerVersionsAreNotDamage) {
-  for (const auto& [at, value] : {std::pair{8, 13}, {10, 2}, {100, 1}}) {
+  for (const auto& [at, value] : {std::pair{8, 15}, {10, 2}, {100, 1}}) {
     std::string frame = EncodeFrame(ExampleFrameHeader(), "payload", 512, nullptr);
     frame[static_cast<size_t>(at)] = static_cast<char>(value);
     Seal(frame);

@@ -71,6 +71,15 @@ TEST(GoldenTest, PartsOfGroupsDecode) {
   ExpectDecodes(DecodeSlot(AsBytes(read("slot_part"))), ExamplePartSlot(), "slot_part");
 }
 
+TEST(GoldenTest, CatalogsOfChangesDecode) {
+  const auto read = [](const char* name) { return ReadGolden(name, "v3"); };
+  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_base"))), ExampleCatalog(), "catalog_base");
+  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_change"))), ExampleCatalogChange(),
+                "catalog_change");
+  ExpectDecodes(DecodeCatalogPage(AsBytes(read("catalog_page"))), ExampleCatalogEntries(),
+                "catalog_page");
+}
+
 TEST(GoldenTest, FrameDecodes) {
   const std::string frame = ReadGolden("frame");
   const Result<FrameHeader> header = DecodeFrameHeader(AsBytes(frame));

@@ -28,6 +28,8 @@ const std::map<std::string, Decoder>& Decoders() {
       {"chunk_record_hash", Wrap(DecodeChunkRecord)},
       {"segment_header", Wrap(DecodeSegmentHeader)},
       {"catalog", Wrap(DecodeCatalog)},
+      {"catalog_change", Wrap(DecodeCatalog)},
+      {"catalog_page", Wrap(DecodeCatalogPage)},
       {"epoch", Wrap(DecodeEpoch)},
       // Parts of frames, too: what they skip may be anything.
       {"records",

@@ -132,10 +132,26 @@ TEST(RecordsTest, RandomCommitsRoundTrip) {
     ASSERT_TRUE(records.ok()) << records.status().ToString();
     ASSERT_TRUE(*records == commit.records);
     ASSERT_TRUE(DecodeStepRecord(AsBytes(EncodeStepRecord(commit.step))).value() == commit.step);
-    Catalog catalog{prng.Next(), prng.Next(), RandomPlace(prng), {}, {}};
+    Catalog catalog;
+    catalog.epoch = prng.Next();
+    catalog.last_commit = prng.Next();
+    catalog.last_place = RandomPlace(prng);
     commit.step.pinned = true;
     catalog.live.push_back({commit.step, RandomPlace(prng)});
     catalog.segments.push_back({prng.Next(), 3, ExampleId(5), prng.Next()});
+    ASSERT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog(catalog))).value() == catalog);
+    Catalog entries;
+    entries.live = catalog.live;
+    entries.segments = catalog.segments;
+    ASSERT_TRUE(DecodeCatalogPage(AsBytes(EncodeCatalogPage(entries).value())).value() == entries);
+    catalog.previous = RandomPlace(prng);
+    catalog.previous.length_bytes |= 1;
+    for (uint64_t k = prng.Below(4); k > 0; --k) {
+      catalog.gone.push_back(prng.Next());
+      catalog.segments_gone.push_back(prng.Next());
+      catalog.pages.push_back(catalog.previous);
+    }
+    catalog.live_count = prng.Next();
     ASSERT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog(catalog))).value() == catalog);
   }
 }
