@@ -18,7 +18,10 @@ constexpr size_t kBlockWritesInFlightMax = 8;
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : options_(std::move(options)), slot_(options_.slot) {}
+Engine::Engine(EngineOptions options)
+    : options_(std::move(options)),
+      slot_(options_.slot),
+      catalogs_(options_.live, options_.segment_bytes_max) {}
 Engine::~Engine() = default;
 
 void Engine::Post(std::function<void()> task) {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "db/catalog_write.h"
 #include "db/environment.h"
 #include "db/footprint.h"
 #include "db/index_keeper.h"
@@ -102,6 +103,8 @@ class Engine {
   const ReclaimCounters& reclaim_counters() const { return reclaim_counters_; }
   // Ends of what is placed in the segments that are open, as of the last commit.
   std::map<uint64_t, uint64_t> OpenEnds() const;
+  // What recovery may read of catalogs, by segment.
+  std::map<uint64_t, ByteRange> CatalogRanges() const;
   uint64_t bytes_written() const { return bytes_written_.load(); }
   uint64_t syncs() const { return syncs_.load(); }
   // What blocks are padded to; fixed once Start() has run.
@@ -193,7 +196,7 @@ class Engine {
   void OnReclaimWorker(std::function<void()> task);
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
-  format::Catalog MakeCatalog() const;
+  void NoteCatalog(const Segment& segment);
   uint64_t GuardSegment();
 
   EngineOptions options_;
@@ -212,10 +215,10 @@ class Engine {
   size_t encodes_in_flight_ = 0;
   size_t writes_in_flight_ = 0;
   std::unique_ptr<Group> group_;
-  std::deque<std::pair<uint64_t, uint64_t>> chain_;      // (commit, segment) of chain frames
-  std::vector<std::pair<uint64_t, uint64_t>> catalogs_;  // durable: (segment, its last commit)
-  std::map<uint64_t, format::SegmentEntry> segments_;    // all that exist
-  uint64_t old_tip_ = 0;                                 // the tip when this session began
+  std::deque<std::pair<uint64_t, uint64_t>> chain_;  // (commit, segment) of chain frames
+  CatalogWriter catalogs_;
+  std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist
+  uint64_t old_tip_ = 0;                               // the tip when this session began
   bool started_ = false;
   // Reclaim. Segments in which something died: not looked at since, or looked at and left.
   std::set<uint64_t> suspects_;
@@ -244,7 +247,8 @@ class Engine {
   std::condition_variable stopped_;  // with stop_mutex_
   ReclaimCounters reclaim_counters_;
   mutable std::mutex ends_mutex_;
-  std::map<uint64_t, uint64_t> open_ends_;  // guarded by ends_mutex_
+  std::map<uint64_t, uint64_t> open_ends_;        // guarded by ends_mutex_
+  std::map<uint64_t, ByteRange> catalog_ranges_;  // guarded by ends_mutex_
   std::atomic<size_t> block_bytes_{4096};
   std::atomic<uint64_t> bytes_written_{0};
   std::atomic<uint64_t> syncs_{0};

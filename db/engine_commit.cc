@@ -167,13 +167,7 @@ void Engine::SegmentSynced(SegmentSync* sync) {
     options_.freeze->Trip(sync->status);
     if (group_->error.ok()) group_->error = sync->status;
   } else {
-    const Segment* segment = sync->segment;
-    const std::pair<uint64_t, uint64_t> catalog{segment->id, segment->catalog_commit};
-    if (catalogs_.empty() || catalogs_.back().first < catalog.first) {
-      catalogs_.push_back(catalog);
-      guard_moved_ = true;
-      slot_.catalog_place = segment->catalog_place;
-    }
+    NoteCatalog(*sync->segment);
   }
   if (--group_->syncs_left > 0) return;
   if (group_->error.ok()) {
@@ -195,6 +189,7 @@ void Engine::Publish() {
     if (aborted) NoteDead(decided->record.extents);
     for (const auto& dead : entry.change.killed) NoteDead(dead->record.extents);
     options_.live->Commit(entry.change);
+    catalogs_.Note(entry.change);
     slot_.durable_commit = entry.change.commit;
     slot_.durable_place = entry.place;
   }

@@ -33,11 +33,10 @@ constexpr int64_t kRetryNanos = 1'000'000'000;
 // The lowest segment that recovery may need: of the second-newest durable catalog and of every
 // chain frame after it (rule 6).
 uint64_t Engine::GuardSegment() {
-  if (catalogs_.size() < 2) return 0;
-  catalogs_.erase(catalogs_.begin(), catalogs_.end() - 2);
-  const auto [segment, commit] = catalogs_.front();
-  while (!chain_.empty() && chain_.front().first <= commit) chain_.pop_front();
-  uint64_t guard = segment;
+  const CatalogNote* catalog = catalogs_.second_newest();
+  if (catalog == nullptr) return 0;
+  while (!chain_.empty() && chain_.front().first <= catalog->last_commit) chain_.pop_front();
+  uint64_t guard = catalog->place.segment;
   for (const auto& [number, where] : chain_) guard = std::min(guard, where);
   return guard;
 }
@@ -112,6 +111,7 @@ void Engine::StartPass(bool thorough) {
     suspects_.erase(id);
     left_.erase(id);
   }
+  request.catalogs = catalogs_.Needed();
   request.published = slot_.durable_commit;
   request.old_tip = old_tip_;
   request.first_id = log_->first_id();
@@ -155,11 +155,13 @@ void Engine::PassDone(ReclaimResult result) {
     for (const auto& waiter : std::exchange(reclaim_waiters_, {})) waiter(result.status);
   }
   for (const uint64_t id : result.gone) {
+    catalogs_.NoteSegment(id);
     segments_.erase(id);
     first_death_.erase(id);
     unmovable_.erase(id);
   }
   for (const uint64_t id : result.foreign) {
+    catalogs_.NoteSegment(id);
     segments_.erase(id);
     Log(options_.log, LogLevel::kWarning,
         StrCat(options_.files->PathOf(id), " is not of this store; it is left alone"));
@@ -225,8 +227,7 @@ Status Engine::RollForReclaim() {
     if (id < guard) continue;
     const auto open = log_->open_segments().find(id);
     if (open != log_->open_segments().end()) {
-      const uint64_t own = open->second->catalog_place.offset_bytes +
-                           AlignUp(open->second->catalog_place.length_bytes, block_bytes());
+      const uint64_t own = open->second->catalog.end_bytes;
       used += open->second->end_bytes - std::min(open->second->end_bytes, own);
     } else if (const auto info = options_.environment.file_system->Stat(options_.files->PathOf(id));
                info.ok()) {
@@ -247,8 +248,7 @@ Status Engine::RollForReclaim() {
     Segment* segment = log_->current();
     STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
     segment->dirty = false;
-    catalogs_.emplace_back(segment->id, segment->catalog_commit);
-    slot_.catalog_place = segment->catalog_place;
+    NoteCatalog(*segment);
     if (status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
   }
   // What failed saves left unsynced keeps no segment open.
@@ -275,6 +275,11 @@ void Engine::BeginClose() {
 void Engine::WhenReclaimIdle(std::function<void()> done) {
   idle_waiters_.push_back(std::move(done));
   ReclaimStep();
+}
+
+std::map<uint64_t, ByteRange> Engine::CatalogRanges() const {
+  const std::lock_guard lock(ends_mutex_);
+  return catalog_ranges_;
 }
 
 std::map<uint64_t, uint64_t> Engine::OpenEnds() const {

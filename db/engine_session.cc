@@ -41,21 +41,21 @@ void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
   file_system->Remove(path).IgnoreError("best effort");
 }
 
-format::Catalog Engine::MakeCatalog() const {
-  format::Catalog catalog;
-  catalog.epoch = epoch_;
-  catalog.last_commit = slot_.durable_commit;
-  catalog.last_place = slot_.durable_place;
-  for (const auto& live : options_.live->Needing()) {
-    format::LiveCommit entry;
-    entry.step = live->record;
-    entry.step.metadata_json.clear();
-    entry.step.metrics_json.clear();
-    entry.place = live->place;
-    catalog.live.push_back(std::move(entry));
+// The segment was synced, and with it its catalog.
+void Engine::NoteCatalog(const Segment& segment) {
+  const CatalogNote* newest = catalogs_.newest();
+  if (newest != nullptr && newest->place.segment >= segment.id) return;
+  uint64_t oldest_in_flight = segment.id;
+  for (const auto& [id, open] : log_->open_segments()) {
+    oldest_in_flight = std::min(oldest_in_flight, open->catalog.first_segment);
   }
-  for (const auto& [id, segment] : segments_) catalog.segments.push_back(segment);
-  return catalog;
+  for (const uint64_t id : catalogs_.Durable(segment.catalog, oldest_in_flight)) {
+    suspects_.insert(id);
+  }
+  slot_.catalog_place = segment.catalog.place;
+  guard_moved_ = true;
+  const std::lock_guard lock(ends_mutex_);
+  catalog_ranges_ = catalogs_.Needed();
 }
 
 Status Engine::WriteSlot(bool sync) { return options_.slot_file->Write(slot_, sync); }
@@ -63,6 +63,7 @@ Status Engine::WriteSlot(bool sync) { return options_.slot_file->Write(slot_, sy
 void Engine::NoteSegments() {
   std::map<uint64_t, uint64_t> ends;
   for (const auto& [id, segment] : log_->open_segments()) {
+    if (!segments_.contains(id)) catalogs_.NoteSegment(id);
     segments_[id] = {.segment = id, .directory = 0, .nonce = segment->nonce, .length_bytes = 0};
     ends[id] = segment->end_bytes;
   }
@@ -75,9 +76,6 @@ Status Engine::Start(const LogState& state) {
   tip_place_ = state.tip_place;
   epoch_ = std::max(state.epoch_max, slot_.epoch) + 1;
   for (const auto& [commit, segment] : state.chain) chain_.emplace_back(commit, segment);
-  if (state.catalog_place.length_bytes > 0) {
-    catalogs_.emplace_back(state.catalog_place.segment, state.catalog_commit);
-  }
   uint64_t highest = 0;
   for (const SegmentInfo& info : state.segments) {
     highest = std::max(highest, info.segment);
@@ -88,6 +86,7 @@ Status Engine::Start(const LogState& state) {
                                .nonce = info.nonce,
                                .length_bytes = info.sealed ? info.length_bytes : 0};
   }
+  catalogs_.Begin(state, segments_);
   slot_.durable_commit = state.tip_commit;
   slot_.durable_place = state.tip_place;
 
@@ -111,7 +110,13 @@ Status Engine::Start(const LogState& state) {
     return nonce;
   };
   log.wall_nanos = [clock = options_.environment.clock] { return clock->WallNanos(); };
-  log.make_catalog = [this] { return MakeCatalog(); };
+  log.make_catalog = [this](uint64_t block_bytes, bool short_of_space) {
+    format::Catalog head;
+    head.epoch = epoch_;
+    head.last_commit = slot_.durable_commit;
+    head.last_place = slot_.durable_place;
+    return catalogs_.Make(std::move(head), segments_, block_bytes, short_of_space);
+  };
   log.disk = options_.disk;
   log_ = std::make_unique<LogWriter>(std::move(log), highest + 1, epoch_);
   log_->FindSpares();
@@ -140,11 +145,10 @@ Status Engine::Start(const LogState& state) {
   group_.reset();
   STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
   segment->dirty = false;
-  catalogs_.emplace_back(segment->id, segment->catalog_commit);
+  NoteCatalog(*segment);
   slot_.epoch = epoch_;
   slot_.durable_commit = tip_commit_;
   slot_.durable_place = place;
-  slot_.catalog_place = segment->catalog_place;
   STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
   NoteSegments();
   STEPWELL_RETURN_IF_ERROR(SettleAbandoned(state));

@@ -53,6 +53,11 @@ std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Needing() const {
   return all;
 }
 
+size_t LiveSteps::CountNeeding() const {
+  const std::lock_guard lock(mutex_);
+  return steps_.size() + undecided_.size();
+}
+
 std::shared_ptr<const LiveStep> LiveSteps::Find(uint64_t step) const {
   const std::lock_guard lock(mutex_);
   const auto it = steps_.find(step);

@@ -64,6 +64,7 @@ class LiveSteps {
   std::vector<std::shared_ptr<const LiveStep>> Undecided() const;
   // All() and Undecided(): what space is needed for.
   std::vector<std::shared_ptr<const LiveStep>> Needing() const;
+  size_t CountNeeding() const;
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);
 

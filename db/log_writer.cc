@@ -76,8 +76,12 @@ Result<LogWriter::Placement> LogWriter::Place(uint64_t length_bytes, uint64_t st
 }
 
 Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_t step_bytes) {
-  if (current_->end_bytes > 4 * block_bytes_ &&
-      current_->end_bytes + length_bytes > target_bytes_) {
+  // A segment that has nothing but its catalog takes whatever comes, else none would; one with a
+  // large catalog has room for half of a segment of steps all the same.
+  const uint64_t begin = current_->catalog.end_bytes;
+  const uint64_t full = std::max(target_bytes_, begin + target_bytes_ / 2);
+  if (current_->end_bytes > std::max<uint64_t>(4 * block_bytes_, begin) &&
+      current_->end_bytes + length_bytes > full) {
     STEPWELL_RETURN_IF_ERROR(Roll(step_bytes));
   }
   Segment* segment = current_;
@@ -85,7 +89,7 @@ Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_
   if (end > segment->allocated_bytes) {
     const uint64_t ahead =
         std::clamp(AlignUp(step_bytes, block_bytes_), kReserveBytesMin, kReserveBytesMax);
-    uint64_t wanted = std::max(end, std::min(target_bytes_, segment->end_bytes + ahead));
+    uint64_t wanted = std::max(end, std::min(full, segment->end_bytes + ahead));
     wanted = AlignUp(wanted, block_bytes_);
     Status status =
         segment->file->Allocate(segment->allocated_bytes, wanted - segment->allocated_bytes);
@@ -115,18 +119,20 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   if (info.allocated_bytes >= info.size_bytes) {
     segment->allocated_bytes = AlignDown(info.size_bytes, block_bytes_);
   }
-  const format::Catalog catalog = options_.make_catalog();
   format::SegmentHeader header;
   header.store_id = options_.store_id;
   header.segment = segment->id;
   header.nonce = segment->nonce;
   header.created_ns = options_.wall_nanos();
   FramePlace header_place;
-  Status status = WriteFrameNow(segment.get(), FrameKind::kSegmentHeader,
+  Status status = WriteFrameNow(segment.get(), FrameKind::kSegmentHeader, 0,
                                 format::EncodeSegmentHeader(header), &header_place);
   if (status.ok()) {
-    status = WriteFrameNow(segment.get(), FrameKind::kCatalog, format::EncodeCatalog(catalog),
-                           &segment->catalog_place);
+    status = WriteCatalog(segment.get(), /*short_of_space=*/false);
+    // A full disk need not have room for all that is live to take a delete.
+    if (status.code() == StatusCode::kResourceExhausted) {
+      status = WriteCatalog(segment.get(), /*short_of_space=*/true);
+    }
   }
   if (status.ok()) {
     status = options_.file_system->SyncDirectory(SegmentsPath(options_.store_path));
@@ -140,7 +146,6 @@ Status LogWriter::Roll(uint64_t step_bytes) {
     return status;
   }
   ++next_id_;
-  segment->catalog_commit = catalog.last_commit;
   segment->dirty = true;
   if (options_.disk != nullptr) options_.disk->RegisterFile(segment->file.get());
   if (current_ != nullptr) current_->current = false;
@@ -248,24 +253,56 @@ bool LogWriter::DropSpares() {
   return true;
 }
 
-Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, const std::string& payload,
-                                FramePlace* place) {
+Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, uint64_t offset_bytes,
+                                const std::string& payload, FramePlace* place) {
   FrameHeader header;
   header.kind = kind;
   header.nonce = segment->nonce;
   header.epoch = epoch_;
   const std::string bytes = format::EncodeFrame(header, payload, block_bytes_, &place->crc);
   place->segment = segment->id;
-  place->offset_bytes = segment->end_bytes;
+  place->offset_bytes = offset_bytes;
   place->length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
-  const uint64_t end = segment->end_bytes + bytes.size();
+  const uint64_t end = offset_bytes + bytes.size();
   if (end > segment->allocated_bytes) {
-    STEPWELL_RETURN_IF_ERROR(segment->file->Allocate(segment->end_bytes, bytes.size()));
+    STEPWELL_RETURN_IF_ERROR(
+        segment->file->Allocate(segment->allocated_bytes, end - segment->allocated_bytes));
     segment->allocated_bytes = end;
   }
-  STEPWELL_RETURN_IF_ERROR(WriteAligned(*segment->file, segment->end_bytes, bytes));
+  STEPWELL_RETURN_IF_ERROR(WriteAligned(*segment->file, offset_bytes, bytes));
   segment->frames.push_back({static_cast<uint16_t>(kind), 0, *place});
-  segment->end_bytes = end;
+  segment->end_bytes = std::max(segment->end_bytes, end);
+  return OkStatus();
+}
+
+// The root lies before its pages, since recovery looks for it there, and is written after them,
+// since it names them.
+Status LogWriter::WriteCatalog(Segment* segment, bool short_of_space) {
+  STEPWELL_ASSIGN_OR_RETURN(CatalogPayload catalog,
+                            options_.make_catalog(block_bytes_, short_of_space));
+  const uint64_t begin = segment->frames.front().place.offset_bytes + block_bytes_;
+  segment->frames.resize(1);  // an earlier attempt's
+  segment->end_bytes = begin;
+  uint64_t at =
+      begin +
+      AlignUp(format::kFrameHeaderBytes + format::EncodeCatalog(catalog.root).size(), block_bytes_);
+  for (size_t i = 0; i < catalog.pages.size(); ++i) {
+    STEPWELL_RETURN_IF_ERROR(WriteFrameNow(segment, FrameKind::kCatalogPage, at, catalog.pages[i],
+                                           &catalog.root.pages[i]));
+    at = segment->end_bytes;
+  }
+  CatalogNote& note = segment->catalog;
+  STEPWELL_RETURN_IF_ERROR(WriteFrameNow(segment, FrameKind::kCatalog, begin,
+                                         format::EncodeCatalog(catalog.root), &note.place));
+  // A footer lists frames in the order of their offsets.
+  std::sort(segment->frames.begin(), segment->frames.end(), [](const auto& a, const auto& b) {
+    return a.place.offset_bytes < b.place.offset_bytes;
+  });
+  note.last_commit = catalog.root.last_commit;
+  note.first_segment = catalog.first_segment == 0 ? segment->id : catalog.first_segment;
+  note.end_bytes = segment->end_bytes;
+  note.bytes = segment->end_bytes - begin;
+  note.clock = catalog.clock;
   return OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "db/catalog_write.h"
 #include "format/frame.h"
 #include "format/records.h"
 #include "io/disk.h"
@@ -24,8 +25,7 @@ struct Segment {
   uint64_t end_bytes = 0;        // of what was placed
   uint64_t allocated_bytes = 0;  // of what was reserved
   std::vector<format::FooterEntry> frames;
-  format::FramePlace catalog_place;
-  uint64_t catalog_commit = 0;
+  CatalogNote catalog;
   size_t writes_in_flight = 0;
   bool dirty = false;  // has completed writes that no sync covers yet
   bool current = true;
@@ -39,8 +39,8 @@ struct LogWriterOptions {
   uint64_t segment_bytes_max = 0;
   std::function<format::Id128()> make_nonce;
   std::function<int64_t()> wall_nanos;
-  // The catalog that a new segment begins with.
-  std::function<format::Catalog()> make_catalog;
+  // The catalog that a new segment begins with: (size of a block, whether it must be short).
+  std::function<Result<CatalogPayload>(uint64_t, bool)> make_catalog;
   io::Disk* disk = nullptr;
 };
 
@@ -100,8 +100,9 @@ class LogWriter {
   // Opens the file of a new segment: a spare under its new name, or a new file.
   Status OpenFile(Segment* segment, const std::string& path, uint64_t target_bytes);
   Result<bool> OpenSpare(Segment* segment, const std::string& path, uint64_t target_bytes);
-  Status WriteFrameNow(Segment* segment, format::FrameKind kind, const std::string& payload,
-                       format::FramePlace* place);
+  Status WriteFrameNow(Segment* segment, format::FrameKind kind, uint64_t offset_bytes,
+                       const std::string& payload, format::FramePlace* place);
+  Status WriteCatalog(Segment* segment, bool short_of_space);
   Status Seal(Segment* segment);
 
   const LogWriterOptions options_;
@@ -109,7 +110,7 @@ class LogWriter {
   const uint64_t epoch_;
   uint64_t first_id_ = 0;
   size_t block_bytes_ = 4096;
-  uint64_t target_bytes_ = 0;  // size at which the current segment is full
+  uint64_t target_bytes_ = 0;  // size that the current segment was begun for
   uint64_t step_bytes_ = 0;    // of the step that the current segment was begun for
   std::vector<Spare> spares_;
   std::map<uint64_t, std::unique_ptr<Segment>> segments_;

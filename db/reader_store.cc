@@ -204,6 +204,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
       view->state.dead.clear();
       view->state.chain.clear();
       view->state.scanned.clear();
+      view->state.changed.clear();
       view_sequence_ = slot.sequence;
       view_live_ = lives;
       std::shared_ptr<const View> made = std::move(view);
@@ -369,6 +370,9 @@ StoreStats ReaderStore::Stats() {
   std::shared_ptr<const View> view;
   if (auto refreshed = Refresh(); refreshed.ok()) view = std::move(*refreshed);
   if (view != nullptr) {
+    for (const CatalogNote& note : view->state.catalogs) {
+      query.catalogs[note.place.segment] = {0, note.end_bytes};
+    }
     for (const auto& [step, log] : view->state.live) {
       auto live = std::make_shared<LiveStep>();
       live->record = log.record;

@@ -11,6 +11,7 @@ namespace stepwell::db {
 namespace {
 
 constexpr uint32_t kOwnerWrites = 0200;
+constexpr uint64_t kGrainBytes = 4096;
 
 // An export that had a link took the write mode away (rule 18); it is gone.
 void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,
@@ -91,19 +92,29 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Users&
   } else if (edges.status().code() != StatusCode::kNotFound) {
     return edges.status();
   }
+  const auto catalog = request.catalogs.find(id);
+  state.has_catalog = catalog != request.catalogs.end();
+  if (state.has_catalog) {
+    state.needed.push_back(catalog->second);
+    state.needed = Normalize(std::move(state.needed));
+  }
   const auto it = users.find(id);
   state.has_live = it != users.end();
-  if (!state.has_live) return state;
-  // Without reading records: what the steps' extents say may leave nothing to gain.
+  static const Users::mapped_type kNone;
+  const auto& steps = state.has_live ? it->second : kNone;
+  if (!state.has_live && !state.has_catalog) return state;
+  // Without reading records: what the steps' extents say may leave nothing to gain. Steps share no
+  // block (rule 8).
   uint64_t stored = TotalBytes(state.needed);
-  for (const auto& live : it->second) {
+  for (const auto& live : steps) {
     for (const auto& extent : live->record.extents) {
-      if (extent.segment == id) stored += extent.stored_bytes;
+      if (extent.segment == id) stored += AlignUp(extent.stored_bytes, kGrainBytes);
     }
+    if (live->place.segment == id) stored += AlignUp(live->place.length_bytes, kGrainBytes);
   }
   if (state.allocated_bytes < stored + request.punch_gain_min) return state;
   state.known = edges.ok() && edges->own;
-  for (const auto& live : it->second) {
+  for (const auto& live : steps) {
     const auto footprint = options_.footprints->Get(live->record.commit, live->place);
     if (!footprint.ok()) {
       state.known = false;  // damaged: everything of it is kept
@@ -137,7 +148,7 @@ Result<std::unique_ptr<ReclaimLock>> Reclaimer::LockUnpinned(const ReclaimReques
 
 Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint64_t id,
                          ReclaimResult* result) {
-  if (users.contains(id) && !request.settled.contains(id)) {
+  if ((users.contains(id) || request.catalogs.contains(id)) && !request.settled.contains(id)) {
     result->later.insert(id);
     return OkStatus();
   }

@@ -25,6 +25,8 @@ struct ReclaimRequest {
   // Below the guard, not open, not used by a save or a move in flight.
   std::set<uint64_t> segments;
   std::set<uint64_t> settled;  // of these: where punching and moving are worth it already
+  // Of catalogs that recovery may read, by segment: these stay, and so do the segments.
+  std::map<uint64_t, ByteRange> catalogs;
   bool may_move = true;
   uint64_t published = 0;  // the newest commit that other processes know
   // Pins below `old_tip` may read segments before `first_id` that nothing here knows as dead.

@@ -46,7 +46,7 @@ ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& 
     decision.action = ReclaimAction::kLater;
     return decision;
   }
-  if (!segment.has_live) return DecideDead(segment, limits);
+  if (!segment.has_live && !segment.has_catalog) return DecideDead(segment, limits);
   if (!segment.known) return decision;
   const uint64_t needed = TotalBytes(segment.needed);
   const uint64_t gain = segment.allocated_bytes > needed ? segment.allocated_bytes - needed : 0;
@@ -67,7 +67,7 @@ ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& 
   const uint64_t moved_gain = segment.allocated_bytes > segment.payload_bytes
                                   ? segment.allocated_bytes - segment.payload_bytes
                                   : 0;
-  if (segment.payload_bytes < segment.allocated_bytes / 2 &&
+  if (!segment.has_catalog && segment.payload_bytes < segment.allocated_bytes / 2 &&
       moved_gain >= std::max<uint64_t>(limits.evacuate_gain_min, 1)) {
     decision.action = limits.settled ? ReclaimAction::kEvacuate : ReclaimAction::kLater;
     decision.gain_bytes = moved_gain;

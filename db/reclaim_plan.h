@@ -11,9 +11,10 @@ namespace stepwell::db {
 
 // A segment below the guard that nobody writes to.
 struct SegmentState {
-  bool has_live = false;  // some live step has an extent here
-  bool pinned = false;    // a dead step here may be read by somebody
-  bool known = false;     // `needed` is all that is needed (else a live step's frames are damaged)
+  bool has_live = false;     // some live step has an extent here
+  bool has_catalog = false;  // recovery may read its catalog
+  bool pinned = false;       // a dead step here may be read by somebody
+  bool known = false;  // `needed` is all that is needed (else a live step's frames are damaged)
   bool sealed = false;
   bool punchable = true;  // as far as is known of the file system
   uint64_t link_count = 1;

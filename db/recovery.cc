@@ -14,12 +14,10 @@ namespace {
 
 void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state) {
   for (const uint64_t commit : commits) {
-    for (auto it = state->live.begin(); it != state->live.end(); ++it) {
-      if (it->second.record.commit != commit) continue;
-      state->dead.push_back({commit, killer, it->second.record.extents});
-      state->live.erase(it);
-      break;
-    }
+    if (!state->step_of.contains(commit)) continue;
+    const auto killed = RemoveLive(commit, state);
+    state->changed[commit] = killed->record.step;
+    state->dead.push_back({commit, killer, killed->record.extents});
   }
 }
 
@@ -28,10 +26,10 @@ Status Prepare(format::Commit commit, const FramePlace& place, LogState* state) 
   if (!group || group->state != format::GroupState::kPrepared || !commit.kills.empty()) {
     return DataLossError("a prepared frame that is of no group");
   }
-  const uint64_t number = commit.step.commit;
   commit.step.metadata_json.clear();
   commit.step.metrics_json.clear();
-  state->undecided[number] = {std::move(commit.step), place};
+  state->changed[commit.step.commit] = commit.step.step;
+  AddLive({std::move(commit.step), place}, state);
   return OkStatus();
 }
 
@@ -43,55 +41,52 @@ Status Decide(const format::Decided& decided, uint64_t number, LogState* state) 
   }
   LogStep step = std::move(it->second);
   state->undecided.erase(it);
+  state->changed[decided.commit] = step.record.step;
   if (!decided.committed) {
     state->dead.push_back({decided.commit, number, std::move(step.record.extents)});
     return OkStatus();
   }
   Kill(decided.kills, number, state);
   step.record.group = decided.group;
-  state->live[step.record.step] = std::move(step);
+  AddLive(std::move(step), state);
   return OkStatus();
 }
 
 void Change(const format::MetaChange& change, LogState* state) {
-  for (auto& [step, live] : state->live) {
-    if (live.record.commit == change.commit && change.pinned) live.record.pinned = *change.pinned;
-  }
-}
-
-Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state) {
-  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, place, FrameKind::kCatalog));
-  auto catalog = format::DecodeCatalog(AsBytes(frame.payload));
-  if (!catalog.ok()) {
-    return catalog.status().WithContext(
-        StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes));
-  }
-  for (const auto& entry : catalog->segments) {
-    SegmentInfo info;
-    info.segment = entry.segment;
-    info.nonce = entry.nonce;
-    info.header_ok = true;
-    info.sealed = entry.length_bytes > 0;
-    info.length_bytes = entry.length_bytes;
-    state->segments.push_back(info);
-  }
-  AdoptCatalog(std::move(*catalog), place, state);
-  return OkStatus();
+  const auto step = state->step_of.find(change.commit);
+  if (step == state->step_of.end() || !change.pinned) return;
+  state->live.at(step->second).record.pinned = *change.pinned;
+  state->changed[change.commit] = step->second;
 }
 
 }  // namespace
 
-void AdoptCatalog(format::Catalog catalog, const FramePlace& place, LogState* state) {
-  for (auto& live : catalog.live) {
-    const bool prepared =
-        live.step.group && live.step.group->state == format::GroupState::kPrepared;
-    auto& there = prepared ? state->undecided[live.step.commit] : state->live[live.step.step];
-    there = {std::move(live.step), live.place};
+void AddLive(LogStep step, LogState* state) {
+  const uint64_t commit = step.record.commit;
+  const auto& group = step.record.group;
+  if (group && group->state == format::GroupState::kPrepared) {
+    state->undecided[commit] = std::move(step);
+    return;
   }
-  state->epoch = state->epoch_max = catalog.epoch;
-  state->tip_commit = state->catalog_commit = catalog.last_commit;
-  state->tip_place = catalog.last_place;
-  state->catalog_place = place;
+  const uint64_t number = step.record.step;
+  state->undecided.erase(commit);
+  const auto it = state->live.lower_bound(number);
+  if (it != state->live.end() && it->first == number) {
+    state->step_of.erase(it->second.record.commit);
+    it->second = std::move(step);
+  } else {
+    state->live.emplace_hint(it, number, std::move(step));
+  }
+  state->step_of[commit] = number;
+}
+
+std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state) {
+  if (auto undecided = state->undecided.extract(commit)) return std::move(undecided.mapped());
+  const auto step = state->step_of.find(commit);
+  if (step == state->step_of.end()) return std::nullopt;
+  auto live = state->live.extract(step->second);
+  state->step_of.erase(step);
+  return std::move(live.mapped());
 }
 
 Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
@@ -103,10 +98,10 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
         return DataLossError("a commit frame's two commit numbers differ");
       }
       Kill(commit.kills, header.commit, state);
-      const uint64_t step = commit.step.step;
       commit.step.metadata_json.clear();
       commit.step.metrics_json.clear();
-      state->live[step] = {std::move(commit.step), place};
+      state->changed[header.commit] = commit.step.step;
+      AddLive({std::move(commit.step), place}, state);
       break;
     }
     case FrameKind::kPrepared: {
@@ -163,6 +158,15 @@ Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
     state = *known;
   } else {
     STEPWELL_RETURN_IF_ERROR(LoadCatalog(slot.catalog_place, files, &state));
+    for (const auto& [id, entry] : state.catalog_segments) {
+      SegmentInfo info;
+      info.segment = id;
+      info.nonce = entry.nonce;
+      info.header_ok = true;
+      info.sealed = entry.length_bytes > 0;
+      info.length_bytes = entry.length_bytes;
+      state.segments.push_back(info);
+    }
   }
   while (commit > state.tip_commit) {
     STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(files, place, FrameKind{}));

@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "db/catalog.h"
 #include "db/segment_files.h"
 #include "db/store.h"
 #include "format/frame.h"
@@ -46,8 +49,13 @@ struct LogState {
   uint64_t epoch_max = 0;  // the highest seen, accepted or not
   uint64_t tip_commit = 0;
   format::FramePlace tip_place;
-  format::FramePlace catalog_place;  // of the catalog that was the base; length 0: none
-  uint64_t catalog_commit = 0;       // its last commit
+  format::FramePlace catalog_place;   // of the catalog that was the base; length 0: none
+  uint64_t catalog_commit = 0;        // its last commit
+  std::vector<CatalogNote> catalogs;  // its lineage, base first, itself last
+  std::map<uint64_t, format::SegmentEntry> catalog_segments;  // that it names
+  std::unordered_map<uint64_t, uint64_t> step_of;             // of live commits
+  // Commits that began, changed or ended behind that catalog, with their steps.
+  std::map<uint64_t, uint64_t> changed;
   // Ascending. After RecoverByMarks: those of the catalog (newer ones may exist).
   std::vector<SegmentInfo> segments;
   // Where chain frames after the catalog lie: (commit, segment).
@@ -57,8 +65,10 @@ struct LogState {
   RecoveryReport report;
 };
 
-// Starts the state from a catalog: its live steps, epoch and tip (not its segments).
-void AdoptCatalog(format::Catalog catalog, const format::FramePlace& place, LogState* state);
+// A commit that lives from here on, decided or not, or is known in another way than before.
+void AddLive(LogStep step, LogState* state);
+// Takes it out; none: it was not live.
+std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state);
 
 // Applies one chain frame to the state (kills, additions, tip).
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,

@@ -91,6 +91,11 @@ Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& 
   return OkStatus();
 }
 
+// What another read will not bring back either.
+bool IsLost(const Status& status) {
+  return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kNotFound;
+}
+
 // The newest catalog that can be read: each segment begins with one.
 Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles& files,
                          LogState* state) {
@@ -109,10 +114,9 @@ Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles&
           frame->header.nonce != info->nonce) {
         continue;
       }
-      auto catalog = format::DecodeCatalog(AsBytes(frame->payload));
-      if (!catalog.ok()) break;
-      AdoptCatalog(std::move(*catalog), place, state);
-      return OkStatus();
+      const Status status = LoadCatalog(place, files, state);
+      if (status.ok() || !IsLost(status)) return status;
+      break;  // of a catalog's lineage something is damaged: the one before it
     }
   }
   return DataLossError("no segment of the store has a readable catalog");

@@ -115,6 +115,9 @@ void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info, 
     needed = edges->ranges;
     sealed = edges->sealed;
   }
+  if (const auto it = query.catalogs.find(id); it != query.catalogs.end()) {
+    needed.push_back(it->second);
+  }
   if (use != nullptr) needed.insert(needed.end(), use->ranges.begin(), use->ranges.end());
   needed = Normalize(std::move(needed));
   uint64_t left = info.allocated_bytes;

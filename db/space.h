@@ -24,6 +24,8 @@ struct SpaceQuery {
   // Ends of what is placed in segments that are open for writing; what is allocated behind is
   // reserved. Null: taken from what live steps need (for readers, who cannot know).
   const std::map<uint64_t, uint64_t>* open_ends = nullptr;
+  // Of segments, for catalogs that recovery may read.
+  std::map<uint64_t, ByteRange> catalogs;
 };
 
 // The parts add up to total_bytes. Reads each live step's records once; later calls only ask the

@@ -367,6 +367,7 @@ StoreStats WriterStore::Stats() {
   query.footprints = core_->footprints.get();
   query.files = core_->files.get();
   query.open_ends = &ends;
+  query.catalogs = engine_->CatalogRanges();
   stats.space = AccountSpace(query);
   const auto steps = core_->live.All();
   stats.steps = steps.size();
