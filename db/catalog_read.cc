@@ -97,6 +97,7 @@ Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state
   loaded.tip_commit = loaded.catalog_commit = newest.last_commit;
   loaded.tip_place = newest.last_place;
   loaded.catalog_place = place;
+  loaded.losses = newest.losses;
   const bool counted = links.size() > 1 || !newest.pages.empty();
   const uint64_t live_count = newest.live_count;
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
@@ -106,6 +107,7 @@ Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state
     return Bad(files, place, "the catalogs do not amount to the steps that this one counts");
   }
   loaded.segments = std::move(state->segments);
+  loaded.scanned = std::move(state->scanned);
   loaded.report = std::move(state->report);
   *state = std::move(loaded);
   return OkStatus();

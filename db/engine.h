@@ -114,6 +114,7 @@ class Engine {
   struct BlockWrite;
   struct FrameWrite;
   struct SegmentSync;
+  struct SlotSync;
   struct GroupEntry;
   struct Group;
   struct ReadyBlock {
@@ -122,6 +123,11 @@ class Engine {
     size_t index = 0;
     io::BufferPool::Block* block = nullptr;
     EncodedBlock encoded;
+  };
+  // Where a frame goes, with the copies behind it.
+  struct Run {
+    LogWriter::Placement spot;
+    size_t bytes = 0;
   };
   struct PendingOutput {
     std::shared_ptr<SaveJob> job;
@@ -162,7 +168,9 @@ class Engine {
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
                                          uint64_t step_bytes);
   Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,
-                                         const LogWriter::Placement& spot);
+                                         const Run& run);
+  Result<Run> PlaceRun(format::FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
+                       bool may_drop_ballast);
   Result<LogWriter::Placement> PlaceWithBallast(uint64_t length, uint64_t step_bytes,
                                                 bool may_drop_ballast);
   void FrameWritten(FrameWrite* write);
@@ -197,6 +205,9 @@ class Engine {
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
   void NoteCatalog(const Segment& segment);
+  void MarkDurable();
+  void SlotSynced();
+  Status AddAccepted(GroupEntry* entry);
   uint64_t GuardSegment();
 
   EngineOptions options_;
@@ -209,6 +220,12 @@ class Engine {
   uint64_t epoch_ = 0;
   uint64_t tip_commit_ = 0;  // of the last frame placed
   format::FramePlace tip_place_;
+  std::string tip_copy_;       // of that frame, for the slot
+  uint64_t durable_mark_ = 0;  // the newest commit that a synced slot names
+  std::unique_ptr<SlotSync> slot_sync_;
+  bool slot_sync_again_ = false;
+  bool killed_unmarked_ = false;  // by a commit that no slot sync covers yet
+  std::vector<format::LossRecord> losses_;  // not accepted: nothing is erased or retired meanwhile
   std::deque<std::shared_ptr<SaveJob>> jobs_;  // in commit order
   std::deque<ReadyBlock> ready_;
   std::deque<PendingOutput> pending_outputs_;

@@ -158,6 +158,9 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
     case SaveJob::Kind::kRewrite:
       STEPWELL_RETURN_IF_ERROR(AddRewrite(*job, &entry));
       break;
+    case SaveJob::Kind::kAccept:
+      STEPWELL_RETURN_IF_ERROR(AddAccepted(&entry));
+      break;
   }
   group_->entries.push_back(std::move(entry));
   return OkStatus();
@@ -191,7 +194,8 @@ LiveStepPtr Engine::FindAsOf(uint64_t step) const {
 
 // What the commit of `added` makes retention drop.
 void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) const {
-  if (options_.keep.empty()) return;
+  // What a lost frame pinned or replaced is not known, so nothing is given up.
+  if (options_.keep.empty() || !losses_.empty()) return;
   std::map<uint64_t, LiveStepPtr> steps;
   for (auto& live : options_.live->All()) {
     const uint64_t step = live->record.step;
@@ -342,14 +346,13 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
       for (const auto& [id, extent] : with_frame) commit.step.extents.push_back(extent);
     };
     set_extents(0);
-    const size_t length = AlignUp(format::kFrameHeaderBytes + format::EncodeCommit(commit).size(),
-                                  log_->block_bytes());
-    STEPWELL_ASSIGN_OR_RETURN(const auto spot,
-                              PlaceWithBallast(length, step_bytes, /*may_drop_ballast=*/false));
-    if (spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
-    if (spot.segment != segment) return InternalError("a commit frame found no place");
-    set_extents(spot.offset_bytes + length);
-    STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, format::EncodeCommit(commit), spot));
+    STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                              PlaceRun(kind, format::EncodeCommit(commit).size(), step_bytes,
+                                       /*may_drop_ballast=*/false));
+    if (run.spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
+    if (run.spot.segment != segment) return InternalError("a commit frame found no place");
+    set_extents(run.spot.offset_bytes + run.bytes);
+    STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, format::EncodeCommit(commit), run));
     break;
   }
   for (const auto& extent : commit.step.extents) {
@@ -477,12 +480,25 @@ Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
   return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry);
 }
 
+// One frame for all losses: it covers the range from the first to the last.
+Status Engine::AddAccepted(GroupEntry* entry) {
+  format::LossRecord accepted;
+  accepted.accepted = true;
+  accepted.found_ns = options_.environment.clock->WallNanos();
+  for (const format::LossRecord& loss : losses_) {
+    const bool first = accepted.first_commit == 0 || loss.first_commit < accepted.first_commit;
+    if (first) accepted.first_commit = loss.first_commit;
+    accepted.last_commit = std::max(accepted.last_commit, loss.last_commit);
+  }
+  entry->change.losses.emplace();
+  return AddSmall(FrameKind::kLoss, format::EncodeLoss(accepted), entry);
+}
+
 // A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
 Status Engine::AddSmall(FrameKind kind, const std::string& payload, GroupEntry* entry) {
-  const size_t length = AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes());
-  STEPWELL_ASSIGN_OR_RETURN(const auto spot,
-                            PlaceWithBallast(length, 0, /*may_drop_ballast=*/true));
-  STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, spot));
+  STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                            PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, run));
   entry->change.commit = tip_commit_;
   return OkStatus();
 }

@@ -66,15 +66,32 @@ void Engine::StartGroup() {
 
 Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payload,
                                        uint64_t step_bytes) {
-  const size_t length = AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes());
-  STEPWELL_ASSIGN_OR_RETURN(const auto spot,
-                            PlaceWithBallast(length, step_bytes, /*may_drop_ballast=*/false));
-  return SubmitFrame(kind, payload, spot);
+  STEPWELL_ASSIGN_OR_RETURN(const Run run, PlaceRun(kind, payload.size(), step_bytes,
+                                                    /*may_drop_ballast=*/false));
+  return SubmitFrame(kind, payload, run);
+}
+
+// Room for a frame with what lies behind it: chain frames take copies of those before along, where
+// the disk has room for them. Copies that come up later wait for the next frame.
+Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
+                                     bool may_drop_ballast) {
+  const size_t frame_bytes = format::kFrameHeaderBytes + payload_bytes;
+  Run run;
+  run.bytes = AlignUp(frame_bytes, log_->block_bytes());
+  if (format::IsChainFrame(kind) && log_->CopySpace(frame_bytes) > 0) {
+    const size_t with_copies =
+        AlignUp(frame_bytes + log_->CopySpace(frame_bytes), log_->block_bytes());
+    auto spot = log_->Place(with_copies, step_bytes);
+    if (spot.ok()) return Run{*spot, with_copies};
+    if (spot.status().code() != StatusCode::kResourceExhausted) return spot.status();
+  }
+  STEPWELL_ASSIGN_OR_RETURN(run.spot, PlaceWithBallast(run.bytes, step_bytes, may_drop_ballast));
+  return run;
 }
 
 // Queues the frame for the group; chain frames take the next number.
-Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payload,
-                                       const LogWriter::Placement& spot) {
+Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payload, const Run& run) {
+  const LogWriter::Placement& spot = run.spot;
   Segment* segment = spot.segment;
   format::FrameHeader header;
   header.kind = kind;
@@ -89,8 +106,7 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   }
   FramePlace place;
   auto write = std::make_unique<FrameWrite>();
-  write->buffer =
-      io::AlignedBuffer(AlignUp(format::kFrameHeaderBytes + payload.size(), log_->block_bytes()));
+  write->buffer = io::AlignedBuffer(run.bytes);
   if (!write->buffer) return ResourceExhaustedError("no memory for a frame");
   format::EncodeFrameTo(header, payload, write->buffer.bytes(), &place.crc);
   place.segment = segment->id;
@@ -108,6 +124,11 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   group_->frames.push_back(std::move(write));
   segment->frames.push_back({static_cast<uint16_t>(kind), header.commit, place});
   if (format::IsChainFrame(kind)) {
+    io::AlignedBuffer& buffer = group_->frames.back()->buffer;
+    log_->PutCopies(segment->nonce, place.length_bytes, buffer.bytes());
+    const std::string_view frame(reinterpret_cast<const char*>(buffer.data()), place.length_bytes);
+    log_->AddCopy({place, format::MakeFrameCopy(frame, format::kCopyBytesMax)});
+    tip_copy_ = format::MakeFrameCopy(frame, format::kSlotTipBytesMax);
     tip_commit_ = header.commit;
     tip_place_ = place;
     chain_.emplace_back(header.commit, segment->id);
@@ -190,14 +211,15 @@ void Engine::Publish() {
     for (const auto& dead : entry.change.killed) NoteDead(dead->record.extents);
     options_.live->Commit(entry.change);
     catalogs_.Note(entry.change);
+    if (entry.change.losses) losses_ = *entry.change.losses;
     slot_.durable_commit = entry.change.commit;
     slot_.durable_place = entry.place;
   }
-  if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
+  slot_.tip = tip_copy_;
+  killed_unmarked_ = killed_unmarked_ || killed;
+  MarkDurable();
   NoteSegments();
-  // Before anybody is told: who waits for the last handle may close the store, and closing waits
-  // for what was queued on the index worker until then.
-  if (killed || guard_moved_ || !left_.empty()) ScheduleReclaim(/*again_left=*/killed);
+  if (guard_moved_ || !left_.empty()) ScheduleReclaim(/*again_left=*/false);
   for (GroupEntry& entry : group->entries) {
     ++unapplied_;
     std::vector<uint64_t> removed;
@@ -206,6 +228,42 @@ void Engine::Publish() {
     NoteCommitted(*group, entry);
     entry.job->state->Finish(OkStatus());
   }
+}
+
+// The slot, for other processes now, and on the device soon: what recovery then takes for durable
+// without looking, and so what may be erased on the strength of it (rule 6). No handle waits for
+// this sync.
+void Engine::MarkDurable() {
+  if (Status status = WriteSlot(/*sync=*/false); !status.ok()) {
+    options_.freeze->Trip(status);
+    return;
+  }
+  if (slot_sync_ != nullptr) {
+    slot_sync_again_ = true;
+    return;
+  }
+  slot_sync_ = std::make_unique<SlotSync>();
+  slot_sync_->engine = this;
+  slot_sync_->kind = io::Op::Kind::kSync;
+  slot_sync_->file = options_.slot_file->file();
+  slot_sync_->commit = slot_.durable_commit;
+  slot_sync_->killed = std::exchange(killed_unmarked_, false);
+  options_.slot_file->BeginSync();
+  ++syncs_;
+  options_.disk->Submit(slot_sync_.get());
+}
+
+void Engine::SlotSynced() {
+  const std::unique_ptr<SlotSync> sync = std::move(slot_sync_);
+  options_.slot_file->EndSync(sync->status.ok());
+  if (!sync->status.ok()) {
+    options_.freeze->Trip(sync->status);
+    return;
+  }
+  durable_mark_ = sync->commit;
+  if (std::exchange(slot_sync_again_, false) && !options_.freeze->frozen()) MarkDurable();
+  // What died by that commit may go now.
+  if (sync->killed) ScheduleReclaim(/*again_left=*/true);
 }
 
 // The frames may or may not be on the disk: the store is frozen, recovery will decide.

@@ -39,6 +39,13 @@ struct Engine::SegmentSync final : io::Op {
   void OnComplete() override { engine->SegmentSynced(this); }
 };
 
+struct Engine::SlotSync final : io::Op {
+  Engine* engine = nullptr;
+  uint64_t commit = 0;  // that the slot names
+  bool killed = false;  // something died by a commit that no earlier sync covers
+  void OnComplete() override { engine->SlotSynced(); }
+};
+
 // A job whose chain frame is placed.
 struct Engine::GroupEntry {
   std::shared_ptr<SaveJob> job;

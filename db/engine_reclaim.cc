@@ -82,6 +82,7 @@ void Engine::PinReleased() {
 // too.
 void Engine::ScheduleReclaim(bool again_left) {
   if (closing_ || !started_ || options_.freeze->frozen() || log_->current() == nullptr) return;
+  if (!losses_.empty()) return;  // what a lost frame kept alive is not known
   if (pass_running_ || !moves_.empty()) {
     pass_again_ = true;  // what is under way may have looked already
     return;
@@ -112,7 +113,7 @@ void Engine::StartPass(bool thorough) {
     left_.erase(id);
   }
   request.catalogs = catalogs_.Needed();
-  request.published = slot_.durable_commit;
+  request.published = durable_mark_;
   request.old_tip = old_tip_;
   request.first_id = log_->first_id();
   request.spare_bytes_max = log_->spare_bytes_wanted();
@@ -136,7 +137,7 @@ void Engine::StartPass(bool thorough) {
 // On a full disk: whether a pass is under way that may change that. One is begun, without waiting
 // for segments to settle, where none was since there was room.
 bool Engine::WaitForSpace() {
-  if (!pass_running_ && moves_.empty() && !closing_ && started_ &&
+  if (!pass_running_ && moves_.empty() && !closing_ && started_ && losses_.empty() &&
       !std::exchange(space_asked_, true)) {
     StartPass(/*thorough=*/true);
   }
@@ -187,7 +188,11 @@ void Engine::ReclaimStep() {
       FinishReclaimAll(FailedPreconditionError(options_.store_path + ": the store is closed"));
     } else if (options_.freeze->frozen()) {
       FinishReclaimAll(options_.freeze->Check());
-    } else if (group_ == nullptr) {  // else again when it is done
+    } else if (!losses_.empty()) {
+      FinishReclaimAll(FailedPreconditionError(
+          StrCat(options_.store_path, ": nothing is erased while this is not accepted: ",
+                 DescribeLoss(losses_.front()), ". See `stepwell repair`")));
+    } else if (group_ == nullptr && slot_sync_ == nullptr) {  // else again when they are done
       if (reclaim_rounds_ > 0 && (!reclaim_progress_ || reclaim_rounds_ >= kRoundsMax)) {
         FinishReclaimAll(OkStatus());
         return;

@@ -12,6 +12,7 @@
 namespace stepwell::db {
 
 using format::FrameKind;
+using format::FramePlace;
 
 namespace {
 
@@ -71,6 +72,19 @@ void Engine::NoteSegments() {
   open_ends_ = std::move(ends);
 }
 
+namespace {
+
+// The bytes of the newest frame, for a copy of it; empty where there is none any more: behind newer
+// catalogs it may have been erased.
+std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
+  if (place.length_bytes == 0) return {};
+  const auto frame = ReadOriginalFrame(files, place, FrameKind{});
+  if (!frame.ok()) return {};
+  return format::EncodeFrame(frame->header, frame->payload, /*block_bytes=*/1, nullptr);
+}
+
+}  // namespace
+
 Status Engine::Start(const LogState& state) {
   old_tip_ = tip_commit_ = state.tip_commit;
   tip_place_ = state.tip_place;
@@ -89,6 +103,12 @@ Status Engine::Start(const LogState& state) {
   catalogs_.Begin(state, segments_);
   slot_.durable_commit = state.tip_commit;
   slot_.durable_place = state.tip_place;
+  const std::string tip = TipFrame(*options_.files, state.tip_place);
+  slot_.tip = format::MakeFrameCopy(tip, format::kSlotTipBytesMax);
+  losses_ = state.losses;
+  for (format::LossRecord& loss : losses_) {
+    if (loss.found_ns == 0) loss.found_ns = options_.environment.clock->WallNanos();
+  }
 
   // The clean mark goes durably before the first write (rule 4). One that is gone already may be
   // gone from the page cache only, after a kill: a power cut would bring it back, and this epoch
@@ -99,6 +119,8 @@ Status Engine::Start(const LogState& state) {
   log.file_system = options_.environment.file_system;
   log.store_path = options_.store_path;
   log.store_id = slot_.store_id;
+  log.group_id = slot_.group_id;
+  log.part = slot_.part;
   log.freeze = options_.freeze;
   log.segment_bytes_max = options_.segment_bytes_max;
   log.make_nonce = [random = options_.environment.random] {
@@ -115,6 +137,7 @@ Status Engine::Start(const LogState& state) {
     head.epoch = epoch_;
     head.last_commit = slot_.durable_commit;
     head.last_place = slot_.durable_place;
+    head.losses = losses_;
     return catalogs_.Make(std::move(head), segments_, block_bytes, short_of_space);
   };
   log.disk = options_.disk;
@@ -128,6 +151,10 @@ Status Engine::Start(const LogState& state) {
   }
   STEPWELL_RETURN_IF_ERROR(status);
   block_bytes_ = log_->block_bytes();
+  // A killed writer's last frame has no copy yet.
+  if (!state.report.clean && !tip.empty()) {
+    log_->AddCopy({state.tip_place, format::MakeFrameCopy(tip, format::kCopyBytesMax)});
+  }
 
   // The epoch frame, durable before anything else: older epochs' frames beyond the tip are void.
   group_ = std::make_unique<Group>();
@@ -135,21 +162,33 @@ Status Engine::Start(const LogState& state) {
   record.epoch = epoch_;
   record.last_commit = state.tip_commit;
   record.last_place = state.tip_place;
-  STEPWELL_ASSIGN_OR_RETURN(const auto place,
-                            AppendFrame(FrameKind::kEpoch, format::EncodeEpoch(record), 0));
-  Segment* segment = log_->current();
-  const FrameWrite& frame = *group_->frames.front();
-  STEPWELL_RETURN_IF_ERROR(segment->file->WriteAt(
-      frame.offset_bytes, ConstBytes(frame.buffer.data(), frame.buffer.size())));
-  --segment->writes_in_flight;
+  const auto append = [this](FrameKind kind, const std::string& payload) -> Result<FramePlace> {
+    STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                              PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
+    return SubmitFrame(kind, payload, run);
+  };
+  STEPWELL_ASSIGN_OR_RETURN(auto place, append(FrameKind::kEpoch, format::EncodeEpoch(record)));
+  // Losses are a part of what this epoch begins with, and said from here on.
+  for (const format::LossRecord& loss : losses_) {
+    STEPWELL_ASSIGN_OR_RETURN(place, append(FrameKind::kLoss, format::EncodeLoss(loss)));
+  }
+  for (const auto& frame : group_->frames) {
+    STEPWELL_RETURN_IF_ERROR(frame->segment->file->WriteAt(
+        frame->offset_bytes, ConstBytes(frame->buffer.data(), frame->buffer.size())));
+    --frame->segment->writes_in_flight;
+  }
+  for (Segment* touched : group_->touched) {
+    STEPWELL_RETURN_IF_ERROR(touched->file->Sync());
+    touched->dirty = false;
+  }
   group_.reset();
-  STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
-  segment->dirty = false;
-  NoteCatalog(*segment);
+  NoteCatalog(*log_->current());
   slot_.epoch = epoch_;
   slot_.durable_commit = tip_commit_;
   slot_.durable_place = place;
+  slot_.tip = tip_copy_;
   STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
+  durable_mark_ = tip_commit_;
   NoteSegments();
   STEPWELL_RETURN_IF_ERROR(SettleAbandoned(state));
   Reclaimer::Options reclaim;
@@ -200,7 +239,9 @@ Status Engine::SettleAbandoned(const LogState& state) {
     options_.files->Drop(info.segment);
     // An export may have a link to what no live step needs any more (rule 18).
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
-    const bool keep_tail = pin.has_value() || !file.ok() || file->link_count > 1;
+    // Nor is anything cut off while it is not known what was lost.
+    const bool keep_tail =
+        pin.has_value() || !file.ok() || file->link_count > 1 || !losses_.empty();
     const Status sealed =
         SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
                       info.nonce, epoch_, end, keep_tail, options_.freeze, frames);
@@ -212,6 +253,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
 }
 
 Status Engine::Finish() {
+  while (slot_sync_ != nullptr) options_.disk->Poll(/*wait=*/true);
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
   for (const auto& [id, segment] : log_->open_segments()) {
     if (!segment->dirty) continue;

@@ -26,6 +26,7 @@ void LiveSteps::Load(const LogState& state) {
   for (const auto& [step, live] : state.live) steps_[step] = load(live);
   for (const auto& [commit, live] : state.undecided) undecided_[commit] = load(live);
   dead_ = state.dead;
+  losses_ = state.losses;
   tip_ = state.tip_commit;
 }
 
@@ -116,6 +117,7 @@ void LiveSteps::Commit(const Change& change) {
     EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
   }
   tip_ = change.commit;
+  if (change.losses) losses_ = *change.losses;
   for (const auto& [owner, callback] : on_commit_) callback();
 }
 
@@ -173,6 +175,11 @@ void LiveSteps::OnCommit(const void* owner, std::function<void()> callback) {
   } else {
     on_commit_.erase(owner);
   }
+}
+
+std::vector<format::LossRecord> LiveSteps::Losses() const {
+  const std::lock_guard lock(mutex_);
+  return losses_;
 }
 
 uint64_t LiveSteps::tip() const {

@@ -77,6 +77,7 @@ class LiveSteps {
     std::shared_ptr<const LiveStep> prepared;     // not decided yet
     // Decided: not prepared any more. Committed, it is `added`, too; else dead.
     std::shared_ptr<const LiveStep> decided;
+    std::optional<std::vector<format::LossRecord>> losses = {};  // what is left of them
   };
   void Commit(const Change& change);
   // Before there are any commits: the metrics of a step that was loaded without them, by its
@@ -102,6 +103,7 @@ class LiveSteps {
   // steps; null: nobody.
   void OnRelease(std::function<void()> callback);
   uint64_t tip() const;
+  std::vector<format::LossRecord> Losses() const;
 
  private:
   template <typename Edit>
@@ -114,6 +116,7 @@ class LiveSteps {
   std::vector<DeadCommit> dead_;
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;
+  std::vector<format::LossRecord> losses_;
   std::function<void()> on_release_;
   std::map<const void*, std::function<void()>> on_commit_;
 };

@@ -31,10 +31,20 @@ Status WriteAligned(io::File& file, uint64_t offset, const std::string& bytes) {
   return file.WriteAt(offset, ConstBytes(buffer.data(), bytes.size()));
 }
 
-// Footer and trailer at `end_bytes`; the file then ends with the trailer's block.
+void PutCopy(const format::FrameCopy& copy, const format::Id128& nonce, std::string* run) {
+  run->resize(AlignUp(run->size(), format::kCopyAlignment));
+  const size_t at = run->size();
+  run->resize(at + format::FrameCopySpace(copy.bytes.size()));
+  format::EncodeFrameCopy(
+      copy, nonce, MutableBytes(reinterpret_cast<std::byte*>(run->data()), run->size()).subspan(at));
+}
+
+// Footer, with copies behind it, and trailer at `end_bytes`; the file then ends with the trailer's
+// block.
 Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, uint64_t epoch,
                  uint64_t end_bytes, size_t block_bytes,
-                 const std::vector<format::FooterEntry>& frames) {
+                 const std::vector<format::FooterEntry>& frames,
+                 const std::vector<format::FrameCopy>& copies) {
   format::Trailer trailer;
   for (const auto& entry : frames) {
     if (!format::IsChainFrame(static_cast<FrameKind>(entry.kind))) continue;
@@ -48,7 +58,9 @@ Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, u
   header.commit = trailer.commit_max;
   header.kind = FrameKind::kFooter;
   const std::string payload = format::EncodeFooter({frames});
-  std::string seal = format::EncodeFrame(header, payload, block_bytes, &trailer.footer.crc);
+  std::string seal = format::EncodeFrame(header, payload, /*block_bytes=*/1, &trailer.footer.crc);
+  for (const format::FrameCopy& copy : copies) PutCopy(copy, nonce, &seal);
+  seal.resize(AlignUp(seal.size(), block_bytes));
   trailer.footer.segment = segment;
   trailer.footer.offset_bytes = end_bytes;
   trailer.footer.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
@@ -124,6 +136,8 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   header.segment = segment->id;
   header.nonce = segment->nonce;
   header.created_ns = options_.wall_nanos();
+  header.group_id = options_.group_id;
+  header.process = options_.part;
   FramePlace header_place;
   Status status = WriteFrameNow(segment.get(), FrameKind::kSegmentHeader, 0,
                                 format::EncodeSegmentHeader(header), &header_place);
@@ -147,6 +161,13 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   }
   ++next_id_;
   segment->dirty = true;
+  // Those of earlier segments are behind their footers.
+  std::erase_if(copies_, [](const WaitingCopy& waiting) { return waiting.start; });
+  // Pages have theirs behind the footer alone.
+  for (const format::FrameCopy& copy : segment->start_copies) {
+    const bool is_root = copy.place == segment->catalog.place;
+    if (is_root || copy.place.offset_bytes == 0) copies_.push_back({copy, true});
+  }
   if (options_.disk != nullptr) options_.disk->RegisterFile(segment->file.get());
   if (current_ != nullptr) current_->current = false;
   current_ = segment.get();
@@ -272,6 +293,9 @@ Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, uint64_t offse
   STEPWELL_RETURN_IF_ERROR(WriteAligned(*segment->file, offset_bytes, bytes));
   segment->frames.push_back({static_cast<uint16_t>(kind), 0, *place});
   segment->end_bytes = std::max(segment->end_bytes, end);
+  if (place->length_bytes <= format::kCopyBytesMax) {
+    segment->start_copies.push_back({*place, bytes.substr(0, place->length_bytes)});
+  }
   return OkStatus();
 }
 
@@ -282,6 +306,7 @@ Status LogWriter::WriteCatalog(Segment* segment, bool short_of_space) {
                             options_.make_catalog(block_bytes_, short_of_space));
   const uint64_t begin = segment->frames.front().place.offset_bytes + block_bytes_;
   segment->frames.resize(1);  // an earlier attempt's
+  segment->start_copies.resize(1);
   segment->end_bytes = begin;
   uint64_t at =
       begin +
@@ -306,11 +331,39 @@ Status LogWriter::WriteCatalog(Segment* segment, bool short_of_space) {
   return OkStatus();
 }
 
-Status LogWriter::Seal(Segment* segment) {
+void LogWriter::AddCopy(format::FrameCopy copy) {
+  if (!copy.bytes.empty()) copies_.push_back({std::move(copy), false});
+}
+
+size_t LogWriter::CopySpace(size_t frame_bytes) const {
+  size_t space = AlignUp(frame_bytes, format::kCopyAlignment) - frame_bytes;
+  for (const WaitingCopy& waiting : copies_) {
+    space += format::FrameCopySpace(waiting.copy.bytes.size());
+  }
+  return copies_.empty() ? 0 : space;
+}
+
+void LogWriter::PutCopies(const format::Id128& nonce, size_t frame_bytes, MutableBytes run) {
+  size_t at = AlignUp(frame_bytes, format::kCopyAlignment);
+  size_t done = 0;
+  for (; done < copies_.size(); ++done) {
+    const format::FrameCopy& copy = copies_[done].copy;
+    const size_t space = format::FrameCopySpace(copy.bytes.size());
+    if (at + space > run.size()) break;
+    format::EncodeFrameCopy(copy, nonce, run.subspan(at, space));
+    at += space;
+  }
+  copies_.erase(copies_.begin(), copies_.begin() + static_cast<ptrdiff_t>(done));
+}
+
+Status LogWriter::Seal(Segment* segment, bool last) {
   if (options_.disk != nullptr) options_.disk->UnregisterFile(segment->file.get());
-  STEPWELL_RETURN_IF_ERROR(WriteSeal(*segment->file, segment->id, segment->nonce, epoch_,
-                                     segment->end_bytes, block_bytes_, segment->frames));
-  return OkStatus();
+  std::vector<format::FrameCopy> copies = segment->start_copies;
+  for (const WaitingCopy& waiting : copies_) {
+    if (last && !waiting.start) copies.push_back(waiting.copy);
+  }
+  return WriteSeal(*segment->file, segment->id, segment->nonce, epoch_, segment->end_bytes,
+                   block_bytes_, segment->frames, copies);
 }
 
 Status LogWriter::SealIdle(bool all) {
@@ -320,7 +373,7 @@ Status LogWriter::SealIdle(bool all) {
       ++it;
       continue;
     }
-    const Status status = Seal(segment);
+    const Status status = Seal(segment, /*last=*/all);
     // A full disk may refuse the seal: the segment is then scanned when it matters.
     if (!status.ok() && status.code() != StatusCode::kResourceExhausted) return status;
     if (segment == current_) current_ = nullptr;
@@ -343,7 +396,7 @@ Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path,
                         file->alignment().offset_bytes});
   uint64_t end = AlignUp(keep_tail ? std::max(end_bytes, info.size_bytes) : end_bytes, block);
   if (!keep_tail && end < info.size_bytes) STEPWELL_RETURN_IF_ERROR(file->Truncate(end));
-  return WriteSeal(*file, segment, nonce, epoch, end, block, frames);
+  return WriteSeal(*file, segment, nonce, epoch, end, block, frames, {});
 }
 
 }  // namespace stepwell::db

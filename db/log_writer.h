@@ -11,6 +11,7 @@
 
 #include "db/catalog_write.h"
 #include "format/frame.h"
+#include "format/frame_copy.h"
 #include "format/records.h"
 #include "io/disk.h"
 #include "io/log.h"
@@ -26,6 +27,7 @@ struct Segment {
   uint64_t allocated_bytes = 0;  // of what was reserved
   std::vector<format::FooterEntry> frames;
   CatalogNote catalog;
+  std::vector<format::FrameCopy> start_copies;  // of header and catalog, for the footer
   size_t writes_in_flight = 0;
   bool dirty = false;  // has completed writes that no sync covers yet
   bool current = true;
@@ -36,6 +38,8 @@ struct LogWriterOptions {
   std::string store_path;
   format::Id128 store_id{};
   std::shared_ptr<io::Freeze> freeze;
+  format::Id128 group_id{};  // of a part of a group, and the part
+  uint32_t part = 0;
   uint64_t segment_bytes_max = 0;
   std::function<format::Id128()> make_nonce;
   std::function<int64_t()> wall_nanos;
@@ -90,6 +94,14 @@ class LogWriter {
   // `all`, the current one too (at close).
   Status SealIdle(bool all);
 
+  // Frames that have no second copy yet: each goes behind the next frame that has room for it
+  // (format/frame_copy.h), the last ones behind the footers of SealIdle(all).
+  void AddCopy(format::FrameCopy copy);
+  // What the copies that wait take behind a frame of `frame_bytes`.
+  size_t CopySpace(size_t frame_bytes) const;
+  // Writes as many as fit behind the first `frame_bytes` of `run`.
+  void PutCopies(const format::Id128& nonce, size_t frame_bytes, MutableBytes run);
+
   // The first segment of this session; fixed once Start() has run.
   uint64_t first_id() const { return first_id_; }
 
@@ -103,7 +115,8 @@ class LogWriter {
   Status WriteFrameNow(Segment* segment, format::FrameKind kind, uint64_t offset_bytes,
                        const std::string& payload, format::FramePlace* place);
   Status WriteCatalog(Segment* segment, bool short_of_space);
-  Status Seal(Segment* segment);
+  // The last ones take the copies that wait behind their footers.
+  Status Seal(Segment* segment, bool last);
 
   const LogWriterOptions options_;
   uint64_t next_id_;
@@ -113,6 +126,11 @@ class LogWriter {
   uint64_t target_bytes_ = 0;  // size that the current segment was begun for
   uint64_t step_bytes_ = 0;    // of the step that the current segment was begun for
   std::vector<Spare> spares_;
+  struct WaitingCopy {
+    format::FrameCopy copy;
+    bool start = false;  // of the current segment's header or catalog
+  };
+  std::vector<WaitingCopy> copies_;
   std::map<uint64_t, std::unique_ptr<Segment>> segments_;
   Segment* current_ = nullptr;
 };

@@ -96,13 +96,18 @@ Result<bool> ReaderStore::Core::WriterLives() {
 Result<LogState> ReaderStore::Core::ReadLog(const format::StoreSlot& slot, bool writer_lives,
                                             const LogState* known) {
   if (slot.durable_commit == 0) return LogState{};
-  if (slot.clean || writer_lives) {
+  bool by_marks = writer_lives;
+  if (slot.clean && !writer_lives) {
+    STEPWELL_ASSIGN_OR_RETURN(by_marks,
+                              LogEndsAt(slot, environment.file_system, path, *files));
+  }
+  if (by_marks) {
     auto state = RecoverByMarks(slot, *files, known);
     if (state.ok() || writer_lives) return state;
   }
   // The writer is gone without closing: what it acknowledged may be newer than the slot.
   ScanOptions scan;
-  scan.sync_first = false;  // not ours to write; read-only media refuse it
+  scan.writer = false;
   scan.check_payloads = [this](const std::vector<format::LeafRecord>& leaves) {
     Status first;
     const auto bad = [&](const BadChunk& chunk) {
@@ -229,6 +234,9 @@ Result<std::vector<StepSummary>> ReaderStore::Steps() {
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadOwn(std::shared_ptr<const View> view,
                                                          const LogStep& step) {
   const uint64_t number = step.record.step;
+  if (const auto* loss = LossAfter(view->state.losses, step.record.commit)) {
+    return LossError(core_->path, number, *loss);
+  }
   ReadErrorExplainer explain = ExplainPinned;
   if (view->pin == nullptr) {
     explain = [core = core_, number, commit = step.record.commit](const Status& error) {

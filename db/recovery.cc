@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "db/layout.h"
+
 namespace stepwell::db {
 
 using format::FrameHeader;
@@ -59,6 +61,14 @@ void Change(const format::MetaChange& change, LogState* state) {
   state->changed[change.commit] = step->second;
 }
 
+// A loss ends when a later record of it is accepted; else the newer record of the same frames counts.
+void NoteLoss(const format::LossRecord& loss, LogState* state) {
+  std::erase_if(state->losses, [&](const format::LossRecord& known) {
+    return known.first_commit >= loss.first_commit && known.last_commit <= loss.last_commit;
+  });
+  if (!loss.accepted) state->losses.push_back(loss);
+}
+
 }  // namespace
 
 void AddLive(LogStep step, LogState* state) {
@@ -87,6 +97,28 @@ std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state) {
   auto live = state->live.extract(step->second);
   state->step_of.erase(step);
   return std::move(live.mapped());
+}
+
+const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losses,
+                                    uint64_t commit) {
+  for (const format::LossRecord& loss : losses) {
+    if (commit < loss.first_commit) return &loss;
+  }
+  return nullptr;
+}
+
+std::string DescribeLoss(const format::LossRecord& loss) {
+  std::string text = StrCat("data loss: the frames of commits ", loss.first_commit, " to ",
+                            loss.last_commit, " are damaged or missing");
+  if (!loss.reason.empty()) text += StrCat(" (", loss.reason, ")");
+  return text + "; what they saved, replaced, deleted or pinned is not known";
+}
+
+Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss) {
+  return DataLossError(StrCat(store_path, ": step ", step,
+                              " may not be the newest version of itself, or deleted: ",
+                              DescribeLoss(loss),
+                              ". `stepwell repair --accept` takes what is there as it is"));
 }
 
 Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
@@ -127,6 +159,11 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
       for (const format::MetaChange& change : meta.changes) Change(change, state);
       break;
     }
+    case FrameKind::kLoss: {
+      STEPWELL_ASSIGN_OR_RETURN(const auto loss, format::DecodeLoss(AsBytes(payload)));
+      NoteLoss(loss, state);
+      break;
+    }
     case FrameKind::kEpoch:
       break;
     default:
@@ -138,6 +175,30 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
   state->epoch_max = std::max(state->epoch_max, header.epoch);
   state->chain.emplace_back(header.commit, place.segment);
   return OkStatus();
+}
+
+Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,
+                       const std::string& store_path, SegmentFiles& files) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
+  for (const std::string& name : names) {
+    const auto id = ParseSegmentName(name);
+    if (!id || *id < slot.durable_place.segment) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
+    STEPWELL_ASSIGN_OR_RETURN(const auto info, file->Info());
+    if (info.is_directory) continue;
+    const auto header = ReadSegmentHeader(*file, *id, info.size_bytes);
+    if (!header.ok() && !IsDamage(header.status())) return header.status();
+    if (!header.ok()) return false;
+    if (header->store_id != slot.store_id) continue;
+    SegmentInfo segment;
+    segment.segment = *id;
+    segment.nonce = header->nonce;
+    segment.length_bytes = info.size_bytes;
+    const auto trailer = ReadTrailer(segment, files);
+    if (!trailer.ok() && !IsDamage(trailer.status())) return trailer.status();
+    if (!trailer.ok() || trailer->commit_max > slot.durable_commit) return false;
+  }
+  return true;
 }
 
 namespace {

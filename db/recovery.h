@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is in the log: newest valid catalog + the chain of frames after it (rules 3 to 6).
-// Reads only; the writer seals, renumbers and reclaims afterwards (DESIGN.md, "Recovery").
+// Reads (and syncs) only; the writer seals, renumbers and reclaims afterwards (DESIGN.md, "Recovery").
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "db/catalog.h"
-#include "db/segment_files.h"
+#include "db/segment_scan.h"
 #include "db/store.h"
 #include "format/frame.h"
 #include "format/records.h"
@@ -30,15 +31,6 @@ struct DeadCommit {
   uint64_t commit = 0;
   uint64_t killer = 0;  // commit number of the frame that killed it
   std::vector<format::SegmentExtent> extents;
-};
-
-struct SegmentInfo {
-  uint64_t segment = 0;
-  format::Id128 nonce{};
-  bool header_ok = false;
-  bool sealed = false;
-  bool foreign = false;       // of another store: left alone
-  uint64_t length_bytes = 0;  // of the file
 };
 
 struct LogState {
@@ -62,6 +54,11 @@ struct LogState {
   std::vector<std::pair<uint64_t, uint64_t>> chain;
   // Every chain frame found in unsealed segments: what their footers will list.
   std::map<uint64_t, std::vector<format::FooterEntry>> scanned;
+  // Chain frames that are gone, not accepted yet. What is live since before one of them may have
+  // been replaced, deleted or pinned by it.
+  std::vector<format::LossRecord> losses;
+  // Live steps whose commit frame is damaged: it was taken from its copy.
+  std::vector<uint64_t> damaged_frames;
   RecoveryReport report;
 };
 
@@ -69,10 +66,21 @@ struct LogState {
 void AddLive(LogStep step, LogState* state);
 // Takes it out; none: it was not live.
 std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state);
+// The loss that may have ended the step of this commit, or changed it; null: none.
+const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losses, uint64_t commit);
+// kDataLoss: what the loss means for a step, and what to do.
+Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss);
+std::string DescribeLoss(const format::LossRecord& loss);
+
 
 // Applies one chain frame to the state (kills, additions, tip).
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,
                        const std::string& payload, LogState* state);
+
+// Whether a store that was closed cleanly has a log that ends where the slot says. If not, the
+// STEPWELL file is not the newest one (a lost write, a half-restored backup), and is not believed.
+Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,
+                       const std::string& store_path, SegmentFiles& files);
 
 // From the slot's marks alone: its catalog and the chain back from its durable frame. For stores
 // that were closed cleanly, and for readers beside a live writer. Starts from `known` (the result
@@ -81,31 +89,20 @@ Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& fil
                                 const LogState* known);
 
 struct ScanOptions {
-  // fdatasync unsealed segments first, so that what is then read back is on the device (rule 4).
-  bool sync_first = true;
-  // Checks the payloads of one in-doubt step; errors reject it and all later ones.
+  // For a writer, what cannot be told whole from torn is an error: nothing may be concluded from
+  // it. A reader leaves such steps out, and those behind them.
+  bool writer = true;
+  // Checks the payloads of one in-doubt step. Damage (IsDamage) proves that it and all later ones
+  // are torn; other errors prove nothing.
   std::function<Status(const std::vector<format::LeafRecord>&)> check_payloads;
+  // In-doubt steps that count as torn if they cannot be checked: the user gives them up.
+  std::set<uint64_t> discard;
 };
-// From the segments themselves: for stores whose last writer did not close them.
+// From the segments themselves: for stores whose last writer did not close them. It fdatasyncs the
+// unsealed segments first, so that what is then read back is on the device (rule 4).
 Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
                                const format::StoreSlot& slot, SegmentFiles& files,
                                const ScanOptions& options);
-
-// Segments of the directory with their headers and seals, ascending.
-Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
-                                              const std::string& store_path,
-                                              const format::StoreSlot& slot, SegmentFiles& files);
-
-// What frames a segment: its header, its catalog, and when it is sealed its footer.
-struct SegmentEdges {
-  format::SegmentHeader header;
-  uint64_t catalog_end_bytes = 0;    // without padding; of the header where no catalog is readable
-  uint64_t footer_offset_bytes = 0;  // 0: not sealed
-  uint64_t size_bytes = 0;
-};
-// kNotFound: the file has no header (its first flush never came). A header that names another
-// segment comes alone: an earlier life of a recycled file, or somebody else's.
-Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment);
 
 // A step's leaf records below a key prefix, from its commit frame and record blocks, continuation
 // records joined; checks that counts agree. kDataLoss names file and offset.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recovery from the segments themselves.
 #include <algorithm>
-#include <optional>
+#include <iterator>
 #include <set>
 
 #include "db/layout.h"
 #include "db/recovery.h"
-#include "io/buffer.h"
 
 namespace stepwell::db {
 namespace {
@@ -15,111 +14,32 @@ using format::FrameHeader;
 using format::FrameKind;
 using format::FramePlace;
 
-// Frames start on this boundary at least (rule 8).
-constexpr uint64_t kScanStepBytes = 4096;
-constexpr size_t kScanBufferBytes = size_t{1} << 20;
-
+// A chain frame, from its place or from a copy.
 struct Found {
   Frame frame;
   FramePlace place;
+  bool copied = false;
+  bool whole = true;  // else a brief: what it did to the live set, not the step's records
 };
 
-// Every valid chain frame of an unsealed segment: looks at each block for a frame with the
-// segment's nonce. Bounded by the file's size.
-Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, std::vector<Found>* found) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
-  io::AlignedBuffer buffer(kScanBufferBytes);
-  if (!buffer) return ResourceExhaustedError("no memory for the recovery scan");
-  uint64_t skip_until = 0;
-  for (uint64_t base = 0; base < info.length_bytes; base += kScanBufferBytes) {
-    STEPWELL_ASSIGN_OR_RETURN(const size_t size, file->ReadAt(base, buffer.bytes()));
-    for (uint64_t i = 0; i + format::kFrameHeaderBytes <= size; i += kScanStepBytes) {
-      if (base + i < skip_until) continue;
-      const auto header = format::DecodeFrameHeader({buffer.data() + i, format::kFrameHeaderBytes});
-      if (!header.ok() || header->nonce != info.nonce) continue;
-      Found candidate;
-      auto frame = ReadFrameAt(*file, info.segment, base + i, &candidate.place);
-      if (!frame.ok()) continue;  // torn: its payload did not arrive
-      skip_until = base + i + candidate.place.length_bytes;
-      if (!format::IsChainFrame(frame->header.kind)) continue;
-      candidate.frame = std::move(*frame);
-      found->push_back(std::move(candidate));
-    }
-    if (size < kScanBufferBytes) break;
-  }
-  return OkStatus();
-}
-
-Result<format::Trailer> ReadTrailer(const SegmentInfo& info, SegmentFiles& files) {
-  if (info.length_bytes < 2 * kScanStepBytes || info.length_bytes % kScanStepBytes != 0) {
-    return NotFoundError("no trailer");
-  }
-  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
-  // The trailer is the last block; blocks may be larger than 4 KiB, so look back a little.
-  for (uint64_t back = kScanStepBytes; back <= 16 * kScanStepBytes && back < info.length_bytes;
-       back *= 2) {
-    FramePlace place;
-    auto frame = ReadFrameAt(*file, info.segment, info.length_bytes - back, &place);
-    if (frame.ok() && frame->header.kind == FrameKind::kTrailer &&
-        frame->header.nonce == info.nonce) {
-      return format::DecodeTrailer(AsBytes(frame->payload));
-    }
-  }
-  return NotFoundError("no trailer");
-}
-
-// Chain frames newer than `after_commit` of a sealed segment, by its footer.
-Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& files,
-                  std::vector<Found>* found) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto trailer, ReadTrailer(info, files));
-  if (trailer.commit_max <= after_commit) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(const Frame footer_frame,
-                            ReadFrame(files, trailer.footer, FrameKind::kFooter));
-  STEPWELL_ASSIGN_OR_RETURN(const auto footer, format::DecodeFooter(AsBytes(footer_frame.payload)));
-  std::set<uint64_t> seen;
-  for (const auto& entry : footer.frames) {
-    if (!format::IsChainFrame(static_cast<FrameKind>(entry.kind))) continue;
-    if (entry.commit <= after_commit) continue;
-    // Each of its own frames once: what is taken into memory stays within the segment's length.
-    if (entry.place.segment != info.segment || !seen.insert(entry.place.offset_bytes).second) {
-      continue;
-    }
-    auto frame = ReadFrame(files, entry.place, static_cast<FrameKind>(entry.kind));
-    if (!frame.ok()) continue;  // damage: the chain will show the gap
-    found->push_back({std::move(*frame), entry.place});
-  }
-  return OkStatus();
-}
-
-// What another read will not bring back either.
-bool IsLost(const Status& status) {
-  return status.code() == StatusCode::kDataLoss || status.code() == StatusCode::kNotFound;
-}
-
-// The newest catalog that can be read: each segment begins with one.
+// The newest catalog that can be read, from its place or its copy: each segment begins with one.
+// kNotFound: none.
 Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles& files,
-                         LogState* state) {
+                         std::vector<UnreadablePlace>* unreadable, LogState* state) {
   for (auto info = segments.rbegin(); info != segments.rend(); ++info) {
     if (!info->header_ok) continue;
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info->segment));
-    FramePlace header_place;
-    const auto header = ReadFrameAt(*file, info->segment, 0, &header_place);
-    if (!header.ok()) continue;
-    // Blocks may be larger than 4 KiB.
-    for (uint64_t at = AlignUp(header_place.length_bytes, kScanStepBytes);
-         at <= 16 * kScanStepBytes; at *= 2) {
-      FramePlace place;
-      const auto frame = ReadFrameAt(*file, info->segment, at, &place);
-      if (!frame.ok() || frame->header.kind != FrameKind::kCatalog ||
-          frame->header.nonce != info->nonce) {
-        continue;
-      }
-      const Status status = LoadCatalog(place, files, state);
-      if (status.ok() || !IsLost(status)) return status;
-      break;  // of a catalog's lineage something is damaged: the one before it
+    const auto place = FindCatalog(*info, files);
+    Status status = place.status();
+    if (place.ok()) status = LoadCatalog(*place, files, state);
+    if (status.ok()) return status;
+    // Of a catalog's lineage something is damaged: the one before it.
+    if (IsUnreadable(status)) {
+      unreadable->push_back({info->segment, 0, status});
+    } else if (!IsDamage(status)) {
+      return status;
     }
   }
-  return DataLossError("no segment of the store has a readable catalog");
+  return NotFoundError("no segment of the store has a readable catalog");
 }
 
 class ChainBuilder {
@@ -127,30 +47,37 @@ class ChainBuilder {
   ChainBuilder(std::vector<Found> found, uint64_t durable_commit, LogState* state)
       : state_(state), durable_(durable_commit) {
     for (Found& one : found) {
-      state->epoch_max = std::max(state->epoch_max, one.frame.header.epoch);
+      const FrameHeader& header = one.frame.header;
+      state->epoch_max = std::max(state->epoch_max, header.epoch);
       // A frame says what was flushed when it was written; a frame of any epoch says the truth.
-      durable_ = std::max(durable_, one.frame.header.durable_through);
-      by_commit_[one.frame.header.commit].push_back(std::move(one));
+      durable_ = std::max(durable_, header.durable_through);
+      by_commit_[header.commit].push_back(std::move(one));
     }
   }
 
   uint64_t durable() const { return durable_; }
 
   // The next frame: the one that links to the tip (of the highest epoch, should there be several).
-  // Up to the durable mark a gap is damage: reported, and the chain goes on behind it.
+  // Up to the durable mark a gap is damage: noted, and the chain goes on behind it.
   const Found* Next() {
     const auto next = by_commit_.find(state_->tip_commit + 1);
     if (next != by_commit_.end()) {
       if (const Found* best = Best(next->second, /*linked=*/true)) return best;
     }
-    if (state_->tip_commit >= durable_) return nullptr;
-    auto later = by_commit_.upper_bound(state_->tip_commit);
-    if (later == by_commit_.end() || later->first > durable_) {
-      ReportGap(durable_);
-      return nullptr;
+    while (state_->tip_commit < durable_) {
+      const auto later = by_commit_.upper_bound(state_->tip_commit);
+      const Found* best = nullptr;
+      if (later != by_commit_.end() && later->first <= durable_) {
+        best = Best(later->second, /*linked=*/false);
+        if (later->first > state_->tip_commit + 1 || best == nullptr) {
+          NoteGap(best == nullptr ? later->first : later->first - 1);
+        }
+      } else {
+        NoteGap(durable_);
+      }
+      if (best != nullptr) return best;
     }
-    if (later->first > state_->tip_commit + 1) ReportGap(later->first - 1);
-    return Best(later->second, /*linked=*/false);
+    return nullptr;
   }
 
   uint64_t FramesAfter(uint64_t commit) const {
@@ -160,24 +87,36 @@ class ChainBuilder {
   }
 
  private:
+  // The original before its copy, the whole copy before the brief.
+  static int Rank(const Found& one) { return one.copied ? (one.whole ? 1 : 0) : 2; }
+
   const Found* Best(const std::vector<Found>& candidates, bool linked) const {
     const Found* best = nullptr;
     for (const Found& one : candidates) {
       const FrameHeader& header = one.frame.header;
       if (header.epoch < state_->epoch) continue;  // void since a later epoch began
+      // What is not known to be flushed counts only where it lies: see FollowChain.
+      if (one.copied && header.commit > durable_) continue;
       if (linked &&
           (header.previous_commit != state_->tip_commit || header.previous != state_->tip_place)) {
         continue;
       }
-      if (best == nullptr || header.epoch > best->frame.header.epoch) best = &one;
+      if (best == nullptr || header.epoch > best->frame.header.epoch ||
+          (header.epoch == best->frame.header.epoch && Rank(one) > Rank(*best))) {
+        best = &one;
+      }
     }
     return best;
   }
 
-  void ReportGap(uint64_t last) {
-    state_->report.problems.push_back(
-        StrCat("data loss: the frames of commits ", state_->tip_commit + 1, " to ", last,
-               " are damaged or missing; what they saved or deleted is not known"));
+  // The frames behind the tip up to `last` are gone. Their numbers are not used again.
+  void NoteGap(uint64_t last) {
+    format::LossRecord loss;
+    loss.first_commit = state_->tip_commit + 1;
+    loss.last_commit = last;
+    state_->losses.push_back(std::move(loss));
+    state_->tip_commit = last;
+    state_->tip_place = {};
   }
 
   LogState* const state_;
@@ -206,32 +145,67 @@ void ReportHeaders(SegmentFiles& files, LogState* state) {
   }
 }
 
+// What a failed check of an in-doubt step means: nothing, as long as its bytes were not seen.
+Status CannotTell(const std::string& store_path, uint64_t step, const Status& error) {
+  return error.WithContext(
+      StrCat(store_path, ": step ", step,
+             " was being written when the last writer ended, and whether it is whole cannot be told; "
+             "open the store again when its disk can be read, or give the step up with `stepwell "
+             "repair --discard ",
+             step, "`"));
+}
+
+// Whether the chain ends before an in-doubt frame: it is proven to be torn, or (for a reader)
+// cannot be told from one that is.
+Result<bool> EndsBefore(const std::string& store_path, const Found& next, SegmentFiles& files,
+                        const ScanOptions& options) {
+  const FrameKind kind = next.frame.header.kind;
+  if (kind != FrameKind::kCommit && kind != FrameKind::kPrepared) return false;
+  auto records = ReadStepRecords(files, next.place, "");
+  Status status = records.status();
+  if (records.ok() && options.check_payloads) status = options.check_payloads(*records);
+  if (status.ok()) return false;
+  if (IsDamage(status) || !options.writer) return true;
+  const auto head = format::DecodeCommitHead(AsBytes(next.frame.payload));
+  const uint64_t step = head.ok() ? head->commit.step.step : 0;
+  if (head.ok() && options.discard.contains(step)) return true;
+  return CannotTell(store_path, step, status);
+}
+
 // Extends the state along the chain; in-doubt steps (newer than everything known flushed) are
 // believed only when all of their payloads are there.
-Status FollowChain(ChainBuilder* chain, SegmentFiles& files, const ScanOptions& options,
-                   LogState* state) {
+Status FollowChain(const std::string& store_path, bool synced, ChainBuilder* chain,
+                   SegmentFiles& files, const ScanOptions& options, LogState* state) {
   while (const Found* next = chain->Next()) {
     const FrameHeader& header = next->frame.header;
     const bool in_doubt = header.commit > chain->durable();
-    const bool has_payloads =
-        header.kind == FrameKind::kCommit || header.kind == FrameKind::kPrepared;
-    if (in_doubt && has_payloads) {
-      auto records = ReadStepRecords(files, next->place, "");
-      Status status = records.status();
-      if (records.ok() && options.check_payloads) status = options.check_payloads(*records);
-      if (!status.ok()) {
-        state->report.commits_rejected = chain->FramesAfter(state->tip_commit);
-        return OkStatus();
+    if (in_doubt) {
+      // What may be in the page cache alone is not served: a power cut would take it back.
+      bool ends = !synced;
+      if (synced) {
+        STEPWELL_ASSIGN_OR_RETURN(ends, EndsBefore(store_path, *next, files, options));
       }
+      if (ends) break;
     }
+    if (next->copied && next->whole) files.Remember(next->place, next->frame);
     if (Status status = ApplyChainFrame(header, next->place, next->frame.payload, state);
         !status.ok()) {
       if (in_doubt) break;
-      state->report.problems.push_back(StrCat(files.PathOf(next->place.segment), ": offset ",
-                                              next->place.offset_bytes, ": ", status.message()));
+      format::LossRecord loss;
+      loss.first_commit = loss.last_commit = header.commit;
+      loss.reason = StrCat(files.PathOf(next->place.segment), ": offset ",
+                           next->place.offset_bytes, ": ", status.message());
+      state->losses.push_back(std::move(loss));
       state->tip_commit = header.commit;
       state->tip_place = next->place;
       continue;
+    }
+    if (next->copied) {
+      state->damaged_frames.push_back(header.commit);
+      state->report.repaired.push_back(StrCat(
+          files.PathOf(next->place.segment), ": offset ", next->place.offset_bytes, ": the frame of commit ",
+          header.commit, " is damaged; its copy was used",
+          next->whole ? "" : ", which does not have the step's records"));
     }
     if (in_doubt) ++state->report.commits_recovered;
   }
@@ -239,124 +213,121 @@ Status FollowChain(ChainBuilder* chain, SegmentFiles& files, const ScanOptions& 
   return OkStatus();
 }
 
-}  // namespace
-
-Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
-                                              const std::string& store_path,
-                                              const format::StoreSlot& slot, SegmentFiles& files) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
-  std::vector<SegmentInfo> segments;
-  for (const std::string& name : names) {
-    const auto id = ParseSegmentName(name);
-    if (!id) continue;
-    SegmentInfo info;
-    info.segment = *id;
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
-    STEPWELL_ASSIGN_OR_RETURN(const auto file_info, file->Info());
-    info.foreign = file_info.is_directory;
-    if (info.foreign) {
-      segments.push_back(info);
-      continue;
+// Makes what is read durable first (rule 4). A reader may not be able to: false.
+Result<bool> SyncUnsealed(io::FileSystem* file_system, const std::string& store_path,
+                          SegmentFiles& files, const ScanOptions& options, const LogState& state) {
+  const auto sync = [&]() -> Status {
+    for (const SegmentInfo& info : state.segments) {
+      if (info.sealed || info.foreign) continue;
+      STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
+      STEPWELL_RETURN_IF_ERROR(file->Sync());
     }
-    info.length_bytes = file_info.size_bytes;
-    FramePlace place;
-    const auto frame = ReadFrameAt(*file, *id, 0, &place);
-    if (frame.ok() && frame->header.kind == FrameKind::kSegmentHeader) {
-      const auto header = format::DecodeSegmentHeader(AsBytes(frame->payload));
-      if (header.ok() && header->nonce == frame->header.nonce) {
-        info.foreign = header->store_id != slot.store_id;
-        info.header_ok = !info.foreign && header->segment == *id;
-        info.nonce = header->nonce;
-        info.sealed = info.header_ok && ReadTrailer(info, files).ok();
+    return file_system->SyncDirectory(SegmentsPath(store_path));
+  };
+  const Status status = sync();
+  if (status.ok()) return true;
+  if (options.writer) return status;
+  return false;
+}
+
+void AddFound(SegmentScan scan, std::vector<Found>* found) {
+  for (ScannedFrame& one : scan.frames) found->push_back({std::move(one.frame), one.place});
+  for (const format::FrameCopy& copy : scan.copies) {
+    auto opened = format::OpenFrameCopy(copy);
+    if (!opened.ok() || !format::IsChainFrame(opened->header.kind)) continue;
+    found->push_back(
+        {{opened->header, std::move(opened->payload)}, copy.place, true, opened->whole});
+  }
+}
+
+// The chain frames of all segments that are newer than the catalog, and the copies of such.
+Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState* state,
+                    std::vector<Found>* found, std::vector<UnreadablePlace>* unreadable) {
+  const auto note = [&](SegmentScan* scan) {
+    std::move(scan->unreadable.begin(), scan->unreadable.end(), std::back_inserter(*unreadable));
+  };
+  for (SegmentInfo& info : state->segments) {
+    if (!info.header_ok) continue;
+    SegmentScan scan;
+    if (info.sealed) {
+      const Status read = ReadSealed(info, state->tip_commit, files, &scan);
+      if (!read.ok() && !IsDamage(read)) return read;
+      note(&scan);
+      if (read.ok()) {
+        AddFound(std::move(scan), found);
+        continue;
       }
-    } else if (!frame.ok() && frame.status().code() != StatusCode::kDataLoss &&
-               frame.status().code() != StatusCode::kNotFound) {
-      return frame.status();
+      scan = {};
     }
-    segments.push_back(info);
+    STEPWELL_RETURN_IF_ERROR(ScanSegment(info, files, &scan));
+    note(&scan);
+    info.sealed = false;
+    auto& entries = state->scanned[info.segment];
+    for (const ScannedFrame& one : scan.frames) {
+      const FrameHeader& header = one.frame.header;
+      entries.push_back({static_cast<uint16_t>(header.kind), header.commit, one.place});
+    }
+    AddFound(std::move(scan), found);
   }
-  std::sort(segments.begin(), segments.end(),
-            [](const auto& a, const auto& b) { return a.segment < b.segment; });
-  return segments;
+  if (!slot.tip.empty()) {
+    auto tip = format::OpenFrameCopy({slot.durable_place, slot.tip});
+    if (tip.ok() && tip->header.commit == slot.durable_commit) {
+      found->push_back(
+          {{tip->header, std::move(tip->payload)}, slot.durable_place, true, tip->whole});
+    }
+  }
+  std::erase_if(*found, [&](const Found& one) {
+    return one.frame.header.commit <= state->catalog_commit;
+  });
+  return OkStatus();
 }
 
-Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment));
-  STEPWELL_ASSIGN_OR_RETURN(const auto file_info, file->Info());
-  SegmentEdges edges;
-  edges.size_bytes = file_info.size_bytes;
-  FramePlace place;
-  const auto none = [&] { return NotFoundError(file->path() + ": no header of this segment"); };
-  if (file_info.is_directory) return none();
-  const auto frame = ReadFrameAt(*file, segment, 0, &place);
-  if (!frame.ok()) {
-    if (frame.status().code() == StatusCode::kDataLoss) return none();
-    return frame.status();
+// What the device cannot read may have been what is missing, or a newer frame than all that was
+// found: the log is appended to, so only behind the tip.
+Status CheckUnreadable(const std::vector<UnreadablePlace>& places, const ScanOptions& options,
+                       SegmentFiles& files, const LogState& state) {
+  if (!options.writer) return OkStatus();
+  for (const UnreadablePlace& place : places) {
+    const bool before_tip = std::pair(place.segment, place.offset_bytes) <
+                            std::pair(state.tip_place.segment, state.tip_place.offset_bytes);
+    if (before_tip && state.losses.empty()) continue;
+    return place.status.WithContext(
+        StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes,
+               " cannot be read, and whether it holds a committed step cannot be told; open the "
+               "store again when its disk can be read"));
   }
-  if (frame->header.kind != FrameKind::kSegmentHeader) return none();
-  const auto header = format::DecodeSegmentHeader(AsBytes(frame->payload));
-  if (!header.ok() || header->nonce != frame->header.nonce) return none();
-  edges.header = *header;
-  if (header->segment != segment) return edges;
-  edges.catalog_end_bytes = place.length_bytes;
-  // Blocks may be larger than 4 KiB.
-  for (uint64_t at = AlignUp(place.length_bytes, kScanStepBytes); at <= 16 * kScanStepBytes;
-       at *= 2) {
-    const auto catalog = ReadFrameAt(*file, segment, at, &place);
-    if (!catalog.ok() || catalog->header.kind != FrameKind::kCatalog ||
-        catalog->header.nonce != header->nonce) {
-      continue;
-    }
-    edges.catalog_end_bytes = at + place.length_bytes;
-    break;
-  }
-  SegmentInfo info;
-  info.segment = segment;
-  info.nonce = header->nonce;
-  info.length_bytes = edges.size_bytes;
-  if (const auto trailer = ReadTrailer(info, files); trailer.ok()) {
-    edges.footer_offset_bytes = trailer->footer.offset_bytes;
-  }
-  return edges;
+  return OkStatus();
 }
+
+}  // namespace
 
 Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
                                const format::StoreSlot& slot, SegmentFiles& files,
                                const ScanOptions& options) {
   LogState state;
   STEPWELL_ASSIGN_OR_RETURN(state.segments, ListSegments(file_system, store_path, slot, files));
-  if (options.sync_first) {
-    for (const SegmentInfo& info : state.segments) {
-      if (info.sealed || info.foreign) continue;
-      STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
-      STEPWELL_RETURN_IF_ERROR(file->Sync());
-    }
-    STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(SegmentsPath(store_path)));
-  }
-  if (Status status = LoadNewestCatalog(state.segments, files, &state); !status.ok()) {
-    // The first mark is durable before anything is acknowledged: without one there was nothing yet.
-    if (slot.durable_commit > 0 || status.code() != StatusCode::kDataLoss) {
-      return status.WithContext(store_path);
-    }
+  STEPWELL_ASSIGN_OR_RETURN(const bool synced,
+                            SyncUnsealed(file_system, store_path, files, options, state));
+  // Without any catalog the chain has to begin with the first frame; what is missing is a loss.
+  std::vector<UnreadablePlace> unreadable;
+  if (Status status = LoadNewestCatalog(state.segments, files, &unreadable, &state);
+      !status.ok() && !IsDamage(status)) {
+    return status.WithContext(store_path);
   }
   std::vector<Found> found;
-  for (SegmentInfo& info : state.segments) {
-    if (!info.header_ok) continue;
-    if (info.sealed && ReadSealed(info, state.tip_commit, files, &found).ok()) continue;
-    const size_t before = found.size();
-    STEPWELL_RETURN_IF_ERROR(ScanSegment(info, files, &found));
-    info.sealed = false;
-    auto& entries = state.scanned[info.segment];
-    for (size_t i = before; i < found.size(); ++i) {
-      const FrameHeader& header = found[i].frame.header;
-      entries.push_back({static_cast<uint16_t>(header.kind), header.commit, found[i].place});
-    }
-  }
-  std::erase_if(found,
-                [&](const Found& one) { return one.frame.header.commit <= state.catalog_commit; });
+  STEPWELL_RETURN_IF_ERROR(GatherFrames(slot, files, &state, &found, &unreadable));
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
-  STEPWELL_RETURN_IF_ERROR(FollowChain(&chain, files, options, &state));
+  STEPWELL_RETURN_IF_ERROR(FollowChain(store_path, synced, &chain, files, options, &state));
+  STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, options, files, state));
+  std::erase_if(state.damaged_frames, [&](uint64_t commit) {
+    return std::none_of(state.live.begin(), state.live.end(), [&](const auto& live) {
+      return live.second.record.commit == commit;
+    });
+  });
   ReportHeaders(files, &state);
+  for (const format::LossRecord& loss : state.losses) {
+    state.report.problems.push_back(DescribeLoss(loss));
+  }
   state.epoch_max = std::max(state.epoch_max, slot.epoch);
   state.report.clean = false;
   return state;

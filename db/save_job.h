@@ -26,6 +26,7 @@ struct SaveJob {
     kPin,      // pins or unpins `steps`
     kDecide,   // commits or aborts what `decision` names
     kRewrite,  // commits `rewritten` again, under a new number, with other records
+    kAccept,   // ends the losses: what is live counts as it is
   };
 
   // ---- constant once the job was handed to the engine -------------------------------------

@@ -2,7 +2,9 @@
 #include "db/segment_files.h"
 
 #include <algorithm>
+#include <cerrno>
 
+#include "db/frame_copies.h"
 #include "db/layout.h"
 #include "io/buffer.h"
 
@@ -133,8 +135,52 @@ Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t le
   return bytes;
 }
 
+bool IsDamage(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kNotFound:
+      return true;
+    case StatusCode::kDataLoss:
+      return status.os_error() == 0;
+    default:
+      return false;
+  }
+}
+
+bool IsUnreadable(const Status& status) {
+  const int error = status.os_error();
+  return error == EIO || error == EUCLEAN || error == EBADMSG;
+}
+
+void SegmentFiles::Remember(const format::FramePlace& place, Frame frame) {
+  const std::lock_guard lock(mutex_);
+  copies_[{place.segment, place.offset_bytes, place.crc}] = std::move(frame);
+}
+
+std::optional<Frame> SegmentFiles::Remembered(const format::FramePlace& place) {
+  const std::lock_guard lock(mutex_);
+  const auto it = copies_.find({place.segment, place.offset_bytes, place.crc});
+  if (it == copies_.end()) return std::nullopt;
+  return it->second;
+}
+
 Result<Frame> ReadFrame(SegmentFiles& files, const format::FramePlace& place,
                         format::FrameKind kind) {
+  auto frame = ReadOriginalFrame(files, place, kind);
+  // A segment that is gone was erased: its frames are dead.
+  if (frame.ok() || frame.status().code() == StatusCode::kNotFound) return frame;
+  auto copy = files.Remembered(place);
+  if (!copy) {
+    auto found = FindFrameCopy(files, place);
+    if (!found.ok()) return frame;
+    files.Remember(place, *found);
+    copy = std::move(*found);
+  }
+  if (kind != format::FrameKind{} && copy->header.kind != kind) return frame;
+  return *std::move(copy);
+}
+
+Result<Frame> ReadOriginalFrame(SegmentFiles& files, const format::FramePlace& place,
+                                format::FrameKind kind) {
   STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<io::File> file, files.Get(place.segment));
   const auto bad = [&](const auto&... what) {
     return DataLossError(StrCat(file->path(), ": offset ", place.offset_bytes, ": ", what...));

@@ -6,12 +6,26 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <tuple>
 
 #include "format/frame.h"
 #include "io/disk.h"
 
 namespace stepwell::db {
+
+struct Frame {
+  format::FrameHeader header;
+  std::string payload;
+};
+
+// Whether a failed read found wrong or missing bytes. Else they could not be read (an error of the
+// device, no memory, no descriptor, a version that this one does not know): what is there then is
+// unknown, and nothing may be concluded from it.
+bool IsDamage(const Status& status);
+// Of those: the device cannot read this place (as btrfs says of rot), but perhaps others.
+bool IsUnreadable(const Status& status);
 
 // Thread-safe.
 class SegmentFiles {
@@ -30,6 +44,9 @@ class SegmentFiles {
   std::string PathOf(uint32_t part, uint64_t segment);
   // Forgets the open file; readers that hold it keep it.
   void Drop(uint64_t segment);
+  // A copy of a frame whose original is damaged (frame_copies.h): ReadFrame takes it from here.
+  void Remember(const format::FramePlace& place, Frame frame);
+  std::optional<Frame> Remembered(const format::FramePlace& place);
   std::string PathOf(uint64_t segment) const;
 
  private:
@@ -41,17 +58,17 @@ class SegmentFiles {
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<io::File>> files_;      // guarded by mutex_
   std::map<uint32_t, std::shared_ptr<SegmentFiles>> parts_;  // guarded by mutex_
-};
-
-struct Frame {
-  format::FrameHeader header;
-  std::string payload;
+  // By segment, offset and CRC; guarded by mutex_.
+  std::map<std::tuple<uint64_t, uint64_t, uint32_t>, Frame> copies_;
 };
 
 // Reads any byte range of a (possibly direct) file; kDataLoss when the file ends before it.
 Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes);
 // Reads and checks the frame at `place`: kind (unless FrameKind{}), CRCs, length. kDataLoss names
 // file and offset.
+Result<Frame> ReadOriginalFrame(SegmentFiles& files, const format::FramePlace& place,
+                                format::FrameKind kind);
+// The same, or where that cannot be had the frame's second copy.
 Result<Frame> ReadFrame(SegmentFiles& files, const format::FramePlace& place,
                         format::FrameKind kind);
 // The frame at an offset, whatever it is; its place is returned too. kNotFound: no frame there.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <thread>
 
 #include "db/layout.h"
@@ -11,11 +10,23 @@
 namespace stepwell::db {
 
 using format::kSlotBytes;
+using format::kSlotCount;
 using format::StoreSlot;
 
 namespace {
 
 constexpr int kLooksMax = 8;
+
+using SlotBytes = std::array<std::byte, kSlotBytes>;
+
+Result<StoreSlot> ReadSlot(io::File& file, size_t number, SlotBytes* bytes) {
+  bytes->fill(std::byte{});
+  STEPWELL_ASSIGN_OR_RETURN(const size_t size, file.ReadAt(number * kSlotBytes, *bytes));
+  if (size == kSlotBytes) return format::DecodeSlot(*bytes);
+  // Files of up to version 2 have two; a shorter one is none of ours.
+  if (number == 0) return UnimplementedError("too short for a Stepwell store");
+  return DataLossError("the slot is missing");
+}
 
 }  // namespace
 
@@ -27,10 +38,9 @@ Status SlotFile::Create(io::FileSystem* file_system, const std::string& store_pa
     STEPWELL_ASSIGN_OR_RETURN(
         auto file, file_system->Open(temporary, {.write = true, .create = true, .truncate = true}));
     StoreSlot first = slot;
-    for (uint64_t sequence = 1; sequence <= 2; ++sequence) {
-      first.sequence = sequence;
-      const auto bytes = format::EncodeSlot(first);
-      STEPWELL_RETURN_IF_ERROR(file->WriteAt(sequence % 2 * kSlotBytes, bytes));
+    for (size_t number = 0; number < kSlotCount; ++number) {
+      first.sequence = number + 1;
+      STEPWELL_RETURN_IF_ERROR(file->WriteAt(number * kSlotBytes, format::EncodeSlot(first)));
     }
     STEPWELL_RETURN_IF_ERROR(file->Sync());
   }
@@ -48,24 +58,22 @@ Result<std::unique_ptr<SlotFile>> SlotFile::Open(io::FileSystem* file_system,
 }
 
 Result<StoreSlot> SlotFile::Read() {
-  std::array<std::byte, 2 * kSlotBytes> bytes{};
-  std::array<Result<StoreSlot>, 2> slots = {DataLossError(""), DataLossError("")};
+  std::array<SlotBytes, kSlotCount> bytes{};
+  std::array<Result<StoreSlot>, kSlotCount> slots = {DataLossError(""), DataLossError(""),
+                                                     DataLossError("")};
   for (int look = 0; look < kLooksMax; ++look) {
     const auto before = bytes;
-    STEPWELL_ASSIGN_OR_RETURN(const size_t size, file_->ReadAt(0, bytes));
-    for (uint64_t i = 0; i < slots.size(); ++i) {
-      if (size < (i + 1) * kSlotBytes) {
-        slots[i] = UnimplementedError(StrCat(file_->path(), ": too short for a Stepwell store"));
-      } else {
-        slots[i] = format::DecodeSlot(ConstBytes(bytes).subspan(i * kSlotBytes, kSlotBytes));
-      }
+    size_t good = 0;
+    for (size_t i = 0; i < kSlotCount; ++i) {
+      slots[i] = ReadSlot(*file_, i, &bytes[i]);
+      good += slots[i].ok() ? 1 : 0;
     }
     // A torn slot that stays as it is was left by a crash, not by a write under way.
-    if ((slots[0].ok() && slots[1].ok()) || (look > 0 && bytes == before)) break;
+    if (good == kSlotCount || (look > 0 && bytes == before)) break;
     std::this_thread::yield();
   }
-  std::optional<uint64_t> newest;
-  for (uint64_t i = 0; i < slots.size(); ++i) {
+  std::optional<size_t> newest;
+  for (size_t i = 0; i < kSlotCount; ++i) {
     const Status status = slots[i].status();
     // A newer format in one slot: whoever wrote it owns the store now.
     if (status.code() == StatusCode::kUnimplemented &&
@@ -76,16 +84,20 @@ Result<StoreSlot> SlotFile::Read() {
   }
   if (newest) {
     sequence_ = std::max(sequence_, slots[*newest]->sequence);
-    kept_ = *newest;
+    newest_ = durable_ = *newest;
     settled_ = false;
     return *slots[*newest];
+  }
+  // An error of the device says more than what the other slots hold.
+  for (const auto& slot : slots) {
+    if (slot.status().os_error() != 0) return slot.status().WithContext(file_->path());
   }
   for (const auto& slot : slots) {
     if (slot.status().code() == StatusCode::kUnimplemented) {
       return slot.status().WithContext(file_->path());
     }
   }
-  return DataLossError(StrCat(file_->path(), ": both slots are damaged"));
+  return DataLossError(StrCat(file_->path(), ": all slots are damaged"));
 }
 
 Status SlotFile::Write(StoreSlot slot, bool sync) {
@@ -95,12 +107,22 @@ Status SlotFile::Write(StoreSlot slot, bool sync) {
     settled_ = true;
   }
   slot.sequence = ++sequence_;
-  const uint64_t target = 1 - kept_;
+  // In turn, so that a reader that meets a write half done finds the slot before it.
+  size_t target = (newest_ + 1) % kSlotCount;
+  while (target == durable_ || target == syncing_) target = (target + 1) % kSlotCount;
   STEPWELL_RETURN_IF_ERROR(file_->WriteAt(target * kSlotBytes, format::EncodeSlot(slot)));
+  newest_ = target;
   if (!sync) return OkStatus();
   STEPWELL_RETURN_IF_ERROR(file_->Sync());
-  kept_ = target;
+  durable_ = target;
   return OkStatus();
+}
+
+void SlotFile::BeginSync() { syncing_ = newest_; }
+
+void SlotFile::EndSync(bool durable) {
+  if (durable && syncing_) durable_ = *syncing_;
+  syncing_.reset();
 }
 
 }  // namespace stepwell::db

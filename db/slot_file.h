@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The STEPWELL file: the store's identity and its marks, in two slots. At any moment one of them is
-// known to be on the device and only the other is written, so a crash tears at most one.
+// The STEPWELL file: the store's identity and its marks, in three slots. One of them is known to be
+// on the device, one may be on its way there, and only the others are written: a crash damages
+// neither of the first two.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "format/records.h"
@@ -20,19 +22,28 @@ class SlotFile {
   static Result<std::unique_ptr<SlotFile>> Open(io::FileSystem* file_system,
                                                 const std::string& store_path, bool write,
                                                 std::shared_ptr<io::Freeze> freeze);
-  // The valid slot with the higher sequence. kUnimplemented: not a store, or a newer format. Beside
-  // a writer a write half done may be met: then it looks again.
+  // The valid slot with the highest sequence; one that cannot be read does not hide the others.
+  // kUnimplemented: not a store, or a newer format; kDataLoss: every slot is damaged. Beside a
+  // writer a write half done may be met: then it looks again.
   Result<format::StoreSlot> Read();
-  // Writes `slot` with the next sequence, never over the newest one that is on the device; durable
-  // with `sync`. After Read.
+  // Writes `slot` with the next sequence into a slot that is neither known durable nor being
+  // synced. Durable with `sync`, which no sync under way may meet. After Read.
   Status Write(format::StoreSlot slot, bool sync);
+
+  // A sync of the newest slot, by the caller, as an operation on file(): between the two calls that
+  // slot is not written.
+  void BeginSync();
+  void EndSync(bool durable);
+  io::File* file() { return file_.get(); }
 
  private:
   explicit SlotFile(std::unique_ptr<io::File> file) : file_(std::move(file)) {}
   std::unique_ptr<io::File> file_;
-  uint64_t sequence_ = 0;  // of the newest slot read or written
-  uint64_t kept_ = 0;      // the slot that is not written
-  bool settled_ = false;   // it is known to be on the device
+  uint64_t sequence_ = 0;           // of the newest slot read or written
+  size_t newest_ = 0;               // that slot
+  size_t durable_ = 0;              // the newest one known to be on the device
+  std::optional<size_t> syncing_;   // on its way there
+  bool settled_ = false;            // `durable_` is known to be on the device
 };
 
 }  // namespace stepwell::db

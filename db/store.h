@@ -62,6 +62,9 @@ struct StoreOptions {
   // a part, and to save parts of steps, on part 0 too. A store that once was opened for writing so
   // is not read by versions of Stepwell from before.
   std::optional<StoreGroup> group;
+  // Steps that were being written when the last writer ended, and cannot be checked because their
+  // bytes cannot be read: they are given up, where an open for writing is otherwise refused.
+  std::set<uint64_t> discard = {};
   LogSink log;
 };
 

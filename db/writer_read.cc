@@ -50,6 +50,10 @@ Result<std::shared_ptr<StepReader>> WriterStore::ReadOwn(uint64_t step) {
     for (const auto& live : core_->live.All()) known.push_back(live->record.step);
     return StepNotFound(path_, step, known);
   }
+  const auto losses = core_->live.Losses();
+  if (const auto* loss = LossAfter(losses, pinned.step->record.commit)) {
+    return LossError(path_, step, *loss);
+  }
   // Core before pin: the pin is let go first.
   struct Keep {
     std::shared_ptr<ReadCore> core;
@@ -115,6 +119,9 @@ Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool o
   if (options.step && steps.empty()) return ReadOwn(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
+  for (const format::LossRecord& loss : core_->live.Losses()) {
+    report.problems.emplace_back().message = DescribeLoss(loss);
+  }
   if (!others) return report;
   const auto read = [this](uint64_t step) { return Read(step); };
   STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));

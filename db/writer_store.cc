@@ -128,7 +128,7 @@ Status WriterStore::Recover() {
                                           ParentOf(path_), " for writing, or this for reading"));
   }
   // Durable before the first frame that older versions do not know: Engine::Start writes it.
-  if (options_.group) slot_.format_version = format::kFormatVersion;
+  slot_.format_version = format::kFormatVersion;
   STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
   recovery_ = state.report;
   for (const std::string& problem : recovery_.problems) {
@@ -176,7 +176,15 @@ Result<LogState> WriterStore::ReadLog() {
   };
   const bool has_segments = std::any_of(names.begin(), names.end(), is_segment);
   if (slot_.durable_commit == 0 && slot_.clean && !has_segments) return LogState{};  // a new store
+  bool by_marks = false;
   if (slot_.clean) {
+    STEPWELL_ASSIGN_OR_RETURN(by_marks, LogEndsAt(slot_, file_system, path_, *core_->files));
+    if (!by_marks) {
+      Log(options_.log, LogLevel::kWarning,
+          StrCat(path_, ": STEPWELL is older than the log, which is scanned"));
+    }
+  }
+  if (by_marks) {
     auto state = RecoverByMarks(slot_, *core_->files, nullptr);
     if (state.ok()) {
       // The catalog is of the past: newer segments are not in it, removed ones still are.
@@ -200,6 +208,7 @@ Result<LogState> WriterStore::ReadLog() {
         StrCat(path_, ": scanning the log: ", state.status().message()));
   }
   ScanOptions scan;
+  scan.discard = options_.discard;
   scan.check_payloads = [this](const std::vector<format::LeafRecord>& leaves) {
     Status first;
     const auto bad = [&](const BadChunk& chunk) {

@@ -14,7 +14,7 @@ namespace {
 // The first byte is no text, the last catches line-end conversion.
 constexpr char kMagic[8] = {'\x89', 'S', 'W', 'F', 'R', 'A', 'M', '\n'};
 constexpr uint16_t kHeaderVersion = 1;
-constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kCatalogPage);
+constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kLoss);
 
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;
@@ -43,7 +43,8 @@ static_assert(kCrcAt + sizeof(uint32_t) == kFrameHeaderBytes);
 
 bool IsChainFrame(FrameKind kind) {
   return kind == FrameKind::kEpoch || kind == FrameKind::kCommit || kind == FrameKind::kDelete ||
-         kind == FrameKind::kMeta || kind == FrameKind::kPrepared || kind == FrameKind::kDecided;
+         kind == FrameKind::kMeta || kind == FrameKind::kPrepared || kind == FrameKind::kDecided ||
+         kind == FrameKind::kLoss;
 }
 
 std::string EncodeFrame(const FrameHeader& header, std::string_view payload, size_t block_bytes,

@@ -27,13 +27,14 @@ enum class FrameKind : uint16_t {
   kParity = 11,    // reserved
   kPrepared = 12,  // chain: a part of a step that is not decided yet
   kCatalogPage = 13,
+  kLoss = 14,      // chain: earlier chain frames are lost
 };
 
 inline constexpr size_t kFrameHeaderBytes = 128;
 inline constexpr size_t kFramePayloadBytesMax = size_t{256} << 20;
 
 // Frames that carry commit numbers of their own and form the chain: commit, delete, meta, epoch,
-// prepared, decided.
+// prepared, decided, loss.
 // (An epoch frame takes a number too, so the chain has no gaps.)
 bool IsChainFrame(FrameKind kind);
 

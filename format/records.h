@@ -185,7 +185,8 @@ struct SegmentHeader {
   uint64_t segment = 0;
   Id128 nonce{};
   uint16_t directory = 0;
-  uint32_t process = 0;
+  uint32_t process = 0;  // of a part of a group: the part, and the group's id
+  Id128 group_id{};
   int64_t created_ns = 0;
 
   bool operator==(const SegmentHeader&) const = default;
@@ -204,6 +205,16 @@ struct SegmentEntry {
 
   bool operator==(const SegmentEntry&) const = default;
 };
+// Chain frames that recovery found damaged or missing: what they did is not known.
+struct LossRecord {
+  uint64_t first_commit = 0;
+  uint64_t last_commit = 0;
+  int64_t found_ns = 0;  // wall time
+  std::string reason;    // for people
+  bool accepted = false;
+
+  bool operator==(const LossRecord&) const = default;
+};
 struct Catalog {
   uint64_t epoch = 0;
   uint64_t last_commit = 0;
@@ -216,6 +227,7 @@ struct Catalog {
   std::vector<uint64_t> segments_gone;  // segments that went since
   std::vector<FramePlace> pages;        // more entries of `live` and `segments`
   uint64_t live_count = 0;              // what all of it amounts to; 0 up to format version 2
+  std::vector<LossRecord> losses = {};  // not accepted yet
 
   bool operator==(const Catalog&) const = default;
 };
@@ -321,6 +333,8 @@ std::string EncodeDelete(const Delete&);
 Result<Delete> DecodeDelete(ConstBytes);
 std::string EncodeDecided(const Decided&);
 Result<Decided> DecodeDecided(ConstBytes);
+std::string EncodeLoss(const LossRecord&);
+Result<LossRecord> DecodeLoss(ConstBytes);
 std::string EncodeMeta(const Meta&);
 Result<Meta> DecodeMeta(ConstBytes);
 std::string EncodeFooter(const Footer&);
@@ -329,16 +343,16 @@ std::string EncodeTrailer(const Trailer&);
 Result<Trailer> DecodeTrailer(ConstBytes);
 
 // ---- the STEPWELL file --------------------------------------------------------------------
-// Two slots of kSlotBytes, at 0 and kSlotBytes, written in turn; the valid one with the higher
-// sequence counts. Magic, version and CRC are checked by DecodeSlot.
+// kSlotCount slots of kSlotBytes, one behind the other (two up to version 2); the valid one with the
+// highest sequence counts. Magic, version and CRC are checked by DecodeSlot.
 inline constexpr size_t kSlotBytes = 4096;
-inline constexpr uint32_t kFormatVersion = 2;
-// What a store has that no group of processes ever wrote to: readers of version 1 read it.
-inline constexpr uint32_t kFormatVersionAlone = 1;
+inline constexpr size_t kSlotCount = 3;
+inline constexpr size_t kSlotTipBytesMax = 3932;
+inline constexpr uint32_t kFormatVersion = 3;
 struct StoreSlot {
   uint64_t sequence = 0;
   Id128 store_id{};
-  uint32_t format_version = kFormatVersionAlone;
+  uint32_t format_version = kFormatVersion;
   uint16_t directory = 0;  // ordinal of this directory
   uint16_t directory_count = 1;
   bool clean = false;  // closed cleanly: no frame is newer than this slot
@@ -351,6 +365,8 @@ struct StoreSlot {
   // any other: both zero.
   Id128 group_id{};
   uint32_t part = 0;
+  // A copy of the durable commit's frame (frame_copy.h); empty where it does not fit.
+  std::string tip;
 
   bool operator==(const StoreSlot&) const = default;
 };

@@ -97,6 +97,23 @@ void ReadCommitHead(schema::Commit::Reader in, Commit* commit) {
            });
 }
 
+void WriteLoss(const LossRecord& loss, schema::Loss::Builder out) {
+  out.setFirstCommit(loss.first_commit);
+  out.setLastCommit(loss.last_commit);
+  out.setFoundNs(loss.found_ns);
+  out.setReason(loss.reason);
+  out.setAccepted(loss.accepted);
+}
+
+void ReadLoss(schema::Loss::Reader in, LossRecord* loss) {
+  loss->first_commit = in.getFirstCommit();
+  loss->last_commit = in.getLastCommit();
+  loss->found_ns = in.getFoundNs();
+  loss->reason = in.getReason().cStr();
+  loss->accepted = in.getAccepted();
+  Require(loss->first_commit <= loss->last_commit, "a loss that ends before it begins");
+}
+
 }  // namespace
 
 KeyRange KeysBelow(std::string_view key_prefix) {
@@ -107,7 +124,7 @@ KeyRange KeysBelow(std::string_view key_prefix) {
 KeyRange KeyAlone(std::string_view key) { return {std::string(key), std::string(key) + '\x01'}; }
 
 std::string EncodeSegmentHeader(const SegmentHeader& header) {
-  const size_t words = 1 + StructWords<schema::SegmentHeader>() + 2 * kIdWords;
+  const size_t words = 1 + StructWords<schema::SegmentHeader>() + 3 * kIdWords;
   return EncodeMessage<schema::SegmentHeader>(words, [&](schema::SegmentHeader::Builder out) {
     out.setStoreId(ToData(header.store_id));
     out.setNonce(ToData(header.nonce));
@@ -115,6 +132,7 @@ std::string EncodeSegmentHeader(const SegmentHeader& header) {
     out.setCreatedNs(header.created_ns);
     out.setDirectory(header.directory);
     out.setProcess(header.process);
+    if (header.group_id != Id128{}) out.setGroupId(ToData(header.group_id));
   });
 }
 
@@ -127,6 +145,7 @@ Result<SegmentHeader> DecodeSegmentHeader(ConstBytes bytes) {
         header->created_ns = in.getCreatedNs();
         header->directory = in.getDirectory();
         header->process = in.getProcess();
+        if (in.hasGroupId()) header->group_id = ReadId(in.getGroupId(), "group id is not 16 bytes");
       });
 }
 
@@ -134,7 +153,9 @@ std::string EncodeCatalog(const Catalog& catalog) {
   size_t words = 1 + StructWords<schema::Catalog>() + kPlaceWords +
                  ListWords<schema::LiveCommit>(catalog.live.size()) +
                  ListWords<schema::Segment>(catalog.segments.size()) +
-                 catalog.segments.size() * kIdWords;
+                 catalog.segments.size() * kIdWords +
+                 ListWords<schema::Loss>(catalog.losses.size());
+  for (const LossRecord& loss : catalog.losses) words += DataWords(loss.reason.size() + 1);
   for (const LiveCommit& live : catalog.live) {
     words += StructWords<schema::Step>() + internal::StepTailWords(live.step) + kPlaceWords;
   }
@@ -169,6 +190,9 @@ std::string EncodeCatalog(const Catalog& catalog) {
       for (uint32_t i = 0; i < pages.size(); ++i) WritePlace(catalog.pages[i], pages[i]);
     }
     out.setLiveCount(catalog.live_count);
+    if (catalog.losses.empty()) return;
+    auto losses = out.initLosses(Count(catalog.losses));
+    for (uint32_t i = 0; i < losses.size(); ++i) WriteLoss(catalog.losses[i], losses[i]);
   });
 }
 
@@ -202,6 +226,7 @@ Result<Catalog> DecodeCatalog(ConstBytes bytes) {
         Require(catalog->previous.length_bytes > 0 ||
                     (catalog->gone.empty() && catalog->segments_gone.empty()),
                 "a base from which something went");
+        ReadList(in.getLosses(), &catalog->losses, ReadLoss);
       });
 }
 
@@ -333,6 +358,16 @@ Result<Decided> DecodeDecided(ConstBytes bytes) {
         ReadNumbers(in.getSteps(), &record->steps);
         Require(record->committed || record->kills.empty(), "an aborted step that kills");
       });
+}
+
+std::string EncodeLoss(const LossRecord& loss) {
+  const size_t words = 1 + StructWords<schema::Loss>() + DataWords(loss.reason.size() + 1);
+  return EncodeMessage<schema::Loss>(words,
+                                     [&](schema::Loss::Builder out) { WriteLoss(loss, out); });
+}
+
+Result<LossRecord> DecodeLoss(ConstBytes bytes) {
+  return DecodeMessage<schema::Loss, LossRecord>("loss", bytes, ReadLoss);
 }
 
 std::string EncodeMeta(const Meta& meta) {

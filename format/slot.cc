@@ -26,9 +26,12 @@ constexpr size_t kDurablePlaceAt = 72;
 constexpr size_t kCatalogPlaceAt = 104;
 constexpr size_t kGroupIdAt = 136;
 constexpr size_t kPartAt = 152;
-// 156 to 4091: reserved, zero.
+constexpr size_t kTipLengthAt = 156;
+constexpr size_t kTipAt = 160;  // to 4091; zeros behind the copy
 constexpr size_t kCrcAt = kSlotBytes - sizeof(uint32_t);
+static_assert(kTipAt + kSlotTipBytesMax == kCrcAt);
 constexpr uint32_t kFlagClean = 1;
+constexpr uint32_t kVersionWithTip = 3;
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
@@ -70,6 +73,10 @@ std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot) {
   StorePlace(slot.catalog_place, at + kCatalogPlaceAt);
   std::memcpy(at + kGroupIdAt, slot.group_id.data(), slot.group_id.size());
   StoreLittle(at + kPartAt, slot.part);
+  if (slot.format_version >= kVersionWithTip && slot.tip.size() <= kSlotTipBytesMax) {
+    StoreLittle(at + kTipLengthAt, static_cast<uint32_t>(slot.tip.size()));
+    std::memcpy(at + kTipAt, slot.tip.data(), slot.tip.size());
+  }
   StoreLittle(at + kCrcAt, Crc32c({at, kCrcAt}));
   return bytes;
 }
@@ -117,6 +124,11 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
   slot.catalog_place = LoadPlace(at + kCatalogPlaceAt);
   std::memcpy(slot.group_id.data(), at + kGroupIdAt, slot.group_id.size());
   slot.part = LoadLittle<uint32_t>(at + kPartAt);
+  if (slot.format_version >= kVersionWithTip) {
+    const auto length = LoadLittle<uint32_t>(at + kTipLengthAt);
+    if (length > kSlotTipBytesMax) return DataLossError("STEPWELL slot with too long a copy");
+    slot.tip.assign(reinterpret_cast<const char*>(at + kTipAt), length);
+  }
   return slot;
 }
 

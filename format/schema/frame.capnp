@@ -26,7 +26,8 @@ struct SegmentHeader {
   segment @2 :UInt64;      # segment number
   createdNs @3 :Int64;     # wall time, nanoseconds since the epoch
   directory @4 :UInt16;    # ordinal of the store directory
-  process @5 :UInt32;      # reserved
+  process @5 :UInt32;      # of a part of a group: the part; 0 for every other store
+  groupId @6 :Data;        # of a part of a group: 16 bytes, the store id of part 0; else empty
 }
 
 struct Catalog {
@@ -43,6 +44,7 @@ struct Catalog {
   segmentsGone @8 :List(UInt64);  # segments of `previous` that are not there any more
   pages @9 :List(Place);       # more of `live` and `segments`: frames of kind 13 of this segment
   liveCount @10 :UInt64;       # live commits that all of it amounts to; 0 up to version 2
+  losses @11 :List(Loss);      # that were found and not accepted: all of them
 }
 
 struct CatalogPage {
@@ -144,6 +146,15 @@ struct Decided {
   committed @2 :Bool;         # false: aborted
   kills @3 :List(UInt64);     # commit numbers that end with it, of this store; aborted: none
   steps @4 :List(UInt64);     # their step numbers, same order, for people and readers
+}
+
+struct Loss {
+  # Kind 14: chain frames that recovery found damaged or missing, without a copy.
+  firstCommit @0 :UInt64;
+  lastCommit @1 :UInt64;
+  foundNs @2 :Int64;     # wall time, nanoseconds since the epoch
+  reason @3 :Text;       # for people: what was found where
+  accepted @4 :Bool;     # ends the loss of these commits: steps from before count as they are
 }
 
 struct Stripe {

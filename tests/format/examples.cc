@@ -221,6 +221,7 @@ Trailer ExampleTrailer() { return {ExamplePlace(7), 41, 42}; }
 
 StoreSlot ExampleSlot() {
   StoreSlot slot;
+  slot.format_version = 1;
   slot.sequence = 99;
   slot.store_id = ExampleId(0x10);
   slot.directory = 1;

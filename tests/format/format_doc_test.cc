@@ -39,7 +39,6 @@ std::map<std::string, uint64_t> Rows(const std::string& document) {
 TEST(FormatDocTest, NumbersEqualTheHeaders) {
   std::map<std::string, uint64_t> expected = {
       {"kFormatVersion", kFormatVersion},
-      {"kFormatVersionAlone", kFormatVersionAlone},
       {"kSlotBytes", kSlotBytes},
       {"kFrameHeaderBytes", kFrameHeaderBytes},
       {"kFramePayloadBytesMax", kFramePayloadBytesMax},

@@ -131,6 +131,7 @@ struct RecoveryReport {
   uint64_t commits_rejected = 0;   // frames that were not complete on disk
   bool index_rebuilt = false;
   std::vector<std::string> problems;  // damage found, in words
+  std::vector<std::string> repaired;  // damage found that a second copy made good, in words
 };
 
 }  // namespace stepwell
