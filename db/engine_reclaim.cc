@@ -137,6 +137,8 @@ void Engine::StartPass(bool thorough) {
 // On a full disk: whether a pass is under way that may change that. One is begun, without waiting
 // for segments to settle, where none was since there was room.
 bool Engine::WaitForSpace() {
+  // What died just now may go once the slot that says so is on the device.
+  if (slot_sync_ != nullptr && (slot_sync_->killed || killed_unmarked_)) return true;
   if (!pass_running_ && moves_.empty() && !closing_ && started_ && losses_.empty() &&
       !std::exchange(space_asked_, true)) {
     StartPass(/*thorough=*/true);

@@ -8,6 +8,7 @@
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/reader_store.h"
+#include "db/recovery.h"
 #include "db/slot_file.h"
 #include "db/writer_store.h"
 
@@ -55,6 +56,20 @@ Status CreateStore(const std::string& path, const std::optional<StoreGroup>& gro
   return SlotFile::Create(file_system, path, slot);
 }
 
+// STEPWELL again, where it is lost or damaged beyond use: the log has all that it says.
+Status RestoreSlots(const std::string& path, const StoreOptions& options,
+                    io::FileSystem* file_system) {
+  const auto file = SlotFile::Open(file_system, path, /*write=*/false, nullptr);
+  Status status = file.status();
+  if (file.ok()) status = (*file)->Read().status();
+  if (!IsDamage(status)) return OkStatus();  // good, or for the open to say what is wrong
+  const auto slot = SlotFromLog(file_system, path);
+  if (!slot.ok()) return slot.status().code() == StatusCode::kNotFound ? status : slot.status();
+  Log(options.log, LogLevel::kWarning,
+      StrCat(path, ": STEPWELL is made again from the log: ", status.message()));
+  return SlotFile::Create(file_system, path, *slot);
+}
+
 Status CheckDirectory(const std::string& path, const StoreOptions& options,
                       io::FileSystem* file_system, bool* is_new) {
   const auto info = file_system->Stat(path);
@@ -77,6 +92,11 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
   const auto slot = file_system->Stat(SlotFilePath(path));
   if (slot.ok()) return OkStatus();
   if (slot.status().code() != StatusCode::kNotFound) return slot.status();
+  if (SlotFromLog(file_system, path).ok()) {
+    if (!options.read_only) return OkStatus();
+    return DataLossError(
+        StrCat(path, ": the STEPWELL file is lost; opening the store for writing makes it again"));
+  }
   STEPWELL_ASSIGN_OR_RETURN(const bool unfinished, IsUnfinishedCreation(file_system, path));
   if (!unfinished || options.read_only || !options.create) {
     return NotAStore(path, "the directory has no STEPWELL file");
@@ -104,9 +124,11 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   STEPWELL_ASSIGN_OR_RETURN(auto lock,
                             AcquireLock(environment.file_system, path, options.lock_timeout));
   // Another process may have finished the creation meanwhile.
-  if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound) {
+  if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound &&
+      is_new) {
     STEPWELL_RETURN_IF_ERROR(CreateStore(path, options.group, environment));
   }
+  STEPWELL_RETURN_IF_ERROR(RestoreSlots(path, options, environment.file_system));
   return WriterStore::Open(path, options, std::move(environment), std::move(lock));
 }
 

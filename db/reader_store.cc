@@ -429,6 +429,7 @@ Status ReaderStore::DeleteItems(uint64_t, std::span<const std::string>) {
   return ReadOnly(core_->path);
 }
 Status ReaderStore::SetPinned(std::span<const uint64_t>, bool) { return ReadOnly(core_->path); }
+Result<RepairReport> ReaderStore::Repair(bool) { return ReadOnly(core_->path); }
 Result<ReclaimReport> ReaderStore::Reclaim() { return ReadOnly(core_->path); }
 
 Status ReaderStore::Close() {

@@ -60,6 +60,7 @@ class ReaderStore final : public Store {
   Result<ReclaimReport> Reclaim() override;
   Status SealSegments(const std::set<uint64_t>&) override { return OkStatus(); }
   Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
   const std::string& path() const override { return core_->path; }

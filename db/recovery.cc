@@ -177,6 +177,28 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
   return OkStatus();
 }
 
+Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::string& store_path) {
+  STEPWELL_ASSIGN_OR_RETURN(auto names, file_system->List(SegmentsPath(store_path)));
+  SegmentFiles files(file_system, store_path);
+  std::reverse(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const auto id = ParseSegmentName(name);
+    if (!id) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
+    STEPWELL_ASSIGN_OR_RETURN(const auto info, file->Info());
+    if (info.is_directory) continue;
+    const auto header = ReadSegmentHeader(*file, *id, info.size_bytes);
+    if (!header.ok() && !IsDamage(header.status())) return header.status();
+    if (!header.ok() || header->segment != *id) continue;
+    format::StoreSlot slot;
+    slot.store_id = header->store_id;
+    slot.group_id = header->group_id;
+    slot.part = header->process;
+    return slot;
+  }
+  return NotFoundError(StrCat(store_path, ": STEPWELL is lost, and no segment has a header"));
+}
+
 Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,
                        const std::string& store_path, SegmentFiles& files) {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));

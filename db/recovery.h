@@ -77,6 +77,10 @@ std::string DescribeLoss(const format::LossRecord& loss);
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,
                        const std::string& payload, LogState* state);
 
+// A slot made from the segments' headers, where STEPWELL is lost: identity without any mark, so
+// that the log is scanned. kNotFound: no segment says what store it is of.
+Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::string& store_path);
+
 // Whether a store that was closed cleanly has a log that ends where the slot says. If not, the
 // STEPWELL file is not the newest one (a lost write, a half-restored backup), and is not believed.
 Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,

@@ -106,6 +106,13 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
     const uint64_t number = step.record.step;
     ++report.steps;
     auto leaves = ReadStepRecords(files, step.place, "");
+    const auto original = ReadOriginalFrame(files, step.place, format::FrameKind{});
+    if (leaves.ok() && !original.ok() && IsDamage(original.status())) {
+      report.problems.push_back(
+          ProblemAt(number, nullptr, files.PathOf(step.place.segment), step.place.offset_bytes,
+                    StrCat(original.status().message(),
+                           "; its second copy is good: `stepwell repair` writes it anew")));
+    }
     if (!leaves.ok()) {
       report.problems.push_back(ProblemAt(number, nullptr, files.PathOf(step.place.segment),
                                           step.place.offset_bytes, leaves.status().message()));

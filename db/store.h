@@ -35,6 +35,7 @@ using stepwell::LatencyStats;
 using stepwell::LoadStats;
 using stepwell::ReclaimReport;
 using stepwell::RecoveryReport;
+using stepwell::RepairReport;
 using stepwell::SaveHandle;
 using stepwell::SpaceStats;
 using stepwell::StoreStats;
@@ -244,6 +245,9 @@ class Store {
   // written here gets no more steps. Nothing to do for a store that is open for reading only.
   virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
+  // Writes the frames of steps anew whose first copy is damaged. With `accept_losses`, ends the
+  // losses that recovery has found: what is live then counts as it is.
+  virtual Result<RepairReport> Repair(bool accept_losses) = 0;
   virtual StoreStats Stats() = 0;
   virtual const RecoveryReport& recovery() const = 0;
   virtual const std::string& path() const = 0;

@@ -512,10 +512,15 @@ Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> item
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   if (items.empty()) return OkStatus();
+  return Rewrite(step, items);
+}
+
+// Commits the step again, with its chunks where they are.
+Status WriterStore::Rewrite(uint64_t step, std::span<const std::string> without_items) {
   Status status;
   for (int attempt = 0; attempt < kRewriteAttempts; ++attempt) {
     auto job = std::make_shared<SaveJob>();
-    STEPWELL_RETURN_IF_ERROR(WithoutItems(step, items, job.get()));
+    STEPWELL_RETURN_IF_ERROR(WithoutItems(step, without_items, job.get()));
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return FailedPreconditionError(path_ + ": the store is closed");

@@ -131,8 +131,17 @@ Status WriterStore::Recover() {
   slot_.format_version = format::kFormatVersion;
   STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
   recovery_ = state.report;
+  // Losses of earlier sessions are said until they are accepted.
+  if (recovery_.clean) {
+    for (const format::LossRecord& loss : state.losses) {
+      recovery_.problems.push_back(DescribeLoss(loss));
+    }
+  }
   for (const std::string& problem : recovery_.problems) {
     Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
+  }
+  for (const std::string& repaired : recovery_.repaired) {
+    Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", repaired));
   }
   if (!recovery_.clean) {
     Log(options_.log, LogLevel::kInfo,
@@ -150,7 +159,56 @@ Status WriterStore::Recover() {
   });
   MakeBallast(file_system, path_);
   core_->index->StartOpen();
+  // The frames that recovery took from a copy get a place of their own again.
+  for (const auto& live : core_->live.All()) {
+    if (std::find(state.damaged_frames.begin(), state.damaged_frames.end(),
+                  live->record.commit) == state.damaged_frames.end()) {
+      continue;
+    }
+    const auto rewritten = RewriteIfDamaged(*live);
+    if (!rewritten.ok()) {
+      Log(options_.log, LogLevel::kError,
+          StrCat(path_, ": step ", live->record.step,
+                 " was not written anew: ", rewritten.status().message()));
+    }
+  }
   return OkStatus();
+}
+
+// Whether the step's commit frame was damaged, and now is written anew from its copy.
+Result<bool> WriterStore::RewriteIfDamaged(const LiveStep& live) {
+  const auto original = ReadOriginalFrame(*core_->files, live.place, format::FrameKind{});
+  if (original.ok()) return false;
+  const Status status = Rewrite(live.record.step, {});
+  if (!status.ok()) return status;
+  return true;
+}
+
+Result<RepairReport> WriterStore::Repair(bool accept_losses) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  RepairReport report;
+  const auto losses = core_->live.Losses();
+  for (const format::LossRecord& loss : losses) report.losses.push_back(DescribeLoss(loss));
+  if (accept_losses && !losses.empty()) {
+    auto job = std::make_shared<SaveJob>();
+    job->kind = SaveJob::Kind::kAccept;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+      job->state = NewState(0, /*is_save=*/false);
+      ++jobs_in_flight_;
+    }
+    engine_->Post([this, job] { engine_->Begin(job); });
+    STEPWELL_RETURN_IF_ERROR(SaveHandle(job->state).Wait().WithContext(path_));
+    report.losses_accepted = true;
+  }
+  for (const auto& live : core_->live.All()) {
+    const auto rewritten = RewriteIfDamaged(*live);
+    // Without a copy the step's damage stays what it is, and Verify names it.
+    if (rewritten.ok() && *rewritten) report.steps_rewritten.push_back(live->record.step);
+  }
+  return report;
 }
 
 // Retention by metric looks at all live steps; their metrics are in their commit frames only.

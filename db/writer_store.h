@@ -60,6 +60,7 @@ class WriterStore final : public Store {
   Result<ReclaimReport> Reclaim() override;
   Status SealSegments(const std::set<uint64_t>& segments) override;
   Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
   const std::string& path() const override { return path_; }
@@ -100,6 +101,8 @@ class WriterStore final : public Store {
   Status CheckGroupSave(const SaveRequest& request) const;
   bool IsPrepared(uint64_t step) const;
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
+  Status Rewrite(uint64_t step, std::span<const std::string> without_items);
+  Result<bool> RewriteIfDamaged(const LiveStep& live);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
   void OpenViews();
   Status StartTrace();

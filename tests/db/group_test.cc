@@ -245,43 +245,6 @@ TEST_F(GroupTest, APartIsWrittenToAsAPartOnly) {
   EXPECT_EQ(leaves->front().key, KeyOf("state", PartLeaf(1)));
 }
 
-TEST_F(GroupTest, AStoreAloneHasTheFirstVersionOfTheFormat) {
-  const auto version = [&] {
-    std::string bytes(16384, '\0');
-    std::ifstream(SlotFilePath(root_), std::ios::binary)
-        .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    uint32_t highest = 0;
-    for (const size_t at : {size_t{8}, format::kSlotBytes + 8}) {
-      highest = std::max(highest, static_cast<uint32_t>(static_cast<uint8_t>(bytes[at])));
-    }
-    return highest;
-  };
-  {
-    auto store = Store::Open(root_, {});
-    ASSERT_OK(store.status());
-    const auto handle = SaveSeeded(store->get(), 1, 1, SmallState());
-    ASSERT_OK(handle.status());
-    EXPECT_EQ(Prepare(store->get(), 2, 2, {0, 1}).status().code(), StatusCode::kFailedPrecondition);
-    ASSERT_OK((*store)->Close());
-  }
-  EXPECT_EQ(version(), 1U);
-  // It goes on with several processes, and by itself again.
-  {
-    const GroupStores group = Open(2);
-    EXPECT_EQ(version(), 2U);
-    EXPECT_OK(CheckSeeded(group.part(0), 1, 1, SmallState()));
-    ASSERT_OK(group.SaveAll(2, 2));
-    ASSERT_OK(group.Close());
-  }
-  auto store = Store::Open(root_, {});
-  ASSERT_OK(store.status());
-  const auto handle = SaveSeeded(store->get(), 3, 3, SmallState());
-  ASSERT_OK(handle.status());
-  ASSERT_OK(handle->Wait());
-  EXPECT_THAT(StepNumbers(store->get()), ElementsAre(1, 2, 3));
-}
-
-// Reclaim beside undecided steps takes nothing of theirs, and aborted ones give their space back.
 TEST_F(GroupTest, SpaceOfUndecidedStepsIsNeeded) {
   StoreOptions options;
   options.segment_bytes = uint64_t{1} << 20;

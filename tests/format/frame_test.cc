@@ -124,12 +124,12 @@ TEST(SlotTest, RoundTripsAndFindsDamage) {
 
 TEST(SlotTest, NewerVersionsAreNamed) {
   auto bytes = EncodeSlot(ExampleSlot());
-  StoreLittle(bytes.data() + 8, uint32_t{3});
+  StoreLittle(bytes.data() + 8, kFormatVersion + 1);
   StoreLittle(bytes.data() + 4092, Crc32c(ConstBytes(bytes).first(4092)));
   const Status status = DecodeSlot(bytes).status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(),
-            "the store has format version 3; this version of Stepwell reads up to 2");
+            "the store has format version 4; this version of Stepwell reads up to 3");
 }
 
 }  // namespace

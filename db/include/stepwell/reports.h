@@ -125,6 +125,12 @@ struct ReclaimReport {
 };
 
 // What Open found and did; also said in the log.
+struct RepairReport {
+  std::vector<uint64_t> steps_rewritten;  // a frame of theirs was damaged and had a good copy
+  std::vector<std::string> losses;        // in words
+  bool losses_accepted = false;
+};
+
 struct RecoveryReport {
   bool clean = true;               // the last writer closed it
   uint64_t commits_recovered = 0;  // accepted beyond the durable mark
