@@ -224,7 +224,7 @@ class Engine {
   uint64_t durable_mark_ = 0;  // the newest commit that a synced slot names
   std::unique_ptr<SlotSync> slot_sync_;
   bool slot_sync_again_ = false;
-  bool killed_unmarked_ = false;  // by a commit that no slot sync covers yet
+  bool killed_unmarked_ = false;            // by a commit that no slot sync covers yet
   std::vector<format::LossRecord> losses_;  // not accepted: nothing is erased or retired meanwhile
   std::deque<std::shared_ptr<SaveJob>> jobs_;  // in commit order
   std::deque<ReadyBlock> ready_;

@@ -81,7 +81,7 @@ Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint6
   if (format::IsChainFrame(kind) && log_->CopySpace(frame_bytes) > 0) {
     const size_t with_copies =
         AlignUp(frame_bytes + log_->CopySpace(frame_bytes), log_->block_bytes());
-    auto spot = log_->Place(with_copies, step_bytes);
+    auto spot = log_->Place(with_copies, step_bytes, /*may_use_reserve=*/false);
     if (spot.ok()) return Run{*spot, with_copies};
     if (spot.status().code() != StatusCode::kResourceExhausted) return spot.status();
   }
@@ -138,7 +138,7 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
 
 Result<LogWriter::Placement> Engine::PlaceWithBallast(uint64_t length, uint64_t step_bytes,
                                                       bool may_drop_ballast) {
-  auto placement = log_->Place(length, step_bytes);
+  auto placement = log_->Place(length, step_bytes, may_drop_ballast);
   if (placement.ok() || !may_drop_ballast ||
       placement.status().code() != StatusCode::kResourceExhausted) {
     return placement;
@@ -146,7 +146,7 @@ Result<LogWriter::Placement> Engine::PlaceWithBallast(uint64_t length, uint64_t 
   // A delete must work on a full disk: that is how space comes back.
   options_.environment.file_system->Remove(BallastFilePath(options_.store_path))
       .IgnoreError("it may be gone already");
-  return log_->Place(length, step_bytes);
+  return log_->Place(length, step_bytes, may_drop_ballast);
 }
 
 void Engine::FrameWritten(FrameWrite* write) {

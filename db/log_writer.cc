@@ -23,6 +23,7 @@ constexpr size_t kSparesMax = 4;
 // fallocate waits for the direct writes in flight to the file (measured: 2 to 26 ms on ext4).
 constexpr uint64_t kReserveBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kReserveBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kReservedBlocks = 2;  // for the frame of a delete on a full disk
 
 Status WriteAligned(io::File& file, uint64_t offset, const std::string& bytes) {
   io::AlignedBuffer buffer(bytes.size());
@@ -36,7 +37,8 @@ void PutCopy(const format::FrameCopy& copy, const format::Id128& nonce, std::str
   const size_t at = run->size();
   run->resize(at + format::FrameCopySpace(copy.bytes.size()));
   format::EncodeFrameCopy(
-      copy, nonce, MutableBytes(reinterpret_cast<std::byte*>(run->data()), run->size()).subspan(at));
+      copy, nonce,
+      MutableBytes(reinterpret_cast<std::byte*>(run->data()), run->size()).subspan(at));
 }
 
 // Footer, with copies behind it, and trailer at `end_bytes`; the file then ends with the trailer's
@@ -79,34 +81,39 @@ Status LogWriter::Start() {
   return Roll(0);
 }
 
-Result<LogWriter::Placement> LogWriter::Place(uint64_t length_bytes, uint64_t step_bytes) {
-  auto placement = PlaceOnce(length_bytes, step_bytes);
+Result<LogWriter::Placement> LogWriter::Place(uint64_t length_bytes, uint64_t step_bytes,
+                                              bool may_use_reserve) {
+  auto placement = PlaceOnce(length_bytes, step_bytes, may_use_reserve);
   if (placement.status().code() == StatusCode::kResourceExhausted && DropSpares()) {
-    placement = PlaceOnce(length_bytes, step_bytes);
+    placement = PlaceOnce(length_bytes, step_bytes, may_use_reserve);
   }
   return placement;
 }
 
-Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_t step_bytes) {
+Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_t step_bytes,
+                                                  bool may_use_reserve) {
   // A segment that has nothing but its catalog takes whatever comes, else none would; one with a
   // large catalog has room for half of a segment of steps all the same.
   const uint64_t begin = current_->catalog.end_bytes;
   const uint64_t full = std::max(target_bytes_, begin + target_bytes_ / 2);
   if (current_->end_bytes > std::max<uint64_t>(4 * block_bytes_, begin) &&
       current_->end_bytes + length_bytes > full) {
-    STEPWELL_RETURN_IF_ERROR(Roll(step_bytes));
+    // Where there is no room for another segment there may be some for a frame in this one.
+    const Status status = Roll(step_bytes);
+    if (!status.ok() && status.code() != StatusCode::kResourceExhausted) return status;
   }
   Segment* segment = current_;
   const uint64_t end = segment->end_bytes + length_bytes;
-  if (end > segment->allocated_bytes) {
+  const uint64_t needed = may_use_reserve ? end : end + kReservedBlocks * block_bytes_;
+  if (needed > segment->allocated_bytes) {
     const uint64_t ahead =
         std::clamp(AlignUp(step_bytes, block_bytes_), kReserveBytesMin, kReserveBytesMax);
-    uint64_t wanted = std::max(end, std::min(full, segment->end_bytes + ahead));
+    uint64_t wanted = std::max(needed, std::min(full, segment->end_bytes + ahead));
     wanted = AlignUp(wanted, block_bytes_);
     Status status =
         segment->file->Allocate(segment->allocated_bytes, wanted - segment->allocated_bytes);
-    if (status.code() == StatusCode::kResourceExhausted && wanted > end) {
-      wanted = AlignUp(end, block_bytes_);
+    if (status.code() == StatusCode::kResourceExhausted && wanted > needed) {
+      wanted = AlignUp(needed, block_bytes_);
       status = segment->file->Allocate(segment->allocated_bytes, wanted - segment->allocated_bytes);
     }
     STEPWELL_RETURN_IF_ERROR(status);

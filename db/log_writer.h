@@ -65,7 +65,8 @@ class LogWriter {
     Segment* segment = nullptr;
     uint64_t offset_bytes = 0;
   };
-  Result<Placement> Place(uint64_t length_bytes, uint64_t step_bytes);
+  // Some blocks behind it stay reserved for the frames of deletes, which `may_use_reserve`.
+  Result<Placement> Place(uint64_t length_bytes, uint64_t step_bytes, bool may_use_reserve);
 
   // Begins a new segment now, for steps of the size that the last one was for.
   Status StartNext() { return Roll(step_bytes_); }
@@ -106,7 +107,7 @@ class LogWriter {
   uint64_t first_id() const { return first_id_; }
 
  private:
-  Result<Placement> PlaceOnce(uint64_t length_bytes, uint64_t step_bytes);
+  Result<Placement> PlaceOnce(uint64_t length_bytes, uint64_t step_bytes, bool may_use_reserve);
   Status Roll(uint64_t step_bytes);
   uint64_t TargetBytes(uint64_t step_bytes) const;
   // Opens the file of a new segment: a spare under its new name, or a new file.

@@ -98,8 +98,7 @@ Result<LogState> ReaderStore::Core::ReadLog(const format::StoreSlot& slot, bool 
   if (slot.durable_commit == 0) return LogState{};
   bool by_marks = writer_lives;
   if (slot.clean && !writer_lives) {
-    STEPWELL_ASSIGN_OR_RETURN(by_marks,
-                              LogEndsAt(slot, environment.file_system, path, *files));
+    STEPWELL_ASSIGN_OR_RETURN(by_marks, LogEndsAt(slot, environment.file_system, path, *files));
   }
   if (by_marks) {
     auto state = RecoverByMarks(slot, *files, known);

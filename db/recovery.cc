@@ -61,7 +61,8 @@ void Change(const format::MetaChange& change, LogState* state) {
   state->changed[change.commit] = step->second;
 }
 
-// A loss ends when a later record of it is accepted; else the newer record of the same frames counts.
+// A loss ends when a later record of it is accepted; else the newer record of the same frames
+// counts.
 void NoteLoss(const format::LossRecord& loss, LogState* state) {
   std::erase_if(state->losses, [&](const format::LossRecord& known) {
     return known.first_commit >= loss.first_commit && known.last_commit <= loss.last_commit;
@@ -115,10 +116,9 @@ std::string DescribeLoss(const format::LossRecord& loss) {
 }
 
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss) {
-  return DataLossError(StrCat(store_path, ": step ", step,
-                              " may not be the newest version of itself, or deleted: ",
-                              DescribeLoss(loss),
-                              ". `stepwell repair --accept` takes what is there as it is"));
+  return DataLossError(
+      StrCat(store_path, ": step ", step, " may not be the newest version of itself, or deleted: ",
+             DescribeLoss(loss), ". `stepwell repair --accept` takes what is there as it is"));
 }
 
 Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,

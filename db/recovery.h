@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is in the log: newest valid catalog + the chain of frames after it (rules 3 to 6).
-// Reads (and syncs) only; the writer seals, renumbers and reclaims afterwards (DESIGN.md, "Recovery").
+// Reads (and syncs) only; the writer seals, renumbers and reclaims afterwards (DESIGN.md,
+// "Recovery").
 #pragma once
 
 #include <cstdint>
@@ -71,7 +72,6 @@ const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losse
 // kDataLoss: what the loss means for a step, and what to do.
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss);
 std::string DescribeLoss(const format::LossRecord& loss);
-
 
 // Applies one chain frame to the state (kills, additions, tip).
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,

@@ -147,12 +147,12 @@ void ReportHeaders(SegmentFiles& files, LogState* state) {
 
 // What a failed check of an in-doubt step means: nothing, as long as its bytes were not seen.
 Status CannotTell(const std::string& store_path, uint64_t step, const Status& error) {
-  return error.WithContext(
-      StrCat(store_path, ": step ", step,
-             " was being written when the last writer ended, and whether it is whole cannot be told; "
-             "open the store again when its disk can be read, or give the step up with `stepwell "
-             "repair --discard ",
-             step, "`"));
+  return error.WithContext(StrCat(
+      store_path, ": step ", step,
+      " was being written when the last writer ended, and whether it is whole cannot be told; "
+      "open the store again when its disk can be read, or give the step up with `stepwell "
+      "repair --discard ",
+      step, "`"));
 }
 
 // Whether the chain ends before an in-doubt frame: it is proven to be torn, or (for a reader)
@@ -193,8 +193,8 @@ Status FollowChain(const std::string& store_path, bool synced, ChainBuilder* cha
       if (in_doubt) break;
       format::LossRecord loss;
       loss.first_commit = loss.last_commit = header.commit;
-      loss.reason = StrCat(files.PathOf(next->place.segment), ": offset ",
-                           next->place.offset_bytes, ": ", status.message());
+      loss.reason = StrCat(files.PathOf(next->place.segment), ": offset ", next->place.offset_bytes,
+                           ": ", status.message());
       state->losses.push_back(std::move(loss));
       state->tip_commit = header.commit;
       state->tip_place = next->place;
@@ -202,10 +202,10 @@ Status FollowChain(const std::string& store_path, bool synced, ChainBuilder* cha
     }
     if (next->copied) {
       state->damaged_frames.push_back(header.commit);
-      state->report.repaired.push_back(StrCat(
-          files.PathOf(next->place.segment), ": offset ", next->place.offset_bytes, ": the frame of commit ",
-          header.commit, " is damaged; its copy was used",
-          next->whole ? "" : ", which does not have the step's records"));
+      state->report.repaired.push_back(
+          StrCat(files.PathOf(next->place.segment), ": offset ", next->place.offset_bytes,
+                 ": the frame of commit ", header.commit, " is damaged; its copy was used",
+                 next->whole ? "" : ", which does not have the step's records"));
     }
     if (in_doubt) ++state->report.commits_recovered;
   }
@@ -276,9 +276,8 @@ Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState
           {{tip->header, std::move(tip->payload)}, slot.durable_place, true, tip->whole});
     }
   }
-  std::erase_if(*found, [&](const Found& one) {
-    return one.frame.header.commit <= state->catalog_commit;
-  });
+  std::erase_if(*found,
+                [&](const Found& one) { return one.frame.header.commit <= state->catalog_commit; });
   return OkStatus();
 }
 
@@ -320,9 +319,8 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
   STEPWELL_RETURN_IF_ERROR(FollowChain(store_path, synced, &chain, files, options, &state));
   STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, options, files, state));
   std::erase_if(state.damaged_frames, [&](uint64_t commit) {
-    return std::none_of(state.live.begin(), state.live.end(), [&](const auto& live) {
-      return live.second.record.commit == commit;
-    });
+    return std::none_of(state.live.begin(), state.live.end(),
+                        [&](const auto& live) { return live.second.record.commit == commit; });
   });
   ReportHeaders(files, &state);
   for (const format::LossRecord& loss : state.losses) {

@@ -24,8 +24,7 @@ constexpr uint64_t kBlockBytesMax = 16 * kScanStepBytes;
 
 Result<format::SegmentHeader> HeaderOf(const Frame& frame) {
   if (frame.header.kind != FrameKind::kSegmentHeader) return NotFoundError("no segment header");
-  STEPWELL_ASSIGN_OR_RETURN(const auto header,
-                            format::DecodeSegmentHeader(AsBytes(frame.payload)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto header, format::DecodeSegmentHeader(AsBytes(frame.payload)));
   if (header.nonce != frame.header.nonce) return DataLossError("a segment header of two nonces");
   return header;
 }

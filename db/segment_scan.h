@@ -60,8 +60,8 @@ struct SegmentScan {
 // Every valid chain frame of an unsealed segment: looks at each block for a frame with the
 // segment's nonce. Bounded by the file's size.
 Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, SegmentScan* scan);
-// Chain frames newer than `after_commit` of a sealed segment, by its footer. kNotFound or kDataLoss:
-// the footer cannot be had, and the segment has to be scanned.
+// Chain frames newer than `after_commit` of a sealed segment, by its footer. kNotFound or
+// kDataLoss: the footer cannot be had, and the segment has to be scanned.
 Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& files,
                   SegmentScan* scan);
 

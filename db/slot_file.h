@@ -39,11 +39,11 @@ class SlotFile {
  private:
   explicit SlotFile(std::unique_ptr<io::File> file) : file_(std::move(file)) {}
   std::unique_ptr<io::File> file_;
-  uint64_t sequence_ = 0;           // of the newest slot read or written
-  size_t newest_ = 0;               // that slot
-  size_t durable_ = 0;              // the newest one known to be on the device
-  std::optional<size_t> syncing_;   // on its way there
-  bool settled_ = false;            // `durable_` is known to be on the device
+  uint64_t sequence_ = 0;          // of the newest slot read or written
+  size_t newest_ = 0;              // that slot
+  size_t durable_ = 0;             // the newest one known to be on the device
+  std::optional<size_t> syncing_;  // on its way there
+  bool settled_ = false;           // `durable_` is known to be on the device
 };
 
 }  // namespace stepwell::db

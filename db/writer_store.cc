@@ -161,8 +161,8 @@ Status WriterStore::Recover() {
   core_->index->StartOpen();
   // The frames that recovery took from a copy get a place of their own again.
   for (const auto& live : core_->live.All()) {
-    if (std::find(state.damaged_frames.begin(), state.damaged_frames.end(),
-                  live->record.commit) == state.damaged_frames.end()) {
+    if (std::find(state.damaged_frames.begin(), state.damaged_frames.end(), live->record.commit) ==
+        state.damaged_frames.end()) {
       continue;
     }
     const auto rewritten = RewriteIfDamaged(*live);

@@ -27,7 +27,7 @@ enum class FrameKind : uint16_t {
   kParity = 11,    // reserved
   kPrepared = 12,  // chain: a part of a step that is not decided yet
   kCatalogPage = 13,
-  kLoss = 14,      // chain: earlier chain frames are lost
+  kLoss = 14,  // chain: earlier chain frames are lost
 };
 
 inline constexpr size_t kFrameHeaderBytes = 128;

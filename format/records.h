@@ -343,8 +343,8 @@ std::string EncodeTrailer(const Trailer&);
 Result<Trailer> DecodeTrailer(ConstBytes);
 
 // ---- the STEPWELL file --------------------------------------------------------------------
-// kSlotCount slots of kSlotBytes, one behind the other (two up to version 2); the valid one with the
-// highest sequence counts. Magic, version and CRC are checked by DecodeSlot.
+// kSlotCount slots of kSlotBytes, one behind the other (two up to version 2); the valid one with
+// the highest sequence counts. Magic, version and CRC are checked by DecodeSlot.
 inline constexpr size_t kSlotBytes = 4096;
 inline constexpr size_t kSlotCount = 3;
 inline constexpr size_t kSlotTipBytesMax = 3932;

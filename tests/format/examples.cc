@@ -264,9 +264,26 @@ std::string ExamplePayload(CodecId codec) {
   return out;
 }
 
+SegmentHeader ExamplePartHeader() {
+  SegmentHeader header = ExampleSegmentHeader();
+  header.process = 3;
+  header.group_id = ExampleId(0x70);
+  return header;
+}
+
+LossRecord ExampleLoss() { return {41, 43, 1'700'000'000'000'000'000, "offset 8192", false}; }
+
+StoreSlot ExampleTipSlot() {
+  StoreSlot slot = ExampleSlot();
+  slot.format_version = 3;
+  slot.tip = EncodeFrame(ExampleFrameHeader(), EncodeDelete(ExampleDelete()), 1, nullptr);
+  return slot;
+}
+
 std::vector<Golden> MakeGolden() {
   const std::array<std::byte, kSlotBytes> slot = EncodeSlot(ExampleSlot());
   const std::array<std::byte, kSlotBytes> part_slot = EncodeSlot(ExamplePartSlot());
+  const std::array<std::byte, kSlotBytes> tip_slot = EncodeSlot(ExampleTipSlot());
   return {
       {"step_record", EncodeStepRecord(ExampleStep()), true},
       {"leaf_array", EncodeLeafValue(ExampleArray()), true},
@@ -274,7 +291,7 @@ std::vector<Golden> MakeGolden() {
       {"leaf_node", EncodeLeafValue(ExampleNode()), true},
       {"chunk_record", EncodeChunkRecord(ExampleChunk()), true},
       {"chunk_record_hash", EncodeChunkRecord(ExampleArray().chunks[1]), true},
-      {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), true},
+      {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), false},
       {"catalog", EncodeCatalog(ExampleCatalog()), false},  // fields were added in version 3
       {"epoch", EncodeEpoch(ExampleEpoch()), true},
       {"records", EncodeRecords(ExampleCommit().records), true},
@@ -295,6 +312,9 @@ std::vector<Golden> MakeGolden() {
       {"prepared", EncodeCommit(ExamplePrepared()), true, "v2"},
       {"decided", EncodeDecided(ExampleDecided()), true, "v2"},
       {"slot_part", std::string(AsText(part_slot)), true, "v2"},
+      {"segment_header_of_part", EncodeSegmentHeader(ExamplePartHeader()), true, "v3"},
+      {"loss", EncodeLoss(ExampleLoss()), true, "v3"},
+      {"slot_tip", std::string(AsText(tip_slot)), true, "v3"},
       {"catalog_base", EncodeCatalog(ExampleCatalog()), true, "v3"},
       {"catalog_change", EncodeCatalog(ExampleCatalogChange()), true, "v3"},
       {"catalog_page", EncodeCatalogPage(ExampleCatalogEntries()).value(), false, "v3"},

@@ -41,6 +41,10 @@ KeyPath ExamplePath();
 std::string ExampleLogical();
 std::string ExamplePayload(CodecId codec);
 
+SegmentHeader ExamplePartHeader();
+LossRecord ExampleLoss();
+StoreSlot ExampleTipSlot();
+
 struct Golden {
   std::string name;
   std::string bytes;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "format/frame.h"
+#include "format/frame_copy.h"
 #include "format/key.h"
 #include "tests/format/examples.h"
 
@@ -63,6 +64,11 @@ TEST(FormatDocTest, NumbersEqualTheHeaders) {
       {"kParity", static_cast<uint64_t>(FrameKind::kParity)},
       {"kPrepared", static_cast<uint64_t>(FrameKind::kPrepared)},
       {"kCatalogPage", static_cast<uint64_t>(FrameKind::kCatalogPage)},
+      {"kLoss", static_cast<uint64_t>(FrameKind::kLoss)},
+      {"kCopyHeaderBytes", kCopyHeaderBytes},
+      {"kCopyBytesMax", kCopyBytesMax},
+      {"kSlotCount", kSlotCount},
+      {"kSlotTipBytesMax", kSlotTipBytesMax},
       {"kRaw", static_cast<uint64_t>(CodecId::kRaw)},
       {"kBloscLz4", static_cast<uint64_t>(CodecId::kBloscLz4)},
       {"kLz4Frame", static_cast<uint64_t>(CodecId::kLz4Frame)},

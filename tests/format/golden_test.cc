@@ -73,6 +73,10 @@ TEST(GoldenTest, PartsOfGroupsDecode) {
 
 TEST(GoldenTest, CatalogsOfChangesDecode) {
   const auto read = [](const char* name) { return ReadGolden(name, "v3"); };
+  ExpectDecodes(DecodeSegmentHeader(AsBytes(read("segment_header_of_part"))), ExamplePartHeader(),
+                "segment_header_of_part");
+  ExpectDecodes(DecodeLoss(AsBytes(read("loss"))), ExampleLoss(), "loss");
+  ExpectDecodes(DecodeSlot(AsBytes(read("slot_tip"))), ExampleTipSlot(), "slot_tip");
   ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_base"))), ExampleCatalog(), "catalog_base");
   ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_change"))), ExampleCatalogChange(),
                 "catalog_change");

@@ -264,18 +264,18 @@ class DamagedCatalogTest : public ::testing::Test {
   std::vector<CatalogNote> catalogs_;
 };
 
-TEST_F(DamagedCatalogTest, TheNewestIsReplacedByTheOneBefore) {
+// Of either there is a second copy.
+TEST_F(DamagedCatalogTest, TheNewestIsReplacedByItsCopy) {
   Flip(catalogs_.back(), catalogs_.back().place.offset_bytes + 200);
-  EXPECT_EQ(disk_.ByMarks().status().code(), StatusCode::kDataLoss);
+  EXPECT_OK(disk_.ByMarks().status());
   ExpectAllThere();
 }
 
-// Then nothing of the lineage can be read; one that ended before still can.
-TEST_F(DamagedCatalogTest, APageOfTheBaseCounts) {
+TEST_F(DamagedCatalogTest, APageOfTheBaseIsReplacedByItsCopy) {
   const CatalogNote& base = catalogs_.front();
   ASSERT_GT(base.bytes, 8192U) << "it has pages";
   Flip(base, base.place.offset_bytes + 4096 + 150);
-  EXPECT_EQ(disk_.ByMarks().status().code(), StatusCode::kDataLoss);
+  EXPECT_OK(disk_.ByMarks().status());
   ExpectAllThere();
 }
 
