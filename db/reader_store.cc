@@ -145,10 +145,14 @@ Status ReaderStore::Core::Explain(const Status& error, uint64_t step, uint64_t c
     if (look > 0) std::this_thread::sleep_for(kExplainInterval);
     const auto live = LookAgain();
     if (!live.ok()) {
-      return DataLossError(StrCat(error.message(),
-                                  "; or it was deleted while it was being read, which could not be "
-                                  "looked up: ",
-                                  live.status().message()));
+      // A file that is not there is damage only of a step that is.
+      const bool unread =
+          error.code() != StatusCode::kDataLoss && error.code() != StatusCode::kNotFound;
+      return {unread ? error.code() : StatusCode::kDataLoss,
+              StrCat(error.message(),
+                     "; or it was deleted while it was being read, which could not be looked up: ",
+                     live.status().message()),
+              error.os_error()};
     }
     const auto it = live->find(step);
     if (it == live->end()) {

@@ -16,8 +16,9 @@ namespace {
 const std::string kNoMessage;
 
 // What an errno means to the engine. kResourceExhausted is only for "no room on the disk": it is
-// the one failure of a write that does not freeze, so nothing else may be called that. kDataLoss
-// includes what file systems say of their own damage (EUCLEAN, EBADMSG).
+// the one failure of a write that does not freeze, so nothing else may be called that. kDataLoss is
+// only for what file systems say of their own damage (EUCLEAN, EBADMSG): a device that fails a call
+// (EIO) may give the bytes at the next one.
 StatusCode CodeOfErrno(int os_error) {
   switch (os_error) {
     case ENOENT:
@@ -33,7 +34,6 @@ StatusCode CodeOfErrno(int os_error) {
     case EDQUOT:
     case EFBIG:
       return StatusCode::kResourceExhausted;
-    case EIO:
     case EUCLEAN:
     case EBADMSG:
       return StatusCode::kDataLoss;
@@ -55,7 +55,7 @@ StatusCode CodeOfErrno(int os_error) {
     case EAGAIN:
       return StatusCode::kUnavailable;
     default:
-      return StatusCode::kUnknown;
+      return StatusCode::kIoError;
   }
 }
 
@@ -95,6 +95,10 @@ std::string_view StatusCodeName(StatusCode code) {
       return "unavailable";
     case StatusCode::kDataLoss:
       return "data loss";
+    case StatusCode::kOutcomeUnknown:
+      return "outcome unknown";
+    case StatusCode::kIoError:
+      return "I/O error";
   }
   return "unknown code";
 }
@@ -137,6 +141,10 @@ Status UnavailableError(std::string message) {
   return {StatusCode::kUnavailable, std::move(message)};
 }
 Status DataLossError(std::string message) { return {StatusCode::kDataLoss, std::move(message)}; }
+Status OutcomeUnknownError(std::string message, int os_error) {
+  return {StatusCode::kOutcomeUnknown, std::move(message), os_error};
+}
+Status IoError(std::string message) { return {StatusCode::kIoError, std::move(message)}; }
 
 Status ErrnoStatus(int os_error, std::string_view context) {
   return {CodeOfErrno(os_error), StrCat(context, ": ", std::generic_category().message(os_error)),

@@ -98,7 +98,7 @@ bool Transfer::StepWrite(uint64_t moved) {
   const uint64_t offset = op_->offset_bytes;
   const uint64_t end = AlignDown(offset + done_bytes_ + moved, op_->file->alignment().offset_bytes);
   if (end <= offset + done_bytes_) {
-    Status error(StatusCode::kUnknown, StrCat("write ", op_->file->path(), ": only ", moved, " of ",
+    Status error(StatusCode::kIoError, StrCat("write ", op_->file->path(), ": only ", moved, " of ",
                                               total_bytes_ - done_bytes_, " bytes were taken"));
     op_->file->freeze()->Trip(error);
     End(std::move(error));

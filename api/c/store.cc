@@ -13,6 +13,8 @@ constexpr size_t kMessageBytes = 4096;
 thread_local char t_message[kMessageBytes] = "";
 
 static_assert(static_cast<int>(StatusCode::kDataLoss) == STEPWELL_DATA_LOSS);
+static_assert(static_cast<int>(StatusCode::kOutcomeUnknown) == STEPWELL_OUTCOME_UNKNOWN);
+static_assert(static_cast<int>(StatusCode::kIoError) == STEPWELL_IO_ERROR);
 static_assert(static_cast<int>(DType::kFloat4E2M1FN) == STEPWELL_FLOAT4_E2M1FN);
 static_assert(static_cast<int>(KeepRule::Kind::kPinned) == STEPWELL_KEEP_PINNED);
 static_assert(static_cast<int>(CodecPolicy::kBlosc) == STEPWELL_CODEC_BLOSC);

@@ -24,6 +24,7 @@ enum class ExitCode : int {
   kLocked = 5,
   kNoSpace = 6,
   kDifferent = 7,  // diff --exit-code only: never an error
+  kOutcomeUnknown = 8,
 };
 
 // Version of the JSON documents that --json prints.

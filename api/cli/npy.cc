@@ -28,7 +28,7 @@ Result<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& path) {
     // Not kNotFound: that is about stores.
     const Status error = ErrnoStatus(errno, StrCat("create ", path));
     return error.code() == StatusCode::kNotFound
-               ? Status(StatusCode::kUnknown, error.message(), error.os_error())
+               ? Status(StatusCode::kIoError, error.message(), error.os_error())
                : error;
   }
   return std::unique_ptr<OutputFile>(new OutputFile(path, part_path, descriptor));

@@ -41,6 +41,10 @@ std::string JsonCode(const Status& status) {
       return "locked";
     case StatusCode::kDataLoss:
       return "corruption";
+    case StatusCode::kOutcomeUnknown:
+      return "outcome_unknown";
+    case StatusCode::kIoError:
+      return "io_error";
     case StatusCode::kCancelled:
       return "cancelled";
     default:
@@ -74,6 +78,8 @@ ExitCode ExitCodeOf(const Status& status) {
       return ExitCode::kLocked;
     case StatusCode::kResourceExhausted:
       return ExitCode::kNoSpace;
+    case StatusCode::kOutcomeUnknown:
+      return ExitCode::kOutcomeUnknown;
     default:
       return ExitCode::kError;
   }

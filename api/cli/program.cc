@@ -16,7 +16,7 @@ constexpr const char* kFooter =
     "Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step "
     "or\n"
     "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
-    "--exit-code only).\n"
+    "--exit-code only), 8 not known whether the change was done.\n"
     "\n"
     "rm, pin, unpin, reclaim, import and pull write, and need the store for themselves; all "
     "others\n"

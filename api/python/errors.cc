@@ -23,6 +23,10 @@ const char* ClassName(const Status& status, bool opening) {
       return "NoSpaceError";
     case StatusCode::kDataLoss:
       return "CorruptionError";
+    case StatusCode::kOutcomeUnknown:
+      return "OutcomeUnknownError";
+    case StatusCode::kIoError:
+      return "StorageError";
     case StatusCode::kUnavailable:
       return "LockedError";
     case StatusCode::kUnimplemented:

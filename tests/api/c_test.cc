@@ -457,6 +457,8 @@ TEST_F(CTest, MessagesAreTheThreadsOwn) {
   EXPECT_C_OK(stepwell_wait(store_));
   EXPECT_STREQ(stepwell_last_error(), "");
   EXPECT_STREQ(stepwell_code_name(STEPWELL_DATA_LOSS), "data loss");
+  EXPECT_STREQ(stepwell_code_name(STEPWELL_OUTCOME_UNKNOWN), "outcome unknown");
+  EXPECT_STREQ(stepwell_code_name(STEPWELL_IO_ERROR), "I/O error");
   EXPECT_STREQ(stepwell_dtype_name(STEPWELL_BFLOAT16), "bfloat16");
   EXPECT_EQ(stepwell_dtype_from_name("float8_e5m2"), STEPWELL_FLOAT8_E5M2);
   EXPECT_EQ(stepwell_dtype_from_name("float31"), STEPWELL_DTYPE_INVALID);

@@ -42,20 +42,24 @@ TEST(StatusTest, OnlyRoomOnTheDiskIsResourceExhausted) {
 }
 
 TEST(StatusTest, ErrnoTable) {
-  EXPECT_EQ(ErrnoStatus(EIO, "x").code(), StatusCode::kDataLoss);
+  EXPECT_EQ(ErrnoStatus(EIO, "x").code(), StatusCode::kIoError);
   EXPECT_EQ(ErrnoStatus(EUCLEAN, "x").code(), StatusCode::kDataLoss);
   EXPECT_EQ(ErrnoStatus(ENOENT, "x").code(), StatusCode::kNotFound);
   EXPECT_EQ(ErrnoStatus(EEXIST, "x").code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(ErrnoStatus(EROFS, "x").code(), StatusCode::kPermissionDenied);
   EXPECT_EQ(ErrnoStatus(EINVAL, "x").code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ErrnoStatus(EOPNOTSUPP, "x").code(), StatusCode::kUnimplemented);
-  EXPECT_EQ(ErrnoStatus(EMFILE, "x").code(), StatusCode::kUnknown);
+  EXPECT_EQ(ErrnoStatus(EBADMSG, "x").code(), StatusCode::kDataLoss);
+  EXPECT_EQ(ErrnoStatus(EMFILE, "x").code(), StatusCode::kIoError);
+  EXPECT_EQ(ErrnoStatus(ENOMEM, "x").code(), StatusCode::kIoError);
 }
 
 TEST(StatusTest, EveryCodeHasANameOfItsOwn) {
   std::set<std::string_view> names;
   for (int code = 0; code <= 15; ++code) names.insert(StatusCodeName(StatusCode(code)));
-  EXPECT_EQ(names.size(), 16U);
+  names.insert(StatusCodeName(StatusCode::kOutcomeUnknown));
+  names.insert(StatusCodeName(StatusCode::kIoError));
+  EXPECT_EQ(names.size(), 18U);
   EXPECT_FALSE(names.contains("unknown code"));
 }
 

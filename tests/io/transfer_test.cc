@@ -115,7 +115,7 @@ TEST(TransferTest, WriteThatGetsNowhereFailsAndFreezes) {
     TestOp op(kWrite, &file, 0, {{Memory(), 4096}});
     Transfer transfer(&op);
     EXPECT_TRUE(transfer.Step(moved));
-    EXPECT_EQ(op.status.code(), StatusCode::kUnknown);
+    EXPECT_EQ(op.status.code(), StatusCode::kIoError);
     EXPECT_TRUE(file.freeze()->frozen());
   }
 }

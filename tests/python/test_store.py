@@ -264,10 +264,11 @@ def test_errors_are_their_builtins():
                           ("StepNotFoundError", FileNotFoundError),
                           ("PathNotFoundError", KeyError), ("MismatchError", ValueError),
                           ("UnsupportedLeafError", TypeError), ("CorruptionError", OSError),
-                          ("NoSpaceError", OSError), ("PermissionDeniedError", PermissionError)):
+                          ("NoSpaceError", OSError), ("StorageError", OSError),
+                          ("PermissionDeniedError", PermissionError)):
         kind = getattr(stepwell, name)
         assert issubclass(kind, stepwell.Error) and issubclass(kind, builtin)
-    for name in ("LockedError", "ForkError", "FormatError"):
+    for name in ("LockedError", "ForkError", "FormatError", "OutcomeUnknownError"):
         assert issubclass(getattr(stepwell, name), stepwell.Error)
     assert str(stepwell.PathNotFoundError("a 'b'")) == "a 'b'"
 

@@ -227,7 +227,7 @@ TEST(SimDiskTest, AFailedSyncLosesDataAndTheNextOneLies) {
     machine.world->AddFault({OpKind::kSync, 1, false, EIO, {}, "a"});
     const auto file = machine.Open("a");
     ASSERT_TRUE(file->WriteAt(0, AsBytes(Block('b', 2))).ok());
-    EXPECT_EQ(file->Sync().code(), StatusCode::kDataLoss);
+    EXPECT_EQ(file->Sync().code(), StatusCode::kIoError);
     EXPECT_TRUE(file->freeze()->frozen());
     EXPECT_EQ(file->WriteAt(0, AsBytes("x")).code(), StatusCode::kAborted);
     EXPECT_TRUE(machine.Open("a")->Sync().ok());  // another domain: the lie

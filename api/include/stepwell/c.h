@@ -34,7 +34,8 @@ extern "C" {
 
 #define STEPWELL_C_API __attribute__((visibility("default")))
 
-/* Numbered as in absl and gRPC; <stepwell/status.h> says what each means here. */
+/* Numbered as in absl and gRPC, but for the last two; <stepwell/status.h> says what each means
+ * here. */
 typedef enum stepwell_code {
   STEPWELL_OK = 0,
   STEPWELL_CANCELLED = 1,
@@ -51,7 +52,9 @@ typedef enum stepwell_code {
   STEPWELL_UNIMPLEMENTED = 12,
   STEPWELL_INTERNAL = 13,
   STEPWELL_UNAVAILABLE = 14,
-  STEPWELL_DATA_LOSS = 15
+  STEPWELL_DATA_LOSS = 15,
+  STEPWELL_OUTCOME_UNKNOWN = 32, /* a change that may or may not be durable */
+  STEPWELL_IO_ERROR = 33
 } stepwell_code;
 
 /* The message of this thread's last call, if that failed, else "". Valid until its next call. */

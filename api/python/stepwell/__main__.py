@@ -20,6 +20,8 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (stepwell.CorruptionError, 4, "corruption"),
     (stepwell.LockedError, 5, "locked"),
     (stepwell.NoSpaceError, 6, "no_space"),
+    (stepwell.OutcomeUnknownError, 8, "outcome_unknown"),
+    (stepwell.StorageError, 1, "io_error"),
     (stepwell.PermissionDeniedError, 1, "permission_denied"),
     (stepwell.FormatError, 1, "format"),
     (stepwell.StepExistsError, 1, "already_exists"),

@@ -368,7 +368,7 @@ class Group:
                 decision = self._lead(turn, directory, word)
             else:
                 decision = self._follow(turn, directory, word)
-        except PeerError as missing:
+        except (OutcomeUnknownError, PeerError) as missing:
             if self.apart and not self.leader:
                 self.steps.error = missing
             return missing if error is None else error

@@ -76,7 +76,7 @@ class UnsupportedLeafError(Error, TypeError):
 
 
 class CorruptionError(Error, OSError):
-    """Bytes on disk are damaged; the message has file and offset."""
+    """Bytes that were read are wrong, or missing; the message has file and offset."""
 
 
 class NoSpaceError(Error, OSError):
@@ -88,7 +88,8 @@ class PermissionDeniedError(Error, PermissionError):
 
 
 class StorageError(Error, OSError):
-    """Another error of the operating system; see `errno`."""
+    """A disk or the operating system failed (EIO, EMFILE, ENOMEM, ...); see `errno`. It says nothing
+    about what is stored."""
 
 
 class LockedError(Error):
@@ -104,9 +105,15 @@ class PeerError(Error):
         self.processes = tuple(processes)
 
 
-class OutcomeUnknownError(PeerError):
-    """The step was written here, and this process was not told whether it was committed. The next
-    `open` by all processes finds out."""
+class OutcomeUnknownError(Error):
+    """Whether a save, delete or pin was done is not known: its last write or flush failed, or the
+    process that decides did not answer (`processes` has its number). Every other error says that it
+    was not done. Close the store and open it again, which decides; then look at `steps()`, or save
+    the step again with `if_exists="skip"` (what is there stays) or `"replace"`."""
+
+    def __init__(self, message: str, processes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.processes = tuple(processes)
 
 
 class ForkError(Error):

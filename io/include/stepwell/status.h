@@ -13,11 +13,12 @@
 
 namespace stepwell {
 
-// Numbered as in absl and gRPC. What each one means here:
+// Numbered as in absl and gRPC, but for the last two, which are Stepwell's own. What each one means
+// here. An error of a change says that it was not done, with one exception: kOutcomeUnknown.
 enum class StatusCode : uint8_t {
   kOk = 0,
   kCancelled = 1,
-  kUnknown = 2,             // an operating system error without a better code
+  kUnknown = 2,
   kInvalidArgument = 3,     // the caller's mistake
   kDeadlineExceeded = 4,    // a wait with a timeout ran out; the work goes on
   kNotFound = 5,            // no such step, path or file
@@ -27,10 +28,13 @@ enum class StatusCode : uint8_t {
   kFailedPrecondition = 9,  // closed, frozen, or used after fork
   kAborted = 10,            // given up because of an earlier error (named in the message)
   kOutOfRange = 11,
-  kUnimplemented = 12,  // not a store, or a format this version cannot read
-  kInternal = 13,       // a bug in Stepwell
-  kUnavailable = 14,    // another process holds the store's lock
-  kDataLoss = 15,       // bad or unreadable bytes; the message has file and offset
+  kUnimplemented = 12,   // not a store, or a format this version cannot read
+  kInternal = 13,        // a bug in Stepwell
+  kUnavailable = 14,     // another process holds the store's lock
+  kDataLoss = 15,        // bytes that were read are wrong, or missing; with file and offset
+  kOutcomeUnknown = 32,  // a change that may or may not be durable; the next open decides
+  kIoError = 33,         // a disk or the operating system failed (EIO, EMFILE, ENOMEM, ...), which
+                         // says nothing about what is stored
 };
 
 // The code's name in plain words, e.g. "data loss".
@@ -79,9 +83,12 @@ STEPWELL_API Status UnimplementedError(std::string message);
 STEPWELL_API Status InternalError(std::string message);
 STEPWELL_API Status UnavailableError(std::string message);
 STEPWELL_API Status DataLossError(std::string message);
+STEPWELL_API Status OutcomeUnknownError(std::string message, int os_error = 0);
+STEPWELL_API Status IoError(std::string message);
 
-// The status for a failed system call: "<context>: <strerror>". EIO is kDataLoss; ENOSPC, EDQUOT
-// and EFBIG are kResourceExhausted; see the table in status.cc.
+// The status for a failed system call: "<context>: <strerror>". ENOSPC, EDQUOT and EFBIG are
+// kResourceExhausted, EIO and all that have no code of their own kIoError; see the table in
+// status.cc.
 STEPWELL_API Status ErrnoStatus(int os_error, std::string_view context);
 
 }  // namespace stepwell
