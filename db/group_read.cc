@@ -366,6 +366,7 @@ Status VerifyOtherParts(const std::vector<LogStep>& steps, GroupParts& parts, co
       VerifyProblem problem;
       problem.step = number;
       problem.message = status.message();
+      problem.unchecked = !IsDamage(status);
       report->problems.push_back(std::move(problem));
     };
     Status first;

@@ -52,12 +52,13 @@ class LogStepReader final : public StepReader {
 };
 
 VerifyProblem ProblemAt(uint64_t step, const format::LeafRecord* leaf, std::string file,
-                        uint64_t offset, std::string message) {
+                        uint64_t offset, const Status& error) {
   VerifyProblem problem;
   problem.step = step;
   problem.file = std::move(file);
   problem.offset_bytes = offset;
-  problem.message = std::move(message);
+  problem.message = error.message();
+  problem.unchecked = !IsDamage(error);
   if (leaf == nullptr) return problem;
   if (const auto key = format::DecodeLeafKey(leaf->key); key.ok()) {
     problem.item = key->item;
@@ -96,6 +97,10 @@ Status StepNotFound(const std::string& store_path, uint64_t step,
   return NotFoundError(text);
 }
 
+bool IsDamage(const Status& error) {
+  return error.code() == StatusCode::kDataLoss || error.code() == StatusCode::kNotFound;
+}
+
 Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
                                  Restorer& restorer, const VerifyOptions& options) {
   VerifyReport report;
@@ -115,7 +120,7 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
     }
     if (!leaves.ok()) {
       report.problems.push_back(ProblemAt(number, nullptr, files.PathOf(step.place.segment),
-                                          step.place.offset_bytes, leaves.status().message()));
+                                          step.place.offset_bytes, leaves.status()));
       done_before += step.record.stored_bytes;
       continue;
     }
@@ -130,7 +135,7 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
       const uint64_t segment = in_chunk ? chunk.record->segment : step.place.segment;
       const uint64_t offset = in_chunk ? chunk.record->offset_bytes : step.place.offset_bytes;
       report.problems.push_back(
-          ProblemAt(number, chunk.leaf, files.PathOf(segment), offset, chunk.status.message()));
+          ProblemAt(number, chunk.leaf, files.PathOf(segment), offset, chunk.status));
     };
     const auto progress = [&](uint64_t done) {
       return !options.progress || options.progress(std::min(done_before + done, total), total);

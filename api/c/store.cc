@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C: opening, closing, keeping house.
 #include <chrono>
+#include <cstddef>
 #include <memory>
 
 #include "api/c/support.h"
@@ -234,7 +235,8 @@ stepwell_code stepwell_verify_report_problem(const stepwell_verify_report* repor
     out.file = found.file.c_str();
     out.offset_bytes = found.offset_bytes;
     out.message = found.message.c_str();
-    return stepwell::c::GiveStruct(out, problem);
+    out.unchecked = found.unchecked ? 1 : 0;
+    return stepwell::c::GiveStruct(out, problem, offsetof(stepwell_problem, unchecked));
   });
 }
 

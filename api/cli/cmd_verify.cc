@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell verify STORE [--step N]`: reads everything that is stored and checks every checksum.
+#include <algorithm>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -8,15 +10,19 @@ namespace stepwell::cli {
 namespace {
 
 Json ProblemJson(const db::VerifyProblem& problem) {
-  Json json = {
-      {"step", nullptr},      {"item", problem.item},           {"path", problem.path},
-      {"file", problem.file}, {"offset", problem.offset_bytes}, {"message", problem.message}};
+  Json json = {{"step", nullptr},
+               {"item", problem.item},
+               {"path", problem.path},
+               {"file", problem.file},
+               {"offset", problem.offset_bytes},
+               {"message", problem.message},
+               {"unchecked", problem.unchecked}};
   if (problem.step) json["step"] = *problem.step;
   return json;
 }
 
 std::string ProblemText(const db::VerifyProblem& problem) {
-  std::string text = Emphasize("damaged", "1;31");
+  std::string text = Emphasize(problem.unchecked ? "not checked" : "damaged", "1;31");
   if (problem.step) text += StrCat(" step ", *problem.step);
   if (!problem.item.empty()) text += " item " + Printable(problem.item);
   if (!problem.path.empty()) text += " leaf " + Printable(problem.path);
@@ -45,8 +51,14 @@ Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
     problem.message = found;
     report.problems.push_back(std::move(problem));
   }
+  const auto unchecked = static_cast<size_t>(
+      std::count_if(report.problems.begin(), report.problems.end(),
+                    [](const db::VerifyProblem& problem) { return problem.unchecked; }));
+  const size_t damaged = report.problems.size() - unchecked;
   Outcome outcome;
-  outcome.exit = report.problems.empty() ? ExitCode::kOk : ExitCode::kCorruption;
+  outcome.exit = damaged > 0     ? ExitCode::kCorruption
+                 : unchecked > 0 ? ExitCode::kError
+                                 : ExitCode::kOk;
   if (invocation->json) {
     Json problems = Json::array();
     for (const db::VerifyProblem& problem : report.problems) {
@@ -65,10 +77,9 @@ Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
   for (const db::VerifyProblem& problem : report.problems) outcome.text += ProblemText(problem);
   outcome.text += StrCat(
       Plural(report.steps, "step", "steps"), ", ", Plural(report.leaves, "leaf", "leaves"), ", ",
-      Plural(report.chunks, "chunk", "chunks"), ", ", HumanBytes(report.bytes), " read: ",
-      report.problems.empty() ? std::string("no damage")
-                              : Plural(report.problems.size(), "problem", "problems"),
-      "\n");
+      Plural(report.chunks, "chunk", "chunks"), ", ", HumanBytes(report.bytes),
+      " read: ", damaged == 0 ? std::string("no damage") : Plural(damaged, "problem", "problems"),
+      unchecked == 0 ? "" : StrCat("; ", unchecked, " could not be checked"), "\n");
   return outcome;
 }
 

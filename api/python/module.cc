@@ -289,7 +289,8 @@ class Core {
                           report->bytes_pinned_by_readers, report->bytes_linked);
   }
 
-  // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message)]). Ctrl-C stops it.
+  // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message, unchecked)]). Ctrl-C
+  // stops it.
   nb::tuple Verify(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/true); }
   // Of what this part has.
   nb::tuple VerifyShare(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/false); }
@@ -304,7 +305,7 @@ class Core {
     nb::list problems;
     for (const db::VerifyProblem& problem : report.problems) {
       problems.append(nb::make_tuple(problem.step, problem.item, problem.path, problem.file,
-                                     problem.offset_bytes, problem.message));
+                                     problem.offset_bytes, problem.message, problem.unchecked));
     }
     return nb::make_tuple(report.steps, report.leaves, report.chunks, report.bytes, problems);
   }

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+
 import numpy as np
 import pytest
 
@@ -48,6 +52,34 @@ def test_one_flipped_bit(path):
             np.testing.assert_array_equal(store.load(7, f"params/{name}"), tree[name])
         assert store.load(8) == {"params": {"d": 1}}
         assert store.steps() == [7, 8]
+
+
+def test_what_cannot_be_read_is_not_damage(path):
+    """The limit of descriptors is reached; with the next segments closed, nothing can be read."""
+    for step in range(3):  # each session has segments of its own
+        with stepwell.open(path, codec="raw") as store:
+            store.save(step, {"w": np.arange(50_000.0) + step, "b": np.arange(20_000.0)})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with stepwell.open(path) as store:
+        taken = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4,
+                                                    limits[1]))
+        try:
+            with pytest.raises(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            try:
+                problems = store.verify().problems
+                assert problems
+                assert all(problem.unchecked for problem in problems), problems
+                assert all("Too many open files" in problem.message for problem in problems)
+            except stepwell.StorageError as error:  # not even a way to read
+                assert error.errno == errno.EMFILE
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert store.verify().ok
 
 
 def test_a_lost_index_comes_back(path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -372,6 +373,18 @@ def test_npz(store, tmp_path):
     np.savez(tmp_path / "5.npz", evil=np.array([object()]))
     with pytest.raises(stepwell.CorruptionError, match="5.npz"):
         store.import_checkpoint(tmp_path / "5.npz")
+
+
+def test_a_disk_that_fails_is_not_damage(store, tmp_path, monkeypatch):
+    np.savez(tmp_path / "4.npz", w=np.arange(6.0))
+
+    def failing(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(np, "load", failing)
+    with pytest.raises(stepwell.StorageError, match="4.npz: Input/output error") as error:
+        store.import_checkpoint(tmp_path / "4.npz")
+    assert error.value.errno == errno.EIO
 
 
 def test_files_that_are_refused(store, tmp_path):

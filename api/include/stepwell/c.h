@@ -394,9 +394,11 @@ typedef struct stepwell_problem {
   const char* file;
   uint64_t offset_bytes;
   const char* message;
+  int unchecked; /* not damage: a disk or the operating system failed, and it was not read */
 } stepwell_problem;
 
-/* Reads everything and checks every checksum. OK with problems in the report: damage was found.
+/* Reads everything and checks every checksum. OK with problems in the report: damage was found, or
+ * something could not be read.
  * `options` may be NULL. */
 STEPWELL_C_API stepwell_code stepwell_verify(stepwell_store* store,
                                              const stepwell_verify_options* options,

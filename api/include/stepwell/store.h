@@ -240,7 +240,9 @@ class STEPWELL_API Store {
   Result<Step> Read(uint64_t step);
   Result<Step> ReadLatest();
 
-  // Durable when they return. kNotFound, and nothing changed, when one is not there.
+  // Durable when they return. kNotFound, and nothing changed, when one is not there. These, pins
+  // and the handles of saves: kOutcomeUnknown when the disk failed while the change was committed;
+  // opening the store again decides. After any other error it was not done.
   Status Delete(const std::vector<uint64_t>& steps);
   // kInvalidArgument when no item would be left: delete the step instead.
   Status DeleteItems(uint64_t step, const std::vector<std::string>& items);
@@ -260,7 +262,8 @@ class STEPWELL_API Store {
 
   // Gives back all space that can be given back now, and waits for it; it goes on by itself, too.
   Result<ReclaimReport> Reclaim();
-  // Reads every chunk and checks its checksum. OK with problems in the report: damage was found.
+  // Reads every chunk and checks its checksum. OK with problems in the report: damage was found,
+  // or something could not be read (VerifyProblem::unchecked).
   Result<VerifyReport> Verify(const VerifyOptions& options = {});
   Result<StoreStats> Stats();
   // What Open found.

@@ -28,6 +28,7 @@ from .errors import (
     PathNotFoundError,
     StepExistsError,
     StepNotFoundError,
+    StorageError,
 )
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ def read_file(path: str, like: Any) -> Any:
     except Error:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not what is in it
+            raise StorageError(error.errno, f"{path}: {error.strerror}") from error
         raise CorruptionError(f"{path}: {type(error).__name__}: {error}") from error
 
 

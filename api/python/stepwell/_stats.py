@@ -146,13 +146,15 @@ class StoreStats(TypedDict):
 
 class VerifyProblem(NamedTuple):
     """One damaged place: the step and the leaf that it concerns (None and "" where it is no single
-    one), the file and the offset in bytes."""
+    one), the file and the offset in bytes. `unchecked`: not damage, but not read either, because a
+    disk or the operating system failed; verify again."""
 
     step: int | None
     path: str
     file: str
     offset: int
     message: str
+    unchecked: bool = False
 
 
 class VerifyReport(NamedTuple):

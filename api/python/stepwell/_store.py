@@ -315,6 +315,11 @@ class Store:
         saved, StepPinnedError (replacing a pinned step), InvalidArgumentError. NoSpaceError
         may come from here or from the handle; it fails this save alone.
 
+        OutcomeUnknownError, from the handle: the disk failed (or process 0 did) while the step was
+        being committed, so it may be there. Close the store, open it again, which decides, and
+        save the step again with if_exists="skip" (it stays if it is there) or "replace". After any
+        other error the step is not there, and what it was to replace is.
+
         Waits while `staging_bytes` are in use or three saves are in flight. Ctrl-C ends that wait:
         KeyboardInterrupt, and this step is not saved.
         """
@@ -518,7 +523,8 @@ class Store:
 
         Raises StepNotFoundError when a step is not there, StepPinnedError when a whole step is
         pinned; nothing was deleted then. Items of pinned steps may be deleted. Each step's items go
-        at once; an error of the disk may leave some steps done and others not.
+        at once; an error of the disk may leave some steps done and others not. OutcomeUnknownError
+        as from `save`.
         """
         self._check()
         numbers = step_numbers(steps)
@@ -583,15 +589,15 @@ class Store:
     pull = _pull.pull
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
-        """Reads every chunk of a step (None: of all) and checks every checksum. Damage is in the
-        report, not raised. Ctrl-C stops it. Where the parts of several processes lie on disks of
+        """Reads every chunk of a step (None: of all) and checks every checksum. Damage, and what
+        could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several processes lie on disks of
         several machines, each checks its own."""
         self._check()
         steps, leaves, chunks, size, problems = self._core.verify(
             None if step is None else step_number(step))
         return VerifyReport(steps, leaves, chunks, size, [
-            VerifyProblem(number, problem_path(item, path), file, offset, message)
-            for number, item, path, file, offset, message in problems])
+            VerifyProblem(number, problem_path(item, path), file, offset, message, unchecked)
+            for number, item, path, file, offset, message, unchecked in problems])
 
     def stats(self) -> StoreStats:
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""

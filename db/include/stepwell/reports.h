@@ -26,6 +26,8 @@ struct VerifyProblem {
   std::string file;
   uint64_t offset_bytes = 0;
   std::string message;
+  // Not damage: it could not be read, because a disk or the operating system failed.
+  bool unchecked = false;
 };
 struct VerifyReport {
   uint64_t steps = 0;
