@@ -16,6 +16,34 @@ using format::FramePlace;
 
 constexpr uint64_t kUnappliedMax = 256;
 
+std::string StepsText(const std::vector<uint64_t>& steps) {
+  if (steps.size() == 1) return StrCat("step ", steps[0], " was");
+  return StrCat(steps.size(), " steps (", steps.front(), " to ", steps.back(), ") were");
+}
+
+std::string WhatOf(const SaveJob& job) {
+  switch (job.kind) {
+    case SaveJob::Kind::kSave:
+      return StrCat("step ", job.step, " was saved");
+    case SaveJob::Kind::kDelete:
+      return StepsText(job.steps) + " deleted";
+    case SaveJob::Kind::kPin:
+      return StepsText(job.steps) + (job.pinned ? " pinned" : " unpinned");
+    case SaveJob::Kind::kDecide:
+      return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");
+    case SaveJob::Kind::kRewrite:
+      break;
+  }
+  return StrCat("step ", job.step, " was changed");
+}
+
+Status Unknown(const SaveJob& job, const Status& cause) {
+  return OutcomeUnknownError(
+      StrCat("whether ", WhatOf(job), " is not known: ", cause.message(),
+             "; close the store and open it again, which decides, then look at its steps"),
+      cause.os_error());
+}
+
 }  // namespace
 
 // Jobs at the head that failed are over; nothing of them is in the log's chain.
@@ -155,6 +183,10 @@ void Engine::FrameWritten(FrameWrite* write) {
   bytes_written_ += write->vector.iov_len;
   options_.instruments->DiskSpan("write frame", write->submitted_ns, Trace::kNoStep,
                                  write->vector.iov_len);
+  // kAborted: the log was frozen before the write began.
+  if (write->status.code() != StatusCode::kAborted || write->transferred_bytes > 0) {
+    group_->reached_disk = true;
+  }
   if (!write->status.ok()) {
     options_.freeze->Trip(write->status);
     if (group_->error.ok()) group_->error = write->status;
@@ -266,10 +298,16 @@ void Engine::SlotSynced() {
   if (sync->killed) ScheduleReclaim(/*again_left=*/true);
 }
 
-// The frames may or may not be on the disk: the store is frozen, recovery will decide.
+// The store is frozen. Frames that reached the disk may be found there, flushed or not, so only
+// recovery can say what became of these changes; without one they were not done. Nor is a prepared
+// step, found or not: it takes a decision, which does not come.
 void Engine::FailGroup(const Status& status) {
   const std::unique_ptr<Group> group = std::move(group_);
-  for (const GroupEntry& entry : group->entries) entry.job->state->Finish(status);
+  const Status& cause = options_.freeze->frozen() ? options_.freeze->first_error() : status;
+  for (const GroupEntry& entry : group->entries) {
+    const bool unknown = group->reached_disk && !entry.job->group;
+    entry.job->state->Finish(unknown ? Unknown(*entry.job, cause) : status);
+  }
 }
 
 }  // namespace stepwell::db

@@ -63,6 +63,7 @@ struct Engine::Group {
   size_t syncs_left = 0;
   GroupTimes times;
   Status error;
+  bool reached_disk = false;  // some frame, or a part of one: recovery may find it
 };
 
 }  // namespace stepwell::db

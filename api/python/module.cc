@@ -494,7 +494,7 @@ NB_MODULE(_stepwell, m) {
       .def("read_share", &sp::Core::ReadShare, arg("step"))
       .def("verify_share", &sp::Core::VerifyShare, arg("step").none() = nb::none(),
            nb::sig("def verify_share(self, step: int | None = None) -> tuple[int, int, int, int, "
-                   "list[tuple[int | None, str, str, str, int, str]]]"))
+                   "list[tuple[int | None, str, str, str, int, str, bool]]]"))
       .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
            arg("mark"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
@@ -516,7 +516,7 @@ NB_MODULE(_stepwell, m) {
            nb::sig("def reclaim(self) -> tuple[int, int, int, int, int, int, int, int]"))
       .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),
            nb::sig("def verify(self, step: int | None = None) -> tuple[int, int, int, int, "
-                   "list[tuple[int | None, str, str, str, int, str]]]"))
+                   "list[tuple[int | None, str, str, str, int, str, bool]]]"))
       .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("mode"), arg("layout"),
            arg("leaves"), arg("on_unsupported"), arg("zarr"), arg("subtree").none(),
            arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),

@@ -41,7 +41,8 @@ class SaveHandle:
         """Waits until the step is durable and visible; returns its number.
 
         `timeout` is in seconds; TimeoutError when it runs out (the save goes on). Raises the save's
-        error each time it is called.
+        error each time it is called: OutcomeUnknownError when the step may be there nevertheless,
+        any other when it is not.
         """
         self._store._check_fork()
         if not self._handle.wait(timeout):
