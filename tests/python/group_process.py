@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_process.py PROCESS PROCESSES PORT DEVICES PLAN: one of several processes of a run that
 saves and loads together. PLAN is JSON: {"roots": [path of each process], "acts": [[name,
-{arguments}], ...], "kill": [act, process, point] or null, "timeout": seconds}. Prints one line of
+{arguments}], ...], "kill": [act, process, point] or null, "timeout": seconds, "posix": bool}. Prints one line of
 JSON for each act: what it gave, or the error. Run by test_group.py, test_local_disks.py,
 test_local_exports.py and soak_group.py."""
 
+import errno
 import json
 import os
 import pathlib
@@ -21,11 +22,12 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+import syscall_faults  # noqa: E402
 from group_values import EVERY_LEAF, LEAVES, digest_of, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
-from stepwell import _apart_export, _group  # noqa: E402
+from stepwell import _apart, _apart_export, _group  # noqa: E402
 from stepwell._coordinator import JaxCoordinator  # noqa: E402
 
 
@@ -123,6 +125,60 @@ def flip(path: pathlib.Path, array: jax.Array) -> int:
     return 1
 
 
+# ---- failing ------------------------------------------------------------------------------------
+
+
+def raise_at(owner: Any, method: str, error: Exception, after: bool = False, calls: int = 1
+             ) -> None:
+    """The next calls of a method fail, before or after they have done their work."""
+    original: Callable[..., Any] = getattr(owner, method)
+    left = calls
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            setattr(owner, method, original)
+        if after:
+            original(*args, **kwargs)
+        raise error
+
+    setattr(owner, method, failing)
+
+
+def no_flush() -> None:
+    """From the next decision on the disk fails each flush, though what was written stays."""
+    original = _group.Group.decide
+
+    def decide(self: Any, turn: Any, decision: Any) -> None:
+        syscall_faults.fail(syscall_faults.FDATASYNC, errno.EIO)
+        original(self, turn, decision)
+
+    _group.Group.decide = decide  # type: ignore[method-assign]
+
+
+def no_telling() -> None:
+    """The coordination service is gone once process 0 has decided."""
+    original = _group.Group.decide
+
+    def decide(self: Any, turn: Any, decision: Any) -> None:
+        original(self, turn, decision)
+        raise_at(JaxCoordinator, "put", stepwell.PeerError("no service"), calls=1)
+
+    _group.Group.decide = decide  # type: ignore[method-assign]
+
+
+# What may fail in one save, delete or pin of a process, by name.
+FAULTS: dict[str, Callable[[], None]] = {
+    "flush": no_flush,
+    "after_decide": lambda: raise_at(_group.Group, "decide", MemoryError("no memory"), after=True),
+    "before_decide": lambda: raise_at(_group.Group, "decide", MemoryError("no memory")),
+    "left": lambda: raise_at(_group.Group, "_settle_left", stepwell.StorageError("a left part")),
+    "advance": lambda: raise_at(_apart.Steps, "advance", MemoryError("no memory")),
+    "untold": no_telling,
+}
+
+
 # ---- acts ---------------------------------------------------------------------------------------
 
 
@@ -148,6 +204,8 @@ def check_step(store: stepwell.Store, step: int, leaves: list[str] | None = None
 
 
 def main() -> None:
+    if PLAN.get("posix"):  # so that every write and flush is a system call
+        syscall_faults.fail(syscall_faults.IO_URING_SETUP, errno.EPERM)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{PORT}", PROCESSES, PROCESS,
                                heartbeat_timeout_seconds=10)
@@ -177,6 +235,9 @@ def main() -> None:
                     else handle.result()
             elif act == "import_all":
                 gave = store.import_checkpoints(arguments["from"], **arguments["how"])
+            elif act == "fault":  # in what this process does next
+                if PROCESS == arguments["process"]:
+                    FAULTS[arguments["point"]]()
             elif act == "dawdle":  # between reading and saying so, in the next import
                 if PROCESS == arguments["process"]:
                     dawdle(arguments["seconds"])

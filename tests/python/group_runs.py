@@ -39,10 +39,12 @@ def start(script: pathlib.Path, processes: int, devices: int, *arguments: str
 
 
 def run(root: pathlib.Path | list[pathlib.Path], acts: list[list[Any]], processes: int = 2,
-        devices: int = 4, kill: list[Any] | None = None, timeout: float = 60.0) -> list[Said]:
-    """`root`: where the store is, for all processes or for each."""
+        devices: int = 4, kill: list[Any] | None = None, timeout: float = 60.0,
+        posix: bool = False) -> list[Said]:
+    """`root`: where the store is, for all processes or for each. `posix`: without io_uring."""
     roots = [str(path) for path in (root if isinstance(root, list) else [root] * processes)]
-    plan = json.dumps({"roots": roots, "acts": acts, "kill": kill, "timeout": timeout})
+    plan = json.dumps({"roots": roots, "acts": acts, "kill": kill, "timeout": timeout,
+                       "posix": posix})
     said = []
     for child in start(SCRIPT, processes, devices, plan):
         out, err = child.communicate(timeout=300)

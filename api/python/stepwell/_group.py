@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _apart, _stepwell, errors
+from . import _apart, _service, _stepwell
 from ._arguments import check_items, if_exists_number
 from ._chunks import Chunks
 from ._collector import Paused
@@ -42,6 +42,7 @@ from ._pack import packed_text, unpacked_text
 from ._parts import part_of
 from ._places import Disks, MakeCore, check_looks, check_part, look_around, sees_root
 from ._sharding import to_numpy
+from ._told import raised, told
 from ._turn import GroupHandle, Turn
 from .errors import Error, OutcomeUnknownError, PeerError
 
@@ -119,14 +120,14 @@ class Group:
             mine = json.dumps(work())
         except Exception as error:
             try:
-                everybodys(json.dumps(_told(error)))
+                everybodys(json.dumps(told(error)))
             except PeerError:
                 pass  # they are missing because of this, or it does not matter any more
             raise
         given = [json.loads(text) for text in everybodys(mine)]
         for process, other in enumerate(given):
             if "error" in other:
-                raise _raised({**other, "processes": [process]})
+                raise raised({**other, "processes": [process]})
         return given
 
     def _open_core(self, part: int, read_only: bool, group: tuple[bytes, int] | None
@@ -303,7 +304,7 @@ class Group:
         """Tells the others, who go on to the next `agree`, that this process does not."""
         try:
             self._coordinator.put(f"{self._run}/agreed/{next(self._agreed)}/{self.index}",
-                                  json.dumps(_told(error)))
+                                  json.dumps(told(error)))
         except PeerError:
             pass  # then nobody is there who waits
 
@@ -319,7 +320,7 @@ class Group:
                                f"{text[0] if text else type(error).__name__}")
             # Who is there tells the others, and finds out who is not.
             gather(self._coordinator, f"{self._run}/agreed/{next(self._agreed)}",
-                   json.dumps(_told(failed)), min(self._timeout, _LOOK_SECONDS), "loading a step")
+                   json.dumps(told(failed)), min(self._timeout, _LOOK_SECONDS), "loading a step")
             raise failed from error
 
     def close(self) -> None:
@@ -340,8 +341,10 @@ class Group:
                 return
             try:
                 error = self._take(turn)
+            except Error as failed:
+                error = failed
             except Exception as unexpected:
-                error = unexpected
+                error = unexpected if turn.kind == "look" else _unknown(turn, unexpected)
             if turn.kind == "import":
                 self._alive.end()
             turn.handle.finish(error)
@@ -360,7 +363,7 @@ class Group:
             except Exception as cannot:
                 error = cannot
         word = {"about": {"kind": turn.kind, **turn.about, "digest": digest_of(turn.outline)},
-                "error": None if error is None else _told(error), "skipped": turn.handle.skipped,
+                "error": None if error is None else told(error), "skipped": turn.handle.skipped,
                 "look": None if turn.look is None else turn.look.word()}
         directory = f"{self._run}/{turn.number}"
         try:
@@ -375,7 +378,7 @@ class Group:
         if error is not None:
             return error
         turn.handle.skipped = bool(decision.get("skipped"))
-        return None if decision["error"] is None else _raised(decision)
+        return None if decision["error"] is None else raised(decision)
 
     # ---- the leader -----------------------------------------------------------------------------
 
@@ -393,23 +396,56 @@ class Group:
             decision = {"error": f"{what} was given up: {missing}",
                         "processes": list(missing.processes)}
         # From here on the others wait: whatever happens they are told.
-        decision.update(commit=decision["error"] is None, dead=[], mark=0)
+        decision.update(commit=decision["error"] is None, unknown=False, dead=[], mark=0,
+                        changed=[])
         try:
-            self.decide(turn, decision)
-            if turn.look is not None and decision["commit"]:
+            if turn.kind != "look":
+                self.decide(turn, decision)
+            elif turn.look is not None and decision["commit"]:
                 about = packed_text(turn.look.tell([word["look"] for word in turn.words]))
                 decision["look"] = tell(self._coordinator, f"{directory}/look", about)
-            if self.apart:
-                decision["steps"] = self.steps.advance(self.writer.steps())
         except Exception as error:
-            decision.update(commit=False, processes=[0], **_told(error))
-            own = error
-        self._coordinator.put(f"{directory}/decision", json.dumps(decision))
-        if turn.number > 0:  # everybody has read that, who has answered this
-            self._coordinator.delete(f"{self._run}/{turn.number - 1}")
+            # The store's own errors say that nothing was done, but for OutcomeUnknownError; any
+            # other may come from before or after. What may be committed here is not aborted there:
+            # the others keep it undecided, and the next open finds it whole or aborts it.
+            if decision["commit"]:
+                own = (error if isinstance(error, Error) or turn.kind == "look"
+                       else _unknown(turn, error))
+                decision.update(commit=False, unknown=isinstance(own, OutcomeUnknownError),
+                                processes=[0], **told(own))
+            else:
+                _say(f"{what} is aborted, which part 0 could not note", error)
+        self._tell(turn, directory, decision, what)
         if own is not None:
             raise own
         return decision
+
+    def _tell(self, turn: Turn, directory: str, decision: dict[str, Any], what: str) -> None:
+        """Passes on what is decided, which no failure here changes."""
+        try:
+            self._settle_left(decision)
+        except Exception as error:
+            _say(f"{what}: a part of another run could not follow; the next open does it", error)
+        if self.apart and turn.kind != "look":
+            self._advance(decision, what)
+        try:
+            self._coordinator.put(f"{directory}/decision", json.dumps(decision))
+            if turn.number > 0:  # everybody has read that, who has answered this
+                self._coordinator.delete(f"{self._run}/{turn.number - 1}")
+        except Exception as error:
+            _say(f"{what}: the other processes could not be told", error)
+
+    def _advance(self, decision: dict[str, Any], what: str) -> None:
+        """Adds how the list of steps has changed; nothing where that is not known."""
+        try:
+            if not decision["unknown"]:
+                decision["steps"] = self.steps.advance(self.writer.steps())
+                return
+            lost = raised(decision)
+        except Exception as error:
+            _say(f"{what}: the list of steps cannot be told", error)
+            lost = Error(f"{what}: {error}")
+        self.steps.error = lost
 
     def _verdict(self, turn: Turn, directory: str, words: list[dict[str, Any]]) -> dict[str, Any]:
         for process, word in enumerate(words):
@@ -443,24 +479,37 @@ class Group:
     def _follow(self, turn: Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
         coordinator = self._coordinator
         what = f"deciding {turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
-        coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
         try:
+            coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
             timeout = 2 * self._timeout + 10  # the leader may wait for others first, and tell then
             text = self._wait_answering(turn, directory, timeout)
         except PeerError as lost:
+            if turn.kind == "look":
+                raise
             raise OutcomeUnknownError(f"{what}: whether it was committed is not known: {lost}",
                                       [0]) from lost
         if text is None:
-            raise OutcomeUnknownError(
-                f"{what}: process 0 did not say within {timeout:g} s whether it was "
-                "committed; the next open finds out", [0])
+            kind = PeerError if turn.kind == "look" else OutcomeUnknownError
+            raise kind(f"{what}: process 0 did not say within {timeout:g} s whether it was "
+                       "committed; the next open finds out", [0])
         decision: dict[str, Any] = json.loads(text)
+        if turn.kind == "look":
+            if turn.look is not None and "look" in decision:
+                turn.look.hear(unpacked_text(hear(
+                    coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
+            return decision
         if "steps" in decision:
             self.steps.follow(decision["steps"])
-        self.decide(turn, decision)
-        if turn.look is not None and "look" in decision:
-            turn.look.hear(unpacked_text(hear(
-                coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
+        elif self.apart:
+            self.steps.error = OutcomeUnknownError(f"{what}: process 0 could not say", [0])
+        try:
+            self.decide(turn, decision)
+            self._settle_left(decision)
+        except Exception as error:
+            # Part 0 has decided, so that it is so; the next open decides what is prepared here.
+            _say(f"{what}: this process's part could not note it; the next open does", error)
+            if self.apart:
+                self.steps.error = error if isinstance(error, Error) else Error(str(error))
         return decision
 
     def _wait_answering(self, turn: Turn, directory: str, timeout: float) -> str | None:
@@ -486,10 +535,12 @@ class Group:
         return hashlib.blake2b(f"{self._run}/{number}".encode(), digest_size=16).digest()
 
     def decide(self, turn: Turn, decision: dict[str, Any]) -> None:
-        """Writes what was decided into this process's part. On the leader that makes it so, and the
-        steps that died of it are added to `decision`."""
+        """Writes what was decided into this process's part. On the leader that makes it so, and
+        what was done is added to `decision`: the steps that died of it, those that were changed."""
         if turn.kind in ("save", "import"):
             prepared = turn.prepared
+            if decision["unknown"]:
+                return  # it stays undecided
             if prepared is not None and prepared.error() is None and not prepared.skipped:
                 commit = decision["commit"] and not decision.get("skipped", False)
                 # Where all read together, a step that is known is one that this part has.
@@ -499,24 +550,30 @@ class Group:
                                                 wait)
                 if self.leader:
                     decision.update(dead=dead, mark=mark)
-        elif decision["commit"] and turn.kind != "look":
-            self._change(self.writer, turn.kind, turn.about["steps"], turn.about["items"])
-        self._settle_left(decision)
+        elif not self.leader:
+            if turn.kind == "delete":  # other parts drop nothing by themselves
+                # What the leader had and this part has not: steps of one process.
+                here = {summary[0] for summary in self.writer.steps()}
+                self._delete([step for step in decision["changed"] if step in here],
+                             turn.about["items"], [])
+        elif decision["commit"]:
+            steps, items = turn.about["steps"], turn.about["items"]
+            if turn.kind == "delete":
+                for step in steps if items and self.apart else []:
+                    check_items(step, items,
+                                [name for name, *_ in self.writer.read_share(step).items()])
+                self._delete(steps, items, decision["changed"])
+            else:
+                self.writer.set_pinned(steps, turn.kind == "pin")
 
-    def _change(self, core: _stepwell.Core, kind: str, steps: list[int], items: list[str]) -> None:
-        if kind != "delete":
-            if self.leader:  # other parts drop nothing by themselves
-                core.set_pinned(steps, kind == "pin")
-            return
-        if not self.leader:  # what the leader had and this part has not: steps of one process
-            here = {summary[0] for summary in core.steps()}
-            steps = [step for step in steps if step in here]
-        for step in steps if items and self.apart and self.leader else []:
-            check_items(step, items, [name for name, *_ in core.read_share(step).items()])
+    def _delete(self, steps: list[int], items: list[str], done: list[int]) -> None:
+        """Steps at once, or items of each, one step after the other."""
         if not items and steps:
-            core.delete(steps)
+            self.writer.delete(steps)
+            done.extend(steps)
         for step in steps if items else []:
-            core.delete_items(step, items)
+            self.writer.delete_items(step, items)
+            done.append(step)
 
     def _settle_left(self, decision: dict[str, Any]) -> None:
         """Parts of earlier runs follow what was deleted."""
@@ -557,17 +614,12 @@ def _settle(core: _stepwell.Core, committed: Committed, mark: int) -> None:
         core.delete(gone)
 
 
-def _told(error: BaseException) -> dict[str, Any]:
-    """An error for other processes."""
-    return {"error": str(error) or type(error).__name__, "class": type(error).__name__}
+def _unknown(turn: Turn, error: BaseException) -> OutcomeUnknownError:
+    steps = turn.about.get("step", turn.about.get("steps"))
+    return OutcomeUnknownError(
+        f"whether {turn.kind} {steps} was done is not known: {type(error).__name__}: {error}; close "
+        "the store and open it again, by all processes, which decides")
 
 
-def _raised(decision: dict[str, Any]) -> Error:
-    """The error that another process told: of the same class where that is one of ours."""
-    who = ", ".join([f"process {process}" for process in decision.get("processes", ())])
-    text = f"{who}: {decision['error']}" if who and "class" in decision else decision["error"]
-    kind = getattr(errors, decision.get("class", ""), PeerError)
-    if not issubclass(kind, Error) or issubclass(kind, PeerError):
-        return PeerError(text, decision.get("processes", ()))
-    made: Error = kind(text)
-    return made
+def _say(what: str, error: BaseException) -> None:
+    _service.logger.error("%s: %s: %s", what, type(error).__name__, error)
