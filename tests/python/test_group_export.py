@@ -122,6 +122,32 @@ def test_everybody_reads_every_export(saved: pathlib.Path, mode: str, zarr: int)
             shutil.rmtree(place)
 
 
+def test_all_processes_export_alike(tmp_path: pathlib.Path) -> None:
+    """One of them makes it, and all have its report or its error."""
+    root, shared = tmp_path / "store", tmp_path / "shared"
+    shared.mkdir()
+    act = ["export_together", {"dest": str(shared / "a"), "mode": "copy", "leaves": "numpy"}]
+    archive = ["export_together", {"dest": str(shared / "b.npz"), "to": "npz",
+                                   "on_unsupported": "skip"}]
+    slow = ["export_together", {"dest": str(shared / "c"), "mode": "copy", "leaves": "numpy",
+                                "progress": {str(process): {"seconds": 4, "text": "stop it"}
+                                             for process in range(4)}}]
+    said = run(root, [["open", {}], save(1, LEAVES), act, act, archive, slow, save(2, LEAVES),
+                      ["close", {}]], processes=4, timeout=3)
+    for one in said:
+        mode, leaf_type, leaves, path = one.gave(2)
+        assert (mode, leaf_type, path) == ("copy", "numpy", str(shared / "a"))
+        assert leaves == said[0].gave(2)[2] > 4
+        assert one.lines[3]["error"] == "StepExistsError", one.lines[3]
+        assert one.gave(4)[3] == str(shared / "b.npz")
+        assert "stop it" in one.lines[5]["text"]
+        assert one.gave(6) == 2
+    assert sum(one.lines[5]["error"] == "RuntimeError" for one in said) == 1
+    assert {"a", "b.npz"} <= set(os.listdir(shared))
+    with stepwell.open(root, "r") as store:
+        assert same(numpy_of(ocp_v1.load(shared / "a")), expected(store, 1))
+
+
 @pytest.mark.parametrize("exporter", [0, 1])
 def test_a_linked_export_stays_whatever_becomes_of_the_store(tmp_path: pathlib.Path, exporter: int
                                                              ) -> None:

@@ -26,6 +26,9 @@ class Coordinator(Protocol):
 
     def put(self, key: str, value: str) -> None: ...
 
+    def claim(self, key: str, value: str) -> bool:
+        """Puts it unless the key is there; whether it was not."""
+
     def get(self, key: str, timeout: float) -> str | None:
         """Waits until the key is there; None when `timeout` seconds have passed."""
 
@@ -45,6 +48,15 @@ class JaxCoordinator:
 
     def put(self, key: str, value: str) -> None:
         self._call(self._client.key_value_set, key, value)
+
+    def claim(self, key: str, value: str) -> bool:
+        try:
+            self._call(self._client.key_value_set, key, value)
+        except PeerError as error:
+            if "ALREADY_EXISTS" in str(error):
+                return False
+            raise
+        return True
 
     def get(self, key: str, timeout: float) -> str | None:
         found = self._call(self._client.blocking_key_value_get, key,
@@ -82,6 +94,12 @@ class OneProcess:
 
     def put(self, key: str, value: str) -> None:
         self._values[key] = value
+
+    def claim(self, key: str, value: str) -> bool:
+        if key in self._values:
+            return False
+        self._values[key] = value
+        return True
 
     def get(self, key: str, timeout: float) -> str | None:
         return self._values.get(key)

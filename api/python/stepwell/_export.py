@@ -186,7 +186,9 @@ def export(
 
     In a store on disks of several machines (`open(disks="local")`) all processes call it alike;
     `dest` is on a file system that all of them see. There are no archives and no links there, and
-    each hears of the progress of its own part.
+    each hears of the progress of its own part. In one on a file system that all processes see, any
+    of them may call it; where several call it alike, the first makes it, and hears of the progress,
+    and all return its report, or raise its error.
 
     For Orbax nothing is decoded or loaded: the stored chunks are zarr chunks already. The
     export does not change when the store goes on, and deleting it does the store no harm.
@@ -234,18 +236,31 @@ def export(
             "leaves": leaves, "step_prefix": step_prefix or "", "step_digits": step_digits,
             "unnamed_default": unnamed_default, "on_unsupported": on_unsupported,
             "file_mode": file_mode}, progress)
-    if to != "orbax":
-        numbers = archive_choices(to, on_unsupported, {
-            "mode": mode != "auto", "zarr": zarr != 3, "layout": layout != "v1",
-            "leaves": leaves is not None, "step_prefix": bool(step_prefix),
-            "step_digits": step_digits != 0, "unnamed_default": unnamed_default,
-            "file_mode": file_mode is not None})
-        reader, subtree = locate(self._source(step), path)
-        return report(self._core.export_archive(reader.step, target, *numbers, subtree, progress))
-    check_file_mode(file_mode)
-    numbers_for = choices(mode, layout, leaves, on_unsupported)
-    reader, subtree = locate(self._source(step), path)
-    chosen = numbers_for(reader)
-    return report(self._core.export(
-        reader.step, target, *chosen, zarr, subtree, step_prefix or "", step_digits,
-        unnamed_default, file_mode=file_mode or 0, progress=progress), leaf_type(chosen[2]))
+
+    def make() -> dict[str, Any]:
+        if to != "orbax":
+            numbers = archive_choices(to, on_unsupported, {
+                "mode": mode != "auto", "zarr": zarr != 3, "layout": layout != "v1",
+                "leaves": leaves is not None, "step_prefix": bool(step_prefix),
+                "step_digits": step_digits != 0, "unnamed_default": unnamed_default,
+                "file_mode": file_mode is not None})
+            reader, subtree = locate(source, path)
+            return {"report": self._core.export_archive(reader.step, target, *numbers, subtree,
+                                                        progress)}
+        check_file_mode(file_mode)
+        numbers_for = choices(mode, layout, leaves, on_unsupported)
+        reader, subtree = locate(source, path)
+        chosen = numbers_for(reader)
+        fields = self._core.export(
+            reader.step, target, *chosen, zarr, subtree, step_prefix or "", step_digits,
+            unnamed_default, file_mode=file_mode or 0, progress=progress)
+        return {"report": fields, "leaf_type": leaf_type(chosen[2])}
+
+    source = self._source(step)
+    if self._group is None:
+        made = make()
+    else:
+        about = (source.step, target, to, mode, zarr, path, layout, leaves, step_prefix,
+                 step_digits, unnamed_default, on_unsupported, file_mode)
+        made = self._group.once.run(f"exporting {about!r}", make)
+    return report(made["report"], made.get("leaf_type", "numpy"))

@@ -37,6 +37,7 @@ from ._coordinator import (
 )
 from ._exchange import Exchange
 from ._import_share import Share, share_of
+from ._once import Once
 from ._outline import difference, digest_of
 from ._pack import packed_text, unpacked_text
 from ._parts import part_of
@@ -89,6 +90,7 @@ class Group:
             self._close_cores()
             raise
         self._alive = Alive(coordinator, f"{self._run}/alive", timeout / 4)
+        self.once = Once(coordinator, f"{self._run}/once", self._alive, timeout)
         self._thread = threading.Thread(target=self._work, name="stepwell-group", daemon=True)
         self._thread.start()
 
