@@ -12,19 +12,12 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "io/beneath.h"
 #include "io/open_disk.h"
 #include "io/transfer.h"
 
 namespace stepwell::io {
 namespace {
-
-// Runs `call` again while a signal interrupts it; returns what it returned.
-template <typename Call>
-auto Uninterrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
 
 // The status of a call that has just returned `result`.
 Status StatusOf(int result, const char* operation, const std::string& path) {
@@ -49,29 +42,20 @@ FileInfo InfoOf(const struct stat& status) {
 }
 
 // FIFOs, sockets and devices have no offsets, or no end.
-Status CheckReadable(int descriptor, const std::string& path) {
-  struct stat status {};
-  STEPWELL_RETURN_IF_ERROR(StatusOf(fstat(descriptor, &status), "stat", path));
+Status CheckRegular(const struct stat& status, const std::string& path) {
   if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) return OkStatus();
   return InvalidArgumentError(StrCat("open ", path, ": it is no regular file"));
 }
 
+Status LinkRefused(const std::string& path) {
+  return FailedPreconditionError(
+      StrCat(path,
+             ": it is a symbolic link, or lies behind one; below a store's directory none is "
+             "followed"));
+}
+
 // Dirty pages are handed to the disk after so many bytes, else all of them wait for the sync.
 constexpr uint64_t kWritebackBytes = uint64_t{16} << 20;
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) close(value_);
-  }
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
 
 struct BlockingOp final : Op {
   void OnComplete() override {}
@@ -247,10 +231,15 @@ class PosixFile final : public File {
 };
 
 // Turns O_DIRECT on where the file system takes it and tells what it then demands. Not at open():
-// some file systems create the file first and then refuse the flag.
-Alignment MakeDirect(int descriptor) {
+// some file systems create the file first and then refuse the flag. O_NONBLOCK goes: io_uring would
+// answer EAGAIN on it.
+Alignment SetFlags(int descriptor, bool direct) {
   const int flags = fcntl(descriptor, F_GETFL);
-  if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return {};
+  if (flags < 0) return {};
+  if (!direct || fcntl(descriptor, F_SETFL, (flags & ~O_NONBLOCK) | O_DIRECT) != 0) {
+    (void)fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK);
+    return {};
+  }
   // A kernel before 6.1, and tmpfs or btrfs on any, do not say; 4 KiB is right for all of those.
   Alignment alignment{4096, 4096};
 #ifdef STATX_DIOALIGN
@@ -266,34 +255,57 @@ Alignment MakeDirect(int descriptor) {
 
 class PosixFileSystem final : public FileSystem {
  public:
+  PosixFileSystem() = default;
+  PosixFileSystem(std::string root, FileModes modes) : root_(std::move(root)), modes_(modes) {
+    while (root_.size() > 1 && root_.back() == '/') root_.pop_back();
+  }
+
   Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& options) override {
     auto freeze = options.freeze ? options.freeze : std::make_shared<Freeze>();
     // Creating and truncating change the disk; opening alone does not.
     if (options.create || options.truncate) STEPWELL_RETURN_IF_ERROR(freeze->Check());
-    int flags = O_CLOEXEC | (options.write ? O_RDWR : O_RDONLY);
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    struct stat status {};
+    // A device may act on being opened.
+    if (at.beneath && !(options.create && options.exclusive) &&
+        fstatat(at.directory.value(), at.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISLNK(status.st_mode)) {
+      STEPWELL_RETURN_IF_ERROR(CheckRegular(status, path));
+    }
+    int flags = at.NoFollow(O_CLOEXEC | (options.write ? O_RDWR : O_RDONLY));
     if (options.create) flags |= O_CREAT;
     if (options.create && options.exclusive) flags |= O_EXCL;
     if (options.truncate) flags |= O_TRUNC;
     // Opening a FIFO would wait for its other end.
-    if (!options.write) flags |= O_NONBLOCK;
-    Descriptor descriptor(Uninterrupted([&] { return open(path.c_str(), flags, 0666); }));
+    if (!options.write || at.beneath) flags |= O_NONBLOCK;
+    Descriptor descriptor(Uninterrupted(
+        [&] { return openat(at.directory.value(), at.name.c_str(), flags, at.Mode(0666)); }));
     STEPWELL_RETURN_IF_ERROR(
-        StatusOf(descriptor.value(), options.create ? "create" : "open", path));
-    if (!options.write) STEPWELL_RETURN_IF_ERROR(CheckReadable(descriptor.value(), path));
-    const Alignment alignment = options.direct ? MakeDirect(descriptor.value()) : Alignment{};
+        at.Check(descriptor.value(), options.create ? "create" : "open", path));
+    if (!options.write || at.beneath) {
+      STEPWELL_RETURN_IF_ERROR(StatusOf(fstat(descriptor.value(), &status), "stat", path));
+      STEPWELL_RETURN_IF_ERROR(CheckRegular(status, path));
+    }
+    const Alignment alignment = SetFlags(descriptor.value(), options.direct);
     return std::unique_ptr<File>(
         std::make_unique<PosixFile>(path, std::move(freeze), std::move(descriptor), alignment));
   }
 
   Result<FileInfo> Stat(const std::string& path) override {
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
     struct stat status {};
-    STEPWELL_RETURN_IF_ERROR(StatusOf(stat(path.c_str(), &status), "stat", path));
+    STEPWELL_RETURN_IF_ERROR(StatusOf(fstatat(at.directory.value(), at.name.c_str(), &status,
+                                              at.beneath ? AT_SYMLINK_NOFOLLOW : 0),
+                                      "stat", path));
+    if (S_ISLNK(status.st_mode)) return LinkRefused(path);
     return InfoOf(status);
   }
 
   Result<std::vector<std::string>> List(const std::string& path) override {
-    DIR* directory = opendir(path.c_str());
-    STEPWELL_RETURN_IF_ERROR(StatusOf(directory == nullptr ? -1 : 0, "list", path));
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    const int opened = at.OpenDirectory(O_RDONLY);
+    DIR* directory = opened < 0 ? nullptr : fdopendir(opened);
+    STEPWELL_RETURN_IF_ERROR(at.Check(directory == nullptr ? -1 : 0, "list", path));
     std::vector<std::string> names;
     errno = 0;
     while (const dirent* entry = readdir(directory)) {
@@ -309,42 +321,125 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status CreateDirectory(const std::string& path) override {
-    return StatusOf(mkdir(path.c_str(), 0777), "create directory", path);
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    return StatusOf(mkdirat(at.directory.value(), at.name.c_str(), at.Mode(0777)),
+                    "create directory", path);
   }
-  Status Remove(const std::string& path) override {
-    return StatusOf(unlink(path.c_str()), "remove", path);
-  }
+  Status Remove(const std::string& path) override { return Unlink(path, 0, "remove"); }
   Status RemoveDirectory(const std::string& path) override {
-    return StatusOf(rmdir(path.c_str()), "remove directory", path);
+    return Unlink(path, AT_REMOVEDIR, "remove directory");
   }
   Status Rename(const std::string& from, const std::string& to) override {
-    return StatusOf(rename(from.c_str(), to.c_str()), "rename", StrCat(from, " to ", to));
+    STEPWELL_ASSIGN_OR_RETURN(const Place old, Find(from));
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(to));
+    return StatusOf(
+        renameat(old.directory.value(), old.name.c_str(), at.directory.value(), at.name.c_str()),
+        "rename", StrCat(from, " to ", to));
   }
+  // Of a symbolic link this makes another name of the link itself.
   Status Link(const std::string& from, const std::string& to) override {
-    return StatusOf(link(from.c_str(), to.c_str()), "link", StrCat(from, " to ", to));
+    STEPWELL_ASSIGN_OR_RETURN(const Place old, Find(from));
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(to));
+    return StatusOf(
+        linkat(old.directory.value(), old.name.c_str(), at.directory.value(), at.name.c_str(), 0),
+        "link", StrCat(from, " to ", to));
   }
   Status SymbolicLink(const std::string& target, const std::string& path) override {
-    return StatusOf(symlink(target.c_str(), path.c_str()), "make symbolic link", path);
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    return StatusOf(symlinkat(target.c_str(), at.directory.value(), at.name.c_str()),
+                    "make symbolic link", path);
   }
 
   Status SetMode(const std::string& path, uint32_t mode) override {
-    return StatusOf(chmod(path.c_str(), static_cast<mode_t>(mode)), "chmod", path);
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    return StatusOf(fchmodat(at.directory.value(), at.name.c_str(), static_cast<mode_t>(mode),
+                             at.beneath ? AT_SYMLINK_NOFOLLOW : 0),
+                    "chmod", path);
   }
 
   Status SyncDirectory(const std::string& path) override {
-    const Descriptor descriptor(
-        Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-    STEPWELL_RETURN_IF_ERROR(StatusOf(descriptor.value(), "sync directory", path));
-    return StatusOf(Uninterrupted([&] { return fsync(descriptor.value()); }), "sync directory",
-                    path);
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    const Descriptor descriptor(at.OpenDirectory(O_RDONLY));
+    STEPWELL_RETURN_IF_ERROR(at.Check(descriptor.value(), "sync directory", path));
+    Status status =
+        StatusOf(Uninterrupted([&] { return fsync(descriptor.value()); }), "sync directory", path);
+    // Only an open may fail for want of memory; this is an fsync that failed.
+    if (status.os_error() == ENOMEM) return {StatusCode::kDataLoss, status.message(), EIO};
+    return status;
   }
 
   Result<uint64_t> FreeBytes(const std::string& path) override {
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    const Descriptor descriptor(at.OpenDirectory(O_PATH));
+    STEPWELL_RETURN_IF_ERROR(at.Check(descriptor.value(), "statvfs", path));
     struct statvfs status {};
-    STEPWELL_RETURN_IF_ERROR(
-        StatusOf(Uninterrupted([&] { return statvfs(path.c_str(), &status); }), "statvfs", path));
+    STEPWELL_RETURN_IF_ERROR(StatusOf(
+        Uninterrupted([&] { return fstatvfs(descriptor.value(), &status); }), "statvfs", path));
     return uint64_t{status.f_bavail} * status.f_frsize;
   }
+
+ private:
+  // Where a path leads: below the root a directory that was reached without links, and a name in
+  // it that is not followed either; else the path as it is.
+  struct Place {
+    int NoFollow(int flags) const { return beneath ? flags | O_NOFOLLOW : flags; }
+    mode_t Mode(mode_t mode) const { return mode & mask; }
+    int OpenDirectory(int flags) const {
+      return Uninterrupted([&] {
+        return openat(directory.value(), name.c_str(), NoFollow(flags | O_DIRECTORY | O_CLOEXEC));
+      });
+    }
+    // The status of a call that has just opened the name and returned `result`.
+    Status Check(int result, const char* operation, const std::string& path) const {
+      if (result >= 0 || !beneath || (errno != ELOOP && errno != ENOTDIR)) {
+        return StatusOf(result, operation, path);
+      }
+      const int os_error = errno;
+      struct stat status {};
+      if (fstatat(directory.value(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+          S_ISLNK(status.st_mode)) {
+        return LinkRefused(path);
+      }
+      errno = os_error;
+      return StatusOf(result, operation, path);
+    }
+
+    Descriptor directory{AT_FDCWD};
+    std::string name;
+    mode_t mask = 0777;
+    bool beneath = false;
+  };
+
+  Result<Place> Find(const std::string& path) const {
+    Place place;
+    place.name = path;
+    if (root_.empty() || !path.starts_with(root_)) return place;
+    std::string_view below = std::string_view(path).substr(root_ == "/" ? 0 : root_.size());
+    if (!below.empty() && below.front() != '/') return place;  // a sibling that begins alike
+    while (!below.empty() && below.front() == '/') below.remove_prefix(1);
+    while (!below.empty() && below.back() == '/') below.remove_suffix(1);
+    if (modes_ == FileModes::kPrivate) place.mask = 0700;
+    if (below.empty()) return place;  // the root itself
+    const size_t slash = below.rfind('/');
+    const std::string_view parent = below.substr(0, slash == std::string_view::npos ? 0 : slash);
+    place.name = below.substr(slash == std::string_view::npos ? 0 : slash + 1);
+    place.beneath = true;
+    if (place.name == "." || place.name == "..") {
+      return InvalidArgumentError(StrCat(path, ": it leads out of the directory ", root_));
+    }
+    place.directory = OpenDirectoryBeneath(root_.c_str(), parent);
+    if (place.directory.value() >= 0) return place;
+    if (errno == ELOOP) return LinkRefused(path);
+    return StatusOf(-1, "open the directory of", path);
+  }
+
+  Status Unlink(const std::string& path, int flags, const char* operation) {
+    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
+    return StatusOf(unlinkat(at.directory.value(), at.name.c_str(), flags), operation, path);
+  }
+
+  std::string root_;  // "": none
+  FileModes modes_ = FileModes::kUmask;
 };
 
 }  // namespace
@@ -352,6 +447,10 @@ class PosixFileSystem final : public FileSystem {
 FileSystem* LocalFileSystem() {
   static PosixFileSystem file_system;
   return &file_system;
+}
+
+std::unique_ptr<FileSystem> FileSystemBeneath(std::string root, FileModes modes) {
+  return std::make_unique<PosixFileSystem>(std::move(root), modes);
 }
 
 }  // namespace stepwell::io
