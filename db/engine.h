@@ -79,6 +79,10 @@ class Engine {
   void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged);
   void HeldPlanned(SaveJob* job, const Status& status);
   // Start() went through.
+  // After the last Step, when the disk is gone.
+  void CloseFiles() {
+    if (log_ != nullptr) log_->CloseFiles();
+  }
   bool started() const { return started_; }
   // No new work for the index and reclaim workers from here on; what runs there ends soon.
   void BeginClose();

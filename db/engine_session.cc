@@ -215,6 +215,10 @@ Status Engine::SettleAbandoned(const LogState& state) {
       lock.ok()) {
     auto lowest = LowestPin(options_.environment.file_system, options_.store_path);
     if (lowest.ok()) pin = *lowest;
+  } else {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(options_.store_path,
+               ": opened without giving space back: ", lock.status().message()));
   }
   for (const SegmentInfo& info : state.segments) {
     if (info.sealed || info.foreign || !info.header_ok || state.report.clean) continue;

@@ -16,6 +16,7 @@ namespace stepwell::db {
 
 struct Environment {
   io::FileSystem* file_system = nullptr;
+  std::shared_ptr<io::FileSystem> own_file_system;  // keeps that where it is the store's own
   std::function<Result<std::unique_ptr<io::Disk>>()> make_disk;
   std::shared_ptr<io::Executor> workers;         // pure CPU work
   std::shared_ptr<io::Executor> index_worker;    // one thread: RocksDB's blocking calls, in order
@@ -28,6 +29,8 @@ struct Environment {
   // Serve from the log alone: RocksDB is not opened. For the simulation, where opening it would
   // take most of the time.
   bool without_index = false;
+  // Readers make no pins, and nothing else: StoreOptions::untrusted.
+  bool without_pins = false;
 };
 
 Result<Environment> MakeEnvironment(const StoreOptions& options);

@@ -24,7 +24,7 @@ Result<ExportReport> MakeFolder(Store& store, StepReader& reader, PreparedExport
                             ExportFolder::Create(build.file_system, build.path, build.folder));
   STEPWELL_RETURN_IF_ERROR(MakeItemDirectories(prepared, folder.get()));
   auto placed = PlaceBytes(
-      {build.file_system, &store, folder.get(), &prepared.plan, &options, build.linked_store});
+      {store.file_system(), &store, folder.get(), &prepared.plan, &options, build.linked_store});
   if (!placed.ok()) return reader.Explain(placed.status());
   STEPWELL_RETURN_IF_ERROR(CheckStillThere(reader));
   const auto load = [&](std::span<const LoadRequest> requests) {
@@ -60,9 +60,9 @@ Result<ExportReport> Export(Store& store, uint64_t step, const std::string& dest
   STEPWELL_ASSIGN_OR_RETURN(PreparedExport prepared,
                             PrepareExport(*reader, options, !target.new_root.empty()));
   build.path = target.path;
-  build.folder.file_mode = options.file_mode;
+  build.folder.file_mode = ExportFileMode(store, options.file_mode);
   NewRoot root(build.file_system, target.new_root);
-  STEPWELL_RETURN_IF_ERROR(root.Make(prepared.plan.root_metadata, options.file_mode));
+  STEPWELL_RETURN_IF_ERROR(root.Make(prepared.plan.root_metadata, build.folder.file_mode));
   auto report = MakeFolder(store, *reader, std::move(prepared), options, build);
   if (report.ok()) root.Keep();
   return report;

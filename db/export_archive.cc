@@ -276,6 +276,9 @@ Result<ExportReport> ExportArchive(Store& store, uint64_t step, const std::strin
   }
   STEPWELL_ASSIGN_OR_RETURN(ArchivePlan plan, PlanArchive(reader->step(), leaves, options));
   STEPWELL_ASSIGN_OR_RETURN(const auto file, ExportTemporary::Create(file_system, destination));
+  if (const uint32_t mode = ExportFileMode(store, 0); mode != 0) {
+    STEPWELL_RETURN_IF_ERROR(file_system->SetMode(file->file()->path(), mode));
+  }
   STEPWELL_RETURN_IF_ERROR(Write(reader.get(), plan, options, file->file()));
   ExportReport report = std::move(plan.report);
   STEPWELL_ASSIGN_OR_RETURN(report.written_bytes, file->Commit());

@@ -70,6 +70,10 @@ class Placer {
 
   // kFailedPrecondition: why links are not possible, or for `automatic` ones not wanted.
   Status CheckLinkable(bool automatic) const {
+    if (source_.store->untrusted()) {
+      return FailedPreconditionError(
+          "the store is open as untrusted: nothing is linked to its files; use mode copy");
+    }
     const io::FileInfo& own = source_.folder->own_file();
     for (const PartSegment segment : segments_) {
       STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info,

@@ -8,16 +8,21 @@
 #include <string_view>
 #include <vector>
 
+#include "db/store.h"
 #include "io/disk.h"
 
 namespace stepwell::db {
 
 struct ExportFolderOptions {
-  uint32_t file_mode = 0;  // permissions of what is written; 0: the umask's
+  uint32_t file_mode = 0;  // permissions of what is written; 0: those of the umask
   bool sync = true;        // false: whole after a killed process, but not after a power cut
   // Where what is at the path goes when this takes its place; "": nothing may be there.
   std::string old_goes_to = {};
 };
+
+// The permissions of an export of `store` where `wanted` (0: none) are asked for: what comes out of
+// a store that is its owner's alone is so, too.
+uint32_t ExportFileMode(Store& store, uint32_t wanted);
 
 // Best effort; never follows a link.
 void RemoveTree(io::FileSystem* file_system, const std::string& path);

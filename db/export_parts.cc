@@ -129,10 +129,10 @@ class PartCopier {
       return SegmentPath(store_.path(), segment.segment);
     };
     STEPWELL_RETURN_IF_ERROR(FillFromRuns(
-        file_system_, path_of, file.runs, clone, [this](uint64_t bytes) { return Advance(bytes); },
-        out.get()));
-    if (options_.file_mode != 0) {
-      STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file.path, options_.file_mode));
+        store_.file_system(), path_of, file.runs, clone,
+        [this](uint64_t bytes) { return Advance(bytes); }, out.get()));
+    if (const uint32_t mode = ExportFileMode(store_, options_.file_mode); mode != 0) {
+      STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file.path, mode));
     }
     STEPWELL_RETURN_IF_ERROR(out->Sync());
     return file_system_->SyncDirectory(ParentOf(file.path));
@@ -168,7 +168,9 @@ Result<std::unique_ptr<PartsExport>> PartsExport::Begin(
       new PartsExport(file_system, options, target.new_root, std::move(reader)));
   STEPWELL_ASSIGN_OR_RETURN(made->prepared_,
                             PrepareExport(*made->reader_, options, !target.new_root.empty()));
-  STEPWELL_RETURN_IF_ERROR(made->root_.Make(made->prepared_.plan.root_metadata, options.file_mode));
+  made->options_.file_mode = ExportFileMode(store, options.file_mode);
+  STEPWELL_RETURN_IF_ERROR(
+      made->root_.Make(made->prepared_.plan.root_metadata, made->options_.file_mode));
   STEPWELL_RETURN_IF_ERROR(made->MakeFolder(target.path));
   made->options_.progress = nullptr;  // it was of this call
   return made;

@@ -243,6 +243,12 @@ Result<std::shared_ptr<ReaderStore>> GroupParts::Get(uint32_t part,
   return shared;
 }
 
+void GroupParts::Close() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [part, store] : stores_) store->files()->KeepNone();
+  stores_.clear();
+}
+
 void GroupParts::Forget(uint32_t part) {
   const std::lock_guard lock(mutex_);
   stores_.erase(part);

@@ -37,6 +37,8 @@ class GroupParts {
   // `files` are part 0's, and learn where the other parts' segments are. They outlive this.
   GroupParts(std::string root, Environment environment, SegmentFiles* files);
   ~GroupParts();
+  // Lets go of the parts' stores; readers that have one keep it.
+  void Close();
 
   // A part's share of a step: pinned, as every reader is.
   Result<std::shared_ptr<StepReader>> Read(uint32_t part, const format::StepRecord& step);

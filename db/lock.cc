@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -18,6 +20,8 @@
 
 namespace stepwell::db {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kRetryInterval{20};
 constexpr size_t kHolderBytesMax = 256;
@@ -105,6 +109,41 @@ Status HeldByDead(const std::string& store_path, const std::optional<Holder>& ho
       StrCat(store_path, ": ", who, "; waited ", static_cast<double>(waited.count()) / 1000, " s"));
 }
 
+// The processes that have a lock on the file, of those whose /proc can be read. The kernel names no
+// holder of an OFD lock, but each descriptor's fdinfo lists the locks that it has.
+std::vector<int> LockHolders(io::File* file) {
+  std::vector<int> holders;
+  const auto info = file->Info();
+  if (!info.ok()) return holders;
+  std::error_code ignored;
+  for (const auto& process : fs::directory_iterator("/proc", ignored)) {
+    int pid = 0;
+    if (!(std::istringstream(process.path().filename().string()) >> pid)) continue;
+    for (fs::directory_iterator entry(process.path() / "fd", ignored), end; entry != end;
+         entry.increment(ignored)) {
+      struct stat open {};
+      if (stat(entry->path().c_str(), &open) != 0 || open.st_ino != info->inode ||
+          open.st_dev != info->device) {
+        continue;
+      }
+      std::ifstream lines(process.path() / "fdinfo" / entry->path().filename());
+      bool locked = false;
+      for (std::string line; std::getline(lines, line);) locked |= line.starts_with("lock:");
+      if (!locked) continue;
+      holders.push_back(pid);
+      break;
+    }
+  }
+  return holders;
+}
+
+bool IsStopped(int pid) {
+  const std::string line = FirstLine(StrCat("/proc/", pid, "/stat"));
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && line.size() > name_end + 2 &&
+         (line[name_end + 2] == 'T' || line[name_end + 2] == 't');
+}
+
 Status WriteHolder(io::File* file) {
   const std::string text = HolderText();
   STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(text)));
@@ -178,6 +217,30 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
   const Status written = WriteHolder(file.get());
   if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
   return file;
+}
+
+std::string DescribeLockHolders(io::File* file) {
+  std::string text;
+  for (const int pid : LockHolders(file)) {
+    text += StrCat(text.empty() ? "" : ", ", "process ", pid, pid == getpid() ? " (this one)" : "",
+                   IsStopped(pid) ? ", which is stopped" : "");
+  }
+  return text.empty() ? "a process that cannot be seen from here" : text;
+}
+
+Status LockSlotFile(io::File* slot_file, const std::string& store_path,
+                    std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, slot_file->TryLock(io::LockKind::kExclusive));
+    if (locked) return OkStatus();
+    // One that can be seen is not just waiting for its last writes.
+    if (std::chrono::steady_clock::now() >= deadline || !LockHolders(slot_file).empty()) break;
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+  return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
+                                 " writes to it; its LOCK was removed, which admits no second "
+                                 "writer: a store has one"));
 }
 
 void CloseInForkedChild(const void* owner, int descriptor) {

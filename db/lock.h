@@ -17,6 +17,15 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout);
 
+// Takes STEPWELL's lock, which whoever holds LOCK has, too: a LOCK that was removed admits nobody
+// beside the writer that made it. Waits like AcquireLock; kUnavailable names the holder.
+Status LockSlotFile(io::File* slot_file, const std::string& store_path,
+                    std::chrono::milliseconds timeout);
+
+// Who has a lock on the file, as far as it can be seen from this process, for people: "process 12,
+// which is stopped". Reads /proc, so it is for errors only.
+std::string DescribeLockHolders(io::File* file);
+
 // Of this boot of the machine; "" where it is not known.
 std::string BootId();
 

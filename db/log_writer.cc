@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "db/layout.h"
+#include "db/segment_files.h"
 #include "io/buffer.h"
 
 namespace stepwell::db {
@@ -157,7 +158,8 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   }
   if (status.ok()) {
     status = options_.file_system->SyncDirectory(SegmentsPath(options_.store_path));
-    if (!status.ok()) options_.freeze->Trip(status);
+    // Without a descriptor for the directory nothing was synced, and nothing failed.
+    if (!status.ok() && !LacksResources(status)) options_.freeze->Trip(status);
   }
   if (!status.ok()) {
     // Nothing was acknowledged in it; on a full disk this gives the blocks back.

@@ -88,6 +88,11 @@ class LogWriter {
   bool DropSpares();
 
   Segment* current() { return current_; }
+  // Of segments that could not be sealed. Nothing may be written any more, or be on its way.
+  void CloseFiles() {
+    current_ = nullptr;
+    segments_.clear();
+  }
   // Segments of this session that are not sealed yet, the current one included.
   const std::map<uint64_t, std::unique_ptr<Segment>>& open_segments() const { return segments_; }
 

@@ -11,6 +11,7 @@
 #include "db/recovery.h"
 #include "db/slot_file.h"
 #include "db/writer_store.h"
+#include "io/beneath.h"
 
 namespace stepwell::db {
 namespace {
@@ -105,6 +106,25 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
   return OkStatus();
 }
 
+// Of a store that is there: what the umask leaves where somebody else may read or write STEPWELL,
+// which was made so, or opened up with chmod. None where there is no store.
+std::optional<io::FileModes> ModesOf(const std::string& path) {
+  const auto slot = io::LocalFileSystem()->Stat(SlotFilePath(path));
+  if (!slot.ok()) return std::nullopt;
+  return (slot->mode & 077) != 0 ? io::FileModes::kUmask : io::FileModes::kPrivate;
+}
+
+// The machine's file system, which follows no link below the store. A part lies in the directory of
+// its group, which is as little trusted.
+std::unique_ptr<io::FileSystem> FilesOf(const std::string& path, const StoreOptions& options) {
+  const bool is_part = options.group && options.group->part != 0;
+  const std::string root = is_part ? ParentOf(path) : path;
+  auto modes = ModesOf(path);
+  if (!modes) modes = ModesOf(root);
+  return io::FileSystemBeneath(root, modes.value_or(options.private_files ? io::FileModes::kPrivate
+                                                                          : io::FileModes::kUmask));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
@@ -120,6 +140,11 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   if (options.read_only && !options.trace_path.empty()) {
     return InvalidArgumentError("a trace is of saves: a store open for reading has none");
   }
+  if (options.untrusted && !options.read_only) {
+    return InvalidArgumentError(
+        StrCat(path, ": a store that is not trusted can only be read (read_only, mode=\"r\")"));
+  }
+  environment.without_pins = options.untrusted;
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
   STEPWELL_ASSIGN_OR_RETURN(auto lock,
                             AcquireLock(environment.file_system, path, options.lock_timeout));
@@ -134,6 +159,8 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
 
 Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(Environment environment, MakeEnvironment(options));
+  environment.own_file_system = FilesOf(path, options);
+  environment.file_system = environment.own_file_system.get();
   return OpenStore(path, options, std::move(environment));
 }
 

@@ -98,7 +98,8 @@ Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::
 Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_system,
                                                           const std::string& store_path,
                                                           io::LockKind kind,
-                                                          const std::atomic<bool>* stop) {
+                                                          const std::atomic<bool>* stop,
+                                                          std::chrono::milliseconds timeout) {
   io::OpenOptions options;
   options.write = true;
   options.create = true;
@@ -107,10 +108,15 @@ Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_s
   const int descriptor = file->descriptor();
   auto lock = std::unique_ptr<ReclaimLock>(new ReclaimLock(std::move(file)));
   CloseInForkedChild(lock.get(), descriptor);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     STEPWELL_ASSIGN_OR_RETURN(const bool locked, lock->file_->TryLock(kind));
     if (locked) return lock;
     if (stop != nullptr && stop->load()) return CancelledError("the store is being closed");
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return UnavailableError(StrCat(lock->file_->path(), ": waited ", timeout.count(), " ms for ",
+                                     DescribeLockHolders(lock->file_.get())));
+    }
     std::this_thread::sleep_for(kRetryInterval);
   }
 }
@@ -135,9 +141,13 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
     STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file, file_system->Open(path, options));
     // Before it is locked LowestPin may take it for a dead reader's. It removes it under that same
     // lock, so once the lock is here, either the name is gone or it stays.
+    const auto deadline = std::chrono::steady_clock::now() + ReclaimLock::kTimeout;
     for (;;) {
       STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
       if (locked) break;
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return UnavailableError(StrCat(path, ": waited for ", DescribeLockHolders(file.get())));
+      }
       std::this_thread::sleep_for(kRetryInterval);
     }
     STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file.get()));

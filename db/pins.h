@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,14 +19,18 @@
 
 namespace stepwell::db {
 
-// RAII for RECLAIM. Blocks (retrying) until it has the lock. kPermissionDenied on read-only media.
+// RAII for RECLAIM. Retries until it has the lock, but no longer than `timeout`: a process that is
+// stopped may hold it. Then kUnavailable, which names the holder. kPermissionDenied on read-only
+// media.
 class ReclaimLock {
  public:
+  static constexpr std::chrono::milliseconds kTimeout{5000};
   // kCancelled as soon as `*stop` (may be null) is set.
   static Result<std::unique_ptr<ReclaimLock>> Acquire(io::FileSystem* file_system,
                                                       const std::string& store_path,
                                                       io::LockKind kind,
-                                                      const std::atomic<bool>* stop = nullptr);
+                                                      const std::atomic<bool>* stop = nullptr,
+                                                      std::chrono::milliseconds timeout = kTimeout);
   ~ReclaimLock();
 
  private:

@@ -86,7 +86,10 @@ Result<std::unique_ptr<ReaderStore>> ReaderStore::OpenPart(const std::string& pa
   return store;
 }
 
-Result<bool> ReaderStore::Core::WriterLives() {
+Result<bool> ReaderStore::Core::WriterLives(SlotFile* slot_file) {
+  STEPWELL_ASSIGN_OR_RETURN(const bool locked, slot_file->file()->LockedByOther());
+  if (locked) return true;
+  // From the moment it has this lock.
   auto lock = environment.file_system->Open(LockFilePath(path), {});
   if (lock.status().code() == StatusCode::kNotFound) return false;
   if (!lock.ok()) return lock.status();
@@ -123,7 +126,7 @@ Result<std::map<uint64_t, LogStep>> ReaderStore::Core::LookAgain() {
                                                                  /*write=*/false, nullptr));
   Status status;
   for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool lives, WriterLives());
+    STEPWELL_ASSIGN_OR_RETURN(const bool lives, WriterLives(slot_file.get()));
     STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, slot_file->Read());
     auto state = ReadLog(slot, lives, nullptr);
     if (state.ok()) return std::move(state->live);
@@ -175,7 +178,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
   io::FileSystem* file_system = core_->environment.file_system;
   Status status;
   for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool lives, core_->WriterLives());
+    STEPWELL_ASSIGN_OR_RETURN(const bool lives, core_->WriterLives(slot_file_.get()));
     STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
     const std::shared_ptr<const View> newest = newest_.lock();
     const auto is_old_news = [&] {
@@ -185,8 +188,11 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
     };
     if (is_old_news()) return newest;
     auto view = std::make_shared<View>();
-    auto reclaim = ReclaimLock::Acquire(file_system, core_->path, io::LockKind::kShared);
-    if (reclaim.ok()) {
+    const bool may_pin = !core_->environment.without_pins;
+    const auto reclaim = may_pin
+                             ? ReclaimLock::Acquire(file_system, core_->path, io::LockKind::kShared)
+                             : Result<std::unique_ptr<ReclaimLock>>(nullptr);
+    if (may_pin && reclaim.ok()) {
       auto pin = ReaderPin::Create(file_system, core_->path, core_->environment.random());
       if (pin.ok()) view->pin = std::move(*pin);
     }
@@ -197,12 +203,12 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
       // A full disk must not keep anybody from reading.
       if (!view->pin->Set(slot.durable_commit).ok()) view->pin = nullptr;
     }
-    if (view->pin == nullptr && !said_no_pin_) {
+    if (may_pin && view->pin == nullptr && !said_no_pin_) {
       said_no_pin_ = true;
       Log(options_.log, LogLevel::kInfo,
-          StrCat(core_->path,
-                 ": reading without a pin (readers/ cannot be written): a step may be "
-                 "deleted while it is read"));
+          StrCat(core_->path, ": reading without a pin (",
+                 reclaim.ok() ? "readers/ cannot be written" : reclaim.status().message(),
+                 "): a step may be deleted while it is read"));
     }
     const LogState* known = newest != nullptr && view_live_ ? &newest->state : nullptr;
     auto state = core_->ReadLog(slot, lives, known);
@@ -215,6 +221,7 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
       view->state.changed.clear();
       view_sequence_ = slot.sequence;
       view_live_ = lives;
+      core_->files->DropRemoved();
       std::shared_ptr<const View> made = std::move(view);
       newest_ = made;
       if (idle_pin_) view_ = made;
@@ -441,6 +448,9 @@ Status ReaderStore::Close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
   view_.reset();
+  slot_file_.reset();
+  core_->parts->Close();
+  core_->files->KeepNone();
   return OkStatus();
 }
 

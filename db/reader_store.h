@@ -67,12 +67,14 @@ class ReaderStore final : public Store {
   const format::Id128& id() const override { return id_; }
   const StoreGroup& part() const override { return part_; }
   bool read_only() const override { return true; }
+  bool untrusted() const override { return options_.untrusted; }
+  io::FileSystem* file_system() override { return core_->environment.file_system; }
   Status Close() override;
 
  private:
   // What step readers need, too; they may outlive the store. Thread-safe.
   struct Core {
-    Result<bool> WriterLives();
+    Result<bool> WriterLives(SlotFile* slot_file);
     // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null.
     Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives,
                              const LogState* known);

@@ -56,7 +56,7 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
         return CancelledError("the store is being closed");
       }
       if (Status status = Handle(request, users, id, result); !status.ok()) {
-        result->later.insert(id);
+        result->later.insert(request.segments.begin(), request.segments.end());
         return status;
       }
     }

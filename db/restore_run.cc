@@ -82,6 +82,7 @@ struct ReadRun::Slot final : io::Op {
 
   ReadRun* run = nullptr;
   const PlannedRead* read = nullptr;
+  std::shared_ptr<io::File> held;  // Op::file
   ReadBuffer* buffer = nullptr;
   iovec vector{};
   std::vector<ChunkError> errors;
@@ -99,30 +100,36 @@ ReadRun::ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* conte
 
 ReadRun::~ReadRun() = default;
 
-uint64_t ReadRun::OpenSegments() {
+uint64_t ReadRun::ReadBytesMax() {
   uint64_t bytes_max = 0;
+  std::optional<uint32_t> part;
+  uint64_t block = 1;
   for (const PlannedRead& read : plan_->reads) {
-    if (segments_.empty() || !segments_.back().Has(read)) {
-      Segment& segment = segments_.emplace_back();
-      segment.part = read.part;
-      segment.segment = read.segment;
-      Result<std::shared_ptr<io::File>> file = files_->Get(read.part, read.segment);
-      if (file.ok()) {
-        segment.file = *std::move(file);
-      } else {
-        segment.status = file.status();
-      }
+    if (read.part != part && OpenSegment(read) && segment_->file != nullptr) {
+      part = read.part;
+      block = segment_->file->alignment().offset_bytes;
     }
-    if (segments_.back().file == nullptr) continue;
-    const uint64_t block = segments_.back().file->alignment().offset_bytes;
     const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
     bytes_max = std::max(bytes_max, end - AlignDown(read.offset_bytes, block));
   }
   return bytes_max;
 }
 
+bool ReadRun::OpenSegment(const PlannedRead& read) {
+  if (segment_ && segment_->Has(read)) return true;
+  segment_.reset();  // gives its descriptor back before another is wanted
+  auto file = files_->Get(read.part, read.segment);
+  if (busy_ > 0 && LacksResources(file.status())) return false;
+  segment_.emplace();
+  segment_->part = read.part;
+  segment_->segment = read.segment;
+  segment_->status = file.status();
+  if (file.ok()) segment_->file = *std::move(file);
+  return true;
+}
+
 Status ReadRun::Run(const ReadDone& done) {
-  context_->Fit(OpenSegments());
+  context_->Fit(ReadBytesMax());
   io::Disk* const disk = context_->disk();
   Status status;
   bool go_on = true;
@@ -134,6 +141,7 @@ Status ReadRun::Run(const ReadDone& done) {
         go_on = false;  // every read before the bad one was submitted
         break;
       }
+      if (!OpenSegment(plan_->reads[next])) break;
       ReadBuffer* buffer = context_->Acquire();
       if (buffer == nullptr) {
         if (context_->in_use() == 0) {
@@ -163,19 +171,22 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   slot->file = nullptr;
   slot->transferred_bytes = 0;
   slot->errors.clear();
-  while (!segments_[segment_at_].Has(read)) ++segment_at_;
-  const Segment& segment = segments_[segment_at_];
-  if (segment.file == nullptr) {
+  Status status = segment_->status;
+  const uint64_t block = status.ok() ? segment_->file->alignment().offset_bytes : 1;
+  slot->offset_bytes = AlignDown(read.offset_bytes, block);
+  const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
+  if (status.ok() && end - slot->offset_bytes > buffer->memory.size()) {
+    status = InternalError(segment_->file->path() + ": other segments demand less alignment");
+  }
+  if (!status.ok()) {
     for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
-      AddError(slot, i, segment.status);
+      AddError(slot, i, status);
       if (stop_at_error_) break;
     }
     return Finish(slot);
   }
-  const uint64_t block = segment.file->alignment().offset_bytes;
-  slot->file = segment.file.get();
-  slot->offset_bytes = AlignDown(read.offset_bytes, block);
-  const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
+  slot->held = segment_->file;
+  slot->file = slot->held.get();
   slot->vector = {buffer->memory.data(), end - slot->offset_bytes};
   slot->vectors = {&slot->vector, 1};
   slot->buffer_index = buffer->buffer_index;
@@ -248,6 +259,7 @@ bool ReadRun::Collect(const ReadDone& done) {
     --busy_;
     if (slot->file != nullptr) ++reads_;
     bytes_read_ += slot->transferred_bytes;
+    slot->held.reset();
     context_->Release(slot->buffer);
     free_slots_.push_back(slot);
     if (!done(*slot->read, slot->errors)) go_on = false;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -92,8 +93,11 @@ class ReadRun {
     std::shared_ptr<io::File> file;
   };
 
-  // Opens every segment and returns the length of the longest read, widened.
-  uint64_t OpenSegments();
+  // The length of the longest read, widened to what the files of its part demand.
+  uint64_t ReadBytesMax();
+  // Opens the segment of the next read, which stays open until the first read of another one; false
+  // when that has to wait for reads in flight, which hold all descriptors there are.
+  bool OpenSegment(const PlannedRead& read);
   void Submit(const PlannedRead& read, ReadBuffer* buffer);
   void Process(Slot* slot);
   Status TakeOne(Slot* slot, const PlannedChunk& chunk);
@@ -110,8 +114,7 @@ class ReadRun {
   const TakeChunk take_;
   const bool inline_;  // too little work to wake a worker for
 
-  std::vector<Segment> segments_;  // in the order of the plan
-  size_t segment_at_ = 0;          // of the next read
+  std::optional<Segment> segment_;  // of the newest read
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> free_slots_;
   size_t busy_ = 0;  // slots submitted and not collected

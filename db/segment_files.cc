@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/segment_files.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 #include "db/frame_copies.h"
@@ -68,22 +71,97 @@ Result<Frame> FinishFrame(io::File& file, uint64_t offset_bytes, std::string hea
   return frame;
 }
 
+// Kept open by all stores of the process.
+std::atomic<size_t> all_kept{0};
+constexpr size_t kKeptByEach = 2;  // however many stores there are
+constexpr uint64_t kKeptMax = 1024;
+
+struct Limits {
+  size_t kept_max;     // of all stores
+  int descriptor_max;  // from here on the program is short of descriptors
+};
+
+// Asked each time, as the program may change it.
+Limits CurrentLimits() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = 64;
+  const uint64_t most = std::min<uint64_t>(limit.rlim_cur, uint64_t{1} << 30);
+  return {static_cast<size_t>(std::min(most / 8, kKeptMax)), static_cast<int>(most - most / 4)};
+}
+
 }  // namespace
+
+bool LacksResources(const Status& status) {
+  const int os_error = status.os_error();
+  return os_error == EMFILE || os_error == ENFILE || os_error == ENOMEM;
+}
+
+SegmentFiles::~SegmentFiles() { all_kept -= kept_; }
 
 std::string SegmentFiles::PathOf(uint64_t segment) const {
   return SegmentPath(store_path_, segment);
 }
 
 Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint64_t segment) {
-  std::lock_guard lock(mutex_);
-  const auto found = files_.find(segment);
-  if (found != files_.end()) return found->second;
-  io::OpenOptions options;
-  options.direct = direct_;
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<io::File> file,
-                            file_system_->Open(PathOf(segment), options));
-  files_[segment] = file;
+  Files dropped;
+  const std::lock_guard lock(mutex_);
+  Entry& entry = files_[segment];
+  entry.used = ++clock_;
+  if (std::shared_ptr<io::File> file = entry.file.lock()) {
+    if (entry.kept == nullptr) Keep(&entry, file, &dropped);
+    return file;
+  }
+  const std::string path = PathOf(segment);
+  Result<std::unique_ptr<io::File>> opened = file_system_->Open(path, {.direct = direct_});
+  if (!opened.ok() && LacksResources(opened.status())) {
+    ForgetAll(&dropped);
+    dropped.clear();
+    opened = file_system_->Open(path, {.direct = direct_});
+  }
+  if (!opened.ok()) {
+    files_.erase(segment);
+    return opened.status();
+  }
+  const std::shared_ptr<io::File> file = std::move(*opened);
+  entry.file = file;
+  Keep(&entry, file, &dropped);
   return file;
+}
+
+// The kernel gives out the lowest number that is free, so a high one means that most are taken.
+void SegmentFiles::Keep(Entry* entry, std::shared_ptr<io::File> file, Files* dropped) {
+  if (keep_none_) return;
+  const Limits limits = CurrentLimits();
+  if (file->descriptor() >= limits.descriptor_max) return ForgetAll(dropped);
+  entry->kept = std::move(file);
+  ++kept_;
+  ++all_kept;
+  while (kept_ > kKeptByEach && all_kept > limits.kept_max) {
+    Entry* oldest = nullptr;
+    for (auto it = files_.begin(); it != files_.end();) {
+      if (it->second.file.expired()) {
+        it = files_.erase(it);
+        continue;
+      }
+      if (it->second.kept != nullptr && (oldest == nullptr || it->second.used < oldest->used)) {
+        oldest = &it->second;
+      }
+      ++it;
+    }
+    Forget(oldest, dropped);
+  }
+}
+
+void SegmentFiles::Forget(Entry* entry, Files* dropped) {
+  if (entry->kept == nullptr) return;
+  dropped->push_back(std::move(entry->kept));
+  entry->kept = nullptr;
+  --kept_;
+  --all_kept;
+}
+
+void SegmentFiles::ForgetAll(Files* dropped) {
+  for (auto& [segment, entry] : files_) Forget(&entry, dropped);
 }
 
 void SegmentFiles::SetPart(uint32_t part, std::shared_ptr<SegmentFiles> files) {
@@ -110,12 +188,31 @@ std::string SegmentFiles::PathOf(uint32_t part, uint64_t segment) {
 }
 
 void SegmentFiles::Drop(uint64_t segment) {
-  std::shared_ptr<io::File> file;  // closed after the lock is given back
-  std::lock_guard lock(mutex_);
+  Files dropped;
+  const std::lock_guard lock(mutex_);
   const auto found = files_.find(segment);
   if (found == files_.end()) return;
-  file = std::move(found->second);
+  Forget(&found->second, &dropped);
   files_.erase(found);
+}
+
+void SegmentFiles::KeepNone() {
+  Files dropped;
+  const std::lock_guard lock(mutex_);
+  keep_none_ = true;
+  ForgetAll(&dropped);
+}
+
+void SegmentFiles::DropRemoved() {
+  Files dropped;
+  const std::lock_guard lock(mutex_);
+  for (auto it = files_.begin(); it != files_.end();) {
+    Entry& entry = it->second;
+    const auto info = entry.kept == nullptr ? io::FileInfo{} : entry.kept->Info();
+    const bool removed = entry.file.expired() || (info.ok() && info->link_count == 0);
+    if (removed) Forget(&entry, &dropped);
+    it = removed ? files_.erase(it) : std::next(it);
+  }
 }
 
 Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {

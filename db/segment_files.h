@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments opened for reading, once each, and frames read from them.
+// Segments opened for reading, and frames read from them.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "format/frame.h"
 #include "io/disk.h"
@@ -27,12 +28,18 @@ bool IsDamage(const Status& status);
 // Of those: the device cannot read this place (as btrfs says of rot), but perhaps others.
 bool IsUnreadable(const Status& status);
 
-// Thread-safe.
+// Whether the machine lacked descriptors or memory for an open: nothing is wrong with the file.
+bool LacksResources(const Status& status);
+
+// Keeps the files that were used last open, as many as leave the program most of its descriptors:
+// all stores of the process together an eighth of RLIMIT_NOFILE, and none when three quarters are
+// taken. A file that somebody holds stays open, and is not opened twice. Thread-safe.
 class SegmentFiles {
  public:
   // With `direct`, files are opened O_DIRECT where possible (page cache untouched).
   SegmentFiles(io::FileSystem* file_system, std::string store_path, bool direct = true)
       : file_system_(file_system), store_path_(std::move(store_path)), direct_(direct) {}
+  ~SegmentFiles();
 
   // kNotFound (naming the file) when the segment is gone.
   Result<std::shared_ptr<io::File>> Get(uint64_t segment);
@@ -47,16 +54,34 @@ class SegmentFiles {
   // A copy of a frame whose original is damaged (frame_copies.h): ReadFrame takes it from here.
   void Remember(const format::FramePlace& place, Frame frame);
   std::optional<Frame> Remembered(const format::FramePlace& place);
+  // Keeps none from now on, as after Close: those who still read open what they need.
+  void KeepNone();
+  // Forgets those that were removed since: an open file keeps its space.
+  void DropRemoved();
   std::string PathOf(uint64_t segment) const;
 
  private:
+  struct Entry {
+    std::weak_ptr<io::File> file;
+    std::shared_ptr<io::File> kept;  // null: open only as long as somebody holds it
+    uint64_t used = 0;               // when, by clock_
+  };
+  using Files = std::vector<std::shared_ptr<io::File>>;  // to be closed after the lock is free
+
   std::shared_ptr<SegmentFiles> Part(uint32_t part);
+  // All below with mutex_ held.
+  void Keep(Entry* entry, std::shared_ptr<io::File> file, Files* dropped);
+  void Forget(Entry* entry, Files* dropped);
+  void ForgetAll(Files* dropped);
 
   io::FileSystem* const file_system_;
   const std::string store_path_;
   const bool direct_;
   std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<io::File>> files_;      // guarded by mutex_
+  std::map<uint64_t, Entry> files_;                          // guarded by mutex_
+  uint64_t clock_ = 0;                                       // guarded by mutex_
+  size_t kept_ = 0;                                          // guarded by mutex_
+  bool keep_none_ = false;                                   // guarded by mutex_
   std::map<uint32_t, std::shared_ptr<SegmentFiles>> parts_;  // guarded by mutex_
   // By segment, offset and CRC; guarded by mutex_.
   std::map<std::tuple<uint64_t, uint64_t, uint32_t>, Frame> copies_;

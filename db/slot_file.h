@@ -34,6 +34,7 @@ class SlotFile {
   // slot is not written.
   void BeginSync();
   void EndSync(bool durable);
+  // Its lock is the writer's, exclusively, as that of LOCK, which somebody may have removed.
   io::File* file() { return file_.get(); }
 
  private:

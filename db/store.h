@@ -45,8 +45,14 @@ using stepwell::VerifyReport;
 using stepwell::ViewStats;
 
 struct StoreOptions {
-  bool read_only = false;      // takes no lock, creates nothing, works beside a live writer
-  bool create = true;          // with write access: make the store where there is none
+  bool read_only = false;  // takes no lock, creates nothing, works beside a live writer
+  bool create = true;      // with write access: make the store where there is none
+  // Only with read_only: the directory may have been made to do harm. Neither pins nor anything
+  // else is made in it, so that a step may be erased while it is read, which readers are told.
+  bool untrusted = false;
+  // A new store is its owner's alone (0700, 0600); else its permissions are those that the umask
+  // leaves. A store that is there keeps its way: that of its STEPWELL file.
+  bool private_files = true;
   uint64_t staging_bytes = 0;  // bound of all save buffers; 0: min(1 GiB, 1/8 of memory)
   size_t threads = 0;          // encode and decode workers; 0: min(4, cores)
   std::vector<KeepRule> keep;  // retention, applied with each commit; none: keep every step
@@ -256,6 +262,9 @@ class Store {
   // The part that this store is; zero for part 0 and for stores that are no part of anything.
   virtual const StoreGroup& part() const = 0;
   virtual bool read_only() const = 0;
+  virtual bool untrusted() const { return false; }
+  // For what lies below path(): it follows no links there.
+  virtual io::FileSystem* file_system() = 0;
   // Waits for saves, seals, marks the store clean, gives the lock back. Idempotent; later calls
   // fail with kFailedPrecondition. Returns the first error not yet reported.
   virtual Status Close() = 0;

@@ -251,7 +251,7 @@ Result<bool> ViewFolder::Make(Store& store, const StoreSnapshot::Step& step, boo
   CheckpointBuild build;
   build.file_system = file_system_;
   build.path = In(name);
-  build.folder.file_mode = checkpoint_.file_mode;
+  build.folder.file_mode = ExportFileMode(store, checkpoint_.file_mode);
   // After a power cut everything is made anew (`boot` in the identity).
   build.folder.sync = false;
   build.linked_store = store_path_;

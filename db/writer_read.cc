@@ -17,6 +17,7 @@ namespace stepwell::db {
 Environment WriterStore::ForReaders() const {
   Environment readers;
   readers.file_system = environment_.file_system;
+  readers.own_file_system = environment_.own_file_system;
   readers.make_disk = environment_.make_disk;
   readers.workers = environment_.workers;
   readers.clock = environment_.clock;

@@ -62,6 +62,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
   instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
   core_->path = path_;
   core_->environment.workers = environment_.workers;
+  core_->environment.own_file_system = environment_.own_file_system;
   core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
   core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
@@ -119,6 +120,8 @@ Status WriterStore::Recover() {
   STEPWELL_RETURN_IF_ERROR(MakeDirectories(file_system, path_));
   STEPWELL_ASSIGN_OR_RETURN(slot_file_,
                             SlotFile::Open(file_system, path_, /*write=*/true, freeze_));
+  STEPWELL_RETURN_IF_ERROR(LockSlotFile(slot_file_->file(), path_, options_.lock_timeout));
+  CloseInForkedChild(this, slot_file_->file()->descriptor());
   STEPWELL_ASSIGN_OR_RETURN(slot_, slot_file_->Read());
   part_ = {slot_.group_id, slot_.part};
   STEPWELL_RETURN_IF_ERROR(CheckPart(path_, slot_, options_.group));
@@ -316,8 +319,9 @@ Status WriterStore::StartEngine(const LogState& state) {
   }
   Status status;
   OnEngine([&] {
-    // The ring keeps the lock until its last write is done, even after SIGKILL (rule 2).
+    // The ring keeps the locks until its last write is done, even after SIGKILL (rule 2).
     disk_->RegisterFile(lock_file_.get());
+    disk_->RegisterFile(slot_file_->file());
     CloseInForkedChild(this, disk_->descriptor());
     status = engine_->Start(state);
   });
@@ -591,7 +595,11 @@ Status WriterStore::Close() {
   WriteTrace();
   pool_->Stop();
   ForgetForkDescriptors(this);
-  disk_.reset();       // waits for what is in flight
+  disk_.reset();  // waits for what is in flight
+  if (engine_ != nullptr) engine_->CloseFiles();
+  core_->parts->Close();
+  core_->files->KeepNone();
+  slot_file_.reset();
   lock_file_.reset();  // only now may another writer come
   return status;
 }

@@ -67,6 +67,7 @@ class WriterStore final : public Store {
   const format::Id128& id() const override { return slot_.store_id; }
   const StoreGroup& part() const override { return part_; }
   bool read_only() const override { return false; }
+  io::FileSystem* file_system() override { return environment_.file_system; }
   Status Close() override;
 
   // This store's share of a step, which is all but for steps of many processes.
