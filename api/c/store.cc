@@ -37,6 +37,8 @@ Result<OpenOptions> OptionsOf(const stepwell_open_options& in) {
   OpenOptions options;
   options.read_only = in.read_only != 0;
   options.create = in.no_create == 0;
+  options.untrusted = in.untrusted != 0;
+  options.private_files = in.shared_files == 0;
   if (in.codec < STEPWELL_CODEC_AUTO || in.codec > STEPWELL_CODEC_BLOSC) {
     return InvalidArgumentError("an unknown codec");
   }

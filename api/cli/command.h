@@ -40,6 +40,7 @@ struct Outcome {
 struct Invocation {
   std::function<Result<Outcome>()> run;
   bool json = false;
+  bool untrusted = false;           // of commands with a STORE: db::StoreOptions has it
   bool opened = false;              // set by OpenStore: later errors are about what is in a store
   std::optional<std::string> hint;  // instead of what an error's code suggests
 };

@@ -77,6 +77,11 @@ ExitCode ParseAndRun(int argc, const char* const* argv) {
   program.require_subcommand(1);
   program.footer(kFooter);
   for (const auto add : kCommands) add(&program, &invocation);
+  for (CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_option_no_throw("STORE") == nullptr) continue;
+    command->add_flag("--untrusted", invocation.untrusted,
+                      "only read the store, whose files somebody else may have made");
+  }
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

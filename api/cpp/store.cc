@@ -14,6 +14,8 @@ db::StoreOptions ToEngine(const OpenOptions& options) {
   db::StoreOptions out;
   out.read_only = options.read_only;
   out.create = options.create;
+  out.untrusted = options.untrusted;
+  out.private_files = options.private_files;
   out.staging_bytes = options.staging_bytes;
   out.threads = options.threads;
   out.keep = options.keep;

@@ -160,10 +160,13 @@ class Core {
  public:
   Core(std::string path, bool read_only, const std::vector<Rule>& keep, uint64_t staging_bytes,
        size_t threads, int codec, std::string trace,
-       std::optional<uint64_t> reclaim_bytes_per_second, const std::optional<GroupPair>& group)
+       std::optional<uint64_t> reclaim_bytes_per_second, const std::optional<GroupPair>& group,
+       bool untrusted, bool private_files)
       : pid_(getpid()) {
     db::StoreOptions options;
     options.read_only = read_only;
+    options.untrusted = untrusted;
+    options.private_files = private_files;
     options.group = GroupFromPython(group);
     options.keep = RulesFromPython(keep);
     options.trace_path = std::move(trace);
@@ -483,9 +486,11 @@ NB_MODULE(_stepwell, m) {
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<std::string, bool, const std::vector<sp::Rule>&, uint64_t, size_t, int,
-                    std::string, std::optional<uint64_t>, const std::optional<sp::GroupPair>&>(),
+                    std::string, std::optional<uint64_t>, const std::optional<sp::GroupPair>&, bool,
+                    bool>(),
            arg("path"), arg("read_only"), arg("keep"), arg("staging_bytes"), arg("threads"),
-           arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none(), arg("group").none())
+           arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none(), arg("group").none(),
+           arg("untrusted"), arg("private_files"))
       .def("id", &sp::Core::Id)
       .def("group_status", &sp::Core::GroupStatus,
            nb::sig("def group_status(self) -> tuple[bytes, int, int, list[tuple[int, bytes]]]"))

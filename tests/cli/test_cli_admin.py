@@ -352,3 +352,13 @@ def test_stats_accounts_for_every_byte(tmp_path: pathlib.Path) -> None:
     for part in (*parts, "total"):
         assert re.search(rf"^{part} ", text, re.MULTILINE)
     assert re.search(r"^state +3 +6 ", text, re.MULTILINE)
+
+
+def test_untrusted_stores_are_only_read(store: pathlib.Path) -> None:
+    (store / "RECLAIM").unlink(missing_ok=True)
+    before = sorted(store.iterdir())
+    assert ok("ls", store) == ok("ls", store, "--untrusted")
+    (store / "RECLAIM").unlink()
+    ok("verify", store, "--untrusted")
+    assert sorted(store.iterdir()) == before
+    assert "can only be read" in error("reclaim", store, "--untrusted", status=2)

@@ -42,6 +42,7 @@ class ExportMachineTest : public ::testing::Test {
     StoreOptions options;
     options.segment_bytes = 1 << 20;
     options.read_only = read_only;
+    options.private_files = false;  // one test reads it as another user
     auto store = Store::Open(path_, options);
     EXPECT_TRUE(store.ok()) << store.status().ToString();
     return store.ok() ? std::move(*store) : nullptr;

@@ -114,13 +114,13 @@ TEST_F(ExportTest, AutoLinksOnOneFileSystemAndCopiesAcrossTwo) {
 TEST_F(ExportTest, AutoDoesNotLinkWhenModesDiffer) {
   Save(1);
   ExportOptions options;
-  options.file_mode = 0600;
+  options.file_mode = 0640;
   const auto report = Export(*store_, 1, dir_ / "x", options);
   ASSERT_TRUE(report.ok()) << report.status().ToString();
   EXPECT_NE(report->mode, ExportMode::kLink);
   struct stat status {};
   ASSERT_EQ(stat((dir_ / "x/state/_METADATA").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  EXPECT_EQ(status.st_mode & 0777, 0640U);
 }
 
 TEST_F(ExportTest, LinkedSegmentsAreSealedAndReadOnlyAndGetNoNewSteps) {

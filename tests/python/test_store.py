@@ -327,3 +327,47 @@ def test_memory_is_let_go(store):
             break
         time.sleep(0.01)
     assert dead() is None
+
+
+def modes_below(directory):
+    """Permissions of the files and of the directories."""
+    files, directories = set(), {os.stat(directory).st_mode & 0o777}
+    for folder, names, leaves in os.walk(directory):
+        directories |= {os.stat(os.path.join(folder, name)).st_mode & 0o777 for name in names}
+        files |= {os.stat(os.path.join(folder, leaf)).st_mode & 0o777 for leaf in leaves}
+    return files, directories
+
+
+def test_a_new_store_is_its_owners_alone(tmp_path):
+    old = os.umask(0o022)
+    try:
+        for name, options in (("mine", {}), ("ours", {"private": False})):
+            with stepwell.open(tmp_path / name, **options) as store:
+                store.save(1, {"a": np.arange(5)}).result()
+    finally:
+        os.umask(old)
+    assert modes_below(tmp_path / "mine") == ({0o600}, {0o700})
+    assert modes_below(tmp_path / "ours") == ({0o644}, {0o755})
+
+
+def test_an_untrusted_store_is_only_read(path):
+    with stepwell.open(path) as store:
+        store.save(1, {"a": np.arange(5)}).result()
+    os.remove(os.path.join(path, "RECLAIM"))
+    before = sorted(os.listdir(path))
+    with pytest.raises(stepwell.InvalidArgumentError, match="only be read"):
+        stepwell.open(path, untrusted=True)
+    with stepwell.open(path, mode="r", untrusted=True) as store:
+        np.testing.assert_array_equal(store.load(1)["a"], np.arange(5))
+    assert sorted(os.listdir(path)) == before
+
+
+def test_a_link_in_a_store_is_refused(path, tmp_path):
+    stepwell.open(path).close()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    os.remove(os.path.join(path, "LOCK"))
+    os.symlink(victim, os.path.join(path, "LOCK"))
+    with pytest.raises(stepwell.Error, match="LOCK: it is a symbolic link"):
+        stepwell.open(path)
+    assert victim.read_text() == "precious"

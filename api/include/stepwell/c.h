@@ -149,6 +149,8 @@ typedef struct stepwell_open_options {
   stepwell_log_function log; /* NULL: silent */
   void* log_context;
   const char* trace_path; /* a file for spans in Chrome's trace format; NULL: none */
+  int untrusted;    /* with read_only: for a directory that may do harm; nothing is made in it */
+  int shared_files; /* a new store: permissions as the umask has them, not its owner's alone */
 } stepwell_open_options;
 
 /* `options` may be NULL. STEPWELL_UNAVAILABLE: another process writes. */

@@ -44,6 +44,12 @@ namespace stepwell {
 struct OpenOptions {
   bool read_only = false;  // takes no lock, creates nothing, works beside a live writer
   bool create = true;      // with write access: make the store where there is none
+  // Only with read_only, for a directory that may have been made to do harm. Nothing is made in it,
+  // pins neither: a step that its writer deletes meanwhile is kNotFound.
+  bool untrusted = false;
+  // A new store is its owner's alone (0700, 0600), and so are exports of it; false: as the umask
+  // has it. A store that is there goes on as its STEPWELL file is.
+  bool private_files = true;
   // A step stays as long as one rule keeps it or it is pinned; the others are deleted with each
   // commit. None: every step stays.
   std::vector<KeepRule> keep{};

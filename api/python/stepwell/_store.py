@@ -71,6 +71,8 @@ def open(
     reclaim_bytes_per_second: int | None = None,
     process_timeout: float = 120.0,
     disks: Disks = "shared",
+    untrusted: bool = False,
+    private: bool = True,
 ) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
@@ -92,6 +94,13 @@ def open(
         do not answer.
     disks: "shared", the path is on a file system that all processes see; or "local", each machine
         may have a disk of its own there. Not guessed: a wrong path is not taken for a new disk.
+
+    untrusted: the directory may have been made to do harm; with mode "r" only. Nothing is made in
+        it, no pins either, so a step that its writer deletes meanwhile is a StepNotFoundError.
+    private: a new store's files, and exports of it, are its owner's alone (0600, directories 0700);
+        False: they have what the umask leaves. A store that is there goes on as its file STEPWELL
+        is, so `chmod -R g+rX` opens it to a group. In every mode, links and devices below the
+        directory are refused, not followed.
 
     Under `jax.distributed` with several processes, mode "a" is for all of them together: every
     process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
@@ -118,9 +127,11 @@ def open(
     if not process_timeout > 0:
         raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
     check_disks(disks)
+    if untrusted and mode != "r":
+        raise InvalidArgumentError("a store that is not trusted can only be read: mode='r'")
     return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
                  threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
-                 reclaim_bytes_per_second, process_timeout, disks)
+                 reclaim_bytes_per_second, process_timeout, disks, untrusted, private)
 
 
 class Store:
@@ -129,7 +140,7 @@ class Store:
     def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
                  threads: int, codec: int, trace: str | None,
                  reclaim_bytes_per_second: int | None, process_timeout: float,
-                 disks: Disks) -> None:
+                 disks: Disks, untrusted: bool, private: bool) -> None:
         self._closed = True  # until it is open: __del__ may run before
         self.path = path
         self.read_only = read_only
@@ -147,7 +158,7 @@ class Store:
             return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
                                   keep._rules if own and keep is not None else [], staging_bytes,
                                   threads, codec, trace or "" if own else "",
-                                  reclaim_bytes_per_second, group)
+                                  reclaim_bytes_per_second, group, untrusted, private)
 
         self._group: Group | None = None
         coordinator = None if read_only else coordinator_for(path)
