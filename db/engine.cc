@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "db/engine_internal.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -25,10 +26,10 @@ Engine::Engine(EngineOptions options)
 Engine::~Engine() = default;
 
 void Engine::Post(std::function<void()> task) {
-  {
-    const std::lock_guard lock(posted_mutex_);
-    posted_.push_back(std::move(task));
-  }
+  // Woken under the lock: once the engine can take the task, whoever posts it has left the disk and
+  // the engine alone, and Close may end both.
+  const std::lock_guard lock(posted_mutex_);
+  posted_.push_back(std::move(task));
   options_.disk->Wake();
 }
 
@@ -46,22 +47,35 @@ void Engine::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
   });
 }
 
+// The engine has no operation to blame for an exception (there is no memory): the store freezes, as
+// after a failed write, and the training goes on.
+template <typename Work>
+void Engine::FreezeOnThrow(Work work) {
+  const Status status = io::Guarded("go on in the engine", [&] {
+    work();
+    return OkStatus();
+  });
+  if (!status.ok()) options_.freeze->Trip(status);
+}
+
 bool Engine::RunPosted() {
   std::vector<std::function<void()>> tasks;
   {
     const std::lock_guard lock(posted_mutex_);
     tasks.swap(posted_);
   }
-  for (auto& task : tasks) task();
+  for (auto& task : tasks) {
+    FreezeOnThrow([&] { task(); });
+  }
   return !tasks.empty();
 }
 
 void Engine::Step(bool wait) {
   const bool ran = RunPosted();
-  Pump();
-  options_.disk->Poll(wait && !ran);
+  FreezeOnThrow([this] { Pump(); });
+  FreezeOnThrow([&] { options_.disk->Poll(wait && !ran); });
   RunPosted();
-  Pump();
+  FreezeOnThrow([this] { Pump(); });
 }
 
 void Engine::Pump() {
@@ -198,8 +212,12 @@ void Engine::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
     EncodedBlock encoded;
     {
       const EncodeTimer timer(options_.instruments, &job->times, job->step, task.logical_bytes());
-      encoded = EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
-                            alignment, output->memory.bytes());
+      encoded.status = io::Guarded("encode a block", [&] {
+        encoded =
+            EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
+                        alignment, output->memory.bytes());
+        return encoded.status;
+      });
     }
     if (staged != nullptr) options_.pool->Release(staged);
     PostEncoded(std::move(job), held, index, output, std::move(encoded));

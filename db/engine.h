@@ -140,6 +140,8 @@ class Engine {
   };
 
   bool RunPosted();
+  template <typename Work>
+  void FreezeOnThrow(Work work);
   void BeginDecision(std::shared_ptr<SaveJob> job);
   void LeaveLinkedSegment();
   void Pump();

@@ -10,6 +10,7 @@
 
 #include "db/engine.h"
 #include "db/engine_internal.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 
@@ -70,7 +71,7 @@ void Engine::NextMove() {
   }
   const std::shared_ptr<Move> move = moves_.front();
   OnReclaimWorker([this, move] {
-    const Status status = LoadMove(move.get());
+    const Status status = io::Guarded("move a step", [&] { return LoadMove(move.get()); });
     Post([this, move, status] {
       if (!status.ok()) {
         EndMove(move, status);
@@ -195,7 +196,7 @@ void Engine::MoveWritten(MoveWrite* raw) {
     move->bytes += chunk.stored_bytes;
   }
   OnReclaimWorker([this, move] {
-    const Status status = ReadMoveBlock(move.get());
+    const Status status = io::Guarded("move a step", [&] { return ReadMoveBlock(move.get()); });
     Post([this, move, status] {
       if (!status.ok()) {
         EndMove(move, status);

@@ -7,6 +7,7 @@
 #include "db/engine.h"
 #include "db/engine_internal.h"
 #include "db/layout.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -125,7 +126,11 @@ void Engine::StartPass(bool thorough) {
   pass_running_ = true;
   OnReclaimWorker([this, request = std::move(request)] {
     const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kReclaim, "reclaim");
-    auto result = std::make_shared<ReclaimResult>(reclaimer_->Run(request));
+    auto result = std::make_shared<ReclaimResult>();
+    result->status = io::Guarded("look for space to give back", [&] {
+      *result = reclaimer_->Run(request);
+      return result->status;
+    });
     if (!result->gone.empty() && !options_.freeze->frozen()) {
       // A delete may have used it.
       MakeBallast(options_.environment.file_system, options_.store_path);

@@ -15,9 +15,13 @@ constexpr size_t kWorkersDefaultMax = 4;
 
 // One for the process and never destroyed: a user's callback may hold the last reference to a
 // store.
-std::shared_ptr<io::Executor> CallbackExecutor() {
-  static auto* const executor =
-      new std::shared_ptr<io::Executor>(io::MakeThreadPool(/*thread_count=*/1));
+Result<std::shared_ptr<io::Executor>> CallbackExecutor() {
+  static std::mutex mutex;
+  static auto* const executor = new std::shared_ptr<io::Executor>;
+  const std::lock_guard lock(mutex);
+  if (*executor == nullptr) {
+    STEPWELL_ASSIGN_OR_RETURN(*executor, io::MakeThreadPool(1, "stepwell-call"));
+  }
   return *executor;
 }
 
@@ -42,11 +46,15 @@ Result<Environment> MakeEnvironment(const StoreOptions& options) {
   };
   environment.make_disk = [disk] { return io::OpenDisk(disk); };
   const size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  environment.workers = io::MakeThreadPool(
-      options.threads > 0 ? options.threads : std::min(kWorkersDefaultMax, cores));
-  environment.index_worker = io::MakeThreadPool(1);
-  environment.reclaim_worker = io::MakeThreadPool(1);
-  environment.callbacks = CallbackExecutor();
+  STEPWELL_ASSIGN_OR_RETURN(
+      environment.workers,
+      io::MakeThreadPool(options.threads > 0 ? options.threads
+                                             : std::min(kWorkersDefaultMax, cores)));
+  if (!options.read_only) {
+    STEPWELL_ASSIGN_OR_RETURN(environment.index_worker, io::MakeThreadPool(1, "stepwell-index"));
+    STEPWELL_ASSIGN_OR_RETURN(environment.reclaim_worker, io::MakeThreadPool(1, "stepwell-recl"));
+    STEPWELL_ASSIGN_OR_RETURN(environment.callbacks, CallbackExecutor());
+  }
   environment.clock = io::SystemClock();
   environment.random = Random;
   return environment;

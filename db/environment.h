@@ -18,7 +18,8 @@ struct Environment {
   io::FileSystem* file_system = nullptr;
   std::shared_ptr<io::FileSystem> own_file_system;  // keeps that where it is the store's own
   std::function<Result<std::unique_ptr<io::Disk>>()> make_disk;
-  std::shared_ptr<io::Executor> workers;         // pure CPU work
+  std::shared_ptr<io::Executor> workers;  // pure CPU work
+  // Null in stores that are only read, as the next two.
   std::shared_ptr<io::Executor> index_worker;    // one thread: RocksDB's blocking calls, in order
   std::shared_ptr<io::Executor> reclaim_worker;  // one thread: unlinks, punches, copies
   std::shared_ptr<io::Executor> callbacks;       // one thread: the user's callbacks

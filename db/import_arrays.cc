@@ -15,6 +15,7 @@
 #include "format/orbax/param_name.h"
 #include "format/orbax/zarr_chunk.h"
 #include "io/executor.h"
+#include "io/guard.h"
 
 namespace stepwell::db::import {
 namespace {
@@ -477,7 +478,8 @@ void Reading::Work() {
   while (!stop_.load()) {
     const size_t number = next_task_.fetch_add(1);
     if (number >= tasks_.size()) break;
-    Status status = RunTask(tasks_[number], &scratch);
+    Status status =
+        io::Guarded("import an array", [&] { return RunTask(tasks_[number], &scratch); });
     if (status.ok()) continue;
     stop_ = true;
     const std::lock_guard lock(mutex_);
@@ -494,8 +496,8 @@ void Reading::Work() {
 Status Reading::Execute() {
   if (tasks_.empty()) return OkStatus();
   const size_t threads = std::min(threads_, tasks_.size());
+  STEPWELL_ASSIGN_OR_RETURN(const auto executor, io::MakeThreadPool(threads));
   working_ = threads;
-  const std::unique_ptr<io::Executor> executor = io::MakeThreadPool(threads);
   for (size_t i = 0; i < threads; ++i) {
     executor->Run([this] { Work(); });
   }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "db/layout.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -25,12 +26,12 @@ void IndexKeeper::StartOpen() {
     state_ = State::kGone;
     return;
   }
-  options_.environment.index_worker->Run([this] { Open(); });
+  options_.environment.index_worker->Run([this] { Open(/*rebuilt=*/false); });
 }
 
-void IndexKeeper::Open() {
-  bool rebuilt = false;
-  if (Status status = OpenAndSync(&rebuilt); !status.ok()) {
+void IndexKeeper::Open(bool rebuilt) {
+  const Status status = io::Guarded("open the index", [&] { return OpenAndSync(&rebuilt); });
+  if (!status.ok()) {
     GiveUp(status);
     return;
   }
@@ -136,30 +137,14 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
   const int64_t start_ns = options_.instruments->Now();
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "index",
                        added == nullptr ? Trace::kNoStep : added->record.step);
-  if (const std::shared_ptr<Index> index = current()) {
-    IndexBatch batch;
-    batch.removed_steps = removed;
-    std::vector<format::LeafRecord> from_log;
-    if (added != nullptr && added->records == nullptr) {
-      // Prepared in an earlier session. Should it be damaged, or dead again, it stays out.
-      auto read = ReadStepRecords(*options_.files, added->place, "");
-      if (read.ok()) {
-        from_log = std::move(*read);
-        batch.added.push_back({&added->record, added->place.crc, &from_log});
-      }
-    } else if (added != nullptr) {
-      batch.added.push_back({&added->record, added->place.crc, added->records.get()});
-    }
-    batch.through_commit = commit;
-    Status status = index->Apply(batch);
-    if (status.ok() && index->unflushed_bytes() >= kFlushBytes) {
-      status = index->Flush();
-      durable = status.ok();
-    }
-    if (!status.ok()) GiveUp(status);
-  }
+  const Status status = io::Guarded("apply a commit to the index",
+                                    [&] { return ApplyTo(added, removed, commit, &durable); });
+  if (!status.ok()) GiveUp(status);
   if (added != nullptr) {
-    options_.live->DropOverlay(added->record.step, added->record.commit);
+    io::Guarded("drop an overlay", [&] {
+      options_.live->DropOverlay(added->record.step, added->record.commit);
+      return OkStatus();
+    }).IgnoreError("it only holds memory for longer");
     options_.instruments->index.Record(options_.instruments->Now() - start_ns);
   }
   {
@@ -167,6 +152,31 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
     applied_ = commit;
   }
   options_.reached(commit, durable);
+}
+
+Status IndexKeeper::ApplyTo(const std::shared_ptr<const LiveStep>& added,
+                            const std::vector<uint64_t>& removed, uint64_t commit, bool* durable) {
+  const std::shared_ptr<Index> index = current();
+  if (index == nullptr) return OkStatus();
+  IndexBatch batch;
+  batch.removed_steps = removed;
+  std::vector<format::LeafRecord> from_log;
+  if (added != nullptr && added->records == nullptr) {
+    // Prepared in an earlier session. Should it be damaged, or dead again, it stays out.
+    auto read = ReadStepRecords(*options_.files, added->place, "");
+    if (read.ok()) {
+      from_log = std::move(*read);
+      batch.added.push_back({&added->record, added->place.crc, &from_log});
+    }
+  } else if (added != nullptr) {
+    batch.added.push_back({&added->record, added->place.crc, added->records.get()});
+  }
+  batch.through_commit = commit;
+  STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
+  if (index->unflushed_bytes() < kFlushBytes) return OkStatus();
+  const Status flushed = index->Flush();
+  *durable = flushed.ok();
+  return flushed;
 }
 
 // Without its index the store goes on: the log answers everything. The next open rebuilds it.
@@ -180,6 +190,11 @@ void IndexKeeper::GiveUp(const Status& why) {
     state_ = State::kGone;
   }
   options_.live->DropOverlays();
+}
+
+void IndexKeeper::BeginClose() {
+  const std::lock_guard lock(mutex_);
+  closing_ = true;
 }
 
 void IndexKeeper::Close() {
@@ -229,24 +244,22 @@ void IndexKeeper::Rebuild(const Status& why) {
   Log(options_.log, LogLevel::kWarning,
       StrCat(options_.store_path, ": the index is damaged (", why.message(),
              "); reading from the log"));
-  const std::lock_guard lock(mutex_);
-  if (rebuild_queued_ || state_ != State::kReady) return;
-  rebuild_queued_ = true;
-  state_ = State::kOpening;
-  index_.reset();
-  options_.environment.index_worker->Run([this] {
-    bool rebuilt = true;
-    Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
-        .IgnoreError("opening it will say what is wrong");
-    if (Status status = OpenAndSync(&rebuilt); !status.ok()) {
-      GiveUp(status);
-      return;
-    }
-    const std::lock_guard done(mutex_);
-    state_ = State::kReady;
-    rebuilt_ = true;
-    rebuild_queued_ = false;
-  });
+  {
+    const std::lock_guard lock(mutex_);
+    // A reader may outlive the store, whose index worker it must not give work any more.
+    if (closing_ || rebuild_queued_ || state_ != State::kReady) return;
+    rebuild_queued_ = true;
+    state_ = State::kOpening;
+    index_.reset();
+    // Under the mutex, hence before what Close queues.
+    options_.environment.index_worker->Run([this] { Remake(); });
+  }
+}
+
+void IndexKeeper::Remake() {
+  Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
+      .IgnoreError("opening it will say what is wrong");
+  Open(/*rebuilt=*/true);
 }
 
 std::string IndexKeeper::Describe() const {

@@ -38,6 +38,8 @@ class IndexKeeper {
   void StartOpen();
   // `added` may be null (a delete). `removed` are step numbers that the commit killed.
   void Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed, uint64_t commit);
+  // Any thread: nothing more is queued, but for Close.
+  void BeginClose();
   // Index worker, nothing else queued: flushes and closes. OK also without an index.
   void Close();
 
@@ -51,11 +53,14 @@ class IndexKeeper {
  private:
   enum class State { kOpening, kReady, kGone };
 
-  void Open();
+  void Open(bool rebuilt);
+  void Remake();
   Status OpenAndSync(bool* rebuilt);
   Status SyncWithLog(Index* index);
   void ApplyNow(const std::shared_ptr<const LiveStep>& added, const std::vector<uint64_t>& removed,
                 uint64_t commit);
+  Status ApplyTo(const std::shared_ptr<const LiveStep>& added, const std::vector<uint64_t>& removed,
+                 uint64_t commit, bool* durable);
   void GiveUp(const Status& why);
   void Rebuild(const Status& why);
   std::shared_ptr<Index> current() const;
@@ -67,6 +72,7 @@ class IndexKeeper {
   uint64_t applied_ = 0;           // guarded by mutex_
   bool rebuilt_ = false;           // guarded by mutex_
   bool rebuild_queued_ = false;    // guarded by mutex_
+  bool closing_ = false;           // guarded by mutex_
 };
 
 }  // namespace stepwell::db

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "io/guard.h"
+
 namespace stepwell::db {
 namespace {
 
@@ -205,7 +207,8 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
 void ReadRun::Process(Slot* slot) {
   for (uint32_t i = slot->read->chunk_begin; i < slot->read->chunk_end; ++i) {
     if (stop_at_error_ && i > lowest_error_.load(std::memory_order_relaxed)) break;
-    const Status status = TakeOne(slot, plan_->chunks[i]);
+    const Status status =
+        io::Guarded("read a chunk", [&] { return TakeOne(slot, plan_->chunks[i]); });
     if (!status.ok()) AddError(slot, i, status);
   }
   Finish(slot);

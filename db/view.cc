@@ -9,6 +9,8 @@
 #include "db/lock.h"
 #include "db/view_options.h"
 #include "db/view_set.h"
+#include "io/guard.h"
+#include "io/thread.h"
 
 namespace stepwell::db {
 namespace {
@@ -71,11 +73,14 @@ OrbaxView::~OrbaxView() {
   (void)new auto(std::move(shown_));
 }
 
-void OrbaxView::Start() {
+Status OrbaxView::Start() {
   const std::lock_guard close(close_mutex_);
-  if (closed()) return;
+  if (closed()) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(std::thread thread,
+                            io::StartThread("stepwell-view", [this] { Run(); }));
+  thread_ = std::make_unique<std::thread>(std::move(thread));
   store_->OnChange(this, [this] { Changed(); });
-  thread_ = std::make_unique<std::thread>([this] { Run(); });
+  return OkStatus();
 }
 
 void OrbaxView::Changed() {
@@ -142,7 +147,12 @@ void OrbaxView::Run() {
     const uint64_t asked = asked_;
     const bool last = stop_;
     lock.unlock();
-    const Outcome outcome = Pass(asked);
+    Outcome outcome = Outcome::kRetry;
+    const Status passed = io::Guarded("show what was committed", [&] {
+      outcome = Pass(asked);
+      return OkStatus();
+    });
+    if (!passed.ok()) Failed(passed);
     retries_ = outcome == Outcome::kRetry ? std::min(retries_ + 1, kRetryDoublings) : 0;
     Publish();
     lock.lock();
@@ -377,7 +387,10 @@ Result<std::shared_ptr<OrbaxView>> OpenView(Store& store, const std::string& pat
   STEPWELL_ASSIGN_OR_RETURN(auto view, OrbaxView::Open(store, path, options));
   const Status added = store.views().Add(view, {view->path(), options.checkpoint}, options.log);
   if (!added.ok()) return added.WithContext(store.path());
-  view->Start();
+  if (const Status started = view->Start(); !started.ok()) {
+    view->Close(/*keep=*/false).IgnoreError("only after a fork");
+    return started.WithContext(StrCat("view ", view->path()));
+  }
   return view;
 }
 

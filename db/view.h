@@ -47,7 +47,8 @@ class OrbaxView {
   OrbaxView(const OrbaxView&) = delete;
   OrbaxView& operator=(const OrbaxView&) = delete;
 
-  void Start();
+  // An error where no thread can be started; Close is then all that is left.
+  Status Start();
   // Something was committed. Only posts.
   void Changed();
   // Waits until the directory has what was committed when this was called, as far as it can have

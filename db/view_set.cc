@@ -27,6 +27,7 @@ void ViewSet::OpenRemembered(Store* store, io::FileSystem* file_system, const Lo
   const std::lock_guard lock(mutex_);
   file_system_ = file_system;
   store_path_ = store->path();
+  log_ = log;
   auto remembered = ReadViews(file_system, store_path_);
   if (!remembered.ok()) {
     Log(log, LogLevel::kWarning,
@@ -56,7 +57,13 @@ void ViewSet::OpenRemembered(Store* store, io::FileSystem* file_system, const Lo
 
 void ViewSet::Start() {
   const std::lock_guard lock(mutex_);
-  for (const auto& view : views_) view->Start();
+  for (const auto& view : views_) {
+    const Status started = view->Start();
+    if (started.ok()) continue;
+    Log(log_, LogLevel::kWarning,
+        StrCat("view ", view->path(), " does not follow: ", started.message()));
+    view->Close(/*keep=*/true).IgnoreError("only after a fork");
+  }
 }
 
 std::shared_ptr<OrbaxView> ViewSet::Take(const std::string& path, const ExportOptions& checkpoint) {

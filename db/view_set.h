@@ -48,6 +48,7 @@ class ViewSet {
   std::vector<std::shared_ptr<OrbaxView>> views_;
   io::FileSystem* file_system_ = nullptr;  // null: nothing is remembered
   std::string store_path_;
+  LogSink log_;
   std::vector<RememberedView> remembered_;
 };
 

@@ -12,6 +12,7 @@
 #include "db/writer_store.h"
 #include "format/key.h"
 #include "format/piece.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -356,8 +357,11 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   const SaveHandle handle(job->state);
   engine_->Post([this, job] { engine_->Begin(job); });
   const auto plan_held = [this, job, held] {
-    const Status status = PlanAll(options_.codec, *held, job.get());
-    if (status.ok()) job->held_blocks = PlanBlocks(job->leaves, *held, /*stage=*/false);
+    const Status status = io::Guarded("plan a save", [&] {
+      STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, *held, job.get()));
+      job->held_blocks = PlanBlocks(job->leaves, *held, /*stage=*/false);
+      return OkStatus();
+    });
     engine_->Post([this, job, status] { engine_->HeldPlanned(job.get(), status); });
   };
   environment_.workers->Run(plan_held);
@@ -407,37 +411,44 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
     }
     ++*dispatched;
     const auto copy = [job, i, block, trace](Trace::Lane lane) {
-      const BlockTask& task = job->staged_blocks[i];
-      const TraceSpan span(trace, lane, "copy", job->step, task.logical_bytes());
-      StageBlock(job->leaves, task, block->memory.data());
+      return io::Guarded("copy a block", [&] {
+        const BlockTask& task = job->staged_blocks[i];
+        const TraceSpan span(trace, lane, "copy", job->step, task.logical_bytes());
+        StageBlock(job->leaves, task, block->memory.data());
+        return OkStatus();
+      });
     };
-    const auto encode = [this, job, i, block] {
+    const auto encode = [this, job, i, block](const Status& copied) {
       const BlockTask& task = job->staged_blocks[i];
-      if (!task.in_place) {
+      EncodedBlock encoded;
+      encoded.status = copied;
+      if (!task.in_place && copied.ok()) {
         engine_->Post([this, job, i, block] { engine_->NeedOutput(job, i, block); });
         return;
       }
-      EncodedBlock encoded;
-      {
+      if (copied.ok()) {
         const EncodeTimer timer(instruments_.get(), &job->times, job->step, task.logical_bytes());
-        encoded = EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
-                              block->memory.bytes());
+        encoded.status = io::Guarded("encode a block", [&] {
+          encoded = EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
+                                block->memory.bytes());
+          return encoded.status;
+        });
       }
       engine_->PostEncoded(job, /*held=*/false, i, block, std::move(encoded));
     };
     if (!parallel) {
-      copy(Trace::Lane::kCaller);
-      environment_.workers->Run(encode);
+      const Status copied = copy(Trace::Lane::kCaller);
+      environment_.workers->Run([encode, copied] { encode(copied); });
       continue;
     }
     latch->Start();
     environment_.workers->Run([this, job, latch, copy, encode] {
-      copy(Trace::Lane::kWorker);
+      const Status copied = copy(Trace::Lane::kWorker);
       latch->Done();
       // The disk gets its work while the copies go on. The rest comes behind the copies still
       // queued: the caller waits for those only.
-      if (job->staged_ahead.load() < kStagedAheadOfDisk) return encode();
-      environment_.workers->Run(encode);
+      if (job->staged_ahead.load() < kStagedAheadOfDisk) return encode(copied);
+      environment_.workers->Run([encode, copied] { encode(copied); });
     });
   }
   latch->Wait();

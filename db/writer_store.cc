@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <future>
 #include <map>
 #include <thread>
 
@@ -15,6 +14,7 @@
 #include "db/space.h"
 #include "db/step_reader.h"
 #include "db/step_records.h"
+#include "io/thread.h"
 
 namespace stepwell::db {
 namespace {
@@ -68,6 +68,19 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
                                                environment_.make_disk);
   core_->parts = std::make_shared<GroupParts>(path_, ForReaders(), core_->files.get());
+  ScopeTasks();
+}
+
+// After those who only read took the workers: what they do there may go on behind Close.
+void WriterStore::ScopeTasks() {
+  const auto scope = [](std::shared_ptr<io::Executor>* executor) {
+    auto tasks = std::make_shared<io::TaskScope>(*executor);
+    *executor = tasks;
+    return tasks;
+  };
+  worker_tasks_ = scope(&environment_.workers);
+  index_tasks_ = scope(&environment_.index_worker);
+  reclaim_tasks_ = scope(&environment_.reclaim_worker);
 }
 
 WriterStore::~WriterStore() {
@@ -82,6 +95,9 @@ WriterStore::~WriterStore() {
 // copy that nobody else sees, its descriptors are closed already.
 void WriterStore::LeakAfterFork() {
   (void)new Environment(std::move(environment_));
+  (void)new auto(std::move(worker_tasks_));
+  (void)new auto(std::move(index_tasks_));
+  (void)new auto(std::move(reclaim_tasks_));
   (void)new std::shared_ptr<ReadCore>(std::move(core_));
   (void)lock_file_.release();
   (void)slot_file_.release();
@@ -315,7 +331,13 @@ Status WriterStore::StartEngine(const LogState& state) {
   engine_ = std::make_unique<Engine>(std::move(engine));
 
   if (!environment_.inline_mode) {
-    thread_ = std::make_unique<std::thread>([this] { RunEngine(); });
+    auto thread = io::StartThread("stepwell-engine", [this] { RunEngine(); });
+    if (!thread.ok()) {
+      engine_.reset();  // nothing to end: no thread would answer
+      core_->index.reset();
+      return thread.status().WithContext(path_);
+    }
+    thread_ = std::make_unique<std::thread>(std::move(thread).value());
   }
   Status status;
   OnEngine([&] {
@@ -477,10 +499,7 @@ void WriterStore::WaitForReclaim() {
     std::unique_lock lock(mutex_);
     WaitUntil(lock, [&] { return *idle && calls_in_flight_ == 0; });
   }
-  // The last task has left the worker, too.
-  std::promise<void> left;
-  environment_.reclaim_worker->Run([&] { left.set_value(); });
-  left.get_future().wait();
+  reclaim_tasks_->Wait();
 }
 
 Result<ReclaimReport> WriterStore::Reclaim() {
@@ -565,21 +584,10 @@ Status WriterStore::Close() {
     OnEngine([this] { engine_->BeginClose(); });
     core_->live.OnRelease(nullptr);
     WaitForReclaim();
-    const bool started = core_->index != nullptr;
-    // Everything queued before it on the index worker is done when this is.
-    std::mutex mutex;
-    std::condition_variable done;
-    bool closed = false;
-    environment_.index_worker->Run([&] {
-      if (started) core_->index->Close();
-      const std::lock_guard lock(mutex);
-      closed = true;
-      done.notify_all();
-    });
-    {
-      std::unique_lock lock(mutex);
-      done.wait(lock, [&] { return closed; });
-    }
+    core_->index->BeginClose();
+    environment_.index_worker->Run([this] { core_->index->Close(); });
+    index_tasks_->Wait();
+    worker_tasks_->Wait();  // what they post is run below
     Status finished;
     OnEngine([&] {
       engine_->Step(/*wait=*/false);
@@ -592,6 +600,7 @@ Status WriterStore::Close() {
       thread_.reset();
     }
   }
+  worker_tasks_->Wait();  // also where the engine never started
   WriteTrace();
   pool_->Stop();
   ForgetForkDescriptors(this);

@@ -80,6 +80,7 @@ class WriterStore final : public Store {
               std::unique_ptr<io::File> lock_file);
 
   Environment ForReaders() const;
+  void ScopeTasks();
   Status Recover();
   Result<LogState> ReadLog();
   void LoadMetrics();
@@ -129,6 +130,9 @@ class WriterStore final : public Store {
   std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<std::thread> thread_;
+  // What environment_ has in place of the executors: tasks of this store and of its engine hold
+  // plain pointers to them, and Close waits for all (DESIGN.md, "Threads").
+  std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> said_staging_{false};
   ViewSet views_;

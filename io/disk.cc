@@ -13,10 +13,9 @@ constexpr size_t kCopyBlockBytes = size_t{4} << 20;
 }  // namespace
 
 void Freeze::Trip(const Status& error) {
-  STEPWELL_CHECK(!error.ok(), "only an error freezes");
   std::lock_guard lock(mutex_);
   if (!error_.ok()) return;
-  error_ = error;
+  error_ = error.ok() ? InternalError("frozen without an error") : error;
   frozen_.store(true, std::memory_order_release);
 }
 

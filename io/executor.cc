@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/executor.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "io/bytes.h"
+#include "io/thread.h"
 
 namespace stepwell::io {
 namespace {
 
 class ThreadPool final : public Executor {
  public:
-  explicit ThreadPool(size_t thread_count) {
-    const size_t wanted = std::max<size_t>(thread_count, 1);
-    threads_.reserve(wanted);
-    try {
-      for (size_t i = 0; i < wanted; ++i) threads_.emplace_back([this, i] { Work(i); });
-    } catch (const std::system_error&) {
-      // The system has no more threads to give: fewer will do, and with none Run() works inline.
+  Status Start(size_t thread_count, const std::string& name) {
+    threads_.reserve(thread_count);
+    for (size_t i = 0; i < thread_count; ++i) {
+      auto thread = StartThread(thread_count == 1 ? name : StrCat(name, "-", i).substr(0, 15),
+                                [this] { Work(); });
+      if (thread.ok()) {
+        threads_.push_back(std::move(thread).value());
+      } else if (threads_.empty()) {
+        return thread.status();
+      } else {
+        break;
+      }
     }
+    return OkStatus();
   }
 
   ~ThreadPool() override {
@@ -39,7 +41,6 @@ class ThreadPool final : public Executor {
   }
 
   void Run(std::function<void()> task) override {
-    if (threads_.empty()) return task();
     {
       std::lock_guard lock(mutex_);
       tasks_.push_back(std::move(task));
@@ -47,11 +48,10 @@ class ThreadPool final : public Executor {
     wake_.notify_one();
   }
 
-  size_t parallelism() const override { return std::max<size_t>(threads_.size(), 1); }
+  size_t parallelism() const override { return threads_.size(); }
 
  private:
-  void Work(size_t index) {
-    pthread_setname_np(pthread_self(), StrCat("stepwell-", index).substr(0, 15).c_str());
+  void Work() {
     for (;;) {
       std::function<void()> task;
       {
@@ -69,13 +69,42 @@ class ThreadPool final : public Executor {
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;  // guarded by mutex_
   bool stopping_ = false;                    // guarded by mutex_
-  std::vector<std::thread> threads_;         // constant after construction
+  std::vector<std::thread> threads_;         // constant after Start()
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> MakeThreadPool(size_t thread_count) {
-  return std::make_unique<ThreadPool>(thread_count);
+Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count, const std::string& name) {
+  auto pool = std::make_unique<ThreadPool>();
+  STEPWELL_RETURN_IF_ERROR(pool->Start(std::max<size_t>(thread_count, 1), name));
+  return std::unique_ptr<Executor>(std::move(pool));
+}
+
+void TaskScope::State::Done() {
+  const std::lock_guard lock(mutex);
+  if (--tasks == 0) none_left.notify_all();
+}
+
+void TaskScope::Run(std::function<void()> task) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    ++state_->tasks;
+  }
+  try {
+    executor_->Run([state = state_, task = std::move(task)]() mutable {
+      task();
+      task = nullptr;  // what it captured may be the owner's
+      state->Done();   // from here on the owner may be gone
+    });
+  } catch (...) {  // no memory to queue it: it will never run
+    state_->Done();
+    throw;
+  }
+}
+
+void TaskScope::Wait() {
+  std::unique_lock lock(state_->mutex);
+  state_->none_left.wait(lock, [this] { return state_->tasks == 0; });
 }
 
 }  // namespace stepwell::io

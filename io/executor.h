@@ -2,9 +2,14 @@
 // Executor: runs pure CPU tasks. ThreadPool in production, InlineExecutor in the simulation.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <string>
+
+#include "io/result.h"
 
 namespace stepwell::io {
 
@@ -24,7 +29,35 @@ class InlineExecutor final : public Executor {
   size_t parallelism() const override { return 1; }
 };
 
-// A fixed number of threads named "stepwell-<n>"; the destructor runs what is queued, then joins.
-std::unique_ptr<Executor> MakeThreadPool(size_t thread_count);
+// A fixed number of threads named "<name>-<n>", or one named "<name>"; the destructor runs what is
+// queued, then joins. Where the system gives fewer threads than asked for, those have to do; an
+// error when it gives none.
+Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count,
+                                                 const std::string& name = "stepwell");
+
+// The tasks of one owner on an executor that others use, too. Wait() returns when none of them is
+// queued or running and all that they captured is gone; so an owner whose tasks hold a plain
+// pointer to it calls Wait() before it goes.
+class TaskScope final : public Executor {
+ public:
+  explicit TaskScope(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+
+  void Run(std::function<void()> task) override;
+  size_t parallelism() const override { return executor_->parallelism(); }
+  // Not from a task of the scope. Tasks that are run meanwhile are waited for, too.
+  void Wait();
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable none_left;
+    size_t tasks = 0;  // guarded by mutex
+
+    void Done();
+  };
+
+  const std::shared_ptr<Executor> executor_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
 
 }  // namespace stepwell::io

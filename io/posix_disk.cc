@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/posix_disk.h"
 
-#include <pthread.h>
-
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
+#include "io/thread.h"
 #include "io/transfer.h"
 
 namespace stepwell::io {
@@ -29,10 +27,16 @@ class PosixDisk final : public Disk {
   }
 
   Status Start() {
-    try {
-      for (size_t i = 0; i < kThreadCount; ++i) threads_.emplace_back([this] { Work(); });
-    } catch (const std::system_error& error) {
-      if (threads_.empty()) return ErrnoStatus(error.code().value(), "start an I/O thread");
+    threads_.reserve(kThreadCount);
+    for (size_t i = 0; i < kThreadCount; ++i) {
+      auto thread = StartThread("stepwell-io", [this] { Work(); });
+      if (thread.ok()) {
+        threads_.push_back(std::move(thread).value());
+      } else if (threads_.empty()) {
+        return thread.status();
+      } else {
+        break;  // fewer will do
+      }
     }
     return OkStatus();
   }
@@ -76,7 +80,6 @@ class PosixDisk final : public Disk {
 
  private:
   void Work() {
-    pthread_setname_np(pthread_self(), "stepwell-io");
     std::unique_lock lock(mutex_);
     for (;;) {
       work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });

@@ -164,8 +164,7 @@ void NoValue(const Status& status) {
 }
 
 Status NotOk(Status status) {
-  STEPWELL_CHECK(!status.ok(), "a Result without a value needs an error");
-  return status;
+  return status.ok() ? InternalError("a Result was made of OK and no value") : status;
 }
 
 }  // namespace internal

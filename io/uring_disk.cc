@@ -252,7 +252,13 @@ void UringDisk::Reap() {
     }
     slot->in_kernel = false;
     --in_kernel_;
-    if (slot->transfer.Step(result)) {
+    if (result == -ECANCELED) {
+      // Queued work that was never begun: the kernel has no worker thread for it and may start none
+      // (RLIMIT_NPROC, a container's pids limit), and would say so again; or the thread that queued
+      // it has ended.
+      RunBlocking(slot->transfer.op());
+      finished_.push_back(slot);
+    } else if (slot->transfer.Step(result)) {
       finished_.push_back(slot);
     } else {
       backlog_.push_front(slot);

@@ -198,7 +198,7 @@ class RestoreTest : public testing::TestWithParam<Setup> {
     store_ = pattern;
     if (!MakeDisk().ok()) GTEST_SKIP() << MakeDisk().status().ToString();
     if (GetParam().threads) {
-      executor_ = io::MakeThreadPool(2);
+      executor_ = *io::MakeThreadPool(2);
     } else {
       executor_ = std::make_unique<io::InlineExecutor>();
     }

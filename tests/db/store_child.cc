@@ -8,6 +8,11 @@
 //   store_child fork PATH DISK FIRST              leaves a forked child asleep, then as "save"
 //   store_child limited PATH seccomp|memlock      saves and loads, without io_uring or locked
 //   memory
+//   store_child starved PATH DISK threads|memory LIMIT
+//                                                 opens and saves with so many threads, or bytes of
+//                                                 address space, to be had ("saved" or "refused
+//                                                 TEXT", then "threads NUMBER"); then again without
+//                                                 that limit, "done". SIGALRM ends one that hangs
 //   store_child export PATH alone|beside|saving STEP DEST link|copy v1|v0 STOP
 //                                                 exports, and kills itself before operation STOP
 //                                                 on files; "done OPERATIONS" when there are fewer.
@@ -25,6 +30,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -155,6 +162,66 @@ int Limited(const std::string& path, const std::string& how) {
   return 0;
 }
 
+// Threads of this process alone are counted for a user that has no other process.
+bool LimitThreads(uint64_t count) {
+  constexpr uid_t kOfNobodyElse = 64321;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NPROC, &limit) != 0) return false;
+  limit.rlim_cur = count;
+  return setrlimit(RLIMIT_NPROC, &limit) == 0 &&
+         setresuid(kOfNobodyElse, kOfNobodyElse, kOfNobodyElse) == 0;
+}
+
+uint64_t PagesMapped() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages;
+}
+
+bool LimitMemory(uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0) return false;
+  limit.rlim_cur = PagesMapped() * static_cast<uint64_t>(getpagesize()) + bytes;
+  return setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+void LiftLimit(__rlimit_resource resource) {
+  rlimit limit{};
+  getrlimit(resource, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(resource, &limit);
+}
+
+Status SaveOne(const std::string& path, const StoreOptions& options, uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto store, Store::Open(path, options));
+  STEPWELL_ASSIGN_OR_RETURN(const auto handle, SaveSeeded(store.get(), step, step, SmallState()));
+  STEPWELL_RETURN_IF_ERROR(handle.Wait());
+  STEPWELL_RETURN_IF_ERROR(CheckSeeded(store.get(), step, step, SmallState()));
+  return store->Close();
+}
+
+int Starved(const std::vector<std::string>& arguments) {
+  constexpr unsigned kHangSeconds = 60;
+  alarm(kHangSeconds);
+  const std::string& path = arguments[1];
+  StoreOptions options = Options(arguments[2]);
+  options.threads = 2;
+  options.staging_bytes = 32 << 20;
+  const uint64_t limit = std::stoull(arguments.at(4));
+  const bool threads = arguments.at(3) == "threads";
+  if (threads ? !LimitThreads(limit) : !LimitMemory(limit)) {
+    return Fail(ErrnoStatus(errno, "restrict this process"));
+  }
+  const Status first = SaveOne(path, options, 0);
+  LiftLimit(threads ? RLIMIT_NPROC : RLIMIT_AS);
+  Say(first.ok() ? "saved" : "refused " + first.ToString());
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  Say(StrCat("threads ", std::distance(begin(tasks), end(tasks))));
+  if (Status status = SaveOne(path, options, 1); !status.ok()) return Fail(status);
+  Say("done");
+  return 0;
+}
+
 // Steps from a million on, of which the newest two stay.
 void SaveDeleteReclaim(Store* store, const std::atomic<bool>* stop) {
   for (uint64_t step = 1'000'000; !*stop; ++step) {
@@ -200,6 +267,7 @@ int Run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments[0];
   const std::string& path = arguments[1];
   if (what == "group") return SaveGroup(path, std::stoull(arguments[2]));
+  if (what == "starved") return Starved(arguments);
   if (what == "limited") return Limited(path, arguments[2]);
   auto store = Store::Open(path, Options(arguments[2]));
   if (!store.ok()) return Fail(store.status());

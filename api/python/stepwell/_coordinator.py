@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .errors import PeerError
+from ._service import logger, start_thread
+from .errors import PeerError, StorageError
 
 _SLICE_SECONDS = 5.0  # between two looks at who is missing
 _VALUE_LENGTH = 256 << 10  # of one value of a long text
@@ -180,8 +181,10 @@ class Alive:
             self._busy += 1
             if self._busy == 1:
                 self._stop = threading.Event()
-                threading.Thread(target=self._beat, args=(self._stop,), name="stepwell-alive",
-                                 daemon=True).start()
+                try:
+                    start_thread("stepwell-alive", self._beat, self._stop)
+                except StorageError as error:  # others wait for this process less long
+                    logger.warning("%s", error)
 
     def end(self) -> None:
         with self._lock:

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +41,7 @@ from ._outline import difference, digest_of
 from ._pack import packed_text, unpacked_text
 from ._parts import part_of
 from ._places import Disks, MakeCore, check_looks, check_part, look_around, sees_root
+from ._service import start_thread
 from ._sharding import to_numpy
 from ._told import raised, told
 from ._turn import GroupHandle, Turn
@@ -87,12 +87,11 @@ class Group:
         try:
             self._run, self.core, self.writer = self._open(f"stepwell/open/{next(_opens)}")
         except BaseException:
+            self._turns.put(None)
             self._close_cores()
             raise
         self._alive = Alive(coordinator, f"{self._run}/alive", timeout / 4)
         self.once = Once(coordinator, f"{self._run}/once", self._alive, timeout)
-        self._thread = threading.Thread(target=self._work, name="stepwell-group", daemon=True)
-        self._thread.start()
 
     def _open(self, opening: str) -> tuple[str, _stepwell.Core | _apart.Core, _stepwell.Core]:
         """(run, what is asked for steps, this process's part), by all processes or by none."""
@@ -101,7 +100,12 @@ class Group:
         def together(about: str, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
             return self._together(f"{opening}/{about}", work, what)
 
-        check_looks(together("look", lambda: look_around(self._root, self.index, self._disks)))
+        def look() -> dict[str, Any]:
+            # Before anything is opened: a process that cannot have it refuses the open of all.
+            self._thread = start_thread("stepwell-group", self._work)
+            return look_around(self._root, self.index, self._disks)
+
+        check_looks(together("look", look))
         root = together("root", self._open_root)[0]
         reports = together("parts", lambda: self._open_parts(root))
         self.apart = not all(report["sees"] for report in reports)

@@ -11,6 +11,7 @@ goes down.
 from __future__ import annotations
 
 import atexit
+import errno
 import itertools
 import logging
 import os
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import _stepwell
+from .errors import StorageError
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -49,12 +51,35 @@ _callbacks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
 def start() -> None:
     """Starts the threads unless they run; called at each open."""
     with _lock:
-        if _threads or _stopping:
+        if _stopping:
             return
-        for name, target in (("service", _serve), ("callbacks", _run_callbacks)):
-            thread = threading.Thread(target=target, name=f"stepwell-{name}", daemon=True)
-            thread.start()
-            _threads.append(thread)
+        running = {thread.name for thread in _threads}
+        for name, target in (("stepwell-service", _serve), ("stepwell-callbacks", _run_callbacks)):
+            if name not in running:
+                _threads.append(start_thread(name, target))
+
+
+def start_thread(name: str, target: Callable[..., object], *args: object) -> threading.Thread:
+    """A running daemon thread, or a StorageError that says what its start met."""
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise _not_started(name, error) from None
+    return thread
+
+
+def _not_started(name: str, error: BaseException) -> StorageError:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    set_to = "not set" if limit == resource.RLIM_INFINITY else limit
+    failed = StorageError(
+        f"the thread {name} cannot be started: {error}; a limit on threads or on memory is reached:"
+        f" RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker --pids-limit), or let "
+        "the process have fewer threads")
+    failed.errno = errno.EAGAIN
+    return failed
 
 
 def call_when_done(handle: _stepwell.Handle | GroupHandle, callback: Callable[[], object]
