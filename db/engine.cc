@@ -282,8 +282,11 @@ void Engine::BlockWritten(BlockWrite* raw) {
   segment->dirty = true;
   SaveJob* job = write->ready.job.get();
   if (!write->status.ok()) {
-    // Even "no space": the range was reserved, so the device did something unexpected.
-    options_.freeze->Trip(write->status);
+    // No space, although the range was reserved, is what file systems say that cannot reserve, or
+    // that never write in place (btrfs). Nothing acknowledged lies there: this save fails alone.
+    if (write->status.code() != StatusCode::kResourceExhausted) {
+      options_.freeze->Trip(write->status);
+    }
     Fail(job, write->status);
   } else {
     bytes_written_ += write->vector.iov_len;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -139,7 +140,10 @@ class Engine {
     io::BufferPool::Block* staged = nullptr;
   };
 
+  int64_t AgeTime(int64_t wall_ns);
   bool RunPosted();
+  bool DropBallast();
+  Status CheckNotRemoved();
   template <typename Work>
   void FreezeOnThrow(Work work);
   void BeginDecision(std::shared_ptr<SaveJob> job);
@@ -261,6 +265,8 @@ class Engine {
   int reclaim_rounds_ = 0;  // of the waiters
   bool reclaim_progress_ = false;
   std::vector<std::function<void()>> idle_waiters_;
+  int64_t age_time_ns_ = 0;  // of the newest save, as LiveStep has it
+  std::optional<std::pair<int64_t, int64_t>> last_commit_clocks_;  // wall, monotonic; its
   bool closing_ = false;
   bool frozen_reported_ = false;
   uint64_t unapplied_ = 0;  // commits that the index has not taken yet

@@ -192,6 +192,22 @@ LiveStepPtr Engine::FindAsOf(uint64_t step) const {
   return live;
 }
 
+// The clock of retention stands still between the last commit of one session and the first of the
+// next, and follows the monotonic clock where the machine's own was set in between two commits: so
+// neither a pause nor a clock that is set, or was wrong when the machine started, makes steps old.
+int64_t Engine::AgeTime(int64_t wall_ns) {
+  constexpr int64_t kSetNanos = 1'000'000'000;  // beyond what slewing and two calls differ by
+  const int64_t monotonic_ns = options_.environment.clock->MonotonicNanos();
+  if (last_commit_clocks_) {
+    const auto [last_wall_ns, last_monotonic_ns] = *last_commit_clocks_;
+    const int64_t passed_ns = monotonic_ns - last_monotonic_ns;
+    const int64_t shown_ns = wall_ns - last_wall_ns;
+    age_time_ns_ += std::abs(shown_ns - passed_ns) > kSetNanos ? passed_ns : shown_ns;
+  }
+  last_commit_clocks_ = {wall_ns, monotonic_ns};
+  return age_time_ns_;
+}
+
 // What the commit of `added` makes retention drop.
 void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) const {
   // What a lost frame pinned or replaced is not known, so nothing is given up.
@@ -213,7 +229,7 @@ void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) const 
   std::vector<LiveStepPtr> of_candidate;
   size_t at = 0;
   const auto add = [&](const LiveStep& live) {
-    candidates.push_back({live.record.step, live.record.time_ns, live.record.stored_bytes,
+    candidates.push_back({live.record.step, live.age_time_ns, live.record.stored_bytes,
                           live.record.pinned, live.metrics_json});
   };
   bool placed = false;
@@ -244,6 +260,7 @@ Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {
   format::StepRecord& step = live->record;
   step.step = job->step;
   step.time_ns = options_.environment.clock->WallNanos();
+  live->age_time_ns = AgeTime(step.time_ns);
   step.metadata_json = job->metadata_json;
   step.metrics_json = job->metrics_json;
   step.items = job->items;
@@ -285,6 +302,7 @@ Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
     return AbortedError(StrCat("step ", job.record.step, " was changed or deleted meanwhile"));
   }
   auto live = std::make_shared<LiveStep>();
+  live->age_time_ns = old->age_time_ns;
   format::StepRecord& step = live->record;
   step = job.record;
   TakeState(old->record, &step);

@@ -119,6 +119,7 @@ Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint6
 
 // Queues the frame for the group; chain frames take the next number.
 Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payload, const Run& run) {
+  STEPWELL_RETURN_IF_ERROR(CheckFrameSize(payload));
   const LogWriter::Placement& spot = run.spot;
   Segment* segment = spot.segment;
   format::FrameHeader header;
@@ -172,9 +173,12 @@ Result<LogWriter::Placement> Engine::PlaceWithBallast(uint64_t length, uint64_t 
     return placement;
   }
   // A delete must work on a full disk: that is how space comes back.
-  options_.environment.file_system->Remove(BallastFilePath(options_.store_path))
-      .IgnoreError("it may be gone already");
+  DropBallast();
   return log_->Place(length, step_bytes, may_drop_ballast);
+}
+
+bool Engine::DropBallast() {
+  return options_.environment.file_system->Remove(BallastFilePath(options_.store_path)).ok();
 }
 
 void Engine::FrameWritten(FrameWrite* write) {
@@ -183,6 +187,12 @@ void Engine::FrameWritten(FrameWrite* write) {
   bytes_written_ += write->vector.iov_len;
   options_.instruments->DiskSpan("write frame", write->submitted_ns, Trace::kNoStep,
                                  write->vector.iov_len);
+  if (write->status.code() == StatusCode::kResourceExhausted && DropBallast()) {
+    // The chain goes through this frame: it is written once more, where the ballast was.
+    ++write->segment->writes_in_flight;
+    options_.disk->Submit(write);
+    return;
+  }
   // kAborted: the log was frozen before the write began.
   if (write->status.code() != StatusCode::kAborted || write->transferred_bytes > 0) {
     group_->reached_disk = true;
@@ -223,6 +233,10 @@ void Engine::SegmentSynced(SegmentSync* sync) {
     NoteCatalog(*sync->segment);
   }
   if (--group_->syncs_left > 0) return;
+  if (group_->error.ok()) {
+    group_->error = CheckNotRemoved();
+    if (!group_->error.ok()) options_.freeze->Trip(group_->error);
+  }
   if (group_->error.ok()) {
     Publish();
   } else {

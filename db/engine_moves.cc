@@ -183,7 +183,9 @@ void Engine::MoveWritten(MoveWrite* raw) {
   --write->segment->writes_in_flight;
   write->segment->dirty = true;
   if (!write->status.ok()) {
-    options_.freeze->Trip(write->status);
+    if (write->status.code() != StatusCode::kResourceExhausted) {
+      options_.freeze->Trip(write->status);
+    }
     EndMove(move, write->status);
     return;
   }

@@ -38,7 +38,16 @@ void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
   if (bytes < kBallastBytesMin) return;
   auto ballast = file_system->Open(path, {.write = true, .create = true});
   if (!ballast.ok()) return;
-  if ((*ballast)->Allocate(0, bytes).ok()) return;
+  Status status = (*ballast)->Allocate(0, bytes);
+  const auto made = (*ballast)->Info();
+  if (status.ok() && made.ok() && made->allocated_bytes >= bytes) return;
+  // Without fallocate only what is written takes space.
+  const std::string zeros(kBallastBytesMin, '\0');
+  for (uint64_t at = 0; status.ok() && at < bytes; at += zeros.size()) {
+    const size_t size = std::min<uint64_t>(zeros.size(), bytes - at);
+    status = (*ballast)->WriteAt(at, AsBytes(std::string_view(zeros).substr(0, size)));
+  }
+  if (status.ok()) return;
   file_system->Remove(path).IgnoreError("best effort");
 }
 
@@ -59,7 +68,30 @@ void Engine::NoteCatalog(const Segment& segment) {
   catalog_ranges_ = catalogs_.Needed();
 }
 
-Status Engine::WriteSlot(bool sync) { return options_.slot_file->Write(slot_, sync); }
+Status Engine::WriteSlot(bool sync) {
+  Status status = options_.slot_file->Write(slot_, sync);
+  // Where writes go to new blocks (btrfs) also this one needs room.
+  if (status.code() == StatusCode::kResourceExhausted && DropBallast()) {
+    status = options_.slot_file->Write(slot_, sync);
+  }
+  return status;
+}
+
+// Files that were removed take writes and syncs without an error, until they are closed: that would
+// acknowledge steps that nobody can ever open.
+Status Engine::CheckNotRemoved() {
+  const auto gone = [](const std::string& path) {
+    return NotFoundError(StrCat(
+        path, " was removed while the store is open for writing: what is saved now would be lost"));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(const bool slot_removed, options_.slot_file->IsRemoved());
+  if (slot_removed) return gone(SlotFilePath(options_.store_path));
+  for (const Segment* segment : group_->touched) {
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
+    if (info.link_count == 0) return gone(segment->file->path());
+  }
+  return OkStatus();
+}
 
 void Engine::NoteSegments() {
   std::map<uint64_t, uint64_t> ends;
@@ -144,11 +176,7 @@ Status Engine::Start(const LogState& state) {
   log_ = std::make_unique<LogWriter>(std::move(log), highest + 1, epoch_);
   log_->FindSpares();
   Status status = log_->Start();
-  if (status.code() == StatusCode::kResourceExhausted) {
-    options_.environment.file_system->Remove(BallastFilePath(options_.store_path))
-        .IgnoreError("it may be gone already");
-    status = log_->Start();
-  }
+  if (status.code() == StatusCode::kResourceExhausted && DropBallast()) status = log_->Start();
   STEPWELL_RETURN_IF_ERROR(status);
   block_bytes_ = log_->block_bytes();
   // A killed writer's last frame has no copy yet.

@@ -28,11 +28,21 @@ namespace stepwell::db {
 Status FromRocks(const rocksdb::Status& status, std::string_view context);
 
 // RocksDB waits a second after each failed job, for disks that come back. Ours is frozen by then.
+// And it asserts that the time is not before 1970, where a machine without a battery may begin.
 class UnhurriedClock final : public rocksdb::SystemClockWrapper {
  public:
   using SystemClockWrapper::SystemClockWrapper;
   const char* Name() const override { return "StepwellClock"; }
   void SleepForMicroseconds(int) override {}
+  uint64_t NowMicros() override {
+    const uint64_t micros = SystemClockWrapper::NowMicros();
+    return static_cast<int64_t>(micros) < 0 ? 0 : micros;
+  }
+  rocksdb::Status GetCurrentTime(int64_t* seconds) override {
+    const rocksdb::Status status = SystemClockWrapper::GetCurrentTime(seconds);
+    if (!status.ok() || *seconds < 0) *seconds = 0;  // -1 is an error to time()
+    return rocksdb::Status::OK();
+  }
 };
 
 class SilentLogger final : public rocksdb::Logger {
@@ -67,6 +77,10 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
     system_clock_ = std::make_shared<UnhurriedClock>(rocksdb::SystemClock::Default());
   }
   const char* Name() const override { return "StepwellEnv"; }
+  uint64_t NowMicros() override { return system_clock_->NowMicros(); }
+  rocksdb::Status GetCurrentTime(int64_t* seconds) override {
+    return system_clock_->GetCurrentTime(seconds);
+  }
 
   void Schedule(void (*function)(void*), void* argument, Priority priority, void* tag,
                 void (*unscheduled)(void*)) override {

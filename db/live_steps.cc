@@ -17,8 +17,16 @@ Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& f
 
 void LiveSteps::Load(const LogState& state) {
   const std::lock_guard lock(mutex_);
-  const auto load = [](const LogStep& live) {
+  const LogStep* newest = nullptr;
+  for (const auto& [step, live] : state.live) {
+    if (newest == nullptr || live.record.commit > newest->record.commit) newest = &live;
+  }
+  const auto load = [&](const LogStep& live) {
     LiveStep loaded;
+    // As old as they were when the last session ended; never newer than what this one commits.
+    if (newest != nullptr) {
+      loaded.age_time_ns = std::min<int64_t>(live.record.time_ns - newest->record.time_ns, 0);
+    }
     loaded.record = live.record;
     loaded.place = live.place;
     return std::make_shared<const LiveStep>(std::move(loaded));

@@ -77,6 +77,12 @@ Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, u
 
 }  // namespace
 
+Status CheckFrameSize(std::string_view payload) {
+  if (payload.size() <= format::kFramePayloadBytesMax) return OkStatus();
+  return InvalidArgumentError(StrCat("a record of ", payload.size(), " bytes; the limit is ",
+                                     format::kFramePayloadBytesMax));
+}
+
 Status LogWriter::Start() {
   first_id_ = next_id_;
   return Roll(0);
@@ -158,8 +164,11 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   }
   if (status.ok()) {
     status = options_.file_system->SyncDirectory(SegmentsPath(options_.store_path));
-    // Without a descriptor for the directory nothing was synced, and nothing failed.
-    if (!status.ok() && !LacksResources(status)) options_.freeze->Trip(status);
+    // Without a descriptor for the directory, or room in it, nothing was synced, and nothing failed.
+    if (!status.ok() && !LacksResources(status) &&
+        status.code() != StatusCode::kResourceExhausted) {
+      options_.freeze->Trip(status);
+    }
   }
   if (!status.ok()) {
     // Nothing was acknowledged in it; on a full disk this gives the blocks back.
@@ -285,6 +294,7 @@ bool LogWriter::DropSpares() {
 
 Status LogWriter::WriteFrameNow(Segment* segment, FrameKind kind, uint64_t offset_bytes,
                                 const std::string& payload, FramePlace* place) {
+  STEPWELL_RETURN_IF_ERROR(CheckFrameSize(payload));
   FrameHeader header;
   header.kind = kind;
   header.nonce = segment->nonce;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "db/catalog_write.h"
@@ -140,6 +141,9 @@ class LogWriter {
   std::map<uint64_t, std::unique_ptr<Segment>> segments_;
   Segment* current_ = nullptr;
 };
+
+// kInvalidArgument for what no frame can hold: asked before it is encoded, which would abort.
+Status CheckFrameSize(std::string_view payload);
 
 // Seals a segment that an earlier process left open: gives back what lies behind `end_bytes`
 // (unless `keep_tail`), then appends a footer that lists `frames`, and the trailer.

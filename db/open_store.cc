@@ -72,7 +72,7 @@ Status RestoreSlots(const std::string& path, const StoreOptions& options,
 }
 
 Status CheckDirectory(const std::string& path, const StoreOptions& options,
-                      io::FileSystem* file_system, bool* is_new) {
+                      io::FileSystem* file_system) {
   const auto info = file_system->Stat(path);
   if (info.status().code() == StatusCode::kNotFound) {
     if (options.read_only || !options.create) {
@@ -85,7 +85,6 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
     }
     const Status made = file_system->CreateDirectory(path);
     if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
-    *is_new = true;
     return OkStatus();
   }
   if (!info.ok()) return info.status();
@@ -99,10 +98,14 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
         StrCat(path, ": the STEPWELL file is lost; opening the store for writing makes it again"));
   }
   STEPWELL_ASSIGN_OR_RETURN(const bool unfinished, IsUnfinishedCreation(file_system, path));
-  if (!unfinished || options.read_only || !options.create) {
+  if (!unfinished) {
+    // Its creation may have been finished since the first look.
+    if (file_system->Stat(SlotFilePath(path)).ok()) return OkStatus();
     return NotAStore(path, "the directory has no STEPWELL file");
   }
-  *is_new = true;
+  if (options.read_only || !options.create) {
+    return NotFoundError(StrCat(path, ": there is no such store (yet)"));
+  }
   return OkStatus();
 }
 
@@ -135,8 +138,7 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
     return InvalidArgumentError(
         StrCat(path, ": part ", options.group->part, " of a group needs the group's id"));
   }
-  bool is_new = false;
-  STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system, &is_new));
+  STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system));
   if (options.read_only && !options.trace_path.empty()) {
     return InvalidArgumentError("a trace is of saves: a store open for reading has none");
   }

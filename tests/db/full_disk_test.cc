@@ -5,9 +5,11 @@
 
 #include <filesystem>
 
+#include "db/environment.h"
 #include "db/layout.h"
 #include "tests/db/big_state.h"
 #include "tests/db/mount.h"
+#include "tests/db/stopping_file_system.h"
 
 namespace stepwell::db {
 namespace {
@@ -29,7 +31,10 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
   std::unique_ptr<Store> Open(bool read_only = false) {
     StoreOptions options = Options();
     options.read_only = read_only;
-    auto store = Store::Open(path_, options);
+    auto environment = MakeEnvironment(options);
+    if (files_ != nullptr && environment.ok()) environment->file_system = files_;
+    auto store = environment.ok() ? OpenStore(path_, options, std::move(*environment))
+                                  : Result<std::unique_ptr<Store>>(environment.status());
     EXPECT_TRUE(store.ok()) << store.status().ToString();
     return store.ok() ? std::move(*store) : nullptr;
   }
@@ -66,6 +71,7 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
   Mount mount_;
   const std::string path_ = mount_ / "run";
   std::vector<uint64_t> saved_;
+  io::FileSystem* files_ = nullptr;  // another than the machine's
 };
 
 TEST_P(FullDiskTest, FilledBySavesItGoesOnAfterADelete) {
@@ -110,6 +116,31 @@ TEST_P(FullDiskTest, FilledBySavesItGoesOnAfterADelete) {
   saved_.push_back(next);
   ExpectAll(store.get());
   EXPECT_OK(store->Close());
+}
+
+// What is not reserved meets the full disk when it is written: that save fails alone, too.
+TEST_P(FullDiskTest, WhereNothingCanBeReservedAFullDiskFailsThatSaveAlone) {
+  StoppingFileSystem files([] {}, /*reserves=*/false);
+  files_ = &files;
+  auto store = Open();
+  ASSERT_NE(store, nullptr);
+  uint64_t next = 0;
+  Fill(store.get(), &next);
+  for (int round = 0; round < 3; ++round) {
+    auto handle = store->Save(BigRequest(next, kStepBytes));
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();  // else it is frozen
+    EXPECT_EQ(handle->Wait().code(), StatusCode::kResourceExhausted);
+  }
+  ExpectAll(store.get());
+  ASSERT_OK(DeleteOldest(store.get(), saved_.size() * 2 / 3));
+  auto handle = store->Save(BigRequest(next, kStepBytes));
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  ASSERT_OK(handle->Wait());
+  saved_.push_back(next++);
+  (void)store->Close();
+  store = Open();
+  ASSERT_NE(store, nullptr);
+  ExpectAll(store.get());
 }
 
 TEST_P(FullDiskTest, FilledBySomebodyElseItCanBeOpenedReadAndDeletedFrom) {

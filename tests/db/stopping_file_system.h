@@ -15,8 +15,11 @@ namespace stepwell::db {
 
 class StoppingFile final : public io::File {
  public:
-  StoppingFile(std::unique_ptr<io::File> file, const std::function<void()>& before)
-      : File(file->path(), file->freeze()), file_(std::move(file)), before_(before) {}
+  StoppingFile(std::unique_ptr<io::File> file, const std::function<void()>& before, bool reserves)
+      : File(file->path(), file->freeze()),
+        file_(std::move(file)),
+        before_(before),
+        reserves_(reserves) {}
 
   Result<size_t> ReadAt(uint64_t offset, MutableBytes out) override {
     return file_->ReadAt(offset, out);
@@ -31,7 +34,7 @@ class StoppingFile final : public io::File {
   }
   Status Allocate(uint64_t offset, uint64_t length) override {
     before_();
-    return file_->Allocate(offset, length);
+    return reserves_ ? file_->Allocate(offset, length) : OkStatus();
   }
   Status PunchHole(uint64_t offset, uint64_t length) override {
     before_();
@@ -64,18 +67,22 @@ class StoppingFile final : public io::File {
  private:
   const std::unique_ptr<io::File> file_;
   const std::function<void()> before_;
+  const bool reserves_;
 };
 
 class StoppingFileSystem final : public io::FileSystem {
  public:
-  explicit StoppingFileSystem(std::function<void()> before) : before_(std::move(before)) {}
+  // Without `reserves` it has no fallocate, as NFS and others.
+  explicit StoppingFileSystem(std::function<void()> before, bool reserves = true)
+      : before_(std::move(before)), reserves_(reserves) {}
 
   Result<std::unique_ptr<io::File>> Open(const std::string& path,
                                          const io::OpenOptions& options) override {
     if (options.create) before_();
     STEPWELL_ASSIGN_OR_RETURN(auto file, files_->Open(path, options));
     if (!options.write) return file;
-    return std::unique_ptr<io::File>(std::make_unique<StoppingFile>(std::move(file), before_));
+    return std::unique_ptr<io::File>(
+        std::make_unique<StoppingFile>(std::move(file), before_, reserves_));
   }
   Result<io::FileInfo> Stat(const std::string& path) override { return files_->Stat(path); }
   Result<std::vector<std::string>> List(const std::string& path) override {
@@ -114,6 +121,7 @@ class StoppingFileSystem final : public io::FileSystem {
  private:
   io::FileSystem* const files_ = io::LocalFileSystem();
   const std::function<void()> before_;
+  const bool reserves_;
 };
 
 }  // namespace stepwell::db

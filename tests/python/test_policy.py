@@ -143,6 +143,8 @@ def test_random_histories(path, seed):
     policy = Policy(*parts)
     held: dict[int, Saved] = {}
     store = stepwell.open(path, keep=policy)
+    last = paused = 0  # nanoseconds; what passes between two sessions does not count
+    reopened = False
     for _ in range(40):
         if held and rng.random() < 0.2:
             step = rng.choice(list(held))
@@ -151,6 +153,7 @@ def test_random_histories(path, seed):
         if rng.random() < 0.05:
             store.close()
             store = stepwell.open(path, keep=policy)
+            reopened = True
         step = rng.choice([max(held, default=0) + 1, rng.randint(0, 60)])
         if step in held and held[step].pinned:
             continue
@@ -158,7 +161,10 @@ def test_random_histories(path, seed):
         state = {"x": np.full(rng.randint(1, 3000), step, np.float32)}
         store.save(step, state, metrics=metrics or None, if_exists="replace").result()
         view = store[step]
-        held[step] = Saved(step, store._core.read(step).time_ns, view.stored_bytes, metrics)
+        now_ns = store._core.read(step).time_ns
+        paused += now_ns - last if reopened and last else 0
+        last, reopened = now_ns, False
+        held[step] = Saved(step, now_ns - paused, view.stored_bytes, metrics)
         added, now = held[step], list(held.values())
         kept = {step} | {s.step for s in now if s.pinned}
         for part in parts:

@@ -16,7 +16,9 @@ struct KeepRule {
     kLatest,    // the `count` highest steps
     kEvery,     // steps that are multiples of `count`
     kBest,      // the `count` steps with the best `metric`; steps without it are not kept by this
-    kDuration,  // steps committed at most `duration` before the newest commit
+    kDuration,  // steps committed at most `duration` before the newest commit. The time between
+                // the last commit of one session and the first of the next does not count, nor does
+                // a clock that is set meanwhile
     kBytes,     // the highest steps that together take at most `count` stored bytes
     kPinned,    // nothing but what is kept anyway
   };
