@@ -372,20 +372,20 @@ void ChunkPlaces::AddRewritten(std::string file) {
   files_.push_back(std::move(file));
 }
 
-ChunkPlaces::Place ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
+Result<ChunkPlaces::Place> ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
   if (runs_.empty() || chunk.segment == 0) {
     const auto it = by_segment_.find({chunk.process, chunk.segment});
-    STEPWELL_CHECK(it != by_segment_.end(), "every chunk's segment was linked");
-    return {it->second, chunk.offset_bytes};
+    if (it == by_segment_.end()) return InternalError("a chunk in a segment that is not linked");
+    return Place{it->second, chunk.offset_bytes};
   }
   const auto next = std::upper_bound(
       runs_.begin(), runs_.end(), chunk, [](const format::ChunkRecord& what, const ByteRun& run) {
         return std::tuple(what.process, what.segment, what.offset_bytes) <
                std::tuple(run.part, run.segment, run.from);
       });
-  STEPWELL_CHECK(next != runs_.begin(), "every chunk has a run");
+  if (next == runs_.begin()) return InternalError("a chunk outside of what is copied");
   const ByteRun& run = *std::prev(next);
-  return {run.file, run.to + (chunk.offset_bytes - run.from)};
+  return Place{run.file, run.to + (chunk.offset_bytes - run.from)};
 }
 
 Status FillFromRuns(io::FileSystem* file_system,

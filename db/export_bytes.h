@@ -65,7 +65,8 @@ class ChunkPlaces {
     uint64_t offset_bytes = 0;
   };
   const std::vector<std::string>& files() const { return files_; }
-  Place Find(const format::ChunkRecord& chunk) const;
+  // kInternal for a chunk that was not among those that this was made for.
+  Result<Place> Find(const format::ChunkRecord& chunk) const;
 
  private:
   std::vector<std::string> files_;

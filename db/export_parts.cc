@@ -252,7 +252,8 @@ Status PartsExport::RewriteStaged() {
       if (!array.rewrite) continue;
       LeafRecord& leaf = read_back_.emplace_back(*array.leaf);
       for (format::ChunkRecord& chunk : leaf.chunks) {
-        chunk.offset_bytes = staged_.Find(chunk).offset_bytes;
+        STEPWELL_ASSIGN_OR_RETURN(const auto place, staged_.Find(chunk));
+        chunk.offset_bytes = place.offset_bytes;
         chunk.segment = kStagedSegment;
       }
       array.leaf = &leaf;

@@ -56,6 +56,11 @@ void Transfer::End(Status status) {
   op_->status = std::move(status);
 }
 
+void Transfer::Abandon(const Status& error) {
+  if (op_->kind != Op::Kind::kRead) op_->file->freeze()->Trip(error);
+  End(error);
+}
+
 bool Transfer::Fail(int os_error) {
   // ECANCELED: io_uring gives up queued work of a thread that ends; it was never begun.
   if (os_error == EINTR || os_error == EAGAIN || os_error == ECANCELED) return false;

@@ -27,6 +27,8 @@ class Transfer {
   // Takes a call's result, bytes or -errno. True when the op is over: its status and
   // transferred_bytes are set, and the freeze is tripped if that is due.
   bool Step(int64_t result);
+  // Ends the op with an error of the disk, which no call of its own met.
+  void Abandon(const Status& error);
 
  private:
   void End(Status status);

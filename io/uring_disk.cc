@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <deque>
 #include <system_error>
+#include <thread>
 #include <unordered_map>
 
 #include "io/fork_guard.h"
@@ -21,6 +23,8 @@ namespace {
 
 constexpr unsigned kFileSlots = 64;      // open segments and the LOCK of a store
 constexpr unsigned kBufferSlots = 1024;  // the kernel allows 16384
+constexpr std::chrono::milliseconds kBrokenInterval{1};
+constexpr int kBrokenLooksMax = 10'000;  // for ops that a broken ring does not give back
 
 // An op on its way: waiting in backlog_, in the kernel, or in finished_.
 struct Slot {
@@ -54,6 +58,7 @@ class UringDisk final : public Disk {
   bool PrepareOne(Slot* slot);
   void Enter(bool wait);
   void Reap();
+  void EndBroken();
   size_t RunCompletions();
 
   io_uring ring_{};
@@ -71,6 +76,8 @@ class UringDisk final : public Disk {
   size_t in_kernel_ = 0;
   bool wake_armed_ = false;
   bool woken_ = false;
+  Status broken_;  // why the ring cannot be entered; OK: it can
+  int broken_looks_ = 0;
 
   bool files_possible_ = false;
   std::unordered_map<const File*, unsigned> file_slots_;
@@ -171,6 +178,7 @@ void UringDisk::ArmWake() {
 }
 
 void UringDisk::FillQueue() {
+  if (!broken_.ok()) return EndBroken();
   if (!wake_armed_) ArmWake();
   while (!backlog_.empty() && in_kernel_ < in_kernel_max_) {
     Slot* slot = backlog_.front();
@@ -183,6 +191,7 @@ void UringDisk::FillQueue() {
       Enter(/*wait=*/false);  // empties the submission queue
       if (!PrepareOne(slot)) return;
     }
+    if (!broken_.ok()) return;
     backlog_.pop_front();
     slot->in_kernel = true;
     ++in_kernel_;
@@ -228,14 +237,35 @@ bool UringDisk::PrepareOne(Slot* slot) {
 // Hands the submission queue to the kernel and lets it post completions; with `wait`, sleeps until
 // there is one.
 void UringDisk::Enter(bool wait) {
+  if (!broken_.ok()) {
+    if (wait) std::this_thread::sleep_for(kBrokenInterval);
+    return;
+  }
   const int result =
       wait ? io_uring_submit_and_wait(&ring_, 1) : io_uring_submit_and_get_events(&ring_);
   // EINTR: a signal. EAGAIN, ENOMEM: the kernel is short of memory now. EBUSY: reap first. What was
   // not taken stays in the queue, and every caller comes back.
   const bool passing =
       result == -EINTR || result == -EAGAIN || result == -EBUSY || result == -ENOMEM;
-  STEPWELL_CHECK(result >= 0 || passing,
-                 StrCat("io_uring_enter: ", std::generic_category().message(-result)));
+  if (result >= 0 || passing) return;
+  // The ring is of no use any more (its descriptor was closed by others, say). What the kernel has
+  // taken comes back through the ring's memory, or never; the rest ends with this error.
+  broken_ = ErrnoStatus(-result, "io_uring_enter");
+}
+
+// Ends what cannot be submitted any more; after a while also what the kernel does not give back.
+void UringDisk::EndBroken() {
+  for (Slot& slot : slots_) {
+    const bool queued = std::find(backlog_.begin(), backlog_.end(), &slot) != backlog_.end();
+    if (!queued && !(slot.in_kernel && ++broken_looks_ > kBrokenLooksMax)) continue;
+    if (slot.in_kernel) --in_kernel_;
+    slot.in_kernel = false;
+    slot.transfer.Abandon(broken_);
+    finished_.push_back(&slot);
+  }
+  backlog_.clear();
+  uint64_t ignored = 0;
+  if (read(wake_descriptor_, &ignored, sizeof(ignored)) > 0) woken_ = true;
 }
 
 void UringDisk::Reap() {
@@ -308,6 +338,7 @@ void UringDisk::UnregisterFile(File* file) {
   while (std::any_of(slots_.begin(), slots_.end(), uses_slot)) {
     Enter(/*wait=*/true);
     Reap();
+    if (!broken_.ok()) EndBroken();
   }
   const int none = -1;
   if (io_uring_register_files_update(&ring_, found->second, &none, 1) == 1) {

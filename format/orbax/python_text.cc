@@ -19,10 +19,20 @@ void AppendHex(uint32_t value, int digits, std::string* out) {
   }
 }
 
+constexpr char32_t kReplacement = 0xFFFD;  // for a byte that is no UTF-8, which callers refuse
+
 char32_t CheckedCodePoint(std::string_view* text) {
+  const std::string_view before = *text;
   const std::optional<char32_t> code_point = TakeCodePoint(text);
-  STEPWELL_CHECK(code_point.has_value(), "the caller checks that text is UTF-8");
-  return *code_point;
+  if (code_point) return *code_point;
+  *text = before.substr(1);
+  return kReplacement;
+}
+
+// The bytes that CheckedCodePoint took from `before`, of which `rest` is left.
+std::string_view TakenUtf8(std::string_view before, std::string_view rest, char32_t code_point) {
+  const std::string_view taken = before.substr(0, before.size() - rest.size());
+  return code_point == kReplacement ? "\xEF\xBF\xBD" : taken;
 }
 
 void AppendRepresented(char32_t code_point, char quote, std::string_view utf8, std::string* out) {
@@ -121,7 +131,7 @@ void AppendPythonRepr(std::string_view text, std::string* out) {
   while (!text.empty()) {
     const std::string_view before = text;
     const char32_t code_point = CheckedCodePoint(&text);
-    AppendRepresented(code_point, quote, before.substr(0, before.size() - text.size()), out);
+    AppendRepresented(code_point, quote, TakenUtf8(before, text, code_point), out);
   }
   out->push_back(quote);
 }
@@ -145,14 +155,15 @@ void AppendJsonString(std::string_view text, std::string* out) {
 }
 
 void AppendJsonStringUtf8(std::string_view text, std::string* out) {
-  STEPWELL_CHECK(IsUtf8(text), "the caller checks that text is UTF-8");
   out->push_back('"');
-  for (const char c : text) {
-    if (AppendShortEscape(c, out)) continue;
-    if (static_cast<uint8_t>(c) < 0x20) {
-      AppendUnicodeEscape(static_cast<uint8_t>(c), out);
+  while (!text.empty()) {
+    const std::string_view before = text;
+    const char32_t code_point = CheckedCodePoint(&text);
+    if (code_point < 0x80 && AppendShortEscape(static_cast<char>(code_point), out)) continue;
+    if (code_point < 0x20) {
+      AppendUnicodeEscape(code_point, out);
     } else {
-      out->push_back(c);
+      out->append(TakenUtf8(before, text, code_point));
     }
   }
   out->push_back('"');

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every Disk on real files promises, asked of both.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <limits.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <latch>
+#include <string>
 #include <thread>
 
 #include "tests/io/support.h"
@@ -301,6 +305,27 @@ TEST_P(DiskTest, DestructionEndsTheLocksOfRegisteredFiles) {
   holder.reset();
   disk_.reset();
   EXPECT_TRUE(other->TryLock(LockKind::kExclusive).value());
+}
+
+// A program may close descriptors that are not its own.
+TEST_P(DiskTest, ARingThatIsTakenAwayIsAnErrorOfItsOps) {
+  if (GetParam() == DiskKind::kPosix) return;  // it has none
+  const auto file = Create(dir_ / "a");
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone) != "anon_inode:[io_uring]") continue;
+    const int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(nowhere, std::stoi(entry.path().filename().string()));
+    close(nowhere);
+  }
+  AlignedBuffer memory(4096);
+  for (int i = 0; i < 3; ++i) {
+    TestOp write(kWrite, file.get(), 0, memory.bytes());
+    EXPECT_FALSE(RunOp(disk_.get(), &write).ok());
+  }
+  EXPECT_TRUE(file->freeze()->frozen());
+  disk_->Wake();
+  disk_->Poll(/*wait=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DiskTest, ::testing::Values(DiskKind::kPosix, DiskKind::kUring),
