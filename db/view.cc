@@ -21,6 +21,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kHeldInterval{100};
 // How often in a row a step may have gone when it is to be made.
 constexpr int kSurprisesMax = 20;
+// How often the last look is repeated because of them: a writer elsewhere may go on for ever.
+constexpr int kLastPassesMax = 3;
 // Between tries after errors: doubled from the first to the last.
 constexpr milliseconds kRetryInterval{500};
 constexpr int kRetryDoublings = 7;
@@ -105,6 +107,7 @@ Status OrbaxView::Close(bool keep) {
   const std::lock_guard close(close_mutex_);
   if (closed()) return OkStatus();
   store_->OnChange(this, nullptr);
+  if (!keep) StopMaking();
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -143,9 +146,9 @@ ViewStats OrbaxView::Stats() const {
 
 void OrbaxView::Run() {
   std::unique_lock lock(mutex_);
-  for (;;) {
+  for (int last_passes = 0;;) {
     const uint64_t asked = asked_;
-    const bool last = stop_;
+    if (stop_) ++last_passes;
     lock.unlock();
     Outcome outcome = Outcome::kRetry;
     const Status passed = io::Guarded("show what was committed", [&] {
@@ -156,10 +159,10 @@ void OrbaxView::Run() {
     retries_ = outcome == Outcome::kRetry ? std::min(retries_ + 1, kRetryDoublings) : 0;
     Publish();
     lock.lock();
-    if (outcome == Outcome::kAgain) continue;
+    if (outcome == Outcome::kAgain && last_passes < kLastPassesMax) continue;
     done_ = asked;
     changed_.notify_all();
-    if (last) return;
+    if (last_passes > 0) return;
     WaitForWork(&lock, asked, outcome);
   }
 }
@@ -183,7 +186,7 @@ void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, 
 
 bool OrbaxView::AskedSince(uint64_t asked) const {
   const std::lock_guard lock(mutex_);
-  return asked_ > asked || stop_;
+  return asked_ > asked;
 }
 
 bool OrbaxView::HoldsAny() const {
@@ -202,6 +205,11 @@ bool OrbaxView::Polls() const {
 bool OrbaxView::IsShown(const std::string& name, const StoreSnapshot::Step& step) const {
   const auto it = shown_.find(name);
   return it != shown_.end() && it->second.identity == folder_->IdentityOf(step);
+}
+
+bool OrbaxView::IsRefused(const std::string& name, const StoreSnapshot::Step& step) const {
+  const auto it = refused_.find(name);
+  return it != refused_.end() && it->second == folder_->IdentityOf(step);
 }
 
 OrbaxView::Wanted OrbaxView::WantedOf(const StoreSnapshot& snapshot) const {
@@ -298,27 +306,28 @@ bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
 OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked) {
   std::vector<std::pair<uint64_t, const std::string*>> missing;
   for (const auto& [name, step] : wanted) {
-    if (!shown_.contains(name)) missing.emplace_back(step.step, &name);
+    if (shown_.contains(name) || IsRefused(name, step)) continue;
+    missing.emplace_back(step.step, &name);
   }
   std::sort(missing.begin(), missing.end());
   Outcome outcome = Outcome::kDone;
   for (auto it = missing.rbegin(); it != missing.rend(); ++it) {  // readers want the newest
     const std::string& name = *it->second;
     const Outcome made = Make(name, wanted.at(name), /*replace=*/false);
-    if (made != Outcome::kDone) outcome = made;
-    if (made == Outcome::kAgain || (std::next(it) != missing.rend() && AskedSince(asked))) {
-      return Outcome::kAgain;
-    }
+    if (made == Outcome::kAgain) return made;
+    if (made == Outcome::kRetry) outcome = made;
+    // Looking again is for newer steps. It comes after steps that were made, so it has an end.
+    const bool is_made = shown_.contains(name);
+    if (is_made && std::next(it) != missing.rend() && AskedSince(asked)) return Outcome::kAgain;
   }
   return outcome;
 }
 
 OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot::Step& step,
                                    bool replace) {
+  if (!making_ || IsRefused(name, step)) return Outcome::kDone;
   const std::string identity = folder_->IdentityOf(step);
-  const auto refused = refused_.find(name);
-  if (refused != refused_.end() && refused->second == identity) return Outcome::kDone;
-  const auto made = folder_->Make(*store_, step, replace);
+  const auto made = folder_->Make(*store_, step, replace, [this] { return making_.load(); });
   if (made.ok() && *made) {
     ++counts_.made;
     counts_.removed += replace ? 1 : 0;
@@ -332,6 +341,8 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     return Outcome::kDone;
   }
   switch (made.status().code()) {
+    case StatusCode::kCancelled:  // StopMaking()
+      return Outcome::kDone;
     case StatusCode::kUnavailable:
     case StatusCode::kNotFound:  // the step, or the directory: the next pass sees which
       if (!folder_->CheckThere().ok()) return Outcome::kRetry;

@@ -4,6 +4,7 @@
 // have symbolic links to the store's segments, so a view is of use only beside its store.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -54,6 +55,9 @@ class OrbaxView {
   // Waits until the directory has what was committed when this was called, as far as it can have
   // it. False: not within `timeout`.
   Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout);
+  // Nothing more is made: what is being made is given up within a few chunks, and Close ends soon.
+  // What is dead still goes.
+  void StopMaking() { making_ = false; }
   // Ends it, after a last look at the store. Without `keep` the steps' directories go (those that
   // readers hold stay), and the directory is nobody's view any more. Idempotent.
   Status Close(bool keep);
@@ -83,6 +87,7 @@ class OrbaxView {
   Outcome MakeMissing(const Wanted& wanted, uint64_t asked);
   Outcome Make(const std::string& name, const StoreSnapshot::Step& step, bool replace);
   bool IsShown(const std::string& name, const StoreSnapshot::Step& step) const;
+  bool IsRefused(const std::string& name, const StoreSnapshot::Step& step) const;
   Wanted WantedOf(const StoreSnapshot& snapshot) const;
   void WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome);
   bool HoldsAny() const;
@@ -107,6 +112,8 @@ class OrbaxView {
   int surprises_ = 0;
   std::string last_logged_;
   ViewStats counts_;
+
+  std::atomic<bool> making_{true};
 
   std::mutex close_mutex_;  // held by Close
   mutable std::mutex mutex_;

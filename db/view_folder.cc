@@ -242,7 +242,8 @@ Result<bool> ViewFolder::Remove(const std::string& name, bool held_too) {
   return true;
 }
 
-Result<bool> ViewFolder::Make(Store& store, const StoreSnapshot::Step& step, bool replace) {
+Result<bool> ViewFolder::Make(Store& store, const StoreSnapshot::Step& step, bool replace,
+                              const std::function<bool()>& go_on) {
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step.step));
   if (reader->step().commit != step.commit) {
     return UnavailableError(StrCat("step ", step.step, " has just changed"));
@@ -263,7 +264,9 @@ Result<bool> ViewFolder::Make(Store& store, const StoreSnapshot::Step& step, boo
     build.folder.old_goes_to = TrashOf(name);
     RemoveTree(file_system_, build.folder.old_goes_to);
   }
-  STEPWELL_RETURN_IF_ERROR(BuildCheckpoint(store, *reader, checkpoint_, build).status());
+  ExportOptions options = checkpoint_;
+  options.progress = [&go_on](uint64_t, uint64_t) { return go_on(); };
+  STEPWELL_RETURN_IF_ERROR(BuildCheckpoint(store, *reader, options, build).status());
   if (replace) RemoveTree(file_system_, build.folder.old_goes_to);
   return true;
 }

@@ -8,6 +8,7 @@
 //                            checkpoint
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,9 +46,11 @@ class ViewFolder {
 
   // These return false where a reader holds what is there under the name, which Remove minds
   // unless `held_too`. Make: with `replace` the
-  // old one gives way at the very end. kUnavailable: the step is of another commit by now.
+  // old one gives way at the very end. kUnavailable: the step is of another commit by now;
+  // kCancelled: `go_on`, which is asked now and then, said no.
   Result<bool> Remove(const std::string& name, bool held_too);
-  Result<bool> Make(Store& store, const StoreSnapshot::Step& step, bool replace);
+  Result<bool> Make(Store& store, const StoreSnapshot::Step& step, bool replace,
+                    const std::function<bool()>& go_on);
   // Somebody else may serve it; nothing else is called afterwards.
   void Release();
   // The directory is nobody's view any more.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/cli/command.h"
+#include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/select.h"
 #include "api/cli/text.h"
@@ -153,9 +154,10 @@ Result<db::ExportReport> ExportTo(std::optional<db::ArchiveFormat> format,
                                   const Arguments& arguments, db::Store* store,
                                   db::StepReader* reader) {
   Progress progress("exporting");
+  const Interrupts interrupts;
   const auto show = [&](uint64_t done, uint64_t all) {
     if (all > 0) progress.Update(done, all);
-    return true;
+    return !Interrupts::Noted();
   };
   STEPWELL_ASSIGN_OR_RETURN(db::ExportOptions options, OptionsOf(arguments));
   STEPWELL_ASSIGN_OR_RETURN(options.subtree_key, SubtreeKey(reader, arguments.path));

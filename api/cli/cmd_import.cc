@@ -4,6 +4,7 @@
 #include <set>
 
 #include "api/cli/command.h"
+#include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
 #include "db/import.h"
@@ -81,16 +82,20 @@ Status CheckSteps(db::Store* store, const Arguments& arguments, std::vector<Impo
 
 // One step is read while the one before it is written.
 Status RunImports(db::Store* store, const Arguments& arguments, std::vector<Import>* imports) {
+  const auto keep_waiting = [] { return !Interrupts::Noted(); };
   std::optional<db::SaveHandle> last;
   for (Import& import : *imports) {
     if (import.skipped) continue;
+    if (Interrupts::Noted()) return CancelledError("the import was cancelled");
     STEPWELL_ASSIGN_OR_RETURN(const auto checkpoint,
                               db::OrbaxCheckpoint::Open(io::LocalFileSystem(), import.path));
     db::ImportOptions options;
     options.items = arguments.items;
+    options.keep_waiting = keep_waiting;
     STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request,
                               db::ImportRequest(checkpoint, import.step, options));
     request.if_exists = IfExistsOf(arguments.if_exists);
+    request.keep_waiting = keep_waiting;
     STEPWELL_ASSIGN_OR_RETURN(db::SaveHandle handle, store->Save(std::move(request)));
     if (last) STEPWELL_RETURN_IF_ERROR(last->Wait());
     last = std::move(handle);
@@ -130,6 +135,7 @@ Outcome Report(const Arguments& arguments, const std::vector<Import>& imports, b
 }
 
 Result<Outcome> RunImport(const Arguments& arguments, Invocation* invocation) {
+  const Interrupts interrupts;
   std::optional<uint64_t> step;
   if (!arguments.step.empty()) {
     STEPWELL_ASSIGN_OR_RETURN(step, ParseStep(arguments.step));

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell mirror STORE DIR`: the steps as checkpoints of Orbax, while the store goes on.
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <map>
 #include <thread>
 
 #include "api/cli/command.h"
+#include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
 #include "db/view.h"
@@ -27,30 +26,6 @@ struct Arguments : StoreArguments {
   bool keep = false;
 };
 
-std::atomic<bool> g_interrupted{false};
-
-// Ctrl-C and a polite kill end the command, which then cleans up; also where they were ignored.
-class Interrupts {
- public:
-  Interrupts() {
-    g_interrupted = false;
-    struct sigaction action {};
-    action.sa_handler = [](int) { g_interrupted = true; };
-    sigaction(SIGINT, &action, &interrupt_);
-    sigaction(SIGTERM, &action, &terminate_);
-  }
-  ~Interrupts() {
-    sigaction(SIGINT, &interrupt_, nullptr);
-    sigaction(SIGTERM, &terminate_, nullptr);
-  }
-  Interrupts(const Interrupts&) = delete;
-  Interrupts& operator=(const Interrupts&) = delete;
-
- private:
-  struct sigaction interrupt_ {};
-  struct sigaction terminate_ {};
-};
-
 Json StatsJson(const std::string& store, const db::ViewStats& stats) {
   return {{"schema", kJsonSchema},  {"store", store},
           {"path", stats.path},     {"shown", stats.shown},
@@ -61,7 +36,7 @@ Json StatsJson(const std::string& store, const db::ViewStats& stats) {
 
 // Until everything that is committed now is shown. kCancelled: Ctrl-C.
 Status CatchUp(db::OrbaxView* view) {
-  while (!g_interrupted) {
+  while (!Interrupts::Noted()) {
     STEPWELL_ASSIGN_OR_RETURN(const bool current, view->WaitUntilCurrent(kSlice));
     if (current) return OkStatus();
   }
@@ -74,7 +49,7 @@ Status Follow(const Arguments& arguments, db::OrbaxView* view, bool json) {
         StrCat(Printable(view->path()), " shows ", Plural(view->Stats().shown, "step", "steps"),
                " of ", Printable(arguments.store), " and follows it; Ctrl-C ends that\n")));
   }
-  while (!g_interrupted) {
+  while (!Interrupts::Noted()) {
     if (!view->Stats().following) return NotFoundError(view->Stats().last_error);
     std::this_thread::sleep_for(kSlice);
   }
@@ -98,6 +73,7 @@ Result<Outcome> RunMirror(const Arguments& arguments, Invocation* invocation) {
   if (status.ok() && !arguments.once) status = Follow(arguments, view.get(), invocation->json);
   const uint64_t shown = view->Stats().shown;
   const bool keep = arguments.once || arguments.keep;
+  if (Interrupts::Noted()) view->StopMaking();
   STEPWELL_RETURN_IF_ERROR(view->Close(keep));
   STEPWELL_RETURN_IF_ERROR(status);
   const db::ViewStats stats = view->Stats();

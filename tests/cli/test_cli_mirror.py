@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 
+import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -77,6 +78,43 @@ def test_once(store: stepwell.Store, tmp_path: pathlib.Path) -> None:
     assert result.returncode == 0
     assert "1 step not shown" in result.stdout and "step 5" in result.stdout
     assert "step 5 is not shown" in result.stderr
+
+
+def test_steps_that_orbax_cannot_hold_do_not_keep_it(
+    store: stepwell.Store, tmp_path: pathlib.Path
+) -> None:
+    view = tmp_path / "view"
+    for step in (3, 4, 5):
+        store.save(step, {"loader": b"state"}).result()
+    text = run("mirror", tmp_path / "run", view, "--once").stdout
+    assert "shows 2 steps;" in text and "3 steps not shown" in text
+    with start(tmp_path / "run", view) as mirror:
+        try:
+            mirror.stdout.readline()
+            mirror.send_signal(signal.SIGTERM)
+            mirror.communicate(timeout=60)
+            assert mirror.returncode == 0
+            assert not view.exists()
+        finally:
+            mirror.kill()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_a_step_is_made(
+    store: stepwell.Store, tmp_path: pathlib.Path, stop: signal.Signals
+) -> None:
+    for step in (3, 4, 5):  # every array is written anew
+        store.save(step, {"w": np.zeros((4000, 4000), ml_dtypes.float8_e4m3)}).result()
+    view = tmp_path / "view"
+    with start(tmp_path / "run", view, "--once", "--on-unsupported", "widen") as mirror:
+        try:
+            while not (view / "STEPWELL_VIEW").exists():
+                assert mirror.poll() is None
+            mirror.send_signal(stop)
+            mirror.communicate(timeout=60)
+            assert not [name for name in os.listdir(view) if "tmp" in name]
+        finally:
+            mirror.kill()
 
 
 def test_what_it_refuses(store: stepwell.Store, tmp_path: pathlib.Path) -> None:

@@ -11,8 +11,11 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -89,6 +92,35 @@ std::vector<float> ReadViewed(const fs::path& checkpoint, const Place& place) {
   return data;
 }
 
+// Ends the test program where a call never returns.
+class Watchdog {
+ public:
+  Watchdog() {
+    thread_ = std::thread([this] {
+      std::unique_lock lock(mutex_);
+      if (ended_.wait_for(lock, kLong, [this] { return done_; })) return;
+      std::cerr << "a call has not returned after a minute\n";
+      std::_Exit(1);
+    });
+  }
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      ended_.notify_all();
+    }
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
 // A reader's hold, as any program takes it.
 class Held {
  public:
@@ -130,6 +162,16 @@ class ViewTest : public ::testing::Test {
   }
   void Save(uint64_t step, IfExists if_exists = IfExists::kError, uint64_t seed = 0) {
     auto handle = SaveSeeded(store_.get(), step, seed == 0 ? step : seed, kState, if_exists);
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    ASSERT_OK(handle->Wait());
+  }
+  // A step that Orbax cannot hold.
+  void SaveOdd(uint64_t step) {
+    std::vector<std::vector<float>> data;
+    data.reserve(kState.size());
+    SaveRequest odd = MakeRequest(step, step, kState, &data);
+    odd.items[0].leaves[1].record.dtype = format::DType::kUInt4;
+    auto handle = store_->Save(std::move(odd));
     ASSERT_TRUE(handle.ok()) << handle.status().ToString();
     ASSERT_OK(handle->Wait());
   }
@@ -488,13 +530,7 @@ TEST_F(ViewTest, WhatOrbaxCannotHoldIsNotShownAndHarmsNothing) {
   const auto lax = Open("lax", options);
   ASSERT_TRUE(lax.ok()) << lax.status().ToString();
   Save(1);
-  std::vector<std::vector<float>> data;
-  data.reserve(kState.size());
-  SaveRequest odd = MakeRequest(2, 2, kState, &data);
-  odd.items[0].leaves[1].record.dtype = format::DType::kUInt4;
-  auto handle = store_->Save(std::move(odd));
-  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-  ASSERT_OK(handle->Wait());
+  SaveOdd(2);
   Save(3);
   EXPECT_THAT(Now(strict.get()), ElementsAre("1", "3"));
   EXPECT_THAT(Now(lax->get()), ElementsAre("1", "2", "3"));
@@ -508,6 +544,55 @@ TEST_F(ViewTest, WhatOrbaxCannotHoldIsNotShownAndHarmsNothing) {
   Delete(2);
   EXPECT_THAT(Now(strict.get()), ElementsAre("1", "3", "4"));
   EXPECT_EQ(strict->Stats().not_shown, 0U);
+}
+
+TEST_F(ViewTest, ClosingEndsWhateverCannotBeShown) {
+  const Watchdog watchdog;
+  for (const bool closes_store : {false, true}) {
+    store_ = OpenStore(/*read_only=*/false, closes_store ? "one" : "two");
+    const auto view = MustOpen(closes_store ? "view one" : "view two");
+    for (const uint64_t step : {1, 2, 3}) SaveOdd(step);
+    EXPECT_THAT(Now(view.get()), IsEmpty());
+    EXPECT_EQ(view->Stats().not_shown, 3U);
+    SaveOdd(4);  // not refused before the last look
+    Save(5);
+    ASSERT_OK(closes_store ? store_->Close() : view->Close(/*keep=*/true));
+    EXPECT_THAT(Shown(view->path()), ElementsAre("5"));
+    EXPECT_EQ(view->Stats().not_shown, 4U);
+    EXPECT_EQ(view->Stats().errors, 4U) << "each is tried once";
+    ASSERT_OK(store_->Close());
+  }
+}
+
+TEST_F(ViewTest, ClosingEndsOnAFullDisk) {
+  const Watchdog watchdog;
+  const Mount disk(FsKind::kTmpfs, 256 << 10);
+  ASSERT_MOUNTED(disk);
+  store_ = OpenStore();
+  const auto view = OpenView(*store_, disk / "view", Options());
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  {
+    std::ofstream filler(disk / "filler", std::ios::binary);
+    filler << std::string(1 << 20, 'x');
+  }
+  for (const uint64_t step : {1, 2, 3}) Save(step);
+  ASSERT_OK(store_->Close());
+  EXPECT_THAT(Shown(disk / "view"), IsEmpty());
+  EXPECT_GT((*view)->Stats().errors, 0U);
+}
+
+TEST_F(ViewTest, ClosingWithoutKeepingMakesNothingMore) {
+  store_ = OpenStore();
+  auto reading = OpenStore(/*read_only=*/true);
+  ViewOptions options = Options();
+  options.poll = std::chrono::hours(1);
+  const auto view = OpenView(*reading, dir_ / "view", options);
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_THAT(Now(view->get()), IsEmpty());
+  for (const uint64_t step : {1, 2, 3}) Save(step);
+  ASSERT_OK((*view)->Close(/*keep=*/false));
+  EXPECT_EQ((*view)->Stats().made, 0U);
+  EXPECT_FALSE(fs::exists(dir_ / "view"));
 }
 
 TEST_F(ViewTest, AViewThatFailsFailsNoSave) {

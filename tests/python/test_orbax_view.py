@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import orbax.checkpoint as ocp_v0
@@ -216,3 +217,27 @@ def test_closing_the_store_leaves_the_view(tmp_path: pathlib.Path) -> None:
         assert os.listdir(again.path) == ["STEPWELL_VIEW"]
         store.save(2, state(2))
     check(ocp_v1.load(tmp_path / "view/2"), 2)
+
+
+# One leaf of bytes, as a data loader's state is, is enough that Orbax cannot hold a step.
+ENDING = """
+import sys, numpy as np, stepwell
+store = stepwell.open(sys.argv[1] + "/store")
+view = store.orbax_view(sys.argv[1] + "/view")
+for step in range(5):
+    store.save(step, {"w": np.zeros(3), "loader": b"position"})
+if len(sys.argv) > 2:
+    store.close()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("close", [[], ["close"]])
+def test_training_ends_with_steps_that_cannot_be_shown(
+    tmp_path: pathlib.Path, close: list[str]
+) -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING, str(tmp_path), *close], check=True,
+                           timeout=LONG_S, capture_output=True, text=True)
+    assert ended.stdout == "ended\n"
+    with stepwell.open(tmp_path / "store", mode="r") as opened:
+        assert opened.steps() == [0, 1, 2, 3, 4]
