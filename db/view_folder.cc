@@ -49,6 +49,12 @@ Result<std::string> ReadText(io::File* file) {
   return text;
 }
 
+// Whether a mark was being made when the power went: not all of it is there, or zeros are.
+bool IsCutOff(std::string_view text, std::string_view own) {
+  text = text.substr(0, text.find_last_not_of('\0') + 1);
+  return text.size() < own.size() && own.starts_with(text);
+}
+
 // Of "name value\n" at the beginning of a line.
 std::string ValueOf(const std::string& text, std::string_view name) {
   const std::string before = StrCat("\n", name, " ");
@@ -105,6 +111,7 @@ Status ViewFolder::Claim() {
           StrCat(ParentOf(path_), ": no such directory to put a view in; make it"));
     }
     STEPWELL_RETURN_IF_ERROR(file_system_->CreateDirectory(path_));
+    STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(ParentOf(path_)));
   } else if (!info.ok()) {
     return info.status();
   } else if (!info->is_directory) {
@@ -129,11 +136,19 @@ Status ViewFolder::Claim() {
   }
   CloseInForkedChild(this, mark_->descriptor());
   STEPWELL_ASSIGN_OR_RETURN(const std::string text, ReadText(mark_.get()));
-  if (!text.empty()) STEPWELL_RETURN_IF_ERROR(CheckMark(text));
-  if (text.empty() && names.size() > 1) return foreign;
   const std::string own = MarkText();
-  STEPWELL_RETURN_IF_ERROR(mark_->WriteAt(0, AsBytes(own)));
-  return mark_->Truncate(own.size());
+  if (!IsCutOff(text, own)) {
+    STEPWELL_RETURN_IF_ERROR(CheckMark(text));
+  } else if (names.size() > 1) {
+    return foreign;
+  }
+  if (text != own) {
+    STEPWELL_RETURN_IF_ERROR(mark_->WriteAt(0, AsBytes(own)));
+    STEPWELL_RETURN_IF_ERROR(mark_->Truncate(own.size()));
+  }
+  // Before any step: what is there without a mark is never touched.
+  STEPWELL_RETURN_IF_ERROR(mark_->Sync());
+  return file_system_->SyncDirectory(path_);
 }
 
 Status ViewFolder::CheckMark(const std::string& text) const {

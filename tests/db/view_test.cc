@@ -442,6 +442,54 @@ TEST_F(ViewTest, OnlyDirectoriesOfThisStoreAreTaken) {
   EXPECT_FALSE(fs::exists(dir_ / "bad"));
 }
 
+TEST_F(ViewTest, AViewIsServedAgainAfterAPowerCut) {
+  Mount disk(FsKind::kExt4, 32 * kMiB);
+  ASSERT_MOUNTED(disk);
+  store_ = OpenStore();
+  Save(1);
+  auto view = OpenView(*store_, disk / "view", Options());
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_THAT(Now(view->get()), ElementsAre("1"));
+  {
+    // The names come to the disk with anything that is synced there, the bytes do not.
+    const int other = open((disk / "other").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ASSERT_EQ(fsync(other), 0);
+    close(other);
+  }
+  ASSERT_TRUE(disk.CutPower());
+  ASSERT_OK(store_->Close());
+  view->reset();
+  ASSERT_TRUE(disk.Again());
+  EXPECT_TRUE(fs::exists(disk / "view/STEPWELL_VIEW"));
+  store_ = OpenStore();
+  view = OpenView(*store_, disk / "view", Options());
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_THAT(Now(view->get()), ElementsAre("1"));
+  ASSERT_OK(store_->Close());
+}
+
+TEST_F(ViewTest, AMarkThatWasCutOffIsTakenOver) {
+  store_ = OpenStore();
+  const auto view = MustOpen();
+  const std::string mark = TextOf(dir_ / "view/STEPWELL_VIEW");
+  ASSERT_OK(view->Close(/*keep=*/false));
+  for (const std::string& text : {std::string(), mark.substr(0, 20), std::string(512, '\0'),
+                                  mark.substr(0, 100) + std::string(50, '\0')}) {
+    fs::create_directory(dir_ / "view");
+    std::ofstream(dir_ / "view/STEPWELL_VIEW") << text;
+    std::ofstream(dir_ / "view/thesis.tex") << "text";
+    EXPECT_EQ(Open("view", Options()).status().code(), StatusCode::kFailedPrecondition);
+    fs::remove(dir_ / "view/thesis.tex");
+    const auto again = MustOpen();
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(TextOf(dir_ / "view/STEPWELL_VIEW"), mark);
+    ASSERT_OK(again->Close(/*keep=*/false));
+  }
+  fs::create_directory(dir_ / "view");
+  std::ofstream(dir_ / "view/STEPWELL_VIEW") << "stepwell view 2\n";
+  EXPECT_EQ(Open("view", Options()).status().code(), StatusCode::kFailedPrecondition);
+}
+
 TEST_F(ViewTest, SeveralViewsInTheirOwnShapes) {
   store_ = OpenStore();
   const auto one = MustOpen("one");
