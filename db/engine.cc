@@ -115,12 +115,23 @@ void Engine::BeginDecision(std::shared_ptr<SaveJob> job) {
   jobs_.insert(jobs_.begin() + static_cast<ptrdiff_t>(at), std::move(job));
 }
 
-Status Engine::SealSegments(const std::set<uint64_t>& segments) {
+Result<bool> Engine::SealSegments(const std::set<uint64_t>& segments) {
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
-  if (log_->current() == nullptr || !segments.contains(log_->current()->id)) return OkStatus();
-  STEPWELL_RETURN_IF_ERROR(log_->StartNext());
-  NoteSegments();
-  return group_ == nullptr ? log_->SealIdle(/*all=*/false) : OkStatus();  // else when it is done
+  if (log_->current() != nullptr && segments.contains(log_->current()->id)) {
+    STEPWELL_RETURN_IF_ERROR(log_->StartNext());
+    NoteSegments();
+  }
+  if (group_ == nullptr) {  // else they are sealed when it is done
+    for (const auto& [id, segment] : log_->open_segments()) {
+      // Of saves in progress: without this it would wait for their commits.
+      if (!segments.contains(id) || !segment->dirty || segment->writes_in_flight > 0) continue;
+      STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
+      segment->dirty = false;
+    }
+    STEPWELL_RETURN_IF_ERROR(log_->SealIdle(/*all=*/false));
+  }
+  return std::none_of(segments.begin(), segments.end(),
+                      [this](uint64_t id) { return log_->open_segments().contains(id); });
 }
 
 // Rule 18: an export of another process has a link to the segment that is being written. What is
@@ -131,7 +142,7 @@ void Engine::LeaveLinkedSegment() {
   const auto info = current->file->Info();
   if (!info.ok() || info->link_count < 2) return;
   // On a full disk it grows.
-  const Status status = SealSegments({current->id});
+  const Status status = SealSegments({current->id}).status();
   if (!status.ok()) {
     Log(options_.log, LogLevel::kWarning,
         StrCat(options_.files->PathOf(current->id),

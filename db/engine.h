@@ -89,9 +89,9 @@ class Engine {
   void BeginClose();
   // Gives back everything that can be given back now, then calls `done`, on this thread.
   void ReclaimAll(std::function<void(const Status&)> done);
-  // Begins a new segment if the current one is among these; the old one is sealed once nothing of
-  // it is in flight.
-  Status SealSegments(const std::set<uint64_t>& segments);
+  // Begins a new segment if the current one is among these, and seals what has nothing in flight.
+  // False: some are still to be sealed.
+  Result<bool> SealSegments(const std::set<uint64_t>& segments);
   // Calls `done` on this thread once nothing of reclaim is under way.
   void WhenReclaimIdle(std::function<void()> done);
   // A reader of this process let go what only it kept.

@@ -91,36 +91,50 @@ class Placer {
     return OkStatus();
   }
 
+  // Segments that are sealed get a second name. Of what a writer, here or elsewhere, still appends
+  // to and seals later, the step's ranges are cloned or copied: so nothing of the export changes.
   Result<PlacedBytes> Link(bool automatic) {
     STEPWELL_RETURN_IF_ERROR(CheckLinkable(automatic));
     STEPWELL_RETURN_IF_ERROR(Progress(0, 0));
     STEPWELL_RETURN_IF_ERROR(SealOwn());
     std::vector<std::string> made;
-    Status status;
-    std::set<uint32_t> parts;
-    for (const PartSegment segment : segments_) parts.insert(segment.part);
-    for (const uint32_t part : parts) {
-      if (status.ok()) status = LinkPart(part, &made);
+    auto placed = LinkAndPack(&made);
+    if (placed.ok()) return placed;
+    for (const std::string& path : made) {  // another way must not find them in the directory
+      source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
     }
-    PlacedBytes placed;
-    placed.mode = ExportMode::kLink;
-    for (const std::string& path : made) {
-      const auto info = source_.file_system->Stat(path);
-      if (status.ok()) status = info.status();
-      if (info.ok()) placed.linked_bytes += info->size_bytes;
-    }
-    if (!status.ok()) {  // another way must not find them in the directory
-      for (const std::string& path : made) {
-        source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
-      }
-      return status;
-    }
-    for (const auto& segments : item_segments_)
-      placed.items.push_back(ChunkPlaces::Linked(segments));
     return placed;
   }
 
-  // Of the segments of this process. Writers elsewhere, as of the other parts, look at the links.
+  Result<PlacedBytes> LinkAndPack(std::vector<std::string>* made) {
+    std::set<uint32_t> parts;
+    for (const PartSegment segment : segments_) parts.insert(segment.part);
+    std::set<PartSegment> open = segments_;
+    for (const uint32_t part : parts) STEPWELL_RETURN_IF_ERROR(LinkPart(part, &open, made));
+    PlacedBytes placed;
+    for (const std::string& path : *made) {
+      STEPWELL_ASSIGN_OR_RETURN(const auto info, source_.file_system->Stat(path));
+      placed.linked_bytes += info.size_bytes;
+    }
+    placed.mode = ExportMode::kLink;
+    std::vector<std::vector<ByteRun>> runs(item_segments_.size());
+    if (!open.empty()) {
+      auto packed = PackRuns(/*clone=*/true, &open);
+      const bool cloned = packed.ok();
+      if (!cloned && MayTryNext(packed.status())) packed = PackRuns(/*clone=*/false, &open);
+      STEPWELL_ASSIGN_OR_RETURN(runs, std::move(packed));
+      for (const auto& each : runs) placed.cloned_bytes += cloned ? RunsEnd(each) : 0;
+      if (made->empty()) placed.mode = cloned ? ExportMode::kReflink : ExportMode::kCopy;
+    }
+    for (size_t i = 0; i < item_segments_.size(); ++i) {
+      std::set<PartSegment> linked = item_segments_[i];
+      for (const PartSegment segment : open) linked.erase(segment);
+      placed.items.push_back(ChunkPlaces::Linked(linked, std::move(runs[i])));
+    }
+    return placed;
+  }
+
+  // Of the segments of this process, as far as they can be sealed soon.
   Status SealOwn() const {
     std::set<uint64_t> own;
     for (const PartSegment segment : segments_) {
@@ -129,10 +143,12 @@ class Placer {
     return source_.store->SealSegments(own);
   }
 
-  // RECLAIM is held shared: reclaim looks at link counts and changes segments under the exclusive
-  // lock, so a segment either gets its second name before that, or was changed before (and then had
-  // nothing of a pinned step). Each part reclaims, and is locked, by itself.
-  Status LinkPart(uint32_t part, std::vector<std::string>* made) const {
+  // Of sealed segments; takes them out of `open`. RECLAIM is held shared: reclaim looks at link
+  // counts and changes segments under the exclusive lock, so a segment either gets its second name
+  // before that, or was changed before (and then had nothing of a pinned step). Each part reclaims,
+  // and is locked, by itself.
+  Status LinkPart(uint32_t part, std::set<PartSegment>* open,
+                  std::vector<std::string>* made) const {
     const auto lock =
         ReclaimLock::Acquire(source_.file_system, StoreOf(part), io::LockKind::kShared);
     if (lock.status().code() == StatusCode::kPermissionDenied) {
@@ -140,18 +156,25 @@ class Placer {
           StrCat(lock.status().message(), " (links are made under this lock; use mode copy)"));
     }
     STEPWELL_RETURN_IF_ERROR(lock.status());
-    for (size_t i = 0; i < item_segments_.size(); ++i) {
-      for (const PartSegment segment : item_segments_[i]) {
-        if (segment.part != part) continue;
+    SegmentFiles files(source_.file_system, StoreOf(part), /*direct=*/false);
+    FootprintCache edges(&files);
+    for (const PartSegment segment : segments_) {
+      if (segment.part != part) continue;
+      const auto found = edges.EdgesOf(segment.segment);
+      if (!found.ok() || !found->own || !found->sealed) continue;
+      open->erase(segment);
+      for (size_t i = 0; i < item_segments_.size(); ++i) {
+        if (!item_segments_[i].contains(segment)) continue;
         const std::string name = source_.folder->Now(InItem(i, LinkedName(segment)));
         STEPWELL_RETURN_IF_ERROR(LinkOne(segment, name));
         made->push_back(name);
       }
-    }
-    for (const PartSegment segment : segments_) {
-      if (segment.part != part) continue;
       STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
       TakeWriteMode(segment);
+      // A writer that died may have synced neither the step nor the seal, and then the next one
+      // would seal it again.
+      STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment.segment));
+      STEPWELL_RETURN_IF_ERROR(file->Sync());
     }
     return OkStatus();
   }
@@ -192,43 +215,55 @@ class Placer {
         StrCat(status.message(), " (only its owner can let others read it; use mode copy)"));
   }
 
-  // Of segments that are done; not of what somebody may have to seal yet.
   void TakeWriteMode(PartSegment segment) const {
-    SegmentFiles files(source_.file_system, StoreOf(segment.part), /*direct=*/false);
-    FootprintCache edges(&files);
-    const auto found = edges.EdgesOf(segment.segment);
     const auto info = source_.file_system->Stat(PathOf(segment));
-    if (!found.ok() || !found->sealed || !info.ok() || (info->mode & kWriteModes) == 0) return;
+    if (!info.ok() || (info->mode & kWriteModes) == 0) return;
     source_.file_system->SetMode(PathOf(segment), info->mode & ~kWriteModes)
         .IgnoreError("a guard against others; the store itself looks at link counts");
   }
 
   Result<PlacedBytes> Pack(bool clone) {
+    STEPWELL_ASSIGN_OR_RETURN(auto runs, PackRuns(clone, nullptr));
+    PlacedBytes placed;
+    placed.mode = clone ? ExportMode::kReflink : ExportMode::kCopy;
+    for (std::vector<ByteRun>& each : runs) {
+      if (clone) placed.cloned_bytes += RunsEnd(each);
+      placed.items.push_back(ChunkPlaces::Packed(kExportDataFile, std::move(each)));
+    }
+    return placed;
+  }
+
+  // Makes the data files of all items, and says what is in them. On failure there are none.
+  Result<std::vector<std::vector<ByteRun>>> PackRuns(bool clone,
+                                                     const std::set<PartSegment>* only) {
     // A selection takes none of its neighbours' bytes along.
     const uint64_t granule = clone || IsWholeStep(*source_.options) ? kCloneGranuleBytes : 1;
     const uint64_t wanted = source_.options->data_file_bytes;
     const uint64_t file_bytes_max = wanted == 0 ? UINT64_MAX : AlignUp(wanted, kCloneGranuleBytes);
-    PlacedBytes placed;
-    placed.mode = clone ? ExportMode::kReflink : ExportMode::kCopy;
     std::vector<std::vector<ByteRun>> runs;
     uint64_t total = 0;
     for (const ExportItem& item : source_.plan->items) {
-      runs.push_back(PlanRuns(item.arrays, granule, file_bytes_max));
+      runs.push_back(PlanRuns(item.arrays, granule, file_bytes_max, only));
       total += RunsEnd(runs.back());
     }
     uint64_t done = 0;
     STEPWELL_RETURN_IF_ERROR(Progress(done, total));
+    std::vector<std::string> made;
+    Status status;
     for (size_t i = 0; i < runs.size(); ++i) {
-      for (size_t begin = 0, end = 0; begin < runs[i].size(); begin = end) {
+      for (size_t begin = 0, end = 0; status.ok() && begin < runs[i].size(); begin = end) {
         while (end < runs[i].size() && runs[i][end].file == runs[i][begin].file) ++end;
-        STEPWELL_RETURN_IF_ERROR(
-            PackFile(InItem(i, DataFileName(kExportDataFile, runs[i], runs[i][begin].file)),
-                     std::span(runs[i]).subspan(begin, end - begin), clone, &done, total));
+        made.push_back(InItem(i, DataFileName(kExportDataFile, runs[i], runs[i][begin].file)));
+        status = PackFile(made.back(), std::span(runs[i]).subspan(begin, end - begin), clone, &done,
+                          total);
       }
-      placed.items.push_back(ChunkPlaces::Packed(kExportDataFile, std::move(runs[i])));
     }
-    if (clone) placed.cloned_bytes = total;
-    return placed;
+    if (status.ok()) return runs;
+    for (const std::string& name : made) {  // not in the way of another attempt
+      source_.file_system->Remove(source_.folder->Now(name))
+          .IgnoreError("the folder's destructor tries again");
+    }
+    return status;
   }
 
   Status PackFile(const std::string& name, std::span<const ByteRun> runs, bool clone,
@@ -241,10 +276,7 @@ class Placer {
           return Progress(*done, total);
         },
         file.get());
-    if (status.ok()) return source_.folder->Finish(file.get());
-    source_.file_system->Remove(source_.folder->Now(name))
-        .IgnoreError("the folder's destructor tries again");  // not in the way of another attempt
-    return status;
+    return status.ok() ? source_.folder->Finish(file.get()) : status;
   }
 
   const ByteSource& source_;
@@ -255,11 +287,12 @@ class Placer {
 }  // namespace
 
 std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
-                              uint64_t file_bytes_max) {
+                              uint64_t file_bytes_max, const std::set<PartSegment>* only) {
   std::vector<ByteRun> runs;
   for (const ExportArray& array : arrays) {
     if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+      if (only != nullptr && !only->contains({chunk.process, chunk.segment})) continue;
       const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
       const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
       runs.push_back(
@@ -342,8 +375,8 @@ std::set<PartSegment> SegmentsOf(const ExportItem& item) {
   return segments;
 }
 
-ChunkPlaces ChunkPlaces::Linked(const std::set<PartSegment>& segments) {
-  ChunkPlaces places;
+ChunkPlaces ChunkPlaces::Linked(const std::set<PartSegment>& segments, std::vector<ByteRun> runs) {
+  ChunkPlaces places = Packed(kExportDataFile, std::move(runs));
   for (const PartSegment segment : segments) {
     places.by_segment_[segment] = places.files_.size();
     places.files_.push_back(LinkedName(segment));
@@ -373,9 +406,7 @@ void ChunkPlaces::AddRewritten(std::string file) {
 }
 
 Result<ChunkPlaces::Place> ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
-  if (runs_.empty() || chunk.segment == 0) {
-    const auto it = by_segment_.find({chunk.process, chunk.segment});
-    if (it == by_segment_.end()) return InternalError("a chunk in a segment that is not linked");
+  if (const auto it = by_segment_.find({chunk.process, chunk.segment}); it != by_segment_.end()) {
     return Place{it->second, chunk.offset_bytes};
   }
   const auto next = std::upper_bound(
@@ -383,7 +414,7 @@ Result<ChunkPlaces::Place> ChunkPlaces::Find(const format::ChunkRecord& chunk) c
         return std::tuple(what.process, what.segment, what.offset_bytes) <
                std::tuple(run.part, run.segment, run.from);
       });
-  if (next == runs_.begin()) return InternalError("a chunk outside of what is copied");
+  if (next == runs_.begin()) return InternalError("a chunk outside of what is linked or copied");
   const ByteRun& run = *std::prev(next);
   return Place{run.file, run.to + (chunk.offset_bytes - run.from)};
 }

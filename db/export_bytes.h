@@ -28,18 +28,6 @@ struct ByteRun {
   bool operator==(const ByteRun&) const = default;
 };
 
-// Runs that cover all chunks of `arrays`, each once, in the parts' and segments' order, packed.
-// With `granule_bytes` > 1 every run begins and ends on multiples of it: file systems clone whole
-// blocks. A new data file begins where one would exceed `file_bytes_max`, between chunks.
-std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
-                              uint64_t file_bytes_max = UINT64_MAX);
-// Gives every part a data file of its own; gives the parts, by file. For runs that are one file.
-std::vector<uint32_t> SplitByPart(std::vector<ByteRun>* runs);
-// Of all of them, in bytes.
-uint64_t RunsEnd(const std::vector<ByteRun>& runs);
-// Of data file `file`: `name` when there is one, else with a number.
-std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file);
-
 // A segment, and whose it is in a step of many processes.
 struct PartSegment {
   uint32_t part = 0;
@@ -48,11 +36,25 @@ struct PartSegment {
   auto operator<=>(const PartSegment&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
+// Runs that cover all chunks of `arrays`, each once, in the parts' and segments' order, packed.
+// With `granule_bytes` > 1 every run begins and ends on multiples of it: file systems clone whole
+// blocks. A new data file begins where one would exceed `file_bytes_max`, between chunks. `only`:
+// chunks of these segments.
+std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
+                              uint64_t file_bytes_max = UINT64_MAX,
+                              const std::set<PartSegment>* only = nullptr);
+// Gives every part a data file of its own; gives the parts, by file. For runs that are one file.
+std::vector<uint32_t> SplitByPart(std::vector<ByteRun>* runs);
+// Of all of them, in bytes.
+uint64_t RunsEnd(const std::vector<ByteRun>& runs);
+// Of data file `file`: `name` when there is one, else with a number.
+std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file);
+
 // Where chunks are, relative to an item's directory.
 class ChunkPlaces {
  public:
-  // Whole segments: the file of each.
-  static ChunkPlaces Linked(const std::set<PartSegment>& segments);
+  // Whole segments: the file of each; and the data files of `runs`, of other segments.
+  static ChunkPlaces Linked(const std::set<PartSegment>& segments, std::vector<ByteRun> runs = {});
   // One file of all runs, or several.
   static ChunkPlaces Packed(std::string_view file, std::vector<ByteRun> runs);
   static ChunkPlaces Packed(std::vector<std::string> files, std::vector<ByteRun> runs);

@@ -247,8 +247,9 @@ class Store {
   // Gives back all space that can be given back now, and waits for it. Reclaim also goes on by
   // itself, in the background.
   virtual Result<ReclaimReport> Reclaim() = 0;
-  // For whoever is about to give segments a second name (rule 18): of these, the one that is being
-  // written here gets no more steps. Nothing to do for a store that is open for reading only.
+  // For an export that is about to give segments a second name (rule 18): seals those that are
+  // written here, after waiting for writes in flight. Some may stay unsealed: look at the files.
+  // Nothing to do for a store that is open for reading only.
   virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
   // Writes the frames of steps anew whose first copy is damaged. With `accept_losses`, ends the

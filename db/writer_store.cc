@@ -24,6 +24,9 @@ constexpr uint64_t kStagingShareOfMemory = 8;
 // Enough for the first save of a small state, while the store opens.
 constexpr size_t kPrefaultedBlocks = 4;
 constexpr std::chrono::milliseconds kAskInterval{100};
+// How long segments that exports may link wait for their writes in flight.
+constexpr std::chrono::milliseconds kSealWait{10'000};
+constexpr std::chrono::milliseconds kSealInterval{2};
 
 Result<size_t> StagingBlocks(const StoreOptions& options) {
   uint64_t bytes = options.staging_bytes;
@@ -548,12 +551,16 @@ Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
     if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
     ++calls_in_flight_;
   }
-  Status status;
-  OnEngine([&] { status = engine_->SealSegments(segments); });
+  Result<bool> sealed = false;
+  for (auto left = kSealWait; left.count() > 0; left -= kSealInterval) {
+    OnEngine([&] { sealed = engine_->SealSegments(segments); });
+    if (!sealed.ok() || *sealed || environment_.inline_mode) break;
+    std::this_thread::sleep_for(kSealInterval);  // for writes that are in flight
+  }
   const std::lock_guard lock(mutex_);
   --calls_in_flight_;
   changed_.notify_all();
-  return status;
+  return sealed.status();
 }
 
 // Allocated by segments (and spares).

@@ -135,6 +135,31 @@ TEST_F(ExportMachineTest, AFullDisk) {
   store_.reset();
 }
 
+// Of a store whose writer is gone, and whose files no one has synced.
+TEST_F(ExportMachineTest, ALinkSurvivesAPowerCut) {
+  ASSERT_NO_FATAL_FAILURE(Make(dir_ / "made"));
+  ASSERT_OK(store_->Close());
+  store_.reset();
+  Mount disk(FsKind::kExt4, 64 * kMiB);
+  ASSERT_MOUNTED(disk);
+  CopyLiveStore(dir_ / "made", disk / "store");
+  path_ = disk / "store";
+  store_ = Open(/*read_only=*/true);
+  ASSERT_NE(store_, nullptr);
+  for (const std::string& name : NamesIn(disk / "store/segments")) {
+    // Direct reads have brought the reader's copies to the disk.
+    ASSERT_TRUE(fs::remove(disk / ("store/segments/" + name)));
+    fs::copy_file(dir_ / ("made/segments/" + name), disk / ("store/segments/" + name));
+  }
+  const auto report = Run(disk / "x", ExportMode::kLink);
+  ASSERT_OK(report.status());
+  EXPECT_EQ(report->mode, ExportMode::kLink);
+  ASSERT_TRUE(disk.CutPower());
+  store_.reset();
+  ASSERT_TRUE(disk.Again());
+  EXPECT_OK(Check(disk / "x"));
+}
+
 TEST_F(ExportMachineTest, NothingCanBeWrittenThere) {
   Mount mount(FsKind::kTmpfs, 16 * kMiB);
   ASSERT_MOUNTED(mount);

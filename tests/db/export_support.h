@@ -96,8 +96,7 @@ inline Status CheckExported(io::FileSystem* file_system, const std::string& path
   return OkStatus();
 }
 
-// Every file below a directory, with its bytes. Of links only what belongs to the exported step
-// stays the same, as segments may grow: compare those whose segments are sealed.
+// Every file below a directory, with its bytes.
 inline std::map<std::string, std::string> FilesBelow(const std::string& path) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {

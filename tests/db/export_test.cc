@@ -139,28 +139,53 @@ TEST_F(ExportTest, LinkedSegmentsAreSealedAndReadOnlyAndGetNoNewSteps) {
   EXPECT_TRUE(FilesBelow(dir_ / "x") == before);
 }
 
-// What `Export` does from another process: the writer has to notice by itself.
-TEST_F(ExportTest, AWriterLeavesASegmentThatSomebodyLinked) {
+// An export of another process beside the writer, which goes on appending to the newest segment and
+// then seals it.
+TEST_F(ExportTest, ALinkBesideAWriterNeverChanges) {
+  auto reader = OpenStore(/*read_only=*/true);
+  std::map<std::string, std::map<std::string, std::string>> exports;
+  for (uint64_t step = 1; step <= 12; ++step) {
+    Save(step);
+    const std::string name = StrCat("x", step);
+    ExportOptions options;
+    options.mode = ExportMode::kLink;
+    ASSERT_OK(Export(*reader, step, dir_ / name, options).status());
+    exports[name] = FilesBelow(dir_ / name);
+  }
+  const auto check = [&] {
+    for (const auto& [name, files] : exports) {
+      EXPECT_TRUE(FilesBelow(dir_ / name) == files) << name;
+      EXPECT_OK(
+          CheckExported(io::LocalFileSystem(), dir_ / name, std::stoull(name.substr(1)), State()));
+    }
+  };
+  Save(20);
+  check();
+  ASSERT_OK(store_->Close());
+  check();
+  store_ = OpenStore();
+  for (const uint64_t step : {1U, 2U, 12U, 20U}) {
+    EXPECT_OK(CheckSeeded(store_.get(), step, step, State()));
+  }
+  check();
+}
+
+// Segments that are sealed are linked all the same.
+TEST_F(ExportTest, ALinkBesideAWriterCopiesNoMoreThanItMust) {
   Save(1);
+  for (uint64_t step = 2; step <= 6; ++step) Save(step);
   auto reader = OpenStore(/*read_only=*/true);
   ExportOptions options;
   options.mode = ExportMode::kLink;
-  ASSERT_OK(Export(*reader, 1, dir_ / "x", options).status());
-  std::map<std::string, uintmax_t> sizes;
-  for (const auto& entry : fs::directory_iterator(dir_ / "x/state/d")) {
-    sizes[entry.path()] = entry.file_size();
-  }
-  Save(2);
-  Save(3);
-  ASSERT_OK(store_->Close());
-  for (const auto& [path, bytes] : sizes) {
-    // Sealed: cut to what was there, footer and trailer behind.
-    EXPECT_LE(fs::file_size(path), bytes + 65536) << path;
-  }
-  store_ = OpenStore();
-  for (const uint64_t step : {1U, 2U, 3U}) {
-    EXPECT_OK(CheckSeeded(store_.get(), step, step, State()));
-  }
+  const auto first = Export(*reader, 1, dir_ / "x", options);
+  ASSERT_TRUE(first.ok()) << first.status().ToString();
+  EXPECT_EQ(first->mode, ExportMode::kLink);
+  EXPECT_FALSE(fs::exists(dir_ / "x/state/d/chunks"));
+  EXPECT_LT(first->written_bytes, 100'000U);
+  const auto newest = Export(*reader, 6, dir_ / "y", options);
+  ASSERT_TRUE(newest.ok()) << newest.status().ToString();
+  EXPECT_TRUE(fs::exists(dir_ / "y/state/d/chunks"));
+  EXPECT_LE(newest->written_bytes, newest->step_bytes + 200'000U);
 }
 
 // After a crash what lies behind the newest frame is cut off; an export may have links to it, of
