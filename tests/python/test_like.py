@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import optax
 import pytest
 from conftest import bits
 
@@ -184,3 +185,36 @@ with stepwell.open(sys.argv[1]) as store:
 print("ok")
 """, path, XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert (status, out) == (0, "ok\n"), err
+
+
+LEAFLESS = [None, (), [], {}, optax.EmptyState(), [None, ()], {"a": {}}]
+
+
+@pytest.mark.parametrize("wanted", LEAFLESS, ids=str)
+@pytest.mark.parametrize("stored", LEAFLESS, ids=str)
+def test_one_container_without_leaves_is_as_good_as_another(store, stored, wanted):
+    store.save(0, {"x": stored, "w": 1}).result()
+    like = {"x": wanted, "w": 0}
+    loaded = store.load(0, like=like)
+    assert loaded == {"x": wanted, "w": 1} and type(loaded["x"]) is type(wanted)
+    assert wanted is None or wanted == () or loaded["x"] is not wanted
+
+
+@pytest.mark.parametrize(("stored", "wanted", "message"), [
+    (None, 0, "x: stored None, wanted int"),
+    (None, {"a": 0}, "x: stored None, wanted a dict"),
+    ((), {"a": 0}, "x/a: missing in the store, wanted int"),
+    ({"a": None}, {"a": 0}, "x/a: stored None, wanted int"),
+    (3, optax.EmptyState(), "x: stored int, wanted a EmptyState"),
+    ({"a": 3}, optax.EmptyState(), "x/a: stored int, not in `like`"),
+    ({"a": 3, "b": None}, {}, "x/a: stored int, not in `like`"),
+    ({"a": 3}, None, "x: stored a dict of 1, wanted None"),
+    ({"a": 3}, len, "x: stored dict of 1, `like` has a builtin_function_or_method"),
+], ids=str)
+def test_a_missing_leaf_is_an_error(store, stored, wanted, message):
+    store.save(0, {"x": stored, "w": 1}).result()
+    with pytest.raises(stepwell.MismatchError) as info:
+        store.load(0, like={"x": wanted, "w": 0})
+    assert message in str(info.value)
+    with pytest.raises(stepwell.MismatchError):
+        store.load_or({"x": wanted, "w": 0})

@@ -133,8 +133,8 @@ class Matcher:
                         for _, child in opened.children]
             return _Plan(like, opened, children)
         if not self.tree.is_node(number):
-            return self._bad(path, f"stored {self.tree.describe(number)}, wanted a "
-                                   f"{type(like).__name__}")
+            return self._match_leafless(like, number, path, in_equinox) or self._bad(
+                path, f"stored {self.tree.describe(number)}, wanted a {type(like).__name__}")
         in_equinox = in_equinox or is_inside_equinox(like)
         plans: list[Any] = []
         used: set[int] = set()
@@ -155,6 +155,9 @@ class Matcher:
                 used.add(found)
                 plans.append(self._match(child, found, below, in_equinox))
         if len(used) < len(stored):
+            leafless = self._match_leafless(like, number, path, in_equinox)
+            if leafless is not None:
+                return leafless
             for component, extra in stored.items():
                 if extra not in used:
                     for leaf in self.tree.leaves(extra):
@@ -189,6 +192,22 @@ class Matcher:
         return self._bad(path, f"missing in the store, wanted {_wanted(like)}"
                                + self._nearest(number, path))
 
+    def _match_leafless(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
+        """A plan where neither `like` nor what is stored there has a leaf: then their containers
+        may differ (Orbax has but None for an optax.EmptyState). None: one of them has a leaf."""
+        if not all(self._is_none(leaf) for leaf in self.tree.leaves(number)):
+            return None
+        known = len(self.mismatches)
+        plan = self._match_missing(like, number, path, in_equinox)
+        if len(self.mismatches) == known:
+            return plan
+        del self.mismatches[known:]
+        return None
+
+    def _is_none(self, leaf: int) -> bool:
+        record = self.tree.records[leaf]
+        return record.kind == VALUE and record.value_type == V_NONE
+
     def _nearest(self, number: int, path: Path) -> str:
         import difflib
 
@@ -199,27 +218,25 @@ class Matcher:
     # ---- leaves ----
 
     def _match_leaf(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
-        record_known = not self.tree.is_node(number)
         if not self._is_leaf(like) and not is_array_like(like):
             if isinstance(like, (bool, int, float, complex, str, bytes)):
                 pass  # a subclass, e.g. an IntEnum: loads as the plain value
             elif is_static(like, in_equinox):
-                if record_known and self.tree.records[number].value_type != V_NONE:
-                    return self._bad(path, f"stored {self.tree.describe(number)}, `like` has a "
-                                           f"{type(like).__name__}")
-                return _Keep(like)
+                return self._match_leafless(like, number, path, in_equinox) or self._bad(
+                    path, f"stored {self.tree.describe(number)}, `like` has a "
+                          f"{type(like).__name__}")
             else:
                 self._unsupported.append((path_text(path), f"a leaf of type {type_name(like)}"))
                 return _Keep(None)
-        if not record_known:
-            if like is None and not list(self.tree.leaves(number)):
-                return _Keep(None)
+        if like is None:
+            leafless = self._match_leafless(like, number, path, in_equinox)
+            if leafless is not None:
+                return leafless
+        if self.tree.is_node(number):
             return self._bad(path, f"stored a {self.tree.describe(number)}, "
                                    f"wanted {_wanted(like)}")
         record = self.tree.records[number]
         if like is None:
-            if record.value_type == V_NONE and record.kind == VALUE:
-                return _Keep(None)
             return self._bad(path, f"stored {self.tree.describe(number)}, wanted None")
         if is_array_like(like):
             if isinstance(like, np.generic):
