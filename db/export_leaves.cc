@@ -130,12 +130,14 @@ Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptio
   array.zarr = format::orbax::StepwellZarrArray(options.zarr_format, dtype, leaf.shape, chunk_shape,
                                                 array.codec);
   out.array = std::move(array);
-  const bool is_jax = leaf.value_type == format::ValueType::kJaxArray ||
-                      leaf.value_type == format::ValueType::kPrngKey;
+  // NumPy has no PRNG keys: as its array one would be mere uint32.
+  const bool is_jax =
+      leaf.value_type == format::ValueType::kPrngKey ||
+      (leaf.value_type == format::ValueType::kJaxArray && options.leaves == ExportLeaves::kJax);
   if (leaf.value_type == format::ValueType::kNumpyScalar && leaf.shape.empty() &&
       IsNumpyNumber(dtype)) {
     out.type = OrbaxType::kScalar;
-  } else if (is_jax && options.leaves == ExportLeaves::kJax) {
+  } else if (is_jax) {
     out.type = OrbaxType::kJaxArray;
   } else {
     out.type = OrbaxType::kNumpyArray;

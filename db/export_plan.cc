@@ -152,11 +152,15 @@ class ItemPlanner {
     entry.skip_deserialize = orbax::IsEmptyNode(entry.type);
     const std::string name = orbax::ParamName(candidate->keys);
     if (entry.type == orbax::ValueType::kJaxArray) {
-      const auto& sharding = shardings_.Get(record.sharding_json);
+      std::optional<orbax::Sharding> sharding;
+      if (options_.leaves == ExportLeaves::kJax) sharding = shardings_.Get(record.sharding_json);
+      // A PRNG key is one in a jax.Array only, and such a one needs a sharding.
+      const bool is_key = record.value_type == format::ValueType::kPrngKey;
+      if (!sharding && is_key) sharding = orbax::ReplicatedSharding();
       if (sharding) {
         const format::Shape& chunk_shape = leaf.array->zarr.chunk_shape;
         entry.write_shape = chunk_shape;
-        item_->shardings.push_back({name, *sharding});
+        item_->shardings.push_back({name, *std::move(sharding)});
         orbax::LeafArrayMetadata metadata{name, chunk_shape, chunk_shape, {}};
         if (!record.prng_impl.empty()) metadata.random_key_impl = record.prng_impl;
         item_->array_metadatas.push_back(std::move(metadata));

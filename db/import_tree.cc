@@ -55,6 +55,8 @@ Status ReadShardings(io::FileSystem* file_system, const std::string& folder, Not
   if (!text) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto leaves, format::orbax::DecodeShardings(path, *text));
   for (const format::orbax::LeafSharding& leaf : leaves) {
+    // That of an export which is for any machine: it is of no devices in particular.
+    if (std::holds_alternative<format::orbax::ReplicatedSharding>(leaf.sharding)) continue;
     STEPWELL_ASSIGN_OR_RETURN(notes->shardings[leaf.param_name],
                               format::orbax::EncodeSharding(leaf.sharding));
   }

@@ -53,6 +53,12 @@ struct NamedSharding {
   bool operator==(const NamedSharding&) const = default;
 };
 
+// Whole on every device of the process that loads, however many there are: a mesh of shape [-1],
+// which NumPy's reshape completes. Orbax writes none of these, but loads it on any machine.
+struct ReplicatedSharding {
+  bool operator==(const ReplicatedSharding&) const = default;
+};
+
 // A type that Orbax 0.12 does not write; leaves load without it.
 struct UnknownSharding {
   std::string json;
@@ -60,7 +66,8 @@ struct UnknownSharding {
   bool operator==(const UnknownSharding&) const = default;
 };
 
-using Sharding = std::variant<SingleDeviceSharding, NamedSharding, UnknownSharding>;
+using Sharding =
+    std::variant<SingleDeviceSharding, NamedSharding, ReplicatedSharding, UnknownSharding>;
 
 struct LeafSharding {
   std::string param_name;

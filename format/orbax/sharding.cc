@@ -104,6 +104,12 @@ Result<std::string> ShardingJson(const NamedSharding& sharding) {
   return out.append("}");
 }
 
+constexpr std::string_view kReplicatedJson =
+    R"({"sharding_type": "NamedSharding", "shape": [-1], "axis_names": ["devices"], )"
+    R"("partition_spec": []})";
+
+Result<std::string> ShardingJson(const ReplicatedSharding&) { return std::string(kReplicatedJson); }
+
 Result<std::string> ShardingJson(const UnknownSharding& sharding) {
   return CheckedUserJson("sharding", sharding.json);
 }
@@ -177,6 +183,7 @@ Result<Sharding> DecodeSharding(std::string_view place, std::string_view text) {
   const JsonNode root(place, json);
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode type, root.Member("sharding_type"));
   STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, type.Text());
+  if (text == kReplicatedJson) return Sharding(ReplicatedSharding());
   if (name == "NamedSharding") return DecodeNamed(root);
   if (name == "SingleDeviceSharding") {
     STEPWELL_ASSIGN_OR_RETURN(const JsonNode device, root.Member("device_str"));

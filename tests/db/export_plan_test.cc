@@ -226,6 +226,26 @@ TEST(ExportPlanTest, ShardingsOfJaxArrays) {
   EXPECT_EQ(item.shardings.size(), 2U);
 }
 
+TEST(ExportPlanTest, KeysStayKeysAsNumpy) {
+  LeafRecord key = Array(Path("key"), DType::kUInt32, {2}, {2});
+  key.value_type = format::ValueType::kPrngKey;
+  key.prng_impl = "rbg";
+  key.sharding_json = R"({"sharding_type": "SingleDeviceSharding", "device_str": "cuda:3"})";
+  LeafRecord raw = Array(Path("raw"), DType::kUInt32, {2}, {2});
+  raw.value_type = format::ValueType::kJaxArray;
+  raw.sharding_json = key.sharding_json;
+  const auto plan = PlanExport({}, std::vector{key, raw}, {});
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  const ExportItem& item = plan->items[0];
+  EXPECT_EQ(Types(item)["key"], OrbaxType::kJaxArray);
+  EXPECT_EQ(Types(item)["raw"], OrbaxType::kNumpyArray);
+  ASSERT_EQ(item.array_metadatas.size(), 1U);
+  EXPECT_EQ(item.array_metadatas[0].random_key_impl, "rbg");
+  ASSERT_EQ(item.shardings.size(), 1U);
+  EXPECT_EQ(item.shardings[0].sharding,
+            format::orbax::Sharding(format::orbax::ReplicatedSharding()));
+}
+
 TEST(ExportPlanTest, TextsOfTheStep) {
   format::StepRecord step;
   step.metadata_json = "[1]";

@@ -202,10 +202,11 @@ TEST(OrbaxSharding, FieldsAndRefusals) {
   named.axis_names = {"x", "y"};
   named.partition_spec = {{}, {{"x"}, false}, {{"x", "y"}, false}, {{"y"}, true}};
   named.device_ids = {{7, 3}};
-  const std::vector<LeafSharding> leaves = {{"", SingleDeviceSharding{"cpu:0"}},
-                                            {"~\xc3\xbf", named}};
+  const std::vector<LeafSharding> leaves = {
+      {"", SingleDeviceSharding{"cpu:0"}}, {"all", ReplicatedSharding()}, {"~\xc3\xbf", named}};
   const std::string text = EncodeShardings(leaves).value();
   EXPECT_EQ(DecodeShardings("F", text).value(), leaves);
+  EXPECT_THAT(text, HasSubstr(R"(\"shape\": [-1])"));
   EXPECT_THAT(text, HasSubstr(R"(\"mesh\": [[{\"id\": 7}], [{\"id\": 3}]])"));
   EXPECT_THAT(text, HasSubstr(R"([null, \"x\", [\"x\", \"y\"], [\"y\"]])"));
   EXPECT_THAT(text, HasSubstr("\"fsO_\":"));  // URL-safe

@@ -35,9 +35,16 @@ def as_restored(tree: Any, leaves: str) -> Any:
                 for field in dataclasses.fields(tree)}
     if leaves == "saved" and isinstance(tree, jax.Array) and len(tree.sharding.device_set) > 1:
         return tree
+    if leaves == "numpy" and is_key(tree):  # NumPy has none; wherever they load, on all devices
+        return jax.device_put(tree, everywhere())
     if leaves in ("numpy", "saved") and isinstance(tree, jax.Array):
         return np.asarray(jax.random.key_data(tree) if is_key(tree) else tree)
     return native(tree)
+
+
+def everywhere() -> jax.sharding.Sharding:
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("devices",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def native(leaf: Any) -> Any:
@@ -59,8 +66,7 @@ class Target:
     Arrays become now jax.Arrays, now NumPy's, whatever they were; 64-bit ones stay NumPy's.
     """
 
-    def __init__(self, tree: Any, leaves: str, chance: random.Random) -> None:
-        self._leaves = leaves
+    def __init__(self, tree: Any, chance: random.Random) -> None:
         self._chance = chance
         both = jax.tree.map(self._leaf, tree)
         self.abstract = jax.tree.map(lambda pair: pair[0], both, is_leaf=is_pair)
@@ -68,8 +74,6 @@ class Target:
 
     def _leaf(self, leaf: Any) -> Pair:
         leaf = native(leaf)
-        if is_key(leaf) and self._leaves == "numpy":
-            leaf = np.asarray(jax.random.key_data(leaf))
         if is_key(leaf):
             sharding = some_sharding(self._chance, leaf.shape)
             abstract = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -133,7 +137,7 @@ def differences(wanted: Any, got: Any, where: str = "") -> Iterator[str]:
     elif isinstance(wanted, (jax.Array, np.ndarray)):
         if (wanted.dtype, wanted.shape) != (got.dtype, got.shape):
             yield f"{where}: {kind_of(wanted)} became {kind_of(got)}"
-        elif isinstance(wanted, jax.Array) and wanted.sharding != got.sharding:
+        elif isinstance(wanted, jax.Array) and not same_sharding(wanted, got):
             yield f"{where}: {wanted.sharding} became {got.sharding}"
         elif raw(key_data(wanted)) != raw(key_data(got)):
             yield f"{where}: {kind_of(wanted)}: other bits"
@@ -142,6 +146,12 @@ def differences(wanted: Any, got: Any, where: str = "") -> Iterator[str]:
             yield f"{where}: {wanted!r} became {got!r}"
     elif wanted != got:
         yield f"{where}: {wanted!r} became {got!r}"
+
+
+def same_sharding(wanted: jax.Array, got: jax.Array) -> bool:
+    if is_key(wanted):  # P() or P(None), as JAX pleases
+        return bool(wanted.sharding.is_equivalent_to(got.sharding, wanted.ndim))
+    return wanted.sharding == got.sharding
 
 
 def kind_of(leaf: Any) -> str:

@@ -39,7 +39,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         self.plain = as_restored(self.tree, self.leaves)
-        self.target = Target(self.tree, self.leaves, self.chance)
+        self.target = Target(self.tree, self.chance)
         self.has_text = any(isinstance(leaf, str) for leaf in jax.tree.leaves(self.tree))
         self.has_bool = any(
             isinstance(leaf, (bool, np.bool_)) for leaf in jax.tree.leaves(self.tree))

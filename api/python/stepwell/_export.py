@@ -212,7 +212,8 @@ def export(
     path: the subtree or leaf that is to be the whole tree.
     leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
         be so again, which without a target needs the devices that they were on. None: "jax" if
-        JAX is imported and has all these devices, else "numpy".
+        JAX is imported and has all these devices, else "numpy". Typed PRNG keys are always keys;
+        with "numpy" they load, without a target, onto all devices of whoever loads them.
     step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
         single item is called "default", as managers without item names expect.
     on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,
