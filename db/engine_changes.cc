@@ -20,7 +20,7 @@ constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
 
 size_t EstimatedRecordBytes(const LeafRecord& record) {
   return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
-         record.type_name.size() + 16 * record.shape.size() +
+         record.type_name.size() + record.variable_types.size() + 16 * record.shape.size() +
          record.pieces.size() * (64 + 24 * record.shape.size());
 }
 constexpr size_t kChunkRecordBytes = 64;

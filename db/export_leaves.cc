@@ -229,6 +229,7 @@ LeafTranslation TranslateNode(const LeafRecord& leaf) {
       out.type = OrbaxType::kTuple;
       break;
     case format::ContainerKind::kNamedTuple:
+    case format::ContainerKind::kObject:
       out.type = OrbaxType::kNone;  // as Orbax writes them
       break;
     default:

@@ -52,6 +52,7 @@ class ItemPlanner {
         verdicts_(verdicts) {}
 
   Status Add(const LeafRecord& record, const format::KeyPath& path) {
+    NoteVariables(record, path.size());
     auto translated = TranslateLeaf(record, options_);
     if (!translated.ok()) return translated.status().WithContext(PathText(path));
     if (!translated->unsupported.empty()) {
@@ -61,11 +62,11 @@ class ItemPlanner {
     if (!translated->type) return OkStatus();
     if (path.size() < path_prefix_) return DataLossError("a leaf above its subtree");
     const format::KeyPath below(path.begin() + static_cast<ptrdiff_t>(path_prefix_), path.end());
-    if (below.empty() && orbax::IsEmptyNode(*translated->type)) {
+    if (below.empty() && variables_.empty() && orbax::IsEmptyNode(*translated->type)) {
       verdicts_->Unsupported(PathText(path), "is a tree without leaves");
       return OkStatus();
     }
-    auto keys = orbax::TreeKeys(below);
+    auto keys = orbax::TreeKeys(WithValues(below));
     if (!keys.ok()) {
       verdicts_->Unsupported(PathText(path), keys.status().message());
       return OkStatus();
@@ -97,6 +98,38 @@ class ItemPlanner {
     std::vector<orbax::TreeKey> keys;
     bool kept = true;
   };
+
+  // Variables of Flax's NNX around a node or leaf: Orbax has a level "value" for each, between what
+  // leads to it and what is in it.
+  struct Variables {
+    std::string_view key;  // of the record, an encoded path: a prefix of those below
+    size_t depth = 0;      // components below the export's top
+    size_t count = 0;
+  };
+
+  // Records come in key order: what is above one of them is on the stack.
+  void NoteVariables(const LeafRecord& record, size_t path_size) {
+    while (!variables_.empty() && !record.key.starts_with(variables_.back().key)) {
+      variables_.pop_back();
+    }
+    if (record.variable_types.empty() || path_size < path_prefix_) return;
+    const std::string& types = record.variable_types;
+    const auto spaces = static_cast<size_t>(std::count(types.begin(), types.end(), ' '));
+    variables_.push_back({record.key, path_size - path_prefix_, spaces + 1});
+  }
+
+  format::KeyPath WithValues(const format::KeyPath& below) const {
+    format::KeyPath path;
+    auto next = below.begin();
+    for (const Variables& variables : variables_) {
+      const auto end = below.begin() + static_cast<ptrdiff_t>(variables.depth);
+      path.insert(path.end(), next, end);
+      path.insert(path.end(), variables.count, format::PathComponent::Key("value"));
+      next = end;
+    }
+    path.insert(path.end(), next, below.end());
+    return path;
+  }
 
   std::string PathText(const format::KeyPath& path) const {
     return path.empty() ? item_->name : StrCat(item_->name, "/", format::PathToText(path));
@@ -190,6 +223,7 @@ class ItemPlanner {
   ExportItem* const item_;
   ExportPlan* const plan_;
   ExportVerdicts* const verdicts_;
+  std::vector<Variables> variables_;  // of the record at hand, outermost first
   std::vector<Candidate> candidates_;
   ShardingCache shardings_;
 };

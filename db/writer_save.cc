@@ -51,8 +51,8 @@ Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
       record.container > format::ContainerKind::kObject) {
     return InvalidArgumentError(StrCat(LeafName(record), ": unknown type of value or container"));
   }
-  const uint64_t text_bytes =
-      record.type_name.size() + record.prng_impl.size() + record.sharding_json.size();
+  const uint64_t text_bytes = record.type_name.size() + record.variable_types.size() +
+                              record.prng_impl.size() + record.sharding_json.size();
   if (text_bytes > kTextBytesMax) {
     return InvalidArgumentError(StrCat(LeafName(record), ": ", text_bytes,
                                        " bytes of description; the limit is ", kTextBytesMax));

@@ -126,7 +126,7 @@ size_t LeafTailWords(const LeafRecord& record, bool whole) {
   size_t words = TextWords(record.type_name.size()) + record.shape.size() +
                  record.chunk_shape.size() + record.shard_shape.size() +
                  TextWords(record.prng_impl.size()) + TextWords(record.sharding_json.size()) +
-                 DataWords(record.inline_value.size());
+                 TextWords(record.variable_types.size()) + DataWords(record.inline_value.size());
   if (!record.pieces.empty()) words += ListWords<schema::Piece>(record.pieces.size());
   for (const PieceRecord& piece : record.pieces) words += 3 * piece.origin.size();
   if (!whole) return words;
@@ -144,6 +144,7 @@ void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) 
   if (record.partial) out.setFlags(kLeafPartial);
   out.setWeakType(record.weak_type);
   if (!record.type_name.empty()) out.setTypeName(ToText(record.type_name));
+  if (!record.variable_types.empty()) out.setVariableTypes(ToText(record.variable_types));
   out.setChildCount(record.child_count);
   const auto rank = static_cast<uint32_t>(record.shape.size());
   if (rank > 0) WriteNumbers(record.shape, out.initShape(rank));
@@ -182,6 +183,7 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
   record->partial = (in.getFlags() & kLeafPartial) != 0;
   record->weak_type = in.getWeakType();
   record->type_name = FromText(in.getTypeName());
+  record->variable_types = FromText(in.getVariableTypes());
   record->child_count = in.getChildCount();
   ReadNumbers(in.getShape(), &record->shape);
   ReadNumbers(in.getChunkShape(), &record->chunk_shape);

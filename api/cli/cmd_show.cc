@@ -17,6 +17,7 @@ using format::LeafRecord;
 Json EntryJson(const Entry& entry) {
   const LeafRecord& record = entry.record;
   Json json = {{"path", entry.text}, {"item", entry.item}};
+  if (!record.variable_types.empty()) json["variable_types"] = record.variable_types;
   switch (record.kind) {
     case LeafKind::kNode:
       json["kind"] = "node";

@@ -57,7 +57,8 @@ def check(store_path: str) -> None:
         wanted = by_name(store.load(step))
 
     def compare(reader: str, tree: Any) -> None:
-        read = by_name(tree)
+        # Orbax has a level "value" for each Variable of NNX.
+        read = {name.removesuffix(".value"): leaf for name, leaf in by_name(tree).items()}
         if read.keys() != wanted.keys():
             sys.exit(f"{reader}: other leaves: {sorted(read.keys() ^ wanted.keys())}")
         for name, leaf in wanted.items():
@@ -69,7 +70,8 @@ def check(store_path: str) -> None:
               flush=True)
 
     path, root = f"{os.path.abspath(store_path)}-orbax", f"{os.path.abspath(store_path)}-manager"
-    compare("Orbax v1", v1.load(path))
+    by_v1 = v1.load(path)
+    compare("Orbax v1", by_v1)
 
     devices = np.array(jax.devices())
     mesh = Mesh(devices, ("model",))
@@ -93,7 +95,7 @@ def check(store_path: str) -> None:
         spec = {"driver": "zarr3", "kvstore": kvstore}
         return tensorstore.open(spec, read=True, open=True).result().read().result()
 
-    compare("TensorStore, array by array", {name: read(name) for name in wanted})
+    compare("TensorStore, array by array", {name: read(name) for name in by_name(by_v1)})
 
 
 def main() -> None:

@@ -61,6 +61,10 @@ class Row {
     return field == Py_None ? std::string() : TextOf(field);
   }
   bool flag(Py_ssize_t index) const { return at(index) == Py_True; }
+  // A last field that only some rows have.
+  std::string text_if_there(Py_ssize_t index) const {
+    return index < PyTuple_GET_SIZE(tuple_) ? text(index) : std::string();
+  }
 
  private:
   PyObject* tuple_;
@@ -178,24 +182,28 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
   db::LeafInput leaf;
   format::LeafRecord& record = leaf.record;
   record.key = ValueOrThrow(format::EncodeLeafKey(item, PathOf(row.at(0))));
+  Py_ssize_t field_count = 0;  // behind these, perhaps, the types of Variables around the value
   switch (static_cast<RowTag>(row.number(1))) {
     case RowTag::kNode:  // (path, tag, container, type_name, child_count)
       record.kind = format::LeafKind::kNode;
       record.container = static_cast<format::ContainerKind>(row.number(2));
       record.type_name = row.text(3);
       record.child_count = static_cast<uint64_t>(row.number(4));
+      field_count = 5;
       break;
     case RowTag::kArray:  // (path, tag, array, dtype, value_type)
       record.kind = format::LeafKind::kArray;
       FillFrom(MemoryOfArray(row.at(2), /*hold=*/false), &leaf);
       record.dtype = static_cast<format::DType>(row.number(3));
       record.value_type = static_cast<format::ValueType>(row.number(4));
+      field_count = 5;
       break;
     case RowTag::kValue:  // (path, tag, value_type, bytes)
       record.kind = format::LeafKind::kValue;
       record.value_type = static_cast<format::ValueType>(row.number(2));
       leaf.value = BytesOf(row.at(3));
       record.logical_bytes = leaf.value.size();
+      field_count = 4;
       break;
     case RowTag::kJax:  // (path, tag, array, dtype, weak_type, sharding)
       record.kind = format::LeafKind::kArray;
@@ -204,6 +212,7 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
       record.dtype = static_cast<format::DType>(row.number(3));
       record.weak_type = row.flag(4);
       record.sharding_json = row.text(5);
+      field_count = 6;
       break;
     case RowTag::kShards:
       // (path, tag, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
@@ -215,10 +224,12 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
       record.weak_type = row.flag(5);
       record.prng_impl = row.text(6);
       record.sharding_json = row.text(7);
+      field_count = 12;
       break;
     default:
       throw nb::value_error("unknown row tag");
   }
+  record.variable_types = row.text_if_there(field_count);
   return leaf;
 }
 

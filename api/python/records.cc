@@ -237,7 +237,7 @@ nb::list LeafTable::Rows() const {
         static_cast<int>(record.value_type), static_cast<int>(record.container),
         TextObject(record.type_name), dtype, TupleOf(record.shape), record.weak_type,
         TextObject(record.prng_impl), TextObject(record.sharding_json), TupleOf(record.chunk_shape),
-        record.logical_bytes, TupleOf(record.shard_shape)));
+        record.logical_bytes, TupleOf(record.shard_shape), TextObject(record.variable_types)));
     if (record.kind == LeafKind::kNode) open.push_back(index);
   }
   return rows;

@@ -56,6 +56,8 @@ struct Leaf {
   shardShape @19 :List(UInt64);  # extents of one shard, those at the end may be smaller; empty: one
   pieces @20 :List(Piece);       # partial leaves: the boxes that this part of a group has
   metadataJson @21 :Text;        # reserved: user metadata of one leaf
+  variableTypes @22 :Text;       # what stands here is the value of a Flax NNX Variable: its type's
+                                 # qualified name; of nested ones, outermost first, a space between
 }
 
 struct Piece {

@@ -246,6 +246,39 @@ TEST(ExportPlanTest, KeysStayKeysAsNumpy) {
             format::orbax::Sharding(format::orbax::ReplicatedSharding()));
 }
 
+// Orbax has a level "value" for each Variable of NNX.
+TEST(ExportPlanTest, VariablesHaveALevelOfTheirOwn) {
+  const auto variable = [](LeafRecord leaf, const std::string& types) {
+    leaf.variable_types = types;
+    return leaf;
+  };
+  const auto leaves = Sorted({
+      Node({}, format::ContainerKind::kDict, 5),
+      variable(Array(Path("kernel"), DType::kFloat32, {2}, {2}), "flax.Param"),
+      variable(Array(Path("nested"), DType::kFloat32, {2}, {2}), "flax.Param flax.Param"),
+      variable(Node(Path("tree"), format::ContainerKind::kDict, 2), "flax.BatchStat"),
+      Array(Path("tree/a"), DType::kFloat32, {2}, {2}),
+      variable(Array(Path("tree/b"), DType::kFloat32, {2}, {2}), "flax.Param"),
+      Array(Path("treetop"), DType::kFloat32, {2}, {2}),
+      variable(Node(Path("zero"), format::ContainerKind::kDict, 0), "flax.Param"),
+  });
+  const auto plan = PlanExport({}, leaves, {});
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  const std::map<std::string, OrbaxType> wanted = {
+      {"kernel.value", OrbaxType::kNumpyArray}, {"nested.value.value", OrbaxType::kNumpyArray},
+      {"tree.value.a", OrbaxType::kNumpyArray}, {"tree.value.b.value", OrbaxType::kNumpyArray},
+      {"treetop", OrbaxType::kNumpyArray},      {"zero.value", OrbaxType::kDict}};
+  EXPECT_EQ(Types(plan->items[0]), wanted);
+
+  ExportOptions options;
+  options.subtree_key = leaves[3].key;
+  const auto subtree = PlanExport({}, std::span(leaves).subspan(3, 3), options);
+  ASSERT_TRUE(subtree.ok()) << subtree.status().ToString();
+  EXPECT_EQ(Types(subtree->items[0]),
+            (std::map<std::string, OrbaxType>{{"value.a", OrbaxType::kNumpyArray},
+                                              {"value.b.value", OrbaxType::kNumpyArray}}));
+}
+
 TEST(ExportPlanTest, TextsOfTheStep) {
   format::StepRecord step;
   step.metadata_json = "[1]";

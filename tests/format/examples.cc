@@ -83,6 +83,13 @@ LeafRecord ExampleNode() {
   return leaf;
 }
 
+LeafRecord ExampleVariable() {
+  LeafRecord leaf = ExampleArray();
+  leaf.chunks.clear();
+  leaf.variable_types = "flax.nnx.variablelib.Param";
+  return leaf;
+}
+
 StepRecord ExampleStep() {
   StepRecord step;
   step.step = 12000;
@@ -286,16 +293,17 @@ std::vector<Golden> MakeGolden() {
   const std::array<std::byte, kSlotBytes> tip_slot = EncodeSlot(ExampleTipSlot());
   return {
       {"step_record", EncodeStepRecord(ExampleStep()), true},
-      {"leaf_array", EncodeLeafValue(ExampleArray()), true},
-      {"leaf_value", EncodeLeafValue(ExampleValue()), true},
-      {"leaf_node", EncodeLeafValue(ExampleNode()), true},
+      {"leaf_array", EncodeLeafValue(ExampleArray()), true, "v3"},
+      {"leaf_value", EncodeLeafValue(ExampleValue()), true, "v3"},
+      {"leaf_node", EncodeLeafValue(ExampleNode()), true, "v3"},
+      {"leaf_variable", EncodeLeafValue(ExampleVariable()), true, "v3"},
       {"chunk_record", EncodeChunkRecord(ExampleChunk()), true},
       {"chunk_record_hash", EncodeChunkRecord(ExampleArray().chunks[1]), true},
       {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), false},
       {"catalog", EncodeCatalog(ExampleCatalog()), false},  // fields were added in version 3
       {"epoch", EncodeEpoch(ExampleEpoch()), true},
-      {"records", EncodeRecords(ExampleCommit().records), true},
-      {"commit", EncodeCommit(ExampleCommit()), true},
+      {"records", EncodeRecords(ExampleCommit().records), true, "v3"},
+      {"commit", EncodeCommit(ExampleCommit()), true, "v3"},
       {"delete", EncodeDelete(ExampleDelete()), true},
       {"meta", EncodeMeta(ExampleMeta()), true},
       {"footer", EncodeFooter(ExampleFooter()), true},
@@ -308,8 +316,8 @@ std::vector<Golden> MakeGolden() {
       {"payload_raw", ExamplePayload(CodecId::kRaw), true},
       {"payload_blosc_lz4", ExamplePayload(CodecId::kBloscLz4), false},
       {"payload_lz4_frame", ExamplePayload(CodecId::kLz4Frame), false},
-      {"leaf_partial", EncodeLeafValue(ExamplePartial()), true, "v2"},
-      {"prepared", EncodeCommit(ExamplePrepared()), true, "v2"},
+      {"leaf_partial", EncodeLeafValue(ExamplePartial()), true, "v3"},
+      {"prepared", EncodeCommit(ExamplePrepared()), true, "v3"},
       {"decided", EncodeDecided(ExampleDecided()), true, "v2"},
       {"slot_part", std::string(AsText(part_slot)), true, "v2"},
       {"segment_header_of_part", EncodeSegmentHeader(ExamplePartHeader()), true, "v3"},

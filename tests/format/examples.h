@@ -18,6 +18,8 @@ ChunkRecord ExampleChunk();
 LeafRecord ExampleArray();
 LeafRecord ExampleValue();
 LeafRecord ExampleNode();
+// The value of an NNX Variable.
+LeafRecord ExampleVariable();
 StepRecord ExampleStep();
 // Of a store that is a part of a group.
 LeafRecord ExamplePartial();

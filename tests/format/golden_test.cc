@@ -61,6 +61,11 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeSlot(AsBytes(read("slot"))), ExampleSlot(), "slot");
 }
 
+TEST(GoldenTest, VariablesDecode) {
+  ExpectDecodes(DecodeLeafValue(ExampleVariable().key, AsBytes(ReadGolden("leaf_variable", "v3"))),
+                ExampleVariable(), "variable");
+}
+
 TEST(GoldenTest, PartsOfGroupsDecode) {
   const auto read = [](const char* name) { return ReadGolden(name, "v2"); };
   LeafRecord partial = ExamplePartial();

@@ -61,6 +61,7 @@ LeafRecord RandomLeaf(Prng& prng) {
   leaf.value_type = static_cast<ValueType>(prng.Below(11));
   leaf.container = static_cast<ContainerKind>(prng.Below(6));
   leaf.type_name = RandomText(prng);
+  leaf.variable_types = RandomText(prng);
   leaf.child_count = prng.Next();
   leaf.codec = static_cast<CodecId>(prng.Below(5));  // newer codecs, too
   leaf.weak_type = prng.Below(2) == 0;

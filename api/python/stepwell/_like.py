@@ -129,9 +129,9 @@ class Matcher:
         if opened is None:
             return self._match_leaf(like, number, path, in_equinox)
         if opened.kind == TRANSPARENT:
-            children = [self._match(child, number, path, in_equinox)
-                        for _, child in opened.children]
-            return _Plan(like, opened, children)
+            ((_, child),) = opened.children
+            below = self.tree.value_of(number, has_value=_has_value(child))
+            return _Plan(like, opened, [self._match(child, below, path, in_equinox)])
         if not self.tree.is_node(number):
             return self._match_leafless(like, number, path, in_equinox) or self._bad(
                 path, f"stored {self.tree.describe(number)}, wanted a {type(like).__name__}")
@@ -383,6 +383,10 @@ class Matcher:
     def finish(self, plan: Any, values: list[Any]) -> Any:
         """`values`: of the slots."""
         return _assemble(plan, values)
+
+
+def _has_value(node: Any) -> bool:
+    return isinstance(node, Mapping) and list(node) == ["value"]
 
 
 def _value_type(like: Any) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import _stepwell
 from ._tree import (
+    ATTRIBUTE,
     INDEX,
     INT_KEY,
     KEY,
@@ -44,6 +45,7 @@ class Record(NamedTuple):
     chunk_shape: tuple[int, ...]
     logical_bytes: int
     shard_shape: tuple[int, ...]  # () also: there was one shard
+    variable_types: str  # of the NNX Variables around it, outermost first; "": there is none
 
 
 class StoredTree:
@@ -134,6 +136,17 @@ class StoredTree:
             if len(same) == 1:
                 return same
         return alike
+
+    def value_of(self, number: int, has_value: bool = False) -> int:
+        """The record of the value of an NNX Variable at `number`. Orbax has a level `value` for
+        it, so what was imported has that, too; what was saved from NNX has not. `has_value`: the
+        value itself is a container with `value` in it, and nothing else."""
+        if number == ROOT or len(self.children.get(number, {})) != 1:
+            return number
+        found = self.find(number, (ATTRIBUTE, "value"))
+        if not found or self.records[number].variable_types:
+            return number
+        return number if has_value and not self.find(found[0], (ATTRIBUTE, "value")) else found[0]
 
     def leaves(self, number: int) -> Iterator[int]:
         """Leaves at or below, in key order."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from ._paths import resolve
 from ._records import ARRAY, StoredTree
-from ._tree import V_JAX, V_PRNG_KEY, BadKeyError, open_node, path_text
+from ._tree import TRANSPARENT, V_JAX, V_PRNG_KEY, BadKeyError, open_node, path_text
 from .errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 
 
@@ -147,6 +147,10 @@ class _Assigned:
             raise InvalidArgumentError(
                 f"specs: at {where} there is a {type(specs).__name__}; it is a PartitionSpec, "
                 "None (replicated) or a container of them")
+        if opened.kind == TRANSPARENT:
+            for _, child in opened.children:
+                self.from_tree(child, self.tree.value_of(number), path)
+            return
         if not self.tree.is_node(number) and opened.children:
             raise InvalidArgumentError(f"specs: at {where} there is a {type(specs).__name__}, and "
                                        f"stored is {self.tree.describe(number)}")

@@ -11,7 +11,8 @@ a *path* is a tuple of components. A *row* is what the C++ side takes (api/pytho
     (path, SHARDS, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
      origins, partial)
 
-JAX is for an array on one CPU device, SHARDS for any other: `shards` is a list of single-device
+What is the value of an NNX Variable has that one's type as a field more, at the end (of nested
+ones all, outermost first, with a space between). JAX is for an array on one CPU device, SHARDS for any other: `shards` is a list of single-device
 jax.Arrays on CPU devices, or ndarrays that nobody changes, and `origins` says where in the array
 each begins; `partial`: other processes save the rest.
 
@@ -26,7 +27,7 @@ import functools
 import struct
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ Row = tuple[Any, ...]
 INT_KEY, INDEX, KEY, ATTRIBUTE = 1, 2, 3, 4
 # Row tags
 NODE, ARRAY, VALUE, JAX, SHARDS = 0, 1, 2, 3, 4
+_FIELD_COUNTS = {NODE: 5, ARRAY: 5, VALUE: 4, JAX: 6, SHARDS: 12}
 # format::ContainerKind
 DICT, LIST, TUPLE, NAMEDTUPLE, OBJECT = 1, 2, 3, 4, 5
 TRANSPARENT = -1  # an NNX Variable: its child stands in its place
@@ -116,7 +118,8 @@ def _open_registered(node: Any) -> Opened | None:
     children: list[tuple[Component, Any]] = []
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(node, nnx.Variable):
-        return Opened(TRANSPARENT, "", [((ATTRIBUTE, "value"), child) for _, child in level[0]])
+        name = type_name(node).replace(" ", "_")
+        return Opened(TRANSPARENT, name, [((ATTRIBUTE, "value"), child) for _, child in level[0]])
     for key, child in level[0]:
         if isinstance(key, tree_util.DictKey):
             component = _key_component(key.key)
@@ -129,7 +132,8 @@ def _open_registered(node: Any) -> Opened | None:
         else:
             component = (KEY, str(key))
         children.append((component, child))
-    return Opened(OBJECT, type_name(node), children)
+    kind = DICT if isinstance(node, Mapping) else OBJECT
+    return Opened(kind, type_name(node), children)
 
 
 def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
@@ -290,7 +294,7 @@ class Flattener:
         if opened is None:
             return self._add_other(node, path, in_equinox)
         if opened.kind == TRANSPARENT:
-            return any([self.walk(child, path, in_equinox) for _, child in opened.children])
+            return self._walk_variable(opened, path, in_equinox)
         in_equinox = in_equinox or is_inside_equinox(node)
         row = len(self.rows)
         self.rows.append(())
@@ -300,6 +304,15 @@ class Flattener:
             count += walk(child, (*path, component), in_equinox)
         self.rows[row] = (path, NODE, opened.kind, opened.type_name, count)
         return True
+
+    def _walk_variable(self, opened: Opened, path: Path, in_equinox: bool) -> bool:
+        number = len(self.rows)
+        added = any([self.walk(child, path, in_equinox) for _, child in opened.children])
+        if len(self.rows) > number:
+            row = self.rows[number]
+            count = _FIELD_COUNTS[row[1]]
+            self.rows[number] = (*row[:count], " ".join([opened.type_name, *row[count:]]))
+        return added
 
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
         if len(path) >= _DEPTH_MAX:
@@ -397,7 +410,7 @@ class Flattener:
         fields = self.rows[leaf.row]
         self.rows[leaf.row] = (*fields[:2], self._shards(leaf.array, leaf.info, layout),
                                *fields[3:9], layout.shard_shape, layout.origins,
-                               layout.shard_shape is not None)
+                               layout.shard_shape is not None, *fields[12:])
 
     def finish(self) -> None:
         """Waits for what comes from other devices. All of it is on its way by now."""
