@@ -268,9 +268,9 @@ import sys, jax, numpy as np
 from orbax.checkpoint import v1
 loaded = v1.load(sys.argv[1])
 print(len(loaded["key"].sharding.device_set), jax.random.key_impl(loaded["keys"]),
-      jax.random.uniform(loaded["key"]))
+      jax.random.bits(loaded["key"]))
 """, tmp_path / "numpy", XLA_FLAGS="--xla_force_host_platform_device_count=3")
-    assert (status, out) == (0, f"3 rbg {jax.random.uniform(tree['key'])}\n"), err
+    assert (status, out) == (0, f"3 rbg {jax.random.bits(tree['key'])}\n"), err
 
 
 def test_the_programs_export_keeps_keys(tmp_path: pathlib.Path) -> None:
