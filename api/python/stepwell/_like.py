@@ -129,9 +129,9 @@ class Matcher:
         if opened is None:
             return self._match_leaf(like, number, path, in_equinox)
         if opened.kind == TRANSPARENT:
-            ((_, child),) = opened.children
-            below = self.tree.value_of(number, has_value=_has_value(child))
-            return _Plan(like, opened, [self._match(child, below, path, in_equinox)])
+            ((_, value),) = opened.children
+            inside = self.tree.value_of(number, has_value=_has_value(value))
+            return _Plan(like, opened, [self._match(value, inside, path, in_equinox)])
         if not self.tree.is_node(number):
             return self._match_leafless(like, number, path, in_equinox) or self._bad(
                 path, f"stored {self.tree.describe(number)}, wanted a {type(like).__name__}")
