@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 from orbax.checkpoint import v1
-from orbax_expect import Target, as_restored, check, key_data
+from orbax_expect import Target, as_restored, check, everywhere, is_key, key_data
 from orbax_trees import param_names
 
 
@@ -119,7 +119,10 @@ def described(node: Any) -> Any:
         return type(node)(described(child) for child in node)
     if isinstance(node, (jax.Array, np.ndarray)):
         data = key_data(node)  # of keys: an axis more
-        return (data.shape, data.dtype, getattr(data, "sharding", None))
+        sharding = getattr(data, "sharding", None)
+        if is_key(node) and sharding.is_equivalent_to(everywhere(), data.ndim):
+            sharding = everywhere()  # P(), of whatever rank
+        return (data.shape, data.dtype, sharding)
     if isinstance(node, str):
         return "string"
     return None if node is None else type(node)()
