@@ -202,7 +202,7 @@ int ImagesUntilCaught(const std::function<void(Rig*)>& plant) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Rig rig(seed);
     plant(&rig);
-    Workload workload(&rig.machine, seed, /*with_index=*/false);
+    Workload workload(&rig.machine, seed, UsualShape(seed, false));
     for (int i = 0; i < 25 && workload.Act(); ++i) {
       if (i % 4 != 3) continue;
       ++images;

@@ -46,7 +46,7 @@ struct Run {
   Run(const ExportCase& what, uint64_t stop) : world(SimWorld::Make({what.seed, kPlenty})) {
     SimFileSystem files(world);
     StoreMachine machine(world, what.seed);
-    Workload workload(&machine, what.seed, /*with_index=*/false);
+    Workload workload(&machine, what.seed, UsualShape(what.seed, false));
     // Until there is an open store with a step to export.
     for (int i = 0; i < 100 && problem.empty(); ++i) {
       workload.Act();

@@ -49,9 +49,13 @@ void VisitLive(const Inode& directory, const std::string& prefix, const Visitor&
 
 Status SimWorld::ReadLocked(const Inode& inode, uint64_t offset, MutableBytes out, bool direct,
                             std::string_view path, uint64_t* count) {
-  STEPWELL_RETURN_IF_ERROR(BeginOp(OpKind::kRead, path));
+  Fault::Effect effect{};
+  STEPWELL_RETURN_IF_ERROR(BeginOp(OpKind::kRead, path, &effect, {offset, out.size()}));
   const uint64_t size = inode.live().size();
   *count = offset >= size ? 0 : std::min<uint64_t>(out.size(), size - offset);
+  if (effect == Fault::Effect::kShort && *count > 0) {
+    *count = AlignDown(prng_.Below(*count), kSectorBytes);
+  }
   inode.Read(offset, out.first(*count), direct);
   return OkStatus();
 }
@@ -60,7 +64,7 @@ Status SimWorld::WriteLocked(Inode* inode, uint64_t offset, ConstBytes data,
                              std::string_view path) {
   Fault::Effect effect{};
   const bool was_frozen = frozen_;
-  const Status status = BeginOp(OpKind::kWrite, path, &effect);
+  const Status status = BeginOp(OpKind::kWrite, path, &effect, {offset, data.size()});
   if (!status.ok()) {
     // The freeze and a device error may both leave a part; a full disk leaves nothing.
     if (frozen_ && !was_frozen) {
@@ -88,6 +92,8 @@ Status SimWorld::SyncLocked(Inode* inode, const std::vector<ByteRange>& uncovere
   const Status status = BeginOp(OpKind::kSync, path, &effect);
   if (status.ok()) {
     if (effect != Fault::Effect::kLose) inode->Sync(uncovered);
+  } else if (effect == Fault::Effect::kDoAndFail) {
+    inode->Sync(uncovered);
   } else if (!frozen_) {
     inode->FailSync(&prng_);
   }
@@ -181,6 +187,7 @@ std::shared_ptr<SimWorld> SimWorld::CrashImageProcessKill(uint64_t seed) const {
 
 std::vector<bool> SimWorld::KeptNames(const std::vector<NameOp>& ops, NameLoss mode, bool all,
                                       bool none, Prng* prng) {
+  all = all || mode == NameLoss::kNone;
   std::vector<bool> kept(ops.size(), all);
   if (all || none) return kept;
   const size_t prefix = prng->Below(ops.size() + 1);
@@ -205,6 +212,10 @@ std::shared_ptr<SimWorld> SimWorld::Crash(const CrashOptions& options) const {
   const std::lock_guard lock(mutex_);
   Prng prng(options.seed);
   std::shared_ptr<SimWorld> image = CloneLocked(&prng);
+  std::set<const Inode*> lost;
+  VisitLive(*image->root_, "/", [&](const std::string& path, const Inode& inode) {
+    if (options.lost && path.ends_with(*options.lost)) lost.insert(&inode);
+  });
   const auto character =
       static_cast<Character>(prng.Below(static_cast<uint64_t>(Character::kCount)));
   const auto mode = options.names.value_or(static_cast<NameLoss>(prng.Below(3)));
@@ -225,7 +236,8 @@ std::shared_ptr<SimWorld> SimWorld::Crash(const CrashOptions& options) const {
     inode->link_count = 0;
     inode->entries = inode->durable_entries;
     if (inode->is_directory) continue;
-    const SectorOdds odds = options.odds ? *options.odds : OddsOf(character, &prng);
+    SectorOdds odds = options.odds ? *options.odds : OddsOf(character, &prng);
+    if (lost.contains(inode.get())) odds = kAllDropped;
     inode->Settle(inode->Survivor(odds, &prng));
   }
   image->root_->link_count = 1;

@@ -22,8 +22,9 @@
 //     goes on showing it; direct reads do not.
 //  8. A failed write may have landed in part, except on a full disk, where nothing has.
 //  9. SIGKILL keeps the page cache, still unsynced, and drops the locks.
-// Also planned faults (errors, lost and misdirected writes), a stop at the n-th operation, a full
-// disk, and flipped bits. Not modelled: short transfers (Disk hides them), time, permissions.
+// Also planned faults (errors of reads, writes and syncs, syncs that persist and fail, reads that
+// end early, lost and misdirected writes), a stop at the n-th operation, a full disk, and flipped
+// bits. Not modelled: short writes (Disk hides them), time, permissions.
 #pragma once
 
 #include "tests/sim/sim_clock.h"        // IWYU pragma: export

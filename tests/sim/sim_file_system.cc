@@ -145,9 +145,10 @@ Status SimFileSystem::SyncDirectory(const std::string& path) {
   if (inode == nullptr) return ErrnoStatus(ENOENT, path);
   if (!inode->is_directory) return ErrnoStatus(ENOTDIR, path);
   Fault::Effect effect{};
-  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kSyncDirectory, path, &effect));
-  if (effect != Fault::Effect::kLose) world_->SyncNames(inode);
-  return OkStatus();
+  Status status = world_->BeginOp(OpKind::kSyncDirectory, path, &effect);
+  const bool done = status.ok() || effect == Fault::Effect::kDoAndFail;
+  if (done && effect != Fault::Effect::kLose) world_->SyncNames(inode);
+  return status;
 }
 
 Result<uint64_t> SimFileSystem::FreeBytes(const std::string& path) {

@@ -22,6 +22,10 @@ std::vector<std::string> Components(std::string_view path) {
   return parts;
 }
 
+bool Overlap(const ByteRange& a, const ByteRange& b) {
+  return a.offset < b.offset + b.length && b.offset < a.offset + a.length;
+}
+
 InodeRef Walk(InodeRef at, const std::vector<std::string>& parts, size_t count) {
   for (size_t i = 0; i < count && at != nullptr; ++i) {
     const auto it = at->entries.find(parts[i]);
@@ -103,7 +107,8 @@ void SimWorld::SyncNames(const InodeRef& directory) {
   pending_names_ = std::move(left);
 }
 
-Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect) {
+Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect,
+                         ByteRange range) {
   const bool mutating = kind != OpKind::kRead;
   if (effect != nullptr) *effect = Fault::Effect::kFail;
   if (mutating) {
@@ -117,9 +122,11 @@ Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effe
     const Fault& fault = planned.fault;
     if (fault.kind ? *fault.kind != kind : !mutating) continue;
     if (path.find(fault.path_contains) == std::string_view::npos) continue;
+    if (fault.range.length > 0 && !Overlap(fault.range, range)) continue;
     ++planned.seen;
     if (planned.seen != fault.nth && !(fault.forever && planned.seen > fault.nth)) continue;
-    if (fault.effect == Fault::Effect::kFail) {
+    ++faults_struck_;
+    if (fault.effect == Fault::Effect::kFail || fault.effect == Fault::Effect::kDoAndFail) {
       status = ErrnoStatus(fault.os_error, StrCat(path, ": simulated fault"));
     }
     if (effect != nullptr && fault.effect != Fault::Effect::kFail) *effect = fault.effect;
@@ -166,6 +173,11 @@ void SimWorld::AddFault(const Fault& fault) {
 void SimWorld::ClearFaults() {
   const std::lock_guard lock(mutex_);
   faults_.clear();
+}
+
+uint64_t SimWorld::faults_struck() const {
+  const std::lock_guard lock(mutex_);
+  return faults_struck_;
 }
 
 void SimWorld::SetCapacity(uint64_t bytes) {

@@ -40,16 +40,19 @@ inline constexpr size_t kOpKinds = 11;
 
 struct Fault {
   enum class Effect : uint8_t {
-    kFail,      // with os_error; a failed write may land in part, a failed sync loses data
-    kLose,      // writes and syncs only: reports success, changes nothing
-    kMisdirect  // writes only: reports success, lands on another sector of the file
+    kFail,       // with os_error; a failed write may land in part, a failed sync loses data
+    kLose,       // writes and syncs only: reports success, changes nothing
+    kMisdirect,  // writes only: reports success, lands on another sector of the file
+    kDoAndFail,  // syncs only, of files and directories: everything is durable, os_error comes back
+    kShort       // reads only: fewer bytes than there are, as at the end of a file
   };
-  std::optional<OpKind> kind;  // none: any mutating operation
-  uint64_t nth = 1;            // the nth match after AddFault fails
-  bool forever = false;        // and all later matches too
+  std::optional<OpKind> kind = {};  // none: any mutating operation
+  uint64_t nth = 1;                 // the nth match after AddFault fails
+  bool forever = false;             // and all later matches too
   int os_error = EIO;
   Effect effect = Effect::kFail;
-  std::string path_contains;  // only operations on such paths match
+  std::string path_contains = {};  // only operations on such paths match
+  ByteRange range = {};            // only reads and writes that touch it match; length 0: all
 };
 
 // How unsynced name operations survive a power cut.
@@ -57,6 +60,7 @@ enum class NameLoss : uint8_t {
   kPrefix,              // a prefix of all of them: one journal
   kPrefixPerDirectory,  // a prefix in each directory
   kIndependent,         // each on its own
+  kNone,                // all survive
 };
 
 struct CrashOptions {
@@ -65,6 +69,8 @@ struct CrashOptions {
   // some drop all, some mix by file, some by sector with tears and garbage.
   std::optional<SectorOdds> odds;
   std::optional<NameLoss> names;
+  // Files whose path ends so keep nothing unsynced, whatever the odds.
+  std::optional<std::string> lost = std::nullopt;
 };
 
 class SimWorld : public std::enable_shared_from_this<SimWorld> {
@@ -96,6 +102,8 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   // --- faults ---
   void AddFault(const Fault& fault);
   void ClearFaults();
+  // How often one of the faults has struck.
+  uint64_t faults_struck() const;
   void SetCapacity(uint64_t bytes);
   // Whether the file system can punch holes (it can at first); images inherit it.
   void SetCanPunch(bool can);
@@ -137,7 +145,8 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   explicit SimWorld(const Options& options);
 
   // All of these want mutex_ held.
-  Status BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect = nullptr);
+  Status BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect = nullptr,
+                 ByteRange range = {});
   void FreezeLocked();
   InodeRef Find(std::string_view path) const;
   // The parent directory and the last component; null when there is no such directory.
@@ -167,6 +176,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   std::vector<NameOp> pending_names_;  // unsynced, in order
   std::map<uint64_t, std::weak_ptr<Inode>> inodes_;
   std::vector<PlannedFault> faults_;
+  uint64_t faults_struck_ = 0;
   uint64_t ops_ = 0;
   std::array<uint64_t, kOpKinds> counts_{};
   uint64_t freeze_at_ = 0;  // 0: never

@@ -10,7 +10,6 @@
 namespace stepwell::sim {
 namespace {
 
-constexpr uint64_t kStagingBytes = 6 * db::kBlockBytes;
 constexpr std::string_view kSegmentsPrefix = "/store/segments/";
 
 // Completes syncs that never happened.
@@ -59,7 +58,7 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   db::StoreOptions options;
   options.read_only = spec.read_only;
   if (spec.keep_latest) options.keep = {{.count = *spec.keep_latest}};
-  options.staging_bytes = kStagingBytes;
+  options.staging_bytes = spec.staging_blocks * db::kBlockBytes;
   options.segment_bytes = spec.segment_bytes;
   options.lock_timeout = std::chrono::milliseconds(0);
   options.log = [this](LogLevel, std::string_view text) { log_ += StrCat(text, "\n"); };
@@ -82,11 +81,15 @@ size_t CountSegments(const SimWorld& world) {
   return count;
 }
 
+std::shared_ptr<SimWorld> OldSlotImageOf(const SimWorld& world, uint64_t seed) {
+  return world.Crash({seed, SectorOdds{1, 0, 0, 0}, NameLoss::kNone, "/STEPWELL"});
+}
+
 std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
   static constexpr SectorOdds kNothing{0, 1, 0, 0};
   static constexpr SectorOdds kAll{1, 0, 0, 0};
   static constexpr SectorOdds kTorn{2, 2, 1, 1};
-  switch (seed % 6) {
+  switch (seed % 7) {
     case 0:
       return world.CrashImageProcessKill(seed);
     case 1:
@@ -95,6 +98,8 @@ std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed) {
       return world.Crash({seed, kAll, NameLoss::kIndependent});
     case 3:
       return world.Crash({seed, kTorn, {}});
+    case 4:
+      return OldSlotImageOf(world, seed);
     default:
       return world.Crash({seed, {}, {}});
   }

@@ -21,6 +21,7 @@ struct OpenSpec {
   bool with_index = false;
   bool read_only = false;
   uint64_t segment_bytes = uint64_t{192} << 10;        // small: segments roll within a few steps
+  uint64_t staging_blocks = 6;                         // of db::kBlockBytes; at least 4
   std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below kStorePath
 };
 
@@ -45,6 +46,9 @@ class StoreMachine {
   std::string log_;
 };
 
+// The machine after a power cut in which everything was durable but the newest slot: STEPWELL is as
+// it was last synced. Kernels write small files back late, so this is a common picture.
+std::shared_ptr<SimWorld> OldSlotImageOf(const SimWorld& world, uint64_t seed);
 // The machine after a stop: mostly a power cut, sometimes only the process was killed.
 std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/store_model.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace stepwell::sim {
@@ -19,12 +20,14 @@ StoreModel::Outcome StoreModel::OutcomeOf(const Status& status) {
   // A full disk is met before the commit, as is a pin: the change is not there and never will be.
   if (status.code() == StatusCode::kResourceExhausted) return Outcome::kRefused;
   if (status.code() == StatusCode::kFailedPrecondition) return Outcome::kRefused;
-  return Outcome::kInDoubt;
+  // The machine stopped: as if the answer had never come.
+  if (status.code() == StatusCode::kAborted) return Outcome::kInFlight;
+  return Outcome::kUnknown;
 }
 
 StoreModel::Outcome StoreModel::OutcomeOf(const Change& change) {
-  if (change.kind != Kind::kSave || change.outcome != Outcome::kInDoubt) return change.outcome;
-  return change.handle.done() ? OutcomeOf(change.handle.status()) : Outcome::kInDoubt;
+  if (change.kind != Kind::kSave || change.outcome != Outcome::kInFlight) return change.outcome;
+  return change.handle.done() ? OutcomeOf(change.handle.status()) : Outcome::kInFlight;
 }
 
 void StoreModel::Apply(const Change& change, Steps* steps) {
@@ -57,7 +60,7 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
 
 void StoreModel::Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep,
                        db::SaveHandle handle) {
-  changes_.push_back({Kind::kSave, step, held, keep, std::move(handle), Outcome::kInDoubt});
+  changes_.push_back({Kind::kSave, step, held, keep, std::move(handle), Outcome::kInFlight});
 }
 
 void StoreModel::Deleted(uint64_t step, const Status& status) {
@@ -72,13 +75,15 @@ void StoreModel::ExtraDeleted(uint64_t step, const Status& status) {
   changes_.push_back({Kind::kDeleteExtra, step, 0, {}, {}, OutcomeOf(status)});
 }
 
-void StoreModel::Settle(Steps steps) {
-  base_ = std::move(steps);
+void StoreModel::Settle(Steps steps) { Begin({std::move(steps)}); }
+
+void StoreModel::Begin(std::vector<Steps> legal) {
+  bases_ = std::move(legal);
   changes_.clear();
 }
 
 Steps StoreModel::Newest() const {
-  Steps steps = base_;
+  Steps steps = bases_.back();
   for (const Change& change : changes_) {
     if (OutcomeOf(change) != Outcome::kRefused) Apply(change, &steps);
   }
@@ -86,21 +91,31 @@ Steps StoreModel::Newest() const {
 }
 
 std::vector<Steps> StoreModel::Legal() const {
-  size_t applied = 0;  // changes that must be there
+  size_t applied = 0;  // changes that are decided
   for (size_t i = 0; i < changes_.size(); ++i) {
     if (OutcomeOf(changes_[i]) == Outcome::kApplied) applied = i + 1;
   }
-  std::vector<Steps> legal(1, base_);
+  std::vector<Steps> legal;          // where a change in flight did not come, so none after it
+  std::vector<Steps> open = bases_;  // what later changes are made to
   for (size_t i = 0; i < changes_.size(); ++i) {
-    if (OutcomeOf(changes_[i]) == Outcome::kRefused) continue;
-    Steps next = legal.back();
-    Apply(changes_[i], &next);
-    if (i < applied) {
-      legal.back() = std::move(next);
-    } else {
-      legal.push_back(std::move(next));
+    const Change& change = changes_[i];
+    const Outcome outcome = OutcomeOf(change);
+    if (outcome == Outcome::kRefused) continue;
+    std::vector<Steps> either;
+    if (outcome == Outcome::kUnknown && tolerant_) {
+      either = open;
+    } else if (i >= applied) {
+      legal.insert(legal.end(), open.begin(), open.end());
     }
+    for (Steps& steps : open) {
+      Apply(change, &steps);
+      if (std::find(either.begin(), either.end(), steps) == either.end()) {
+        either.push_back(std::move(steps));
+      }
+    }
+    open = std::move(either);
   }
+  legal.insert(legal.end(), open.begin(), open.end());
   return legal;
 }
 

@@ -2,7 +2,7 @@
 // What a store may hold after a crash: an in-memory map that knows nothing of the engine.
 //
 // Changes are committed in the order in which they were asked for. So after a crash the store holds
-// all of them up to the last acknowledged one, and then any prefix of those in doubt; each wholly
+// all of them up to the last acknowledged one, and then any prefix of those in flight; each wholly
 // or not at all.
 #pragma once
 
@@ -26,6 +26,9 @@ std::string ToText(const Steps& steps);
 
 class StoreModel {
  public:
+  // From here on errors come from reads, too: a change that ended in one may be there or not,
+  // whatever became of later ones.
+  void Tolerate() { tolerant_ = true; }
   // A save or replacement that was accepted; `keep` as the store was opened.
   void Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep, db::SaveHandle handle);
   // Changes that have returned.
@@ -34,14 +37,17 @@ class StoreModel {
   void ExtraDeleted(uint64_t step, const Status& status);
   // After recovery, or a reopening: this is what is there, nothing is in flight.
   void Settle(Steps steps);
+  // Before recovery: what is there is one of these.
+  void Begin(std::vector<Steps> legal);
 
   // Once everything in flight is committed.
   Steps Newest() const;
-  // Every state that a crash now may leave, the oldest first. The first is also what is visible.
+  // Every state that a crash now may leave, the oldest first. Where no change has failed, the first
+  // is also what is visible.
   std::vector<Steps> Legal() const;
 
  private:
-  enum class Outcome { kInDoubt, kApplied, kRefused };
+  enum class Outcome { kInFlight, kUnknown, kApplied, kRefused };
   enum class Kind { kSave, kDelete, kPin, kUnpin, kDeleteExtra };
   struct Change {
     Kind kind = Kind::kSave;
@@ -49,14 +55,15 @@ class StoreModel {
     uint64_t held = 0;
     std::optional<uint64_t> keep;
     db::SaveHandle handle;  // saves only
-    Outcome outcome = Outcome::kInDoubt;
+    Outcome outcome = Outcome::kInFlight;
   };
   static Outcome OutcomeOf(const Status& status);
   static Outcome OutcomeOf(const Change& change);
   static void Apply(const Change& change, Steps* steps);
 
-  Steps base_;
-  std::vector<Change> changes_;  // after base_, in order
+  bool tolerant_ = false;
+  std::vector<Steps> bases_ = {{}};
+  std::vector<Change> changes_;  // after one of bases_, in order
 };
 
 }  // namespace stepwell::sim

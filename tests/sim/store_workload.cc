@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "format/frame.h"
+
 namespace stepwell::sim {
 namespace {
 
@@ -16,9 +18,26 @@ std::pair<uint64_t, uint64_t> Pick(const Steps& steps, Prng* prng) {
   return *std::next(steps.begin(), static_cast<std::ptrdiff_t>(prng->Below(steps.size())));
 }
 
+// A writer's store leaves out texts that it cannot read, and logs it: an error, not wrong bytes.
+Status CheckHasMetadata(const db::StepReader& reader) {
+  if (!reader.step().metadata_json.empty()) return OkStatus();
+  return DataLossError(StrCat("step ", reader.step().step, " has no metadata"));
+}
+
+// Whether the file's last block is a trailer.
+bool IsSealed(const SimWorld& world, const std::string& path) {
+  const std::string bytes = world.Contents(path).value_or("");
+  if (bytes.size() < kPageBytes) return false;
+  const auto header = format::DecodeFrameHeader(
+      AsBytes(bytes).subspan(bytes.size() - kPageBytes, format::kFrameHeaderBytes));
+  return header.ok() && header->kind == format::FrameKind::kTrailer;
+}
+
 }  // namespace
 
 std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
+  if (seed & kTiny) return {{"a", {7}, false, false}};
+  if (seed & kLarge) return {{"a", {7}, false, false}, {"g", {300'000}, true, false}};
   std::vector<db::LeafSpec> specs = {{"a", {7}, false, false}, {"b", {30, 20}, true, false}};
   if (seed % 3 == 0) specs.push_back({"c", {6000}, true, true});
   if (seed % 4 == 1) specs.push_back({"d", {5, 1500}, false, false});
@@ -27,7 +46,9 @@ std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
   return specs;
 }
 
-uint64_t HeldOf(uint64_t seed) { return seed % 2 == 0 ? seed | kHasExtra : seed; }
+uint64_t HeldOf(uint64_t seed) {
+  return seed % 2 == 0 && !(seed & kTiny) ? seed | kHasExtra : seed;
+}
 
 Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
                                 db::IfExists if_exists) {
@@ -52,13 +73,14 @@ Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
   return handle;
 }
 
-Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
+Status CheckStep(db::StepReader* reader, uint64_t held) {
   const uint64_t seed = SeedOf(held);
-  STEPWELL_RETURN_IF_ERROR(db::CheckSeeded(store, step, seed, SpecsOf(seed)));
-  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+  STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
+  STEPWELL_RETURN_IF_ERROR(db::CheckSeeded(reader, seed, SpecsOf(seed)));
   STEPWELL_ASSIGN_OR_RETURN(const auto extra, reader->Leaves(format::EncodeItem("extra")));
+  const uint64_t step = reader->step().step;
   if (extra.size() != (held & kHasExtra ? 1U : 0U)) {
-    return DataLossError(StrCat("step ", step, " has ", extra.size(), " leaves in item extra"));
+    return InternalError(StrCat("step ", step, " has ", extra.size(), " leaves in item extra"));
   }
   if (extra.empty()) return OkStatus();
   const std::vector<float> wanted = db::LeafData(kExtra, seed);
@@ -68,7 +90,12 @@ Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
   request.box = format::WholeArray(kExtra.shape);
   request.out = reinterpret_cast<std::byte*>(out.data());
   STEPWELL_RETURN_IF_ERROR(reader->Load({&request, 1}).status());
-  return out == wanted ? OkStatus() : DataLossError(StrCat("step ", step, ": extra is wrong"));
+  return out == wanted ? OkStatus() : InternalError(StrCat("step ", step, ": extra is wrong"));
+}
+
+Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+  return CheckStep(reader.get(), held);
 }
 
 Result<Steps> ReadAll(db::Store* store) {
@@ -77,12 +104,13 @@ Result<Steps> ReadAll(db::Store* store) {
   for (const auto& summary : summaries) {
     const uint64_t step = summary.step.step;
     STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+    STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
     const std::string& text = reader->step().metadata_json;
     uint64_t seed = 0;
     if (!text.starts_with(kMetadata) ||
         std::from_chars(text.data() + kMetadata.size(), text.data() + text.size(), seed).ec !=
             std::errc()) {
-      return DataLossError(StrCat("step ", step, " has metadata '", text, "'"));
+      return InternalError(StrCat("step ", step, " has metadata '", text, "'"));
     }
     uint64_t held = seed;
     for (const auto& item : reader->step().items) {
@@ -90,15 +118,21 @@ Result<Steps> ReadAll(db::Store* store) {
     }
     if (reader->step().pinned != summary.step.pinned) return InternalError("two opinions of a pin");
     if (summary.step.pinned) held |= kPinned;
-    STEPWELL_RETURN_IF_ERROR(CheckStep(store, step, held));
+    STEPWELL_RETURN_IF_ERROR(CheckStep(reader.get(), held));
     steps[step] = held;
   }
   return steps;
 }
 
-Workload::Workload(StoreMachine* machine, uint64_t seed, bool with_index)
-    : machine_(machine), with_index_(with_index), prng_(seed), next_seed_(seed % 997) {
-  machine_->world().SetCanPunch(seed % 3 != 0);
+Workload::Workload(StoreMachine* machine, uint64_t seed, const Shape& shape,
+                   std::vector<Steps> legal)
+    : machine_(machine), shape_(shape), prng_(seed), next_seed_(seed % 997) {
+  machine_->world().SetCanPunch(shape.can_punch);
+  first_saved_ = shape.first_steps == 0 || legal.back() != Steps{};
+  for (const Steps& steps : legal) {
+    if (!steps.empty()) next_step_ = std::max(next_step_, steps.rbegin()->first + 1);
+  }
+  model_.Begin(std::move(legal));
 }
 
 Workload::~Workload() = default;
@@ -107,18 +141,64 @@ bool Workload::Expect(const Status& status, std::string_view what) {
   if (status.ok()) return true;
   // A full disk fails what it must, and that alone.
   if (squeezed_ && status.code() == StatusCode::kResourceExhausted) return true;
-  if (!machine_->world().frozen()) problem_ = StrCat(what, ": ", status.ToString());
+  const bool wrong = status.code() == StatusCode::kInternal;
+  if (!machine_->world().frozen() && (!tolerant_ || wrong)) {
+    problem_ = StrCat(what, ": ", status.ToString());
+  }
   return false;
 }
 
 bool Workload::Open() {
-  if (prng_.OneIn(2)) keep_ = 2 + prng_.Below(4);
+  if (prng_.OneIn(2)) keep_ = 2 + prng_.Below(shape_.keep_max - 1);
   if (prng_.OneIn(3)) keep_.reset();
-  auto store = machine_->Open({.keep_latest = keep_, .with_index = with_index_});
+  auto store = machine_->Open({.keep_latest = keep_,
+                               .with_index = shape_.with_index,
+                               .segment_bytes = shape_.segment_bytes,
+                               .staging_blocks = shape_.staging_blocks});
   if (!Expect(store.status(), "open")) return false;
   store_ = std::move(*store);
-  for (const std::string& said : store_->recovery().problems) problem_ = StrCat("open: ", said);
-  return problem_.empty();
+  if (!tolerant_) {
+    for (const std::string& said : store_->recovery().problems) problem_ = StrCat("open: ", said);
+  }
+  if (!problem_.empty() || (!settled_ && !SettleOpened())) return false;
+  return SaveFirstSteps();
+}
+
+// Which of the legal states it is, is seen now.
+bool Workload::SettleOpened() {
+  const auto seen = ReadAll(store_.get());
+  if (!Expect(seen.status(), "reading what was recovered")) {
+    if (problem_.empty() && !machine_->world().frozen()) store_.reset();
+    return false;
+  }
+  const std::vector<Steps> legal = model_.Legal();
+  if (std::find(legal.begin(), legal.end(), *seen) == legal.end()) {
+    problem_ = StrCat("found ", ToText(*seen), ", legal is");
+    for (const Steps& steps : legal) problem_ += StrCat(" ", ToText(steps));
+    return false;
+  }
+  if (machine_->world().frozen()) return false;  // nothing is final on a stopped machine
+  model_.Settle(*seen);
+  settled_ = true;
+  return true;
+}
+
+bool Workload::SaveFirstSteps() {
+  if (std::exchange(first_saved_, true)) return true;
+  for (uint64_t i = 0; i < shape_.first_steps; ++i) {
+    const uint64_t seed = kTiny | next_seed_++;
+    auto handle = SaveStep(store_.get(), next_step_, seed);
+    if (!Expect(handle.status(), "save")) return false;
+    model_.Saved(next_step_++, HeldOf(seed), keep_, std::move(*handle));
+  }
+  return WaitAll();
+}
+
+void Workload::Drop() {
+  readers_.clear();
+  store_.reset();
+  any_ = false;
+  settled_ = false;
 }
 
 bool Workload::Squeeze(bool on) {
@@ -134,13 +214,24 @@ bool Workload::Squeeze(bool on) {
 bool Workload::Close() {
   if (squeezed_ && !Squeeze(false)) return false;
   // Errors of the full disk may be left to report.
-  if (!WaitAll()) return false;
+  if (!WaitAll() && (!tolerant_ || !problem_.empty())) return false;
   const Status status = store_->Close();
   store_.reset();
   any_ = false;
+  settled_ = false;
   if (!Expect(status, "close") || machine_->world().frozen() || !CheckLinks()) return false;
+  if (tolerant_) return true;
   model_.Settle(model_.Newest());
+  settled_ = true;
   return true;
+}
+
+uint64_t Workload::NextSeed() {
+  const uint64_t seed = next_seed_++;
+  const uint64_t roll = shape_.tiny_percent + shape_.large_percent > 0 ? prng_.Below(100) : 100;
+  if (roll < shape_.tiny_percent) return seed | kTiny;
+  if (roll < shape_.tiny_percent + shape_.large_percent) return seed | kLarge;
+  return seed;
 }
 
 bool Workload::Save(bool replace) {
@@ -150,7 +241,7 @@ bool Workload::Save(bool replace) {
   if (replace && !steps.empty()) {
     const auto [chosen, held] = Pick(steps, &prng_);
     if (held & kPinned) {
-      const auto refused = SaveStep(store_.get(), chosen, next_seed_++, if_exists);
+      const auto refused = SaveStep(store_.get(), chosen, NextSeed(), if_exists);
       if (refused.ok()) problem_ = StrCat("pinned step ", chosen, " was replaced");
       return problem_.empty() && !machine_->world().frozen();
     }
@@ -161,7 +252,7 @@ bool Workload::Save(bool replace) {
     next_step_ += 1 + prng_.Below(2);
     if_exists = db::IfExists::kError;
   }
-  const uint64_t seed = next_seed_++;
+  const uint64_t seed = NextSeed();
   auto handle = SaveStep(store_.get(), step, seed, if_exists);
   if (!Expect(handle.status(), StrCat("save of ", step))) return false;
   newest_ = *handle;
@@ -181,7 +272,7 @@ bool Workload::Delete() {
     return problem_.empty() && !machine_->world().frozen();
   }
   // What it was to delete may have been a save in flight that the full disk refused.
-  if (squeezed_ && status.code() == StatusCode::kNotFound) return true;
+  if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
   model_.Deleted(one.front(), status);
   return Expect(status, StrCat("delete of ", one.front()));
 }
@@ -193,7 +284,7 @@ bool Workload::TogglePin() {
   const std::vector<uint64_t> one = {step};
   const bool pin = !(held & kPinned);
   const Status status = store_->SetPinned(one, pin);
-  if (squeezed_ && status.code() == StatusCode::kNotFound) return true;
+  if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
   model_.PinSet(step, pin, status);
   return Expect(status, StrCat("pin of ", step));
 }
@@ -216,17 +307,20 @@ bool Workload::WaitAll() {
   if (status.code() != StatusCode::kResourceExhausted && !Expect(status, "wait")) return false;
   if (machine_->world().frozen()) return false;
   const std::vector<Steps> legal = model_.Legal();
-  if (legal.size() != 1) problem_ = "after Wait something is still in flight";
-  model_.Settle(legal.front());
+  if (legal.size() == 1) {
+    model_.Settle(legal.front());
+  } else if (!tolerant_) {
+    problem_ = "after Wait something is still in flight";
+  }
   return problem_.empty();
 }
 
 bool Workload::WaitNewest() { return !any_ || Expect(newest_.Wait(), "wait for one"); }
 
 bool Workload::CheckOne() {
-  const Steps steps = model_.Legal().front();
-  if (steps.empty()) return true;
-  const auto [step, held] = Pick(steps, &prng_);
+  const std::vector<Steps> legal = model_.Legal();
+  if (legal.front().empty() || (tolerant_ && legal.size() > 1)) return true;
+  const auto [step, held] = Pick(legal.front(), &prng_);
   return Expect(CheckStep(store_.get(), step, held), StrCat("load of ", step));
 }
 
@@ -236,10 +330,39 @@ bool Workload::ReadBeside() {
   const auto seen = ReadAll(reader->get());
   if (!Expect(seen.status(), "reading beside the writer")) return false;
   const Steps visible = model_.Legal().front();
-  if (*seen != visible && !machine_->world().frozen()) {  // a stopped slot moves no more
+  // A slot that cannot be written moves no more.
+  if (*seen != visible && !tolerant_ && !machine_->world().frozen()) {
     problem_ = StrCat("a reader sees ", ToText(*seen), " instead of ", ToText(visible));
   }
   return problem_.empty();
+}
+
+// Of a process of its own, which opens a step and keeps it while the writer goes on.
+bool Workload::OpenReaderThatStays() {
+  if (readers_.size() >= shape_.readers) {
+    if (readers_.empty()) return true;
+    readers_.erase(readers_.begin() + static_cast<std::ptrdiff_t>(prng_.Below(readers_.size())));
+    return true;
+  }
+  const std::vector<Steps> legal = model_.Legal();
+  if (legal.front().empty() || (tolerant_ && legal.size() > 1)) return true;
+  const auto [step, held] = Pick(legal.front(), &prng_);
+  auto store = machine_->Open({.read_only = true});
+  if (!Expect(store.status(), "open for reading")) return false;
+  auto reader = (*store)->Read(step);
+  if (!Expect(reader.status(), StrCat("step ", step, " for a reader that stays"))) return false;
+  readers_.push_back({std::move(*store), std::move(*reader), held});
+  return true;
+}
+
+bool Workload::CheckReaders() {
+  for (const OpenReader& reader : readers_) {
+    if (!Expect(CheckStep(reader.step.get(), reader.held),
+                StrCat("step ", reader.step->step().step, ", which a reader has open"))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Workload::Reclaim() {
@@ -261,8 +384,11 @@ bool Workload::LinkSegment() {
   for (const auto& [path, size] : machine_->world().Files()) {
     if (path.starts_with("/store/segments/") && path.ends_with(".seg")) segments.push_back(path);
   }
-  if (segments.size() < 5 || links_.size() >= 3) return true;  // the newest are being written
-  const std::string link = StrCat("/link", links_.size());
+  // The newest are being written, and so may older ones be while saves are in flight.
+  if (segments.size() < 5 || links_.size() >= 3 || !IsSealed(machine_->world(), segments.front())) {
+    return true;
+  }
+  const std::string link = StrCat("/link", prng_.Next());
   SimFileSystem files(machine_->world().shared_from_this());
   if (!Expect(files.Link(segments.front(), link), "link")) return false;
   links_[link] = *machine_->world().Contents(link);
@@ -278,7 +404,11 @@ bool Workload::CheckLinks() {
 
 bool Workload::Act() {
   if (store_ == nullptr && !Open()) return false;
-  const uint64_t roll = prng_.Below(100);
+  if (shape_.readers > 0 && prng_.OneIn(8)) {
+    return prng_.Coin() ? OpenReaderThatStays() : CheckReaders();
+  }
+  if (prng_.Below(100) < shape_.close_percent) return Close();
+  const uint64_t roll = prng_.Below(96);
   if (roll < 42) return Save(false);
   if (roll < 52) return Save(true);
   if (roll < 60) return Delete();
@@ -290,8 +420,7 @@ bool Workload::Act() {
   if (roll < 89) return ReadBeside();
   if (roll < 91) return LinkSegment();
   if (roll < 94) return Reclaim() && CheckLinks();
-  if (roll < 96) return Squeeze(!squeezed_);
-  return Close();
+  return tolerant_ || Squeeze(!squeezed_);
 }
 
 void Workload::Run(int count) {

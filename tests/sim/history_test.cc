@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole lives of stores of all shapes, on healthy and on failing disks.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/sim/store_checker.h"
+#include "tests/sim/store_history.h"
+#include "tests/sim/store_workload.h"
+
+namespace stepwell::sim {
+namespace {
+
+// As `STEPWELL_SIM_SEED` and `STEPWELL_SIM_ROUNDS` say; false: neither is set.
+bool SeedsFromOutside(uint64_t* first, uint64_t* rounds) {
+  const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
+  const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
+  if (seed_text != nullptr) *first = std::strtoull(seed_text, nullptr, 10);
+  if (rounds_text != nullptr) *rounds = std::strtoull(rounds_text, nullptr, 10);
+  return seed_text != nullptr || rounds_text != nullptr;
+}
+
+void RunHistories(const char* what, uint64_t first, uint64_t rounds, bool faults) {
+  const ImageCounts before = CheckedImages();
+  for (uint64_t seed = first; seed < first + rounds; ++seed) {
+    const std::string problem = RunHistory({seed, seed % 16 == 0, faults});
+    EXPECT_EQ(problem, "") << what << ": replay with STEPWELL_SIM_SEED=" << seed
+                           << " STEPWELL_SIM_ROUNDS=1";
+    if (!problem.empty() && std::getenv("STEPWELL_SIM_GO_ON") == nullptr) break;
+  }
+  std::cout << what << ": " << CheckedImages().images - before.images << " crash images\n";
+}
+
+TEST(HistoryTest, OfAllShapes) { RunHistories("histories", 1, 20, /*faults=*/false); }
+
+TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 60, /*faults=*/true); }
+
+// After a power cut STEPWELL is as last synced, and one read of the recovery fails.
+void FailEachReadOfARecovery(uint64_t seed, bool crash_first) {
+  const auto world = SimWorld::Make({seed, kPlenty});
+  StoreMachine machine(world, seed);
+  Shape shape = ShapeOf(seed);
+  shape.first_steps = 0;
+  shape.close_percent = 0;
+  Workload workload(&machine, seed, shape);
+  for (int i = 0; i < 25 && workload.Act(); ++i) {
+  }
+  ASSERT_EQ(workload.problem(), "") << "seed " << seed;
+  const std::vector<Steps> legal = workload.model().Legal();
+  auto image = OldSlotImageOf(*world, seed);
+  if (crash_first) {
+    image->FreezeAt(image->mutating_ops() + 1 + seed % 12);
+    StoreMachine first(image, seed + 1);
+    first.Open({}).status().IgnoreError("it is cut off");
+    image = OldSlotImageOf(*image, seed);
+  }
+  bool finished = false;
+  for (uint64_t nth = 1; !finished; nth += 1 + nth / 16) {
+    for (const int os_error : {EIO, ENOMEM}) {
+      const auto broken = image->CrashImageProcessKill(nth);
+      broken->AddFault({.kind = OpKind::kRead, .nth = nth, .os_error = os_error});
+      {
+        StoreMachine second(broken, nth);
+        second.Open({}).status().IgnoreError("it may be refused");
+        finished = broken->faults_struck() == 0;
+      }
+      broken->ClearFaults();
+      ASSERT_EQ(CheckImage(broken, legal, {nth, false, 0}), "")
+          << "seed " << seed << ": read " << nth << " of the recovery failed, errno " << os_error;
+    }
+  }
+}
+
+TEST(HistoryTest, AReadOfTheRecoveryFails) {
+  const ImageCounts before = CheckedImages();
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    FailEachReadOfARecovery(seed, /*crash_first=*/seed % 2 == 0);
+    if (HasFatalFailure()) break;
+  }
+  std::cout << "reads of recoveries: " << CheckedImages().images - before.images
+            << " crash images\n";
+}
+
+// For hours, or to replay one seed; see README.md.
+TEST(HistoryTest, Soak) {
+  uint64_t first = 1;
+  uint64_t rounds = 1;
+  if (!SeedsFromOutside(&first, &rounds)) GTEST_SKIP() << "STEPWELL_SIM_SEED is not set";
+  RunHistories("histories", first, rounds, /*faults=*/false);
+}
+
+TEST(HistoryTest, SoakOnFailingDisks) {
+  uint64_t first = 1;
+  uint64_t rounds = 1;
+  if (!SeedsFromOutside(&first, &rounds)) GTEST_SKIP() << "STEPWELL_SIM_SEED is not set";
+  RunHistories("failing disks", first, rounds, /*faults=*/true);
+}
+
+}  // namespace
+}  // namespace stepwell::sim
