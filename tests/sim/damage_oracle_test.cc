@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// Damage to a small store: every byte of it flipped, blocks and files lost, older bytes put back.
+// The oracle: each step gives the newest acknowledged version or an error, and what is missing is
+// named, by the open or by Verify, for as long as it is missing.
+//
+// STEPWELL_SIM_SEED chooses other bits and other garbage.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "format/frame.h"
+#include "tests/sim/store_workload.h"
+
+namespace stepwell::sim {
+namespace {
+
+constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kNewStep = 1'000'000;
+
+// Of steps that lie in their commit frame alone, but for one payload of 28 bytes.
+constexpr uint64_t SmallSeed(uint64_t i) { return kTiny | (3 * i + 2); }
+
+// A store, and what it must give.
+struct Sample {
+  std::string name;
+  std::shared_ptr<SimWorld> world;
+  Steps wanted;
+  std::vector<std::string> older_slots;  // STEPWELL as it was after each acknowledged change
+};
+
+class SampleMaker {
+ public:
+  SampleMaker(uint64_t sessions, bool clean)
+      : world_(SimWorld::Make({7 + sessions, kPlenty})), machine_(world_, 7) {
+    for (uint64_t session = 0; session < sessions; ++session) {
+      store_ = std::move(*machine_.Open({}));
+      if (session == 0) {
+        for (uint64_t step = 10; step < 14; ++step) Save(step);
+        Note(store_->Delete(std::vector<uint64_t>{10}));
+        steps_.erase(10);
+        Pin(12, true);
+      }
+      Save(11);  // replaces it, each time with another value
+      if (session > 0) {
+        Pin(12, session % 2 == 0);
+        Save(20 + session);
+        Note(store_->Delete(std::vector<uint64_t>{20 + session}));
+        steps_.erase(20 + session);
+      }
+      Save(30 + session);
+      if (session + 1 < sessions) EXPECT_OK(store_->Close());
+    }
+    if (clean) EXPECT_OK(store_->Close());
+    sample_.name =
+        StrCat(sessions, sessions == 1 ? " session, " : " sessions, ", clean ? "closed" : "killed");
+    sample_.world = world_->CrashImageProcessKill(1);
+    sample_.wanted = steps_;
+  }
+
+  Sample Take() { return std::move(sample_); }
+
+ private:
+  void Note(const Status& status) {
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    sample_.older_slots.push_back(*world_->Contents("/store/STEPWELL"));
+  }
+  void Save(uint64_t step) {
+    const uint64_t seed = SmallSeed(++seeds_);
+    Note(SaveStep(store_.get(), step, seed, db::IfExists::kReplace)->Wait());
+    steps_[step] = HeldOf(seed);
+  }
+  void Pin(uint64_t step, bool pinned) {
+    Note(store_->SetPinned(std::vector<uint64_t>{step}, pinned));
+    steps_[step] = SeedOf(steps_[step]) | (pinned ? kPinned : 0);
+  }
+
+  std::shared_ptr<SimWorld> world_;
+  StoreMachine machine_;
+  std::unique_ptr<db::Store> store_;
+  Steps steps_;
+  uint64_t seeds_ = 0;
+  Sample sample_;
+};
+
+// One look at the store: what is wrong with it, in a few words that stand for a class; "" where all
+// is right or named.
+std::string Look(StoreMachine* machine, const Steps& wanted, bool read_only, bool* whole,
+                 std::unique_ptr<db::Store>* opened) {
+  *whole = false;
+  auto store = machine->Open({.read_only = read_only});
+  if (!store.ok()) return "";
+  bool named = !(*store)->recovery().problems.empty();
+  const auto report = (*store)->Verify({});
+  named = named || !report.ok() || !report->problems.empty();
+  const auto listed = (*store)->Steps();
+  std::set<uint64_t> numbers;
+  for (const auto& [step, held] : wanted) numbers.insert(step);
+  if (listed.ok()) {
+    for (const auto& summary : *listed) numbers.insert(summary.step.step);
+  }
+  std::string missing;
+  bool errors = !listed.ok();
+  for (const uint64_t step : numbers) {
+    const auto it = wanted.find(step);
+    const auto reader = (*store)->Read(step);
+    if (reader.status().code() == StatusCode::kNotFound) {
+      if (it != wanted.end()) missing = "a step is missing";
+      continue;
+    }
+    if (!reader.ok()) {
+      errors = true;
+      continue;
+    }
+    if (it == wanted.end()) {
+      if ((*reader)->Leaves("").ok()) return "a deleted step is back";
+      errors = true;
+      continue;
+    }
+    const Status status = CheckStep(reader->get(), it->second);
+    if (status.code() == StatusCode::kInternal) return "a wrong version is served";
+    errors = errors || !status.ok();
+    if (status.ok() && (*reader)->step().pinned != ((it->second & kPinned) != 0)) {
+      missing = "a pin is wrong";
+    }
+  }
+  *whole = missing.empty() && !errors;
+  if (!missing.empty() && !named) return missing + ", unnamed";
+  // A reader that fails and a verify that is content do not go together.
+  if (errors && !named) return "verify is content though reads fail";
+  *opened = std::move(*store);
+  return "";
+}
+
+// Readers look, a writer opens and saves, readers look again.
+std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, bool with_writer) {
+  bool whole = false;
+  {
+    StoreMachine machine(world, 1);
+    std::unique_ptr<db::Store> store;
+    const std::string wrong = Look(&machine, wanted, true, &whole, &store);
+    if (!wrong.empty()) return "reader: " + wrong;
+  }
+  if (!with_writer) return "";
+  {
+    StoreMachine machine(world, 2);
+    std::unique_ptr<db::Store> store;
+    const std::string wrong = Look(&machine, wanted, false, &whole, &store);
+    if (!wrong.empty()) return "writer: " + wrong;
+    if (store != nullptr) {
+      const auto handle = SaveStep(store.get(), kNewStep, SmallSeed(1000));
+      if (handle.ok() && handle->Wait().ok()) wanted[kNewStep] = HeldOf(SmallSeed(1000));
+      store->Close().IgnoreError("a damaged store may say so");
+    }
+  }
+  for (const bool read_only : {true, false}) {
+    StoreMachine machine(world, 3);
+    std::unique_ptr<db::Store> store;
+    const std::string wrong = Look(&machine, wanted, read_only, &whole, &store);
+    if (!wrong.empty()) return "after a writer: " + wrong;
+  }
+  return "";
+}
+
+// Which frame of a file a byte lies in.
+std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t offset) {
+  if (!path.ends_with(".seg")) return path.substr(path.rfind('/') + 1);
+  static const char* const kNames[] = {"?",       "header", "catalog", "epoch",  "records",
+                                       "commit",  "delete", "meta",    "footer", "trailer",
+                                       "decided", "parity", "prepared"};
+  for (uint64_t at = offset / kBlock * kBlock;; at -= kBlock) {
+    const auto header = format::DecodeFrameHeader(
+        AsBytes(bytes).subspan(at, std::min<size_t>(format::kFrameHeaderBytes, bytes.size() - at)));
+    if (header.ok()) {
+      const uint64_t end = at + format::kFrameHeaderBytes + header->payload_bytes;
+      const auto kind = static_cast<size_t>(header->kind);
+      if (offset < end) return kind < std::size(kNames) ? kNames[kind] : "?";
+      return at == offset / kBlock * kBlock ? "padding" : "payload";
+    }
+    if (at == 0) return "payload";
+  }
+}
+
+// What was done, and where; counts by class and region.
+class Tally {
+ public:
+  void Note(const std::string& wrong, const std::string& what, const std::string& region) {
+    ++cases_;
+    if (wrong.empty()) return;
+    auto& [count, first] = wrong_[StrCat(what, " in ", region, ": ", wrong)];
+    if (count++ == 0) first = cases_;
+  }
+  ~Tally() {
+    std::cout << name_ << ": " << cases_ << " damages\n";
+    for (const auto& [text, count] : wrong_) {
+      ADD_FAILURE() << name_ << ": " << text << ", " << count.first << " times, first in case "
+                    << count.second;
+    }
+  }
+  explicit Tally(std::string name) : name_(std::move(name)) {}
+
+ private:
+  const std::string name_;
+  uint64_t cases_ = 0;
+  std::map<std::string, std::pair<uint64_t, uint64_t>> wrong_;
+};
+
+bool IsOfTheStore(const std::string& path) {
+  return path.ends_with("/STEPWELL") || path.ends_with(".seg");
+}
+
+uint64_t OutsideSeed() {
+  const char* text = std::getenv("STEPWELL_SIM_SEED");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
+class DamageOracle : public ::testing::TestWithParam<std::pair<uint64_t, bool>> {
+ protected:
+  const Sample sample_ = SampleMaker(GetParam().first, GetParam().second).Take();
+
+  void Apply(Tally* tally, const std::string& what, const std::string& region, bool with_writer,
+             const std::function<void(SimWorld*)>& damage) {
+    const auto world = sample_.world->CrashImageProcessKill(1);
+    damage(world.get());
+    tally->Note(Examine(world, sample_.wanted, with_writer), what, region);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, DamageOracle,
+                         ::testing::Values(std::pair{1, true}, std::pair{1, false},
+                                           std::pair{3, true}, std::pair{3, false}),
+                         [](const auto& param) {
+                           return StrCat(param.param.first == 1 ? "OneSession" : "Sessions",
+                                         param.param.second ? "Closed" : "Killed");
+                         });
+
+TEST_P(DamageOracle, EveryByteFlipped) {
+  Tally tally(sample_.name);
+  const uint64_t seed = OutsideSeed();
+  for (const auto& [path, size] : sample_.world->Files()) {
+    if (!IsOfTheStore(path)) continue;
+    const std::string bytes = *sample_.world->Contents(path);
+    uint64_t zeros = 0;  // in front of this byte
+    for (uint64_t offset = 0; offset < size; ++offset) {
+      zeros = bytes[offset] == '\0' ? zeros + 1 : 0;
+      // Padding is thousands of equal bytes.
+      if (zeros > 128 && (offset + seed) % 64 != 0) continue;
+      const auto bit = static_cast<unsigned>((offset * 5 + seed) % 8);
+      // A writer behind every frame's every eighth byte.
+      Apply(&tally, "a flipped bit", RegionOf(path, bytes, offset), (offset + seed) % 8 == 0,
+            [&, &name = path](SimWorld* world) { world->FlipBit(name, offset, bit); });
+    }
+  }
+}
+
+TEST_P(DamageOracle, BlocksAndFilesLost) {
+  Tally tally(sample_.name);
+  Prng prng(OutsideSeed() + 1);
+  for (const auto& [path, size] : sample_.world->Files()) {
+    if (!IsOfTheStore(path)) continue;
+    const std::string& name = path;
+    const std::string bytes = *sample_.world->Contents(path);
+    const std::string file = path.ends_with(".seg") ? "a segment" : "STEPWELL";
+    for (uint64_t offset = 0; offset < size; offset += kBlock) {
+      const std::string region = RegionOf(path, bytes, offset);
+      const uint64_t length = std::min(kBlock, size - offset);
+      Apply(&tally, "a block of zeros", region, true, [&](SimWorld* world) {
+        world->Poke(name, offset, AsBytes(std::string(length, '\0')));
+      });
+      std::string garbage(length, '\0');
+      for (char& c : garbage) c = static_cast<char>(prng.Next());
+      Apply(&tally, "a block of garbage", region, true,
+            [&](SimWorld* world) { world->Poke(name, offset, AsBytes(garbage)); });
+      const uint64_t other = prng.Below(size / kBlock) * kBlock;
+      Apply(&tally, "another block in place of one", region, true, [&](SimWorld* world) {
+        world->Poke(name, offset, AsBytes(std::string_view(bytes).substr(other, length)));
+      });
+      for (uint64_t sector = 0; sector < length; sector += kSectorBytes) {
+        Apply(&tally, "a sector of zeros", region, false, [&](SimWorld* world) {
+          world->Poke(name, offset + sector, AsBytes(std::string(kSectorBytes, '\0')));
+        });
+      }
+    }
+    Apply(&tally, "the file removed", file, true, [&](SimWorld* world) {
+      EXPECT_OK(SimFileSystem(world->shared_from_this()).Remove(name));
+    });
+    for (const uint64_t left : {uint64_t{0}, size / 2, size - 1}) {
+      Apply(&tally, "the file cut", file, true, [&](SimWorld* world) {
+        SimFileSystem files(world->shared_from_this());
+        EXPECT_OK((*files.Open(name, {.write = true}))->Truncate(left));
+      });
+    }
+  }
+}
+
+// Reads of one block fail: what is served is right, and once the block can be read all is there.
+TEST_P(DamageOracle, BlocksThatCannotBeRead) {
+  Tally tally(sample_.name);
+  for (const auto& [path, size] : sample_.world->Files()) {
+    if (!IsOfTheStore(path)) continue;
+    const std::string bytes = *sample_.world->Contents(path);
+    for (uint64_t offset = 0; offset < size; offset += kBlock) {
+      const auto world = sample_.world->CrashImageProcessKill(1);
+      world->AddFault({.kind = OpKind::kRead,
+                       .forever = true,
+                       .path_contains = path,
+                       .range = {offset, kBlock}});
+      const std::string region = RegionOf(path, bytes, offset);
+      tally.Note(Examine(world, sample_.wanted, true), "an unreadable block", region);
+      world->ClearFaults();
+      StoreMachine machine(world, 1);
+      std::unique_ptr<db::Store> store;
+      bool whole = false;
+      std::string wrong;
+      Steps wanted = sample_.wanted;
+      for (const bool read_only : {true, false}) {
+        {
+          // The writer on the bad disk may have saved a step more.
+          const auto there = machine.Open({.read_only = true});
+          if (there.ok() && (*there)->Read(kNewStep).ok()) {
+            wanted[kNewStep] = HeldOf(SmallSeed(1000));
+          }
+        }
+        wrong = Look(&machine, wanted, read_only, &whole, &store);
+        store.reset();
+        if (wrong.empty() && !whole) wrong = "not whole on the healthy disk";
+        if (!wrong.empty()) break;
+      }
+      tally.Note(wrong, "a block that was unreadable for a while", region);
+    }
+  }
+}
+
+// An older STEPWELL beside the newer log: a lost write, a backup restored by half.
+TEST_P(DamageOracle, AnOlderStepwellBesideANewerLog) {
+  Tally tally(sample_.name);
+  for (size_t i = 0; i < sample_.older_slots.size(); ++i) {
+    Apply(&tally, "an older file", "STEPWELL", true, [&](SimWorld* world) {
+      EXPECT_TRUE(world->Poke("/store/STEPWELL", 0, AsBytes(sample_.older_slots[i])));
+    });
+    // One slot of it alone.
+    for (uint64_t slot = 0; slot < 2; ++slot) {
+      Apply(&tally, "an older slot", "STEPWELL", true, [&](SimWorld* world) {
+        const auto part = std::string_view(sample_.older_slots[i]).substr(slot * kBlock, kBlock);
+        EXPECT_TRUE(world->Poke("/store/STEPWELL", slot * kBlock, AsBytes(part)));
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepwell::sim
