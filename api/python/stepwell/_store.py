@@ -71,8 +71,7 @@ def open(
     reclaim_bytes_per_second: int | None = None,
     process_timeout: float = 120.0,
     disks: Disks = "shared",
-    untrusted: bool = False,
-    private: bool = True,
+    untrusted: bool = False, private: bool = True,
 ) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
@@ -80,27 +79,19 @@ def open(
         it); "r" only reads, never creates, takes no lock, and works beside a live writer.
     keep: which steps to keep, e.g. `policy.LatestN(20) | policy.EveryN(1000)` of
         `stepwell.policy`; None keeps all. Applied with each save.
-    staging_bytes: bound of the memory for saves in flight, in bytes; None: the smaller of 1 GiB and
-        1/8 of the machine's memory.
+    staging_bytes: bound of the memory for saves; None: the smaller of 1 GiB and 1/8 of memory.
     threads: how many threads encode and decode; None: at most 4.
     codec: "raw" stores arrays as they are, "blosc" always compresses (bitshuffle and LZ4), "auto"
         decides per array from a sample.
     trace: a file for what the save pipeline did when, written at close (the newest 262,144 spans),
         in Chrome's trace format: open it with ui.perfetto.dev or chrome://tracing. Mode "a" only.
-    reclaim_bytes_per_second: at most so many bytes a second are moved in the background to give the
-        space of dead steps back; None: 128 MiB.
-
-    process_timeout: how many seconds to wait for other processes before PeerError names those that
-        do not answer.
+    reclaim_bytes_per_second: moved at most to give the space of dead steps back; None: 128 MiB.
+    process_timeout: seconds to wait for other processes before PeerError names who does not answer.
     disks: "shared", the path is on a file system that all processes see; or "local", each machine
         may have a disk of its own there. Not guessed: a wrong path is not taken for a new disk.
-
-    untrusted: the directory may have been made to do harm; with mode "r" only. Nothing is made in
-        it, no pins either, so a step that its writer deletes meanwhile is a StepNotFoundError.
-    private: a new store's files, and exports of it, are its owner's alone (0600, directories 0700);
-        False: they have what the umask leaves. A store that is there goes on as its file STEPWELL
-        is, so `chmod -R g+rX` opens it to a group. In every mode, links and devices below the
-        directory are refused, not followed.
+    untrusted: mode "r" of a directory that may do harm: nothing is made in it, pins neither.
+    private: a new store, and exports of it, are its owner's alone (0700, 0600); False: as the umask
+        has it. A store that is there goes on as its file STEPWELL is (`chmod -R g+rX`).
 
     Under `jax.distributed` with several processes, mode "a" is for all of them together: every
     process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
@@ -127,8 +118,6 @@ def open(
     if not process_timeout > 0:
         raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
     check_disks(disks)
-    if untrusted and mode != "r":
-        raise InvalidArgumentError("a store that is not trusted can only be read: mode='r'")
     return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
                  threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
                  reclaim_bytes_per_second, process_timeout, disks, untrusted, private)
