@@ -31,6 +31,8 @@ std::string WhatOf(const SaveJob& job) {
       return StepsText(job.steps) + (job.pinned ? " pinned" : " unpinned");
     case SaveJob::Kind::kDecide:
       return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");
+    case SaveJob::Kind::kAccept:
+      return "the loss was accepted";
     case SaveJob::Kind::kRewrite:
       break;
   }

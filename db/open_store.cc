@@ -151,9 +151,10 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   STEPWELL_ASSIGN_OR_RETURN(auto lock,
                             AcquireLock(environment.file_system, path, options.lock_timeout));
   // Another process may have finished the creation meanwhile.
-  if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound &&
-      is_new) {
-    STEPWELL_RETURN_IF_ERROR(CreateStore(path, options.group, environment));
+  if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound) {
+    const Status log = SlotFromLog(environment.file_system, path).status();
+    if (!log.ok() && log.code() != StatusCode::kNotFound) return log;
+    if (!log.ok()) STEPWELL_RETURN_IF_ERROR(CreateStore(path, options.group, environment));
   }
   STEPWELL_RETURN_IF_ERROR(RestoreSlots(path, options, environment.file_system));
   return WriterStore::Open(path, options, std::move(environment), std::move(lock));

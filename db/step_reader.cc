@@ -115,8 +115,8 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
     if (leaves.ok() && !original.ok() && IsDamage(original.status())) {
       report.problems.push_back(
           ProblemAt(number, nullptr, files.PathOf(step.place.segment), step.place.offset_bytes,
-                    StrCat(original.status().message(),
-                           "; its second copy is good: `stepwell repair` writes it anew")));
+                    DataLossError(StrCat(original.status().message(), "; its second copy is good: "
+                                         "`stepwell repair` writes it anew"))));
     }
     if (!leaves.ok()) {
       report.problems.push_back(ProblemAt(number, nullptr, files.PathOf(step.place.segment),
