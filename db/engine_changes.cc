@@ -367,8 +367,11 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
     STEPWELL_ASSIGN_OR_RETURN(const Run run,
                               PlaceRun(kind, format::EncodeCommit(commit).size(), step_bytes,
                                        /*may_drop_ballast=*/false));
-    if (run.spot.segment != segment && attempt < 3) continue;  // rolled: name the new one instead
-    if (run.spot.segment != segment) return InternalError("a commit frame found no place");
+    if (run.spot.segment != segment) {  // rolled: name the new one instead
+      if (attempt == 3) return InternalError("a commit frame found no place");
+      log_->GiveBack(run.spot);
+      continue;
+    }
     set_extents(run.spot.offset_bytes + run.bytes);
     STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, format::EncodeCommit(commit), run));
     break;

@@ -69,6 +69,11 @@ class LogWriter {
   // Some blocks behind it stay reserved for the frames of deletes, which `may_use_reserve`.
   Result<Placement> Place(uint64_t length_bytes, uint64_t step_bytes, bool may_use_reserve);
 
+  // Undoes the last Place().
+  void GiveBack(const Placement& placement) {
+    placement.segment->end_bytes = placement.offset_bytes;
+  }
+
   // Begins a new segment now, for steps of the size that the last one was for.
   Status StartNext() { return Roll(step_bytes_); }
 

@@ -97,10 +97,6 @@ Status StepNotFound(const std::string& store_path, uint64_t step,
   return NotFoundError(text);
 }
 
-bool IsDamage(const Status& error) {
-  return error.code() == StatusCode::kDataLoss || error.code() == StatusCode::kNotFound;
-}
-
 Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
                                  Restorer& restorer, const VerifyOptions& options) {
   VerifyReport report;

@@ -32,10 +32,6 @@ Status ExplainPinned(Status error);
 Status StepNotFound(const std::string& store_path, uint64_t step,
                     const std::vector<uint64_t>& steps);
 
-// Whether an error of reading what ought to be there says that it is damaged or missing. Any other
-// says that it could not be looked at: too many open files, a disk that fails, a newer format.
-bool IsDamage(const Status& error);
-
 // Checks commit frames, record blocks and payloads of the given steps, from the log alone.
 Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
                                  Restorer& restorer, const VerifyOptions& options);

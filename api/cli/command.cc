@@ -39,6 +39,7 @@ Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_
   db::StoreOptions options;
   options.read_only = read_only;
   options.untrusted = invocation->untrusted;
+  options.discard = invocation->discard;
   options.create = false;
   options.log = [](LogLevel level, std::string_view message) {
     if (level >= LogLevel::kWarning) Warn(std::string(message));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct Invocation {
   std::function<Result<Outcome>()> run;
   bool json = false;
   bool untrusted = false;           // of commands with a STORE: db::StoreOptions has it
+  std::set<uint64_t> discard = {};  // steps that an open for writing may give up (repair)
   bool opened = false;              // set by OpenStore: later errors are about what is in a store
   std::optional<std::string> hint;  // instead of what an error's code suggests
 };
@@ -67,6 +69,7 @@ void AddPin(CLI::App* program, Invocation* invocation);
 void AddPull(CLI::App* program, Invocation* invocation);
 void AddPush(CLI::App* program, Invocation* invocation);
 void AddReclaim(CLI::App* program, Invocation* invocation);
+void AddRepair(CLI::App* program, Invocation* invocation);
 void AddRm(CLI::App* program, Invocation* invocation);
 void AddShow(CLI::App* program, Invocation* invocation);
 void AddStats(CLI::App* program, Invocation* invocation);

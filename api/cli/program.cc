@@ -18,7 +18,7 @@ constexpr const char* kFooter =
     "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
     "--exit-code only), 8 not known whether the change was done.\n"
     "\n"
-    "rm, pin, unpin, reclaim, import and pull write, and need the store for themselves; all "
+    "rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all "
     "others\n"
     "only read, and work beside a live writer.\n"
     "\n"
@@ -41,7 +41,7 @@ constexpr const char* kFooter =
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
     AddLs,     AddShow,   AddCat,    AddDiff,       AddExplain, AddVerify,  AddStats,
-    AddExport, AddMirror, AddRm,     AddPin,        AddUnpin,   AddReclaim, AddImport,
+    AddExport, AddMirror, AddRm,     AddPin,        AddUnpin,   AddReclaim, AddRepair, AddImport,
     AddPush,   AddPull,   AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.

@@ -292,6 +292,17 @@ class Core {
                           report->bytes_pinned_by_readers, report->bytes_linked);
   }
 
+  // As RepairReport's fields.
+  nb::tuple Repair(bool accept) {
+    auto report = std::make_shared<db::RepairReport>();
+    ThrowIfError(WaitFor([this, report, accept]() -> Status {
+      STEPWELL_ASSIGN_OR_RETURN(*report, store_->Repair(accept));
+      return OkStatus();
+    }));
+    return nb::make_tuple(nb::cast(report->steps_rewritten), nb::cast(report->losses),
+                          report->losses_accepted);
+  }
+
   // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message, unchecked)]). Ctrl-C
   // stops it.
   nb::tuple Verify(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/true); }
@@ -517,6 +528,7 @@ NB_MODULE(_stepwell, m) {
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
+      .def("repair", &sp::Core::Repair, arg("accept"))
       .def("reclaim", &sp::Core::Reclaim,
            nb::sig("def reclaim(self) -> tuple[int, int, int, int, int, int, int, int]"))
       .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),

@@ -176,7 +176,7 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 # ---- completion, manual page --------------------------------------------------------------------
 
 COMMANDS = (
-    "ls show cat diff verify stats explain export mirror rm pin unpin reclaim import push pull "
+    "ls show cat diff verify stats explain export mirror rm pin unpin reclaim repair import push pull "
     "doctor completion"
 ).split()
 
@@ -215,7 +215,7 @@ def test_bash_completion(store: pathlib.Path) -> None:
     assert sorted(bash_completes("stepwell ", directory)) == sorted(
         [*COMMANDS, "--help", "--version"]
     )
-    assert bash_completes("stepwell re", directory) == ["reclaim"]
+    assert bash_completes("stepwell re", directory) == ["reclaim", "repair"]
     assert bash_completes("stepwell ls ", directory) == ["run"]
     assert bash_completes("stepwell show run ", directory) == ["latest", "1", "2", "10"]
     assert bash_completes("stepwell show run 1", directory) == ["1", "10"]
@@ -321,6 +321,27 @@ def noisy_store(path: pathlib.Path, count: int) -> pathlib.Path:
 
 def allocated(store: pathlib.Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in [store, *store.rglob("*")])
+
+
+def test_repair_has_nothing_to_do_in_a_store_that_is_whole(store: pathlib.Path) -> None:
+    assert ok("repair", store) == "nothing to repair\n"
+    report = document("repair", store, "--accept")
+    assert report["losses"] == [] and report["steps_rewritten"] == []
+
+
+def test_repair_accepts_a_loss(tmp_path: pathlib.Path) -> None:
+    """A segment with the frames of two steps is gone, and so are the copies of the first."""
+    path = tmp_path / "run"
+    with stepwell.open(path) as store:
+        store.save(1, {"w": np.zeros(4)}).result()
+        store.save(2, {"w": np.ones(4)}).result()
+    log = sorted((path / "segments").glob("*.seg"))[-1]
+    os.truncate(log, 8192)
+    assert "repair --accept" in error("show", path, "1", status=4)
+    done = run("repair", path)
+    assert done.returncode == 4 and "--accept" in done.stdout
+    assert "accepted: data loss" in ok("repair", path, "--accept")
+    assert ok("repair", path) == "nothing to repair\n"
 
 
 def test_reclaim_gives_space_back(tmp_path: pathlib.Path) -> None:

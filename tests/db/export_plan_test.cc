@@ -332,8 +332,8 @@ TEST(ExportBytesTest, RunsAreMergedAndPacked) {
                                 ByteRun{2, 40960, 4096, 16384}));
   EXPECT_EQ(RunsEnd(runs), 20480U);
   const ChunkPlaces places = ChunkPlaces::Packed("d/chunks", runs);
-  EXPECT_EQ(places.Find(leaves[1].chunks[2]).offset_bytes, 64U);
-  EXPECT_EQ(places.Find(leaves[1].chunks[0]).offset_bytes, 4096U + 8192U);
+  EXPECT_EQ(places.Find(leaves[1].chunks[2])->offset_bytes, 64U);
+  EXPECT_EQ(places.Find(leaves[1].chunks[0])->offset_bytes, 4096U + 8192U);
   EXPECT_EQ(RunsEnd(PlanRuns(arrays, 1)), 5220U);  // not a byte of the neighbours
 }
 
@@ -351,7 +351,9 @@ TEST(ExportBytesTest, DataFilesEndBetweenChunks) {
   EXPECT_THAT(places.files(), ElementsAre("d/chunks-000000", "d/chunks-000001", "d/chunks-000002",
                                           "d/chunks-000003"));
   for (const format::ChunkRecord& chunk : leaves[0].chunks) {
-    const auto place = places.Find(chunk);
+    const auto found = places.Find(chunk);
+    ASSERT_OK(found.status());
+    const auto place = *found;
     const ByteRun& run = runs[place.file];
     EXPECT_EQ(run.segment, chunk.segment);
     EXPECT_EQ(run.from + place.offset_bytes, chunk.offset_bytes);

@@ -105,8 +105,8 @@ TEST(CatalogTest, ManyLiveStepsFitAndTakeTheirOwnSpace) {
   }
   const auto killed = world->CrashImageProcessKill(2);
   ASSERT_OK((*store)->Close());
-  // A step is one frame in one block.
-  EXPECT_LE(SegmentBytes(*world), kSteps * 4096 * 12 / 10);
+  // A step is one frame in one block; segments are small, and catalogs are written twice.
+  EXPECT_LE(SegmentBytes(*world), kSteps * 4096 * 125 / 100);
   EXPECT_LE(SegmentBytes(*world), bytes_at_half * 22 / 10);
   for (const auto& image : {world, killed}) {
     StoreMachine again(image, 2);

@@ -171,6 +171,19 @@ class VerifyReport(NamedTuple):
         return not self.problems
 
 
+class RepairReport(NamedTuple):
+    """What `Store.repair` found and did.
+
+    steps_rewritten: steps of which a damaged record was written anew from its second copy.
+    losses: records that are gone for good, in words. losses_accepted: whether they are no error
+        any more.
+    """
+
+    steps_rewritten: list[int]
+    losses: list[str]
+    losses_accepted: bool
+
+
 class ReclaimReport(NamedTuple):
     """What `Store.reclaim` did.
 

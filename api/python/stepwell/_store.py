@@ -31,7 +31,7 @@ from ._places import Disks, check_disks
 from ._plain import load_leaves, load_node, load_step
 from ._records import ROOT
 from ._sharding import to_numpy
-from ._stats import ReclaimReport, StoreStats, VerifyProblem, VerifyReport
+from ._stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport
 from ._tree import flatten_items
 from ._views import StepView, Tree, _Source
 from .errors import (
@@ -586,6 +586,16 @@ class Store:
         self._check()
         self._check_writable()
         return ReclaimReport(*self._writer.reclaim())
+
+    def repair(self, *, accept: bool = False) -> RepairReport:
+        """Writes damaged records of steps anew from their second copies.
+
+        Where a record of the log is lost for good, what it did is not known: a step from before may
+        have been replaced, deleted or pinned by it. Such a step is not loaded, nothing is deleted
+        by rules, and no space is given back, until `accept=True` takes what is there as it is."""
+        self._check()
+        self._check_writable()
+        return RepairReport(*self._writer.repair(accept))
 
     export = _export.export
     push = _push.push
