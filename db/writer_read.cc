@@ -6,6 +6,7 @@
 
 #include "db/group_share.h"
 #include "db/group_status.h"
+#include "db/layout.h"
 #include "db/lock.h"
 #include "db/step_reader.h"
 #include "db/step_records.h"
@@ -24,6 +25,18 @@ Environment WriterStore::ForReaders() const {
   readers.random = environment_.random;
   readers.inline_mode = environment_.inline_mode;
   return readers;
+}
+
+// Allocated by segments (and spares).
+uint64_t WriterStore::SegmentBytes() const {
+  uint64_t bytes = 0;
+  const std::string segments = SegmentsPath(path_);
+  const auto names = environment_.file_system->List(segments);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const auto info = environment_.file_system->Stat(segments + "/" + name);
+    if (info.ok()) bytes += info->allocated_bytes;
+  }
+  return bytes;
 }
 
 Result<std::vector<StepSummary>> WriterStore::Steps() {

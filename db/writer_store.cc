@@ -563,18 +563,6 @@ Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
   return sealed.status();
 }
 
-// Allocated by segments (and spares).
-uint64_t WriterStore::SegmentBytes() const {
-  uint64_t bytes = 0;
-  const std::string segments = SegmentsPath(path_);
-  const auto names = environment_.file_system->List(segments);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    const auto info = environment_.file_system->Stat(segments + "/" + name);
-    if (info.ok()) bytes += info->allocated_bytes;
-  }
-  return bytes;
-}
-
 Status WriterStore::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   {
