@@ -58,7 +58,8 @@ VerifyProblem ProblemAt(uint64_t step, const format::LeafRecord* leaf, std::stri
   problem.file = std::move(file);
   problem.offset_bytes = offset;
   problem.message = error.message();
-  problem.unchecked = !IsDamage(error);
+  // Also what a file system itself calls damaged (EUCLEAN), unlike in recovery.
+  problem.unchecked = !IsDamage(error) && error.code() != StatusCode::kDataLoss;
   if (leaf == nullptr) return problem;
   if (const auto key = format::DecodeLeafKey(leaf->key); key.ok()) {
     problem.item = key->item;
