@@ -81,6 +81,35 @@ Status WriteFiles(const std::vector<ExportFile>& files, const std::string& below
   return OkStatus();
 }
 
+// Of all that was written, and of all chunks.
+Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& placed,
+                                const ExportFolder& folder) {
+  ExportDigests digests;
+  digests.files = folder.digests();
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const size_t first = digests.data.size();
+    for (const std::string& file : placed.items[i].files()) {
+      DataDigest& data = digests.data.emplace_back();
+      data.name = StrCat(plan.items[i].folder, "/", file);
+      STEPWELL_ASSIGN_OR_RETURN(data.bytes, folder.SizeOf(data.name));
+    }
+    for (const ExportArray& array : plan.items[i].arrays) {
+      if (array.leaf == nullptr) continue;
+      for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+        STEPWELL_ASSIGN_OR_RETURN(const ChunkPlaces::Place place, placed.items[i].Find(chunk));
+        digests.data[first + place.file].chunks.push_back(
+            {place.offset_bytes, chunk.stored_bytes, chunk.crc});
+      }
+    }
+  }
+  for (DataDigest& data : digests.data) {
+    std::sort(data.chunks.begin(), data.chunks.end(),
+              [](const auto& a, const auto& b) { return a.offset_bytes < b.offset_bytes; });
+    data.chunks.erase(std::unique(data.chunks.begin(), data.chunks.end()), data.chunks.end());
+  }
+  return digests;
+}
+
 }  // namespace
 
 Status CheckExportOptions(const ExportOptions& options) {
@@ -163,6 +192,10 @@ Result<ExportReport> FinishCheckpoint(const format::StepRecord& step, PreparedEx
                             EncodeCheckpointFiles(plan, step, options.layout, folder->path()));
   STEPWELL_RETURN_IF_ERROR(WriteFiles(marks, "", folder));
   STEPWELL_RETURN_IF_ERROR(WriteFiles(extra, "", folder));
+  if (folder->lasts()) {
+    STEPWELL_ASSIGN_OR_RETURN(const ExportDigests digests, DigestsOf(plan, placed, *folder));
+    STEPWELL_RETURN_IF_ERROR(folder->Write(kDigestsName, EncodeDigests(digests)));
+  }
   STEPWELL_RETURN_IF_ERROR(folder->Commit());
   ExportReport report;
   report.path = folder->path();

@@ -231,9 +231,15 @@ Status ExportFolder::Finish(io::File* file) {
 }
 
 Status ExportFolder::Write(std::string_view name, std::string_view bytes) {
+  digests_.push_back(DigestOf(name, bytes));
   STEPWELL_ASSIGN_OR_RETURN(const auto file, NewFile(name));
   if (!bytes.empty()) STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
   return Finish(file.get());
+}
+
+Result<uint64_t> ExportFolder::SizeOf(std::string_view name) const {
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(Now(name)));
+  return info.size_bytes;
 }
 
 Status ExportFolder::Commit() {

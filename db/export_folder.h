@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "db/export_digests.h"
 #include "db/store.h"
 #include "io/disk.h"
 
@@ -57,6 +58,11 @@ class ExportFolder {
   Status Commit();
 
   uint64_t written_bytes() const { return written_bytes_; }
+  // Whether what is made here is synced.
+  bool lasts() const { return options_.sync; }
+  Result<uint64_t> SizeOf(std::string_view name) const;
+  // Of what Write() made.
+  const std::vector<FileDigest>& digests() const { return digests_; }
 
  private:
   ExportFolder(io::FileSystem* file_system, std::string path, ExportFolderOptions options);
@@ -75,6 +81,7 @@ class ExportFolder {
   io::FileInfo own_file_;
   std::vector<std::string> directories_;  // parents first
   uint64_t written_bytes_ = 0;
+  std::vector<FileDigest> digests_;
   bool committed_ = false;
 };
 

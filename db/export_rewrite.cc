@@ -82,6 +82,7 @@ class ArrayRewriter {
     format::ChunkRecord& record = rewritten->chunks.emplace_back();
     record.offset_bytes = *end_;
     record.stored_bytes = static_cast<uint32_t>(payload.size_bytes);
+    record.crc = payload.crc;
     *end_ += payload.size_bytes;
     return OkStatus();
   }

@@ -61,6 +61,8 @@ class OrbaxCheckpoint {
   const std::string& custom_metadata() const { return custom_metadata_; }
   const std::string& root_metadata() const { return root_metadata_; }
   const std::string& metrics() const { return metrics_; }
+  // The step's directory: that of an item's checkpoint, too.
+  const std::string& folder() const { return folder_; }
   io::FileSystem* file_system() const { return file_system_; }
 
  private:
@@ -74,6 +76,7 @@ class OrbaxCheckpoint {
 
   io::FileSystem* file_system_;
   std::string path_;
+  std::string folder_;
   std::optional<uint64_t> step_;
   std::vector<OrbaxItem> items_;
   std::vector<std::string> arrays_;  // items that ArraySave wrote
@@ -126,5 +129,11 @@ class ImportPlan {
 // All of it, by one process.
 Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
                                   const ImportOptions& options);
+
+// Reads the checkpoint at `path` a second time, from the disk where the kernel lets go of what it
+// has cached, and compares it with the step that it became, whose checksums are verified. For one
+// process. kDataLoss: what differs. Memory as for the import.
+Status VerifyImport(Store& store, uint64_t step, const std::string& path,
+                    const ImportOptions& options, io::FileSystem* file_system);
 
 }  // namespace stepwell::db

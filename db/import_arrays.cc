@@ -11,6 +11,8 @@
 
 #include "db/import_decode.h"
 #include "db/import_payloads.h"
+#include "format/crc32c.h"
+#include "format/endian.h"
 #include "format/grid.h"
 #include "format/orbax/param_name.h"
 #include "format/orbax/zarr_chunk.h"
@@ -124,6 +126,7 @@ class Reading {
   Status ReadTo(const ValueIndex& index, uint32_t file, uint64_t offset_bytes, MutableBytes out,
                 Scratch* scratch);
   Status DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch);
+  Status CheckDigest(const Value& value, ConstBytes bytes) const;
   Status InContext(const Status& status, const Value& value) const;
   Status CheckBools();
   const ImportArray& ArrayOf(const Value& value) const { return arrays_[value.array]; }
@@ -387,7 +390,22 @@ Status Reading::ReadTo(const ValueIndex& index, uint32_t file, uint64_t offset_b
 }
 
 Status Reading::DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch) {
+  STEPWELL_RETURN_IF_ERROR(InContext(CheckDigest(value, bytes), value));
   return InContext(DecodeValue(ArrayOf(value), value.chunk_index, bytes, &scratch->chunk), value);
+}
+
+// Of a value of an export: that it is the very chunk that was exported. Where it ends in a
+// checksum, which decoding looks at, only that one is compared (and may be all of `bytes`).
+Status Reading::CheckDigest(const Value& value, ConstBytes bytes) const {
+  const ImportArray& array = ArrayOf(value);
+  const ChunkDigest* const digest = array.index->DigestOf(value.place);
+  if (digest == nullptr) return OkStatus();
+  const bool ends_in_crc = array.zarr.codecs.crc32c && bytes.size() >= format::kCrcBytes;
+  const uint32_t crc = ends_in_crc
+                           ? format::LoadLittle<uint32_t>(bytes.last(format::kCrcBytes).data())
+                           : format::Crc32c(bytes);
+  if (crc == digest->crc) return OkStatus();
+  return DataLossError("the checksum of the chunk is another one than the export's");
 }
 
 Status Reading::RunTask(const Task& task, Scratch* scratch) {
@@ -445,6 +463,7 @@ Status Reading::RunKept(const Task& task, Scratch* scratch) {
   const Value& value = *task.kept;
   const MutableBytes payload = ArrayOf(value).payloads[value.chunk_index];
   Status status = ReadTo(*task.index, task.file, value.place.offset_bytes, payload, scratch);
+  if (status.ok()) status = CheckDigest(value, payload);
   if (status.ok()) status = CheckPayload(ArrayOf(value), payload, &scratch->chunk);
   return InContext(status, value);
 }
@@ -465,6 +484,7 @@ Status Reading::FinishPlain(const PlainValue& plain, const ValueIndex& index, Sc
   const ConstBytes crc = bytes.subspan(before_bytes, crc_bytes);
   const ConstBytes shard_index =
       before_bytes > 0 ? bytes.first(before_bytes) : bytes.subspan(crc_bytes);
+  STEPWELL_RETURN_IF_ERROR(CheckDigest(value, crc.empty() ? ConstBytes(plain.chunk) : crc));
   const Status status = CheckPlainValue(array, plain.chunk, crc, shard_index);
   if (status.code() != StatusCode::kFailedPrecondition) return status;
   STEPWELL_RETURN_IF_ERROR(EnsureRoom(place.length_bytes, &scratch->read));

@@ -134,6 +134,7 @@ Status OrbaxCheckpoint::Load() {
   }
   if (IsTemporary(NameOf(path_))) return Unfinished(path_);
   step_ = StepOfName(path_);
+  folder_ = path_;
   STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(path_));
   STEPWELL_ASSIGN_OR_RETURN(
       const bool is_item,
@@ -148,6 +149,7 @@ Status OrbaxCheckpoint::Load() {
         HasFile(file_system_, StrCat(parent, "/", format::orbax::kCheckpointMetadataName)));
     if (!is_step && in_step) {
       if (!step_) step_ = StepOfName(parent);
+      folder_ = parent;
       STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(parent));
       STEPWELL_RETURN_IF_ERROR(AddItem(std::string(NameOf(path_)), path_));
     } else {

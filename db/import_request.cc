@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
+#include "db/export_digests.h"
 #include "db/export_metadata.h"
 #include "db/import.h"
 #include "db/import_source.h"
@@ -107,15 +109,44 @@ struct ImportPlan::State {
   std::vector<ItemInput> values;  // items that are JSON
   std::vector<ImportTree> trees;
   std::vector<ImportArray> arrays;  // of all trees, without elements
+  std::shared_ptr<const std::map<std::string, DataDigest>> chunk_digests;  // null: none
 
+  Status CheckDigests();
   Status Describe(const ImportOptions& options);
   Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
   std::vector<SharedArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
 };
 
+// What our exports say of themselves: files are checked here, chunks when they are read.
+Status ImportPlan::State::CheckDigests() {
+  io::FileSystem* const file_system = checkpoint.file_system();
+  const std::string& folder = checkpoint.folder();
+  STEPWELL_ASSIGN_OR_RETURN(auto digests, ReadDigests(file_system, folder));
+  if (!digests) return OkStatus();
+  const auto is_wanted = [&](const FileDigest& file) {
+    const std::string path = StrCat(folder, "/", file.name);
+    return file.name.find('/') == std::string::npos ||
+           std::any_of(items.begin(), items.end(),
+                       [&](const OrbaxItem* item) { return path.starts_with(item->path + "/"); });
+  };
+  for (const FileDigest& file : digests->files) {
+    if (!is_wanted(file)) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto problem, CheckFile(file_system, folder, file));
+    if (problem) return DataLossError(StrCat(problem->file, ": ", problem->message));
+  }
+  auto data = std::make_shared<std::map<std::string, DataDigest>>();
+  for (DataDigest& each : digests->data) {
+    const std::string path = StrCat(folder, "/", each.name);
+    data->emplace(path, std::move(each));
+  }
+  chunk_digests = std::move(data);
+  return OkStatus();
+}
+
 Status ImportPlan::State::Describe(const ImportOptions& options) {
   io::FileSystem* const file_system = checkpoint.file_system();
   STEPWELL_ASSIGN_OR_RETURN(items, Select(checkpoint, options.items));
+  STEPWELL_RETURN_IF_ERROR(CheckDigests());
   metrics_json = options.items.empty() ? checkpoint.metrics() : "";
   for (const OrbaxItem* item : items) {
     switch (item->kind) {
@@ -146,6 +177,7 @@ Status ImportPlan::State::Describe(const ImportOptions& options) {
   if (values.empty() && trees.empty()) {
     return InvalidArgumentError("it has no item with a tree: there is nothing to save");
   }
+  for (const ImportArray& array : arrays) array.index->SetDigests(chunk_digests);
   STEPWELL_ASSIGN_OR_RETURN(metadata_json, MetadataJson(checkpoint, trees));
   return OkStatus();
 }

@@ -176,6 +176,18 @@ Result<std::string> ValueIndex::Read(const ValuePlace& place) {
   return bytes;
 }
 
+const ChunkDigest* ValueIndex::DigestOf(const ValuePlace& place) const {
+  if (digests_ == nullptr || place.file == ValuePlace::kInline) return nullptr;
+  const auto data = digests_->find(paths_[place.file]);
+  if (data == digests_->end()) return nullptr;
+  const auto& chunks = data->second.chunks;
+  const auto found = std::lower_bound(
+      chunks.begin(), chunks.end(), place.offset_bytes,
+      [](const ChunkDigest& chunk, uint64_t offset) { return chunk.offset_bytes < offset; });
+  if (found == chunks.end() || found->offset_bytes != place.offset_bytes) return nullptr;
+  return &*found;
+}
+
 std::string ValueIndex::Describe(const ValuePlace& place) const {
   if (place.file == ValuePlace::kInline) return StrCat(folder_, "/manifest.ocdbt (inline)");
   return StrCat(paths_[place.file], ": offset ", place.offset_bytes);

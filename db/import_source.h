@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "db/export_digests.h"
 #include "io/disk.h"
 #include "io/result.h"
 
@@ -55,6 +57,13 @@ class ValueIndex {
 
   const std::vector<std::string>& paths() const { return paths_; }
 
+  // What an export's chunks have to be: of files by their paths.
+  void SetDigests(std::shared_ptr<const std::map<std::string, DataDigest>> digests) {
+    digests_ = std::move(digests);
+  }
+  // Null where nothing is known of the value. Thread-safe.
+  const ChunkDigest* DigestOf(const ValuePlace& place) const;
+
  private:
   // Keys ascend, and lie one behind another in text_.
   struct Entry {
@@ -80,6 +89,7 @@ class ValueIndex {
   std::unordered_map<std::string, uint32_t> files_;
   std::vector<Entry> entries_;
   std::string text_;
+  std::shared_ptr<const std::map<std::string, DataDigest>> digests_;
 };
 
 }  // namespace stepwell::db::import

@@ -17,6 +17,7 @@ struct Arguments : StoreArguments {
   std::string source;
   std::vector<std::string> items;
   std::string if_exists = "error";
+  bool verify = false;
 };
 
 struct Import {
@@ -109,6 +110,24 @@ Status RunImports(db::Store* store, const Arguments& arguments, std::vector<Impo
   return OkStatus();
 }
 
+// Of Orbax's checkpoints, which have no checksums, a second read is all that can tell.
+Status VerifyImports(db::Store* store, const Arguments& arguments,
+                     const std::vector<Import>& imports) {
+  db::ImportOptions options;
+  options.items = arguments.items;
+  options.keep_waiting = [] { return !Interrupts::Noted(); };
+  for (const Import& import : imports) {
+    if (import.skipped) continue;
+    const Status status =
+        db::VerifyImport(*store, import.step, import.path, options, io::LocalFileSystem());
+    if (status.ok()) continue;
+    if (status.code() != StatusCode::kDataLoss) return status;
+    STEPWELL_RETURN_IF_ERROR(store->Delete({&import.step, 1}));
+    return DataLossError(StrCat(status.message(), "; step ", import.step, " was deleted again"));
+  }
+  return OkStatus();
+}
+
 Outcome Report(const Arguments& arguments, const std::vector<Import>& imports, bool json) {
   Outcome outcome;
   if (json) {
@@ -149,6 +168,9 @@ Result<Outcome> RunImport(const Arguments& arguments, Invocation* invocation) {
   invocation->opened = true;
   STEPWELL_RETURN_IF_ERROR(CheckSteps(store.get(), arguments, &imports));
   STEPWELL_RETURN_IF_ERROR(RunImports(store.get(), arguments, &imports));
+  if (arguments.verify) {
+    STEPWELL_RETURN_IF_ERROR(VerifyImports(store.get(), arguments, imports));
+  }
   STEPWELL_RETURN_IF_ERROR(store->Close());
   return Report(arguments, imports, invocation->json);
 }
@@ -179,6 +201,8 @@ void AddImport(CLI::App* program, Invocation* invocation) {
                    "what to do about steps that are there: error, replace or skip")
       ->type_name("WHAT")
       ->check(CLI::IsMember({"error", "replace", "skip"}));
+  command->add_flag("--verify", arguments->verify,
+                    "read the source a second time and compare it with what was stored");
 }
 
 }  // namespace stepwell::cli

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell verify STORE [--step N]`: reads everything that is stored and checks every checksum.
+// `stepwell verify STORE [--step N]`: reads everything that is stored and checks every checksum. Of
+// an export, too.
 #include <algorithm>
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
+#include "db/export_digests.h"
+#include "db/import.h"
+#include "db/layout.h"
+#include "io/open_disk.h"
 
 namespace stepwell::cli {
 namespace {
@@ -32,7 +37,83 @@ std::string ProblemText(const db::VerifyProblem& problem) {
 
 using Arguments = StoreArguments;
 
+// The checkpoints that a path means: those below a manager's root, or itself. None when it is not
+// about checkpoints.
+Result<std::vector<std::string>> CheckpointsAt(const Arguments& arguments) {
+  io::FileSystem* const files = io::LocalFileSystem();
+  const std::string& path = arguments.store;
+  std::vector<std::string> paths;
+  const auto info = files->Stat(path);
+  if (!info.ok() || !info->is_directory || files->Stat(db::SlotFilePath(path)).ok()) return paths;
+  if (files->Stat(StrCat(path, "/", db::kDigestsName)).ok()) return std::vector{path};
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, db::FindOrbaxSteps(files, path));
+  for (const db::OrbaxStep& step : steps) {
+    if (!arguments.step.empty() && arguments.step != std::to_string(step.step)) continue;
+    paths.push_back(step.path);
+  }
+  if (!steps.empty() && paths.empty()) {
+    return NotFoundError(StrCat(path, " has no step ", arguments.step));
+  }
+  if (paths.empty() && db::OrbaxCheckpoint::Open(files, path).ok()) paths.push_back(path);
+  return paths;
+}
+
+Result<Outcome> VerifyCheckpoints(const std::vector<std::string>& paths, bool json) {
+  Progress progress("verifying");
+  const auto show = [&](uint64_t done, uint64_t all) {
+    progress.Update(done, all);
+    return true;
+  };
+  Outcome outcome;
+  Json list = Json::array();
+  Json problems = Json::array();
+  bool unknown = false;
+  for (const std::string& path : paths) {
+    const auto report = db::VerifyExport(io::LocalFileSystem(), path, show);
+    if (report.status().code() == StatusCode::kFailedPrecondition) {
+      unknown = true;
+      list.push_back({{"path", path}, {"checked", false}});
+      outcome.text += StrCat(Printable(path),
+                             ": no digests, as Orbax writes none: nothing to check it against\n");
+      continue;
+    }
+    STEPWELL_RETURN_IF_ERROR(report.status());
+    list.push_back({{"path", path},
+                    {"checked", true},
+                    {"files", report->files},
+                    {"chunks", report->chunks},
+                    {"bytes", report->bytes}});
+    for (const db::DigestProblem& found : report->problems) {
+      problems.push_back(
+          {{"file", found.file}, {"offset", found.offset_bytes}, {"message", found.message}});
+      outcome.text += StrCat(Emphasize("damaged", "1;31"), " (", Printable(found.file), " at ",
+                             found.offset_bytes, "): ", Printable(found.message), "\n");
+    }
+    outcome.text += StrCat(
+        Printable(path), ": ", Plural(report->files, "file", "files"), ", ",
+        Plural(report->chunks, "chunk", "chunks"), ", ", HumanBytes(report->bytes), " read: ",
+        report->problems.empty() ? std::string("no damage")
+                                 : Plural(report->problems.size(), "problem", "problems"),
+        "\n");
+  }
+  const bool damaged = !problems.empty();
+  if (damaged) {
+    outcome.exit = ExitCode::kCorruption;
+  } else if (unknown) {
+    outcome.exit = ExitCode::kNothingToCheck;
+  }
+  if (json) {
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"ok", !damaged && !unknown},
+                             {"checkpoints", std::move(list)},
+                             {"problems", std::move(problems)}});
+  }
+  return outcome;
+}
+
 Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto checkpoints, CheckpointsAt(arguments));
+  if (!checkpoints.empty()) return VerifyCheckpoints(checkpoints, invocation->json);
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   db::VerifyOptions verify;
   if (!arguments.step.empty()) {
@@ -87,9 +168,9 @@ Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
 
 void AddVerify(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
-      AddCommand(program, invocation, "verify", "read everything, check every checksum",
-                 [=] { return RunVerify(*arguments, invocation); });
+  CLI::App* command = AddCommand(program, invocation, "verify",
+                                 "read everything, check every checksum; of exports, too",
+                                 [=] { return RunVerify(*arguments, invocation); });
   AddStore(command, &arguments->store);
   command->add_option("--step", arguments->step, "only this step")->type_name("STEP");
 }

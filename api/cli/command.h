@@ -26,6 +26,7 @@ enum class ExitCode : int {
   kNoSpace = 6,
   kDifferent = 7,  // diff --exit-code only: never an error
   kOutcomeUnknown = 8,
+  kNothingToCheck = 9,  // verify only: a checkpoint without digests
 };
 
 // Version of the JSON documents that --json prints.

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checksums of all that an export consists of, in a file of its own that Orbax does not mind: Orbax
+// has none of texts and metadata, and none of chunks of zarr 2. DESIGN.md, "Export", has the file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/disk.h"
+#include "io/result.h"
+
+namespace stepwell::db {
+
+// In the checkpoint's directory.
+inline constexpr std::string_view kDigestsName = "stepwell-digests";
+
+// Of a file that is checked as a whole. Its last four bytes are compared, not summed up: files of
+// OCDBT end in a CRC-32C of their own, and the CRC of such a file is the same for all of them.
+struct FileDigest {
+  std::string name;  // relative to the checkpoint
+  uint64_t bytes = 0;
+  uint32_t crc = 0;   // of all but the last four bytes
+  uint32_t tail = 0;  // those, little-endian; of a shorter file its bytes
+
+  bool operator==(const FileDigest&) const = default;
+};
+
+// Of a chunk: `crc` is that of all but its last four bytes, which repeat it, little-endian.
+struct ChunkDigest {
+  uint64_t offset_bytes = 0;
+  uint32_t stored_bytes = 0;
+  uint32_t crc = 0;
+
+  bool operator==(const ChunkDigest&) const = default;
+};
+
+// Of a file with chunks, and with bytes between them that belong to other steps.
+struct DataDigest {
+  std::string name;
+  uint64_t bytes = 0;
+  std::vector<ChunkDigest> chunks;  // by offset
+
+  bool operator==(const DataDigest&) const = default;
+};
+
+struct ExportDigests {
+  std::vector<FileDigest> files;
+  std::vector<DataDigest> data;
+
+  bool operator==(const ExportDigests&) const = default;
+};
+
+FileDigest DigestOf(std::string_view name, std::string_view bytes);
+
+std::string EncodeDigests(const ExportDigests& digests);
+// kDataLoss names `path`.
+Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view text);
+// Those of a checkpoint; nothing where it has none, as those that Orbax wrote.
+Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
+                                                 const std::string& checkpoint);
+
+// What is wrong with a file of `checkpoint`.
+struct DigestProblem {
+  std::string file;           // its path
+  uint64_t offset_bytes = 0;  // of a chunk
+  std::string message;
+};
+
+// Reads the file once; nothing when it is as it was.
+Result<std::optional<DigestProblem>> CheckFile(io::FileSystem* file_system,
+                                               const std::string& checkpoint,
+                                               const FileDigest& digest);
+
+struct DigestReport {
+  uint64_t files = 0;
+  uint64_t chunks = 0;
+  uint64_t bytes = 0;  // that were read
+  std::vector<DigestProblem> problems;
+};
+
+// Reads all that the export consists of. kFailedPrecondition: a checkpoint without digests, or none
+// at all; kCancelled: `progress` said false.
+Result<DigestReport> VerifyExport(
+    io::FileSystem* file_system, const std::string& checkpoint,
+    const std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>& progress);
+
+}  // namespace stepwell::db
