@@ -22,6 +22,7 @@ constexpr size_t kBlockWritesInFlightMax = 8;
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       slot_(options_.slot),
+      retention_(options_.keep),
       catalogs_(options_.live, options_.segment_bytes_max) {}
 Engine::~Engine() = default;
 

@@ -25,6 +25,7 @@
 #include "db/log_writer.h"
 #include "db/reclaim.h"
 #include "db/recovery.h"
+#include "db/retention_state.h"
 #include "db/save_job.h"
 #include "db/slot_file.h"
 #include "io/buffer.h"
@@ -174,7 +175,9 @@ class Engine {
   Status AddPins(const SaveJob& job, GroupEntry* entry);
   Status AddSmall(format::FrameKind kind, const std::string& payload, GroupEntry* entry);
   std::shared_ptr<const LiveStep> FindAsOf(uint64_t step) const;
-  void AddRetired(const LiveStep& added, LiveSteps::Change* change) const;
+  void AddRetired(const LiveStep& added, LiveSteps::Change* change);
+  void LoadRetention();
+  void NoteRetention(const SaveJob& job, const LiveSteps::Change& change);
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
                                          uint64_t step_bytes);
   Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,
@@ -242,6 +245,7 @@ class Engine {
   size_t encodes_in_flight_ = 0;
   size_t writes_in_flight_ = 0;
   std::unique_ptr<Group> group_;
+  RetentionState retention_;                         // as of the last frame placed
   std::deque<std::pair<uint64_t, uint64_t>> chain_;  // (commit, segment) of chain frames
   CatalogWriter catalogs_;
   std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist

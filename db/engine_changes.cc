@@ -162,6 +162,7 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
       STEPWELL_RETURN_IF_ERROR(AddAccepted(&entry));
       break;
   }
+  NoteRetention(*job, entry.change);
   group_->entries.push_back(std::move(entry));
   return OkStatus();
 }
@@ -208,49 +209,48 @@ int64_t Engine::AgeTime(int64_t wall_ns) {
   return age_time_ns_;
 }
 
-// What the commit of `added` makes retention drop.
-void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) const {
-  // What a lost frame pinned or replaced is not known, so nothing is given up.
-  if (options_.keep.empty() || !losses_.empty()) return;
-  std::map<uint64_t, LiveStepPtr> steps;
-  for (auto& live : options_.live->All()) {
-    const uint64_t step = live->record.step;
-    steps[step] = std::move(live);
-  }
+namespace {
+
+KeepCandidate CandidateOf(const LiveStep& live) {
+  return {live.record.step,   live.age_time_ns,  live.record.stored_bytes,
+          live.record.pinned, live.metrics_json, live.metrics_unknown};
+}
+
+}  // namespace
+
+// All committed steps, as of the next frame.
+void Engine::LoadRetention() {
+  retention_.Reset();
+  for (const auto& live : options_.live->All()) retention_.Add(CandidateOf(*live));
   for (const GroupEntry& entry : group_->entries) {
-    if (entry.change.added != nullptr) steps[entry.change.added->record.step] = nullptr;
-  }
-  for (auto it = steps.begin(); it != steps.end();) {
-    if (!group_->entries.empty()) it->second = FindAsOf(it->first);
-    it = it->second == nullptr ? steps.erase(it) : std::next(it);
-  }
-  steps.erase(added.record.step);
-  std::vector<KeepCandidate> candidates;
-  std::vector<LiveStepPtr> of_candidate;
-  size_t at = 0;
-  const auto add = [&](const LiveStep& live) {
-    candidates.push_back({live.record.step, live.age_time_ns, live.record.stored_bytes,
-                          live.record.pinned, live.metrics_json});
-  };
-  bool placed = false;
-  for (const auto& [step, live] : steps) {
-    if (!placed && step > added.record.step) {
-      at = candidates.size();
-      add(added);
-      of_candidate.push_back(nullptr);
-      placed = true;
+    for (const auto& killed : entry.change.killed) retention_.Remove(killed->record.step);
+    if (entry.change.added != nullptr) retention_.Add(CandidateOf(*entry.change.added));
+    for (const auto& [step, pinned] : entry.change.pins) {
+      if (const LiveStepPtr live = FindAsOf(step)) retention_.Add(CandidateOf(*live));
     }
-    add(*live);
-    of_candidate.push_back(live);
   }
-  if (!placed) {
-    at = candidates.size();
-    add(added);
-    of_candidate.push_back(nullptr);
+  retention_.SetKnown();
+}
+
+// What the commit of `added` makes retention drop.
+void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) {
+  // What a lost frame pinned or replaced is not known, so nothing is given up.
+  if (!retention_.has_rules() || !losses_.empty()) return;
+  if (!retention_.known()) LoadRetention();
+  for (const uint64_t step : retention_.Drop(CandidateOf(added))) {
+    if (auto live = FindAsOf(step)) change->killed.push_back(std::move(live));
   }
-  for (const size_t i : StepsToDrop(options_.keep, candidates, at)) {
-    change->killed.push_back(of_candidate[i]);
+}
+
+// A frame was placed. Others than those of saves may let steps come back to what a rule counts.
+void Engine::NoteRetention(const SaveJob& job, const LiveSteps::Change& change) {
+  if (!retention_.known()) return;
+  if (job.kind == SaveJob::Kind::kDelete || job.kind == SaveJob::Kind::kPin) {
+    retention_.Reset();
+    return;
   }
+  for (const auto& killed : change.killed) retention_.Remove(killed->record.step);
+  if (change.added != nullptr) retention_.Add(CandidateOf(*change.added));
 }
 
 Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {

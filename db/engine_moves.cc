@@ -112,8 +112,7 @@ Status Engine::ReadMoveBlock(Move* move) {
   while (move->next < move->chunks.size()) {
     const Move::Chunk& which = move->chunks[move->next];
     const format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
-    const uint64_t offset =
-        AlignUp(used, chunk.stored_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment);
+    const uint64_t offset = AlignUp(used, PayloadAlignment(chunk.stored_bytes));
     const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, block_bytes());
     if (used > 0 && wanted > kBlockBytes) break;
     if (wanted > move->buffer.size()) {

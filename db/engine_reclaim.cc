@@ -37,8 +37,15 @@ uint64_t Engine::GuardSegment() {
   const CatalogNote* catalog = catalogs_.second_newest();
   if (catalog == nullptr) return 0;
   while (!chain_.empty() && chain_.front().first <= catalog->last_commit) chain_.pop_front();
+  // Of the frames in one segment the newest does: there may be very many.
+  std::deque<std::pair<uint64_t, uint64_t>> newest;
   uint64_t guard = catalog->place.segment;
-  for (const auto& [number, where] : chain_) guard = std::min(guard, where);
+  for (const auto& frame : chain_) {
+    guard = std::min(guard, frame.second);
+    if (!newest.empty() && newest.back().second == frame.second) newest.pop_back();
+    newest.push_back(frame);
+  }
+  chain_ = std::move(newest);
   return guard;
 }
 
@@ -100,12 +107,17 @@ void Engine::StartPass(bool thorough) {
   const uint64_t guard = GuardSegment();
   const std::set<uint64_t> in_use = InUse();
   ReclaimRequest request;
-  for (const auto& [id, segment] : segments_) {
-    if (id >= guard) break;
-    if (!thorough && !suspects_.contains(id)) continue;
-    if (log_->open_segments().contains(id) || in_use.contains(id)) continue;
+  const auto add = [&](uint64_t id) {
+    if (log_->open_segments().contains(id) || in_use.contains(id)) return;
     request.segments.insert(id);
     if (thorough || IsSettled(id)) request.settled.insert(id);
+  };
+  if (thorough) {
+    for (auto it = segments_.begin(); it != segments_.lower_bound(guard); ++it) add(it->first);
+  } else {
+    for (auto it = suspects_.begin(); it != suspects_.lower_bound(guard); ++it) {
+      if (segments_.contains(*it)) add(*it);
+    }
   }
   request.unwanted_spares = log_->TakeExcessSpares();
   if (request.segments.empty() && request.unwanted_spares.empty() && !thorough) return;
@@ -234,6 +246,8 @@ void Engine::FinishReclaimAll(const Status& status) {
 // worth two nearly empty segments, they are begun now. No group is in flight.
 Status Engine::RollForReclaim() {
   const uint64_t guard = GuardSegment();
+  // Frames, too, are more than payloads: nothing is gained where nothing died.
+  if (suspects_.lower_bound(guard) == suspects_.end()) return OkStatus();
   uint64_t used = 0;
   for (const auto& [id, segment] : segments_) {
     if (id < guard) continue;
@@ -246,12 +260,7 @@ Status Engine::RollForReclaim() {
       used += info->allocated_bytes;
     }
   }
-  uint64_t live = 0;
-  for (const auto& step : options_.live->Needing()) {
-    for (const auto& extent : step->record.extents) {
-      if (extent.segment >= guard) live += extent.stored_bytes;
-    }
-  }
+  const uint64_t live = options_.live->StoredBytesFrom(guard);
   if (used < live + std::min(kRollGainBytes, options_.segment_bytes_max / 4)) return OkStatus();
   for (int i = 0; i < 2; ++i) {
     Status status = log_->StartNext();

@@ -237,12 +237,12 @@ Status Engine::Start(const LogState& state) {
 // Segments that the last writer left open: sealed behind what they still hold. What the rejected
 // tail took comes back here; reclaim then removes those that hold nothing.
 Status Engine::SettleAbandoned(const LogState& state) {
-  std::optional<uint64_t> pin = 0;
+  bool pinned = true;
   if (auto lock = ReclaimLock::Acquire(options_.environment.file_system, options_.store_path,
                                        io::LockKind::kExclusive);
       lock.ok()) {
-    auto lowest = LowestPin(options_.environment.file_system, options_.store_path);
-    if (lowest.ok()) pin = *lowest;
+    const auto pins = ReadPins(options_.environment.file_system, options_.store_path);
+    pinned = !pins.ok() || pins->any();
   } else {
     Log(options_.log, LogLevel::kWarning,
         StrCat(options_.store_path,
@@ -272,8 +272,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
     // An export may have a link to what no live step needs any more (rule 18).
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
     // Nor is anything cut off while it is not known what was lost.
-    const bool keep_tail =
-        pin.has_value() || !file.ok() || file->link_count > 1 || !losses_.empty();
+    const bool keep_tail = pinned || !file.ok() || file->link_count > 1 || !losses_.empty();
     const Status sealed =
         SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
                       info.nonce, epoch_, end, keep_tail, options_.freeze, frames);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "db/recovery.h"
+#include "db/save_plan.h"
 #include "db/step_records.h"
 
 namespace stepwell::db {
@@ -18,8 +19,9 @@ ByteRange Grains(uint64_t offset_bytes, uint64_t length_bytes) {
 }
 
 void AddFrame(const format::FramePlace& place, Footprint* footprint) {
-  footprint->segments[place.segment].ranges.push_back(
-      Grains(place.offset_bytes, place.length_bytes));
+  auto& part = footprint->segments[place.segment];
+  part.ranges.push_back(Grains(place.offset_bytes, place.length_bytes));
+  part.moved_bytes += AlignUp(place.length_bytes, kGrainBytes);
 }
 
 }  // namespace
@@ -57,6 +59,7 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
       if (!seen.emplace(chunk.segment, chunk.offset_bytes).second) continue;
       auto& part = footprint.segments[chunk.segment];
       part.payload_bytes += chunk.stored_bytes;
+      part.moved_bytes += AlignUp(chunk.stored_bytes, PayloadAlignment(chunk.stored_bytes));
       const ByteRange range = Grains(chunk.offset_bytes, chunk.stored_bytes);
       if (!part.ranges.empty() && part.ranges.back().begin <= range.begin &&
           part.ranges.back().end >= range.begin) {
@@ -90,6 +93,11 @@ void FootprintCache::Keep(const std::vector<std::shared_ptr<const LiveStep>>& li
   std::erase_if(by_commit_, [&](const auto& entry) { return !commits.contains(entry.first); });
 }
 
+void FootprintCache::ForgetCommits(const std::vector<uint64_t>& commits) {
+  const std::lock_guard lock(mutex_);
+  for (const uint64_t commit : commits) by_commit_.erase(commit);
+}
+
 Result<FootprintCache::Edges> FootprintCache::EdgesOf(uint64_t segment) {
   {
     const std::lock_guard lock(mutex_);
@@ -101,6 +109,7 @@ Result<FootprintCache::Edges> FootprintCache::EdgesOf(uint64_t segment) {
   if (found.header.segment != segment) return edges;
   edges.own = true;
   edges.sealed = found.footer_offset_bytes > 0;
+  edges.commit_min = found.commit_min;
   edges.ranges.push_back(Grains(0, found.catalog_end_bytes));
   if (edges.sealed) edges.ranges.push_back({found.footer_offset_bytes, found.size_bytes});
   edges.ranges = Normalize(std::move(edges.ranges));

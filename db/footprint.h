@@ -32,6 +32,7 @@ struct Footprint {
   struct Part {
     std::vector<ByteRange> ranges;  // normalized
     uint64_t payload_bytes = 0;
+    uint64_t moved_bytes = 0;  // what payloads, aligned, and frames take wherever they lie
   };
   std::map<uint64_t, Part> segments;
 };
@@ -45,13 +46,15 @@ class FootprintCache {
   explicit FootprintCache(SegmentFiles* files) : files_(files) {}
   Result<std::shared_ptr<const Footprint>> Get(uint64_t commit,
                                                const format::FramePlace& commit_place);
-  // Forgets all but these commits.
+  // Forgets all but these commits; or these.
   void Keep(const std::vector<std::shared_ptr<const LiveStep>>& live);
+  void ForgetCommits(const std::vector<uint64_t>& commits);
   // The ends of a segment: header and catalog, and when it is sealed footer and trailer. kNotFound
   // when it has no header.
   struct Edges {
     std::vector<ByteRange> ranges;  // normalized
     bool sealed = false;
+    uint64_t commit_min = 0;  // the lowest chain frame in a sealed one; 0: has none
     bool own = false;  // the header is of this segment, else of another (and nothing more is known)
     format::Id128 store_id{};
   };

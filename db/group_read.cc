@@ -78,6 +78,13 @@ class MergedReader final : public StepReader {
 
   const format::StepRecord& step() const override { return step_; }
 
+  // Of the parts' shares, part 0's first.
+  std::vector<uint64_t> Commits() const {
+    std::vector<uint64_t> commits;
+    for (const Part& part : parts_) commits.push_back(part.reader->step().commit);
+    return commits;
+  }
+
   Status Explain(const Status& error) const override {
     // Each part knows what is gone of its own; the message names the file.
     Status explained = error;
@@ -161,10 +168,31 @@ std::shared_ptr<const StoreSnapshot> WithShares(StoreSnapshot snapshot,
   auto keep = std::make_shared<Keep>();
   keep->own = std::move(snapshot.pin);
   for (auto& [part, each] : shares) {
-    if (each.pin != nullptr) keep->parts.push_back(std::move(each.pin));
+    keep->parts.insert(keep->parts.end(), each.pins.begin(), each.pins.end());
   }
   if (keep->own != nullptr || !keep->parts.empty()) snapshot.pin = std::move(keep);
   return std::make_shared<const StoreSnapshot>(std::move(snapshot));
+}
+
+// Pins shares of the step that came after the parts were pinned. What is still not there has gone
+// since (then from part 0, too), or is not to be had.
+void LookAgain(GroupParts& parts, const StoreSnapshot::Step& step,
+               std::map<uint32_t, PartShares>* known) {
+  if (!step.group) return;
+  for (const uint32_t part : step.group->parts) {
+    if (part == 0) continue;
+    PartShares& shares = known->at(part);
+    if (shares.by_save.contains(step.group->save_id)) continue;
+    format::StepRecord record;
+    record.step = step.step;
+    record.group = step.group;
+    auto newer = parts.Shares(part, record);
+    if (!newer.ok()) continue;
+    // What the older pins keep they go on to keep.
+    newer->pins.insert(newer->pins.end(), shares.pins.begin(), shares.pins.end());
+    newer->by_save.merge(shares.by_save);
+    shares = std::move(*newer);
+  }
 }
 
 Status Contradiction(const LeafRecord& leaf, const std::string& what) {
@@ -224,7 +252,7 @@ Result<std::shared_ptr<ReaderStore>> GroupParts::Get(uint32_t part,
   const std::string path = PartPath(root_, part);
   StoreOptions options;
   options.read_only = true;
-  auto store = ReaderStore::OpenPart(path, options, environment_, /*idle_pin=*/false);
+  auto store = ReaderStore::OpenPart(path, options, environment_);
   if (store.status().code() == StatusCode::kNotFound) {
     return WithoutPart(part, step, StrCat("is missing: there is no ", path));
   }
@@ -312,6 +340,12 @@ Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> ow
       std::make_shared<MergedReader>(std::move(readers), parts, restorer, root));
 }
 
+bool IsReadAs(const StepReader& reader, const StoreSnapshot::Step& step) {
+  if (reader.step().commit != step.commit) return false;
+  const auto* merged = dynamic_cast<const MergedReader*>(&reader);
+  return merged == nullptr || merged->Commits() == step.shares;
+}
+
 std::shared_ptr<StepReader> ReadWithRecords(std::shared_ptr<StepReader> own,
                                             std::map<uint32_t, std::vector<LeafRecord>> others,
                                             const std::string& root) {
@@ -340,7 +374,8 @@ std::shared_ptr<StepReader> ReadWithRecords(std::shared_ptr<StepReader> own,
 }
 
 // Steps go from part 0 first, and the others' pins come first: what part 0 has afterwards cannot
-// have gone from a part before its pin. A pin also keeps what is saved later.
+// have gone from a part before its pin. What a part has prepared since then is pinned by a second
+// look: a pin keeps nothing that is saved later.
 Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts,
                                                                const SnapshotOwn& own) {
   std::map<uint32_t, PartShares> known;  // of those that are not to be had: empty
@@ -355,11 +390,13 @@ Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts
         missing[part].group = step.group;
       }
     }
-    if (missing.empty()) return WithShares(std::move(snapshot), std::move(known));
     for (const auto& [part, step] : missing) {
       auto shares = parts.Shares(part, step);
       known[part] = shares.ok() ? std::move(*shares) : PartShares{};
     }
+    if (!missing.empty()) continue;
+    for (const StoreSnapshot::Step& step : snapshot.steps) LookAgain(parts, step, &known);
+    return WithShares(std::move(snapshot), std::move(known));
   }
 }
 

@@ -20,14 +20,14 @@ namespace stepwell::db {
 
 class ReaderStore;
 
-// What a part has of the steps of its group, and what keeps it and all that comes later.
+// What a part has of the steps of its group, and what keeps it.
 struct PartShares {
   struct Share {
     uint64_t commit = 0;
     uint64_t stored_bytes = 0;
   };
-  std::map<format::Id128, Share> by_save;  // decided or still prepared
-  std::shared_ptr<const void> pin;         // null: nothing keeps them
+  std::map<format::Id128, Share> by_save;         // decided or still prepared
+  std::vector<std::shared_ptr<const void>> pins;  // empty: nothing keeps them
 };
 
 // The other parts of a store's group, opened when they are needed and kept. Thread-safe; readers of
@@ -65,6 +65,9 @@ Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> ow
                                                   const std::shared_ptr<GroupParts>& parts,
                                                   Restorer* restorer, const std::string& root,
                                                   const std::function<bool()>& is_there);
+
+// Whether the reader's share of each part is the one that the snapshot has, and so keeps.
+bool IsReadAs(const StepReader& reader, const StoreSnapshot::Step& step);
 
 // The same where the other parts are on other machines: `others` are their records, by part, which
 // the processes there have read. Only chunks of part 0 can be loaded.

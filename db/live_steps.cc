@@ -2,6 +2,7 @@
 #include "db/live_steps.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "db/step_records.h"
 
@@ -31,9 +32,12 @@ void LiveSteps::Load(const LogState& state) {
     loaded.place = live.place;
     return std::make_shared<const LiveStep>(std::move(loaded));
   };
-  for (const auto& [step, live] : state.live) steps_[step] = load(live);
-  for (const auto& [commit, live] : state.undecided) undecided_[commit] = load(live);
-  dead_ = state.dead;
+  for (const auto& [step, live] : state.live) Insert(load(live));
+  for (const auto& [commit, live] : state.undecided) {
+    undecided_[commit] = load(live);
+    Count(*undecided_[commit], /*added=*/true);
+  }
+  dead_.assign(state.dead.begin(), state.dead.end());
   losses_ = state.losses;
   tip_ = state.tip_commit;
 }
@@ -94,7 +98,7 @@ LiveSteps::AllAndPin() {
 void LiveSteps::Unpin(uint64_t commit) {
   const std::lock_guard lock(mutex_);
   pins_.erase(pins_.find(commit));
-  if (!dead_.empty() && on_release_) on_release_();
+  if ((!dead_.empty() || !pinned_dead_.empty()) && on_release_) on_release_();
 }
 
 // Readers share the old one; guarded by mutex_.
@@ -105,20 +109,53 @@ void LiveSteps::EditStep(std::shared_ptr<const LiveStep>* live, Edit edit) {
   *live = std::move(edited);
 }
 
+// A step of this number replaces the one before.
+void LiveSteps::Insert(const std::shared_ptr<const LiveStep>& live) {
+  const uint64_t step = live->record.step;
+  Erase(step);
+  steps_[step] = live;
+  Count(*live, /*added=*/true);
+  for (const auto& extent : live->record.extents) residents_[extent.segment].steps.insert(step);
+}
+
+void LiveSteps::Erase(uint64_t step) {
+  const auto it = steps_.find(step);
+  if (it == steps_.end()) return;
+  const std::shared_ptr<const LiveStep> live = std::move(it->second);
+  steps_.erase(it);
+  for (const auto& extent : live->record.extents) residents_[extent.segment].steps.erase(step);
+  Count(*live, /*added=*/false);
+}
+
+// After what it names is gone, an entry without anything goes, too.
+void LiveSteps::Count(const LiveStep& live, bool added) {
+  // Every step has at least its commit frame's extent.
+  if (live.record.extents.empty()) placeless_ += added ? 1 : -1;
+  for (const auto& extent : live.record.extents) {
+    Residents& residents = residents_[extent.segment];
+    residents.stored_bytes += added ? extent.stored_bytes : -extent.stored_bytes;
+  }
+}
+
 void LiveSteps::Commit(const Change& change) {
   const std::lock_guard lock(mutex_);
+  const auto bury = [&](const LiveStep& live) {
+    dead_.push_back({live.record.commit, change.commit, live.record.extents, live.place});
+  };
   for (const auto& killed : change.killed) {
-    const format::StepRecord& record = killed->record;
-    dead_.push_back({record.commit, change.commit, record.extents});
-    steps_.erase(record.step);
+    bury(*killed);
+    Erase(killed->record.step);
   }
-  if (change.prepared != nullptr) undecided_[change.prepared->record.commit] = change.prepared;
+  if (change.prepared != nullptr) {
+    undecided_[change.prepared->record.commit] = change.prepared;
+    Count(*change.prepared, /*added=*/true);
+  }
   if (change.decided != nullptr) {
-    const format::StepRecord& record = change.decided->record;
-    undecided_.erase(record.commit);
-    if (change.added == nullptr) dead_.push_back({record.commit, change.commit, record.extents});
+    undecided_.erase(change.decided->record.commit);
+    Count(*change.decided, /*added=*/false);
+    if (change.added == nullptr) bury(*change.decided);
   }
-  if (change.added != nullptr) steps_[change.added->record.step] = change.added;
+  if (change.added != nullptr) Insert(change.added);
   for (const auto& [step, pinned] : change.pins) {
     const auto it = steps_.find(step);
     if (it == steps_.end()) continue;
@@ -129,14 +166,19 @@ void LiveSteps::Commit(const Change& change) {
   for (const auto& [owner, callback] : on_commit_) callback();
 }
 
-void LiveSteps::SetMetrics(uint64_t commit, const std::string& metrics_json) {
+void LiveSteps::SetMetrics(const format::StepRecord& step,
+                           const std::optional<std::string>& metrics_json) {
   const std::lock_guard lock(mutex_);
-  for (auto* steps : {&steps_, &undecided_}) {
-    for (auto& [number, live] : *steps) {
-      if (live->record.commit != commit) continue;
-      EditStep(&live, [&](LiveStep* edited) { edited->metrics_json = metrics_json; });
-    }
-  }
+  const auto set = [&](auto& steps, uint64_t key) {
+    const auto it = steps.find(key);
+    if (it == steps.end() || it->second->record.commit != step.commit) return;
+    EditStep(&it->second, [&](LiveStep* edited) {
+      edited->metrics_json = metrics_json.value_or("");
+      edited->metrics_unknown = !metrics_json;
+    });
+  };
+  set(steps_, step.step);
+  set(undecided_, step.commit);
 }
 
 void LiveSteps::DropOverlay(uint64_t step, uint64_t commit) {
@@ -155,20 +197,88 @@ void LiveSteps::DropOverlays() {
   }
 }
 
-LiveSteps::Needed LiveSteps::NeededBy(std::optional<uint64_t> other_pin, uint64_t published) {
-  const std::lock_guard lock(mutex_);
-  uint64_t lowest = std::min(published, other_pin.value_or(published));
-  if (!pins_.empty()) lowest = std::min(lowest, *pins_.begin());
-  Needed needed;
-  std::erase_if(dead_, [&](const DeadCommit& dead) {
-    if (dead.killer <= lowest) return true;
-    for (const auto& extent : dead.extents) {
-      needed.pinned_segments.insert(extent.segment);
-      needed.pinned_bytes += extent.stored_bytes;
+void LiveSteps::Forget(std::map<uint64_t, DeadCommit>::iterator dead,
+                       std::vector<uint64_t>* forgotten) {
+  forgotten->push_back(dead->first);
+  for (const auto& extent : dead->second.extents) {
+    pinned_bytes_ -= extent.stored_bytes;
+    residents_[extent.segment].pinned.erase(dead->first);
+  }
+  pinned_dead_.erase(dead);
+}
+
+// What died up to `published` is pinned or forgotten. Pins that come later are of `published` or a
+// later commit, so what is not pinned now never is.
+void LiveSteps::SortDead(const ReaderPins& others, uint64_t published,
+                         std::vector<uint64_t>* forgotten) {
+  std::vector<uint64_t> pins;
+  std::set_union(others.commits.begin(), others.commits.end(), pins_.begin(), pins_.end(),
+                 std::back_inserter(pins));
+  const auto is_read = [&](const DeadCommit& dead) {
+    const auto pin = std::lower_bound(pins.begin(), pins.end(), dead.commit);
+    return pin != pins.end() && *pin < dead.killer;
+  };
+  if (!std::includes(pins.begin(), pins.end(), seen_pins_.begin(), seen_pins_.end())) {
+    for (auto it = pinned_dead_.begin(); it != pinned_dead_.end();) {
+      const auto dead = it++;
+      if (!is_read(dead->second)) Forget(dead, forgotten);
     }
-    return false;
-  });
-  return needed;
+  }
+  for (; !dead_.empty() && dead_.front().killer <= published; dead_.pop_front()) {
+    DeadCommit& dead = dead_.front();
+    if (!is_read(dead)) {
+      forgotten->push_back(dead.commit);
+      continue;
+    }
+    for (const auto& extent : dead.extents) {
+      pinned_bytes_ += extent.stored_bytes;
+      residents_[extent.segment].pinned.insert(dead.commit);
+    }
+    pinned_dead_[dead.commit] = std::move(dead);
+  }
+  pins.erase(std::unique(pins.begin(), pins.end()), pins.end());
+  seen_pins_ = std::move(pins);
+}
+
+LiveSteps::Use LiveSteps::UseOf(const std::set<uint64_t>& segments, const ReaderPins& others,
+                                uint64_t published) {
+  const std::lock_guard lock(mutex_);
+  Use use;
+  use.known = placeless_ == 0;
+  if (!others.unknown) SortDead(others, published, &use.forgotten);
+  use.pinned_bytes = pinned_bytes_;
+  for (const uint64_t id : segments) {
+    const auto it = residents_.find(id);
+    if (it == residents_.end()) continue;
+    const Residents& residents = it->second;
+    if (residents.steps.empty() && residents.pinned.empty() && residents.stored_bytes == 0) {
+      residents_.erase(it);
+      continue;
+    }
+    SegmentUse& used = use.segments[id];
+    for (const uint64_t step : residents.steps) used.live.push_back(steps_.at(step));
+    for (const uint64_t commit : residents.pinned) used.pinned.push_back(pinned_dead_.at(commit));
+  }
+  for (const auto& [commit, live] : undecided_) {
+    for (const auto& extent : live->record.extents) {
+      if (segments.contains(extent.segment)) use.segments[extent.segment].live.push_back(live);
+    }
+  }
+  for (const DeadCommit& dead : dead_) {
+    for (const auto& extent : dead.extents) {
+      if (segments.contains(extent.segment)) use.segments[extent.segment].blocked = true;
+    }
+  }
+  return use;
+}
+
+uint64_t LiveSteps::StoredBytesFrom(uint64_t first) const {
+  const std::lock_guard lock(mutex_);
+  uint64_t bytes = 0;
+  for (auto it = residents_.lower_bound(first); it != residents_.end(); ++it) {
+    bytes += it->second.stored_bytes;
+  }
+  return bytes;
 }
 
 void LiveSteps::OnRelease(std::function<void()> callback) {

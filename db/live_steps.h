@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "db/index.h"
+#include "db/pins.h"
 #include "db/recovery.h"
 #include "db/store.h"
 #include "format/records.h"
@@ -23,8 +25,9 @@ struct LiveStep {
   format::StepRecord record;  // without metadata texts unless `texts_known`
   bool texts_known = false;
   format::FramePlace place;
-  int64_t age_time_ns = 0;   // on the clock of retention, of which only differences count
-  std::string metrics_json;  // of steps saved in this session, and where retention asks for it
+  int64_t age_time_ns = 0;       // on the clock of retention, of which only differences count
+  std::string metrics_json;      // of steps saved in this session, and where retention asks for it
+  bool metrics_unknown = false;  // it asked, and they could not be read
   // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
   std::shared_ptr<const std::vector<format::LeafRecord>> records;
 };
@@ -81,21 +84,30 @@ class LiveSteps {
     std::optional<std::vector<format::LossRecord>> losses = {};  // what is left of them
   };
   void Commit(const Change& change);
-  // Before there are any commits: the metrics of a step that was loaded without them, by its
-  // commit.
-  void SetMetrics(uint64_t commit, const std::string& metrics_json);
+  // Before there are any commits: the metrics of a step that was loaded without them; none when
+  // they cannot be read.
+  void SetMetrics(const format::StepRecord& step, const std::optional<std::string>& metrics_json);
   // The index has the step with this commit number (or there is no index): drop its overlay.
   void DropOverlay(uint64_t step, uint64_t commit);
   void DropOverlays();
-  // What reclaim must leave alone. Dead steps count while a pin (of this process, or `other_pin`)
-  // may read them, or while other processes do not know yet that they died: everything after commit
-  // `published`. Forgets dead commits that nobody can read any more, so the caller has read the
-  // pins of all other processes, under RECLAIM.
-  struct Needed {
-    std::set<uint64_t> pinned_segments;  // with extents of such dead steps
-    uint64_t pinned_bytes = 0;           // their payloads
+  // Who needs one segment.
+  struct SegmentUse {
+    std::vector<std::shared_ptr<const LiveStep>> live;  // or not decided yet
+    std::vector<DeadCommit> pinned;                     // dead, but a reader may be reading them
+    // Something here died after commit `published`, or a reader may be reading anything.
+    bool blocked = false;
   };
-  Needed NeededBy(std::optional<uint64_t> other_pin, uint64_t published);
+  struct Use {
+    std::map<uint64_t, SegmentUse> segments;  // of those asked for, where there is anything
+    uint64_t pinned_bytes = 0;                // payloads of dead steps, in all segments
+    std::vector<uint64_t> forgotten;          // commits that no reader can see any more
+    bool known = true;                        // false: some live step does not say where it is
+  };
+  // As of one instant. Other processes may come to read what was live at commit `published` or
+  // later; `others` are the pins that they have, read before, under RECLAIM.
+  Use UseOf(const std::set<uint64_t>& segments, const ReaderPins& others, uint64_t published);
+  // Payload bytes of live and undecided steps in segments from `first` on.
+  uint64_t StoredBytesFrom(uint64_t first) const;
   // The steps, and a pin on all of them, in one instant.
   std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<Pin>> AllAndPin();
   // Called (under this object's mutex, so it only posts) after each commit; null: not any more.
@@ -110,11 +122,28 @@ class LiveSteps {
   template <typename Edit>
   void EditStep(std::shared_ptr<const LiveStep>* live, Edit edit);
   void Unpin(uint64_t commit);
+  void Insert(const std::shared_ptr<const LiveStep>& live);
+  void Erase(uint64_t step);
+  void Count(const LiveStep& live, bool added);
+  void SortDead(const ReaderPins& others, uint64_t published, std::vector<uint64_t>* forgotten);
+  void Forget(std::map<uint64_t, DeadCommit>::iterator dead, std::vector<uint64_t>* forgotten);
+
+  // What lives in a segment.
+  struct Residents {
+    std::set<uint64_t> steps;  // not the undecided, which are few
+    uint64_t stored_bytes = 0;
+    std::set<uint64_t> pinned;  // keys of pinned_dead_
+  };
 
   mutable std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<const LiveStep>> steps_;  // guarded by mutex_, as all below
   std::map<uint64_t, std::shared_ptr<const LiveStep>> undecided_;  // by commit number
-  std::vector<DeadCommit> dead_;
+  std::map<uint64_t, Residents> residents_;                        // by segment
+  uint64_t placeless_ = 0;                      // steps without extents: where they are is unknown
+  std::deque<DeadCommit> dead_;                 // by killer; not looked at since they died
+  std::map<uint64_t, DeadCommit> pinned_dead_;  // by commit number
+  uint64_t pinned_bytes_ = 0;                   // their payloads
+  std::vector<uint64_t> seen_pins_;             // when pinned_dead_ was made, ascending
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;
   std::vector<format::LossRecord> losses_;

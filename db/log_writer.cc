@@ -164,7 +164,8 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   }
   if (status.ok()) {
     status = options_.file_system->SyncDirectory(SegmentsPath(options_.store_path));
-    // Without a descriptor for the directory, or room in it, nothing was synced, and nothing failed.
+    // Without a descriptor for the directory, or room in it, nothing was synced, and nothing
+    // failed.
     if (!status.ok() && !LacksResources(status) &&
         status.code() != StatusCode::kResourceExhausted) {
       options_.freeze->Trip(status);

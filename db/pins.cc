@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -24,29 +25,26 @@ constexpr std::chrono::milliseconds kRetryInterval{1};
 constexpr int kCreateTriesMax = 1000;
 constexpr size_t kDigits = 20;
 constexpr size_t kPinBytes = kDigits + 1;
+// Later than every commit: of a reader that reads nothing at the moment.
+constexpr uint64_t kNothing = ~uint64_t{0};
 
 std::string PinText(uint64_t commit) {
   const std::string digits = std::to_string(commit);
   return std::string(kDigits - digits.size(), '0') + digits + "\n";
 }
 
-// 0, "keep everything", for what is not (yet) a commit.
-Result<uint64_t> ReadPin(io::File* file) {
+// None for what is not (yet) a commit.
+Result<std::optional<uint64_t>> ReadPin(io::File* file) {
+  const std::optional<uint64_t> none;
   std::string text(kPinBytes, '\0');
   STEPWELL_ASSIGN_OR_RETURN(const size_t size,
                             file->ReadAt(0, std::as_writable_bytes(std::span(text))));
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (size != kPinBytes || text.back() != '\n') return uint64_t{0};
-  if (!std::all_of(text.begin(), text.end() - 1, is_digit)) return uint64_t{0};
+  if (size != kPinBytes || text.back() != '\n') return none;
   uint64_t commit = 0;
-  for (const char c : std::string_view(text).substr(0, kDigits)) {
-    const auto digit = static_cast<uint64_t>(c - '0');
-    if (__builtin_mul_overflow(commit, uint64_t{10}, &commit) ||
-        __builtin_add_overflow(commit, digit, &commit)) {
-      return uint64_t{0};
-    }
-  }
-  return commit;
+  const char* const end = text.data() + kDigits;
+  const auto [stop, error] = std::from_chars(text.data(), end, commit);
+  if (error != std::errc() || stop != end) return none;
+  return std::optional(commit);
 }
 
 // The process that made a pin file (of its own pid namespace), for people.
@@ -60,21 +58,20 @@ std::optional<int> PidOfName(std::string_view name) {
   return pid;
 }
 
-// The commit of one pin file; none when its reader is gone (the file is then removed).
-Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::string& path) {
-  const std::optional<uint64_t> none;
+// Adds the pin of one file; that of a reader that is gone is removed instead.
+Status AddPin(io::FileSystem* file_system, const std::string& path, ReaderPins* pins) {
   io::OpenOptions options;
   options.write = true;  // for an exclusive lock
   Result<std::unique_ptr<io::File>> file = file_system->Open(path, options);
-  if (file.status().code() == StatusCode::kNotFound) return none;
+  if (file.status().code() == StatusCode::kNotFound) return OkStatus();
   if (file.status().code() == StatusCode::kPermissionDenied) {
     // Another user's. An unlocked one may be in the making: it pins nothing before its first Set,
     // which waits for RECLAIM.
     file = file_system->Open(path, io::OpenOptions{});
-    if (file.status().code() == StatusCode::kNotFound) return none;
+    if (file.status().code() == StatusCode::kNotFound) return OkStatus();
     STEPWELL_RETURN_IF_ERROR(file.status());
     STEPWELL_ASSIGN_OR_RETURN(const bool alive, (*file)->LockedByOther());
-    if (!alive) return none;
+    if (!alive) return OkStatus();
   } else {
     STEPWELL_RETURN_IF_ERROR(file.status());
     // Each open file has its own lock, so this also fails for a pin of this very process.
@@ -86,11 +83,16 @@ Result<std::optional<uint64_t>> LivePin(io::FileSystem* file_system, const std::
       if (named) {
         file_system->Remove(path).IgnoreError("the next pass tries again; it pins nothing");
       }
-      return none;
+      return OkStatus();
     }
   }
-  STEPWELL_ASSIGN_OR_RETURN(const uint64_t commit, ReadPin(file->get()));
-  return std::optional<uint64_t>(commit);
+  STEPWELL_ASSIGN_OR_RETURN(const auto commit, ReadPin(file->get()));
+  if (!commit) {
+    pins->unknown = true;
+  } else if (*commit != kNothing) {
+    pins->commits.push_back(*commit);
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -139,7 +141,7 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
     options.create = true;
     options.exclusive = true;
     STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file, file_system->Open(path, options));
-    // Before it is locked LowestPin may take it for a dead reader's. It removes it under that same
+    // Before it is locked ReadPins may take it for a dead reader's. It removes it under that same
     // lock, so once the lock is here, either the name is gone or it stays.
     const auto deadline = std::chrono::steady_clock::now() + ReclaimLock::kTimeout;
     for (;;) {
@@ -170,19 +172,20 @@ ReaderPin::~ReaderPin() {
 
 Status ReaderPin::Set(uint64_t commit) { return file_->WriteAt(0, AsBytes(PinText(commit))); }
 
-Result<std::optional<uint64_t>> LowestPin(io::FileSystem* file_system,
-                                          const std::string& store_path) {
+Status ReaderPin::Rest() { return Set(kNothing); }
+
+Result<ReaderPins> ReadPins(io::FileSystem* file_system, const std::string& store_path) {
   const std::string directory = ReadersPath(store_path);
   const Result<std::vector<std::string>> names = file_system->List(directory);
-  std::optional<uint64_t> lowest;
-  if (names.status().code() == StatusCode::kNotFound) return lowest;
+  ReaderPins pins;
+  if (names.status().code() == StatusCode::kNotFound) return pins;
   STEPWELL_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
-    STEPWELL_ASSIGN_OR_RETURN(const std::optional<uint64_t> pin,
-                              LivePin(file_system, StrCat(directory, "/", name)));
-    if (pin) lowest = std::min(lowest.value_or(*pin), *pin);
+    STEPWELL_RETURN_IF_ERROR(AddPin(file_system, StrCat(directory, "/", name), &pins));
   }
-  return lowest;
+  std::sort(pins.commits.begin(), pins.commits.end());
+  pins.commits.erase(std::unique(pins.commits.begin(), pins.commits.end()), pins.commits.end());
+  return pins;
 }
 
 std::vector<std::string> DescribeOldPins(io::FileSystem* file_system, const std::string& store_path,
@@ -196,8 +199,9 @@ std::vector<std::string> DescribeOldPins(io::FileSystem* file_system, const std:
     if (!file.ok()) continue;
     const auto alive = (*file)->LockedByOther();
     const auto commit = ReadPin(file->get());
-    if (!alive.ok() || !*alive || !commit.ok() || *commit >= tip) continue;
-    std::string text = StrCat("readers/", name, ": commit ", *commit);
+    if (!alive.ok() || !*alive || !commit.ok() || commit->value_or(0) >= tip) continue;
+    std::string text = StrCat("readers/", name, ": ");
+    text += *commit ? StrCat("commit ", **commit) : "keeps everything (it names no commit)";
     const auto info = (*file)->Info();
     if (info.ok() && info->modified_ns > 0 && now_ns > info->modified_ns) {
       text += StrCat(", for ", (now_ns - info->modified_ns) / 1'000'000'000, " s");

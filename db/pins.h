@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readers' pins (rule 16): a reader process holds an OFD-locked file readers/<id> that names the
-// newest commit it may be reading; reclaim keeps everything that was live at a pinned commit. Locks
-// go with the process, so dead readers release by themselves.
+// commit it reads; reclaim keeps everything that was live at a pinned commit, and nothing that was
+// born later. Locks go with the process, so dead readers release by themselves.
 //
 // RECLAIM is held exclusively around [read pins, unlink] and shared around [read the durable slot,
 // write the pin].
@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +47,8 @@ class ReaderPin {
   ~ReaderPin();
   // Moves the pin; the caller holds RECLAIM shared.
   Status Set(uint64_t commit);
+  // Pins nothing from here on, until it is Set again. Needs no lock.
+  Status Rest();
 
  private:
   ReaderPin(io::FileSystem* file_system, std::unique_ptr<io::File> file)
@@ -56,11 +57,17 @@ class ReaderPin {
   std::unique_ptr<io::File> file_;
 };
 
-// The lowest pinned commit of live readers (other processes and this one's pin files); removes the
-// files of dead ones. The caller holds RECLAIM exclusively. A pin file that is being made (locked,
-// still empty) counts as commit 0: keep everything.
-Result<std::optional<uint64_t>> LowestPin(io::FileSystem* file_system,
-                                          const std::string& store_path);
+struct ReaderPins {
+  std::vector<uint64_t> commits;  // ascending, each once
+  // A live reader's file names no commit (it is being made, or damaged): keep everything.
+  bool unknown = false;
+
+  bool any() const { return unknown || !commits.empty(); }
+  bool operator==(const ReaderPins&) const = default;
+};
+// The pins of live readers (other processes and this one's pin files); removes the files of dead
+// ones. The caller holds RECLAIM exclusively.
+Result<ReaderPins> ReadPins(io::FileSystem* file_system, const std::string& store_path);
 
 // The pins of live readers below commit `tip`, in words: which file, of which process, for how
 // long. Takes no lock and removes nothing.

@@ -20,6 +20,7 @@ namespace {
 
 // The slot may move on, and old segments with it, while a view is made.
 constexpr int kRefreshAttempts = 20;
+constexpr std::chrono::milliseconds kSlotInterval{1};
 // Before a step that is not pinned is called damaged.
 constexpr int kExplainLooks = 3;
 constexpr std::chrono::milliseconds kExplainInterval{5};
@@ -31,8 +32,8 @@ Status ReadOnly(const std::string& path) {
 }  // namespace
 
 ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
-                         Environment environment, bool idle_pin)
-    : options_(options), idle_pin_(idle_pin), pid_(getpid()), core_(std::make_shared<Core>()) {
+                         Environment environment)
+    : options_(options), pid_(getpid()), core_(std::make_shared<Core>()) {
   core_->path = path;
   core_->environment = std::move(environment);
   core_->files = std::make_unique<SegmentFiles>(core_->environment.file_system, path);
@@ -45,19 +46,18 @@ ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
 ReaderStore::~ReaderStore() {
   if (getpid() == pid_) {
     views_.Close(/*keep=*/false);
+    core_->Close();
     return;
   }
   // A forked child: the threads are not here; leave everything as it is.
   (void)new std::shared_ptr<Core>(std::move(core_));
-  (void)new std::shared_ptr<const View>(std::move(view_));
   (void)slot_file_.release();
 }
 
 Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
                                                  const StoreOptions& options,
                                                  Environment environment) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store,
-                            OpenPart(path, options, std::move(environment), /*idle_pin=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenPart(path, options, std::move(environment)));
   if (store->part_.part != 0 && !options.group) {
     Log(options.log, LogLevel::kWarning,
         StrCat(DescribePart(path, store->part_), " and has only its share of each step; open ",
@@ -68,9 +68,8 @@ Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
 
 Result<std::unique_ptr<ReaderStore>> ReaderStore::OpenPart(const std::string& path,
                                                            const StoreOptions& options,
-                                                           Environment environment, bool idle_pin) {
-  std::unique_ptr<ReaderStore> store(
-      new ReaderStore(path, options, std::move(environment), idle_pin));
+                                                           Environment environment) {
+  std::unique_ptr<ReaderStore> store(new ReaderStore(path, options, std::move(environment)));
   STEPWELL_ASSIGN_OR_RETURN(store->slot_file_,
                             SlotFile::Open(store->core_->environment.file_system, path,
                                            /*write=*/false, nullptr));
@@ -79,7 +78,7 @@ Result<std::unique_ptr<ReaderStore>> ReaderStore::OpenPart(const std::string& pa
   store->id_ = slot.store_id;
   store->part_ = {slot.group_id, slot.part};
   STEPWELL_ASSIGN_OR_RETURN(const auto view, store->Refresh());
-  store->recovery_ = view->state.report;
+  store->recovery_ = view->log->report;
   for (const std::string& problem : store->recovery_.problems) {
     Log(options.log, LogLevel::kError, StrCat(path, ": ", problem));
   }
@@ -171,6 +170,29 @@ Status ReaderStore::Core::Explain(const Status& error, uint64_t step, uint64_t c
   return ExplainPinned(error);
 }
 
+std::unique_ptr<ReaderPin> ReaderStore::Core::TakePin() {
+  {
+    const std::lock_guard lock(pin_mutex_);
+    if (resting_ != nullptr) return std::move(resting_);
+  }
+  auto pin = ReaderPin::Create(environment.file_system, path, environment.random());
+  return pin.ok() ? std::move(*pin) : nullptr;
+}
+
+void ReaderStore::Core::GiveBack(std::unique_ptr<ReaderPin> pin) {
+  if (pin == nullptr) return;
+  const std::lock_guard lock(pin_mutex_);
+  if (!closed_ && resting_ == nullptr && pin->Rest().ok()) resting_ = std::move(pin);
+}
+
+void ReaderStore::Core::Close() {
+  const std::lock_guard lock(pin_mutex_);
+  closed_ = true;
+  resting_.reset();
+  parts->Close();
+  files->KeepNone();
+}
+
 Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   const std::lock_guard lock(mutex_);
@@ -181,27 +203,28 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
     STEPWELL_ASSIGN_OR_RETURN(const bool lives, core_->WriterLives(slot_file_.get()));
     STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
     const std::shared_ptr<const View> newest = newest_.lock();
-    const auto is_old_news = [&] {
-      if (newest == nullptr || lives != view_live_) return false;
-      // Lower: the newest slot is being written at this moment. What was seen once stays seen.
-      return slot.sequence == view_sequence_ || (lives && slot.sequence < view_sequence_);
-    };
-    if (is_old_news()) return newest;
-    auto view = std::make_shared<View>();
+    const bool same_writer = log_ != nullptr && lives == log_live_;
+    // The newest slot is being written at this moment. What was seen once stays seen.
+    const auto is_behind = [&] { return same_writer && lives && slot.sequence < log_sequence_; };
+    const auto is_same = [&] { return same_writer && slot.sequence == log_sequence_; };
+    if (newest != nullptr && (is_same() || is_behind())) return newest;
+    auto view = std::make_shared<View>(core_);
     const bool may_pin = !core_->environment.without_pins;
     const auto reclaim = may_pin
                              ? ReclaimLock::Acquire(file_system, core_->path, io::LockKind::kShared)
                              : Result<std::unique_ptr<ReclaimLock>>(nullptr);
-    if (may_pin && reclaim.ok()) {
-      auto pin = ReaderPin::Create(file_system, core_->path, core_->environment.random());
-      if (pin.ok()) view->pin = std::move(*pin);
-    }
+    if (may_pin && reclaim.ok()) view->pin = core_->TakePin();
     if (view->pin != nullptr) {
       // Under RECLAIM: what the slot names now cannot go away before the pin is written.
       STEPWELL_ASSIGN_OR_RETURN(slot, slot_file_->Read());
-      if (is_old_news()) return newest;
+      if (newest != nullptr && (is_same() || is_behind())) return newest;
       // A full disk must not keep anybody from reading.
       if (!view->pin->Set(slot.durable_commit).ok()) view->pin = nullptr;
+    }
+    if (is_behind()) {
+      status = UnavailableError(core_->path + ": STEPWELL is older than it was");
+      std::this_thread::sleep_for(kSlotInterval);
+      continue;
     }
     if (may_pin && view->pin == nullptr && !said_no_pin_) {
       said_no_pin_ = true;
@@ -210,26 +233,27 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
                  reclaim.ok() ? "readers/ cannot be written" : reclaim.status().message(),
                  "): a step may be deleted while it is read"));
     }
-    const LogState* known = newest != nullptr && view_live_ ? &newest->state : nullptr;
-    auto state = core_->ReadLog(slot, lives, known);
-    if (state.ok()) {
-      view->state = std::move(*state);
+    if (!is_same()) {
+      auto state = core_->ReadLog(slot, lives, log_live_ ? log_.get() : nullptr);
+      status = state.status();
+      if (!state.ok()) {
+        // Beside a writer the log moves; and a writer may have come or gone meanwhile.
+        if (!lives && attempt > 0) break;
+        continue;
+      }
       // Only a writer needs these; they would grow while a reader follows a run.
-      view->state.dead.clear();
-      view->state.chain.clear();
-      view->state.scanned.clear();
-      view->state.changed.clear();
-      view_sequence_ = slot.sequence;
-      view_live_ = lives;
+      state->dead.clear();
+      state->chain.clear();
+      state->scanned.clear();
+      state->changed.clear();
+      log_ = std::make_shared<const LogState>(std::move(*state));
+      log_sequence_ = slot.sequence;
+      log_live_ = lives;
       core_->files->DropRemoved();
-      std::shared_ptr<const View> made = std::move(view);
-      newest_ = made;
-      if (idle_pin_) view_ = made;
-      return made;
     }
-    status = state.status();
-    // Beside a writer the log moves; and a writer may have come or gone meanwhile.
-    if (!lives && attempt > 0) break;
+    view->log = log_;
+    newest_ = view;
+    return std::shared_ptr<const View>(std::move(view));
   }
   return status;
 }
@@ -237,14 +261,14 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
 Result<std::vector<StepSummary>> ReaderStore::Steps() {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
   std::vector<StepSummary> steps;
-  for (const auto& [step, live] : view->state.live) steps.push_back({live.record});
+  for (const auto& [step, live] : view->log->live) steps.push_back({live.record});
   return steps;
 }
 
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadOwn(std::shared_ptr<const View> view,
                                                          const LogStep& step) {
   const uint64_t number = step.record.step;
-  if (const auto* loss = LossAfter(view->state.losses, step.record.commit)) {
+  if (const auto* loss = LossAfter(view->log->losses, step.record.commit)) {
     return LossError(core_->path, number, *loss);
   }
   ReadErrorExplainer explain = ExplainPinned;
@@ -279,10 +303,10 @@ bool ReaderStore::Has(const format::StepRecord& step) {
 
 Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
-  const auto it = view->state.live.find(step);
-  if (it == view->state.live.end()) {
+  const auto it = view->log->live.find(step);
+  if (it == view->log->live.end()) {
     std::vector<uint64_t> known;
-    for (const auto& [number, live] : view->state.live) known.push_back(number);
+    for (const auto& [number, live] : view->log->live) known.push_back(number);
     return StepNotFound(core_->path, step, known);
   }
   const LogStep& found = it->second;
@@ -311,7 +335,7 @@ const LogStep* FindShare(const LogState& state, const format::StepRecord& step) 
 
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(const format::StepRecord& step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
-  const LogStep* found = FindShare(view->state, step);
+  const LogStep* found = FindShare(*view->log, step);
   if (found == nullptr) {
     return NotFoundError(StrCat(core_->path, " has no part of step ", step.step));
   }
@@ -321,7 +345,7 @@ Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(const format::StepRec
 Result<VerifyReport> ReaderStore::VerifyShare(const format::StepRecord& step,
                                               const VerifyOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
-  const LogStep* found = FindShare(view->state, step);
+  const LogStep* found = FindShare(*view->log, step);
   if (found == nullptr) {
     return NotFoundError(StrCat(core_->path, " has no part of step ", step.step));
   }
@@ -338,9 +362,9 @@ Result<PartShares> ReaderStore::Shares() {
   const auto add = [&](const format::StepRecord& step) {
     if (step.group) shares.by_save[step.group->save_id] = {step.commit, step.stored_bytes};
   };
-  for (const auto& [step, live] : view->state.live) add(live.record);
-  for (const auto& [commit, undecided] : view->state.undecided) add(undecided.record);
-  if (view->pin != nullptr) shares.pin = std::move(view);
+  for (const auto& [step, live] : view->log->live) add(live.record);
+  for (const auto& [commit, undecided] : view->log->undecided) add(undecided.record);
+  if (view->pin != nullptr) shares.pins.push_back(std::move(view));
   return shares;
 }
 
@@ -348,7 +372,7 @@ Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
   const auto own = [this]() -> Result<StoreSnapshot> {
     STEPWELL_ASSIGN_OR_RETURN(auto view, Refresh());
     StoreSnapshot snapshot;
-    for (const auto& [step, live] : view->state.live) {
+    for (const auto& [step, live] : view->log->live) {
       snapshot.steps.push_back(BriefOf(live.record));
     }
     if (view->pin != nullptr) snapshot.pin = std::move(view);
@@ -360,7 +384,7 @@ Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
 Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
   std::vector<LogStep> steps;
-  for (const auto& [step, live] : view->state.live) {
+  for (const auto& [step, live] : view->log->live) {
     if (!options.step || step == *options.step) steps.push_back(live);
   }
   if (options.step && steps.empty()) return Read(*options.step).status();
@@ -388,10 +412,10 @@ StoreStats ReaderStore::Stats() {
   std::shared_ptr<const View> view;
   if (auto refreshed = Refresh(); refreshed.ok()) view = std::move(*refreshed);
   if (view != nullptr) {
-    for (const CatalogNote& note : view->state.catalogs) {
+    for (const CatalogNote& note : view->log->catalogs) {
       query.catalogs[note.place.segment] = {0, note.end_bytes};
     }
-    for (const auto& [step, log] : view->state.live) {
+    for (const auto& [step, log] : view->log->live) {
       auto live = std::make_shared<LiveStep>();
       live->record = log.record;
       live->place = log.place;
@@ -399,7 +423,7 @@ StoreStats ReaderStore::Stats() {
       query.live.push_back(std::move(live));
     }
     stats.steps = query.live.size();
-    for (const auto& [commit, log] : view->state.undecided) {
+    for (const auto& [commit, log] : view->log->undecided) {
       auto prepared = std::make_shared<LiveStep>();
       prepared->record = log.record;
       prepared->place = log.place;
@@ -415,7 +439,7 @@ StoreStats ReaderStore::Stats() {
   CountSegments(core_->environment.file_system, core_->path, &stats);
   if (view != nullptr) {
     stats.old_pins = DescribeOldPins(core_->environment.file_system, core_->path,
-                                     view->state.tip_commit, core_->environment.clock->WallNanos());
+                                     view->log->tip_commit, core_->environment.clock->WallNanos());
   }
   stats.index_state = "log";
   stats.views = views_.Stats();
@@ -430,9 +454,9 @@ Result<GroupStatus> ReaderStore::Group() {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
   std::vector<format::StepRecord> live;
   std::vector<format::StepRecord> undecided;
-  for (const auto& [step, log] : view->state.live) live.push_back(log.record);
-  for (const auto& [commit, log] : view->state.undecided) undecided.push_back(log.record);
-  return MakeGroupStatus(id_, part_, view->state.tip_commit, live, undecided);
+  for (const auto& [step, log] : view->log->live) live.push_back(log.record);
+  for (const auto& [commit, log] : view->log->undecided) undecided.push_back(log.record);
+  return MakeGroupStatus(id_, part_, view->log->tip_commit, live, undecided);
 }
 
 Status ReaderStore::DeleteItems(uint64_t, std::span<const std::string>) {
@@ -447,10 +471,9 @@ Status ReaderStore::Close() {
   views_.Close(/*keep=*/false);  // nobody would take away what the writer deletes
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  view_.reset();
+  log_.reset();
   slot_file_.reset();
-  core_->parts->Close();
-  core_->files->KeepNone();
+  core_->Close();
   return OkStatus();
 }
 

@@ -29,10 +29,9 @@ class ReaderStore final : public Store {
   static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
                                              Environment environment);
   // The same for a part of a group, as the other parts read it.
-  // With `idle_pin` it pins what it saw last also while nobody reads it.
   static Result<std::unique_ptr<ReaderStore>> OpenPart(const std::string& path,
                                                        const StoreOptions& options,
-                                                       Environment environment, bool idle_pin);
+                                                       Environment environment);
   ~ReaderStore() override;
 
   // This part's share of a step of part 0: the step with its save id, decided or still prepared.
@@ -83,6 +82,10 @@ class ReaderStore final : public Store {
     // What `error`, of reading a commit that is not pinned, means: kNotFound when the step was
     // deleted, replaced or moved since (its bytes may be gone); else damage.
     Status Explain(const Status& error, uint64_t step, uint64_t commit);
+    // A pin that is not Set; null: readers/ is not writable. Given back it rests, for the next one.
+    std::unique_ptr<ReaderPin> TakePin();
+    void GiveBack(std::unique_ptr<ReaderPin> pin);
+    void Close();
 
     std::string path;
     Environment environment;
@@ -90,23 +93,33 @@ class ReaderStore final : public Store {
     std::unique_ptr<FootprintCache> footprints;
     std::unique_ptr<Restorer> restorer;
     std::shared_ptr<GroupParts> parts;  // of part 0's group
+
+   private:
+    std::mutex pin_mutex_;
+    std::unique_ptr<ReaderPin> resting_;  // guarded by pin_mutex_; null: none
+    bool closed_ = false;                 // guarded by pin_mutex_
   };
-  // What was read at one instant, pinned while somebody uses it.
+  // What was live at one instant. Step readers and calls under way share it, and it is pinned as
+  // long as one of them does: a store that only looked keeps nothing (Read looks again).
   struct View {
-    LogState state;
+    explicit View(std::shared_ptr<Core> of) : core(std::move(of)) {}
+    ~View() { core->GiveBack(std::move(pin)); }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+
+    const std::shared_ptr<Core> core;
+    std::shared_ptr<const LogState> log;
     std::unique_ptr<ReaderPin> pin;  // null: readers/ is not writable
   };
 
-  ReaderStore(const std::string& path, const StoreOptions& options, Environment environment,
-              bool idle_pin);
+  ReaderStore(const std::string& path, const StoreOptions& options, Environment environment);
   Result<std::shared_ptr<StepReader>> ReadOwn(std::shared_ptr<const View> view,
                                               const LogStep& step);
   bool Has(const format::StepRecord& step);
-  // The newest view; made anew when the slot has moved on.
+  // The newest view; made anew when nothing pins it any more or the slot has moved on.
   Result<std::shared_ptr<const View>> Refresh();
 
   const StoreOptions options_;
-  const bool idle_pin_;
   const int pid_;
   std::shared_ptr<Core> core_;
   std::unique_ptr<SlotFile> slot_file_;
@@ -114,10 +127,10 @@ class ReaderStore final : public Store {
   format::Id128 id_{};
   StoreGroup part_;
   std::mutex mutex_;
-  std::weak_ptr<const View> newest_;  // guarded by mutex_, as all below
-  std::shared_ptr<const View> view_;  // the same; null without idle_pin_
-  uint64_t view_sequence_ = 0;
-  bool view_live_ = false;
+  std::weak_ptr<const View> newest_;     // guarded by mutex_, as all below
+  std::shared_ptr<const LogState> log_;  // what it has; null: not read yet
+  uint64_t log_sequence_ = 0;            // of the slot that it is of
+  bool log_live_ = false;                // read beside a writer
   bool said_no_pin_ = false;
   bool closed_ = false;
   ViewSet views_;

@@ -26,6 +26,10 @@ void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,
 ReclaimResult Reclaimer::Run(const ReclaimRequest& request) {
   ReclaimResult result;
   result.status = Pass(request, &result);
+  if (!result.status.ok()) {
+    for (const uint64_t id : request.segments) result.later.insert(id);
+    for (const uint64_t id : result.gone) result.later.erase(id);
+  }
   if (result.status.code() == StatusCode::kCancelled) result.status = OkStatus();
   return result;
 }
@@ -35,30 +39,25 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
     STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
     options_.file_system->Remove(path).IgnoreError("the next open tries again");
   }
-  const auto all = options_.live->Needing();
-  options_.footprints->Keep(all);
-  Users users;
-  for (const auto& live : all) {
-    // Every step has at least its commit frame's extent; without any, what it holds is not known.
-    if (live->record.extents.empty()) return OkStatus();
-    std::set<uint64_t> segments{live->place.segment};
-    for (const auto& extent : live->record.extents) segments.insert(extent.segment);
-    for (const uint64_t id : segments) {
-      if (request.segments.contains(id)) users[id].push_back(live);
-    }
+  {
+    STEPWELL_ASSIGN_OR_RETURN(const auto lock,
+                              ReclaimLock::Acquire(options_.file_system, options_.store_path,
+                                                   io::LockKind::kExclusive, options_.stop));
+    STEPWELL_ASSIGN_OR_RETURN(pins_, ReadPins(options_.file_system, options_.store_path));
   }
+  // Readers that come from here on see what was live at `published` or later.
+  const LiveSteps::Use use = options_.live->UseOf(request.segments, pins_, request.published);
+  options_.footprints->ForgetCommits(use.forgotten);
+  result->bytes_pinned = use.pinned_bytes;
+  if (!use.known) return OkStatus();
+  const SegmentUse unused;
   // What needs no reading comes first: it gives most back.
   for (const bool whole : {true, false}) {
     for (const uint64_t id : request.segments) {
-      if (users.contains(id) == whole) continue;
-      if (options_.stop->load()) {
-        result->later.insert(request.segments.begin(), request.segments.end());
-        return CancelledError("the store is being closed");
-      }
-      if (Status status = Handle(request, users, id, result); !status.ok()) {
-        result->later.insert(request.segments.begin(), request.segments.end());
-        return status;
-      }
+      const auto used = use.segments.find(id);
+      if ((used == use.segments.end()) != whole) continue;
+      if (options_.stop->load()) return CancelledError("the store is being closed");
+      STEPWELL_RETURN_IF_ERROR(Handle(request, whole ? unused : used->second, id, result));
     }
     if (whole && !result->spares.empty()) {
       // Before one of them gets a new name and is written to (rule 7).
@@ -69,9 +68,29 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
   return OkStatus();
 }
 
+// Which dead steps older sessions left is not known here: a reader from before this session keeps
+// the segments that have anything of its time. A step's frame is never before its payloads, and
+// frames are numbered in the order of the log: what a segment holds is of its first chain frame's
+// commit or later; in one without any, of that of the next one that has some.
+bool Reclaimer::MayBeReadFromBefore(const ReclaimRequest& request, uint64_t id) {
+  if (id >= request.first_id) return false;
+  if (pins_.unknown) return true;
+  if (pins_.commits.empty() || pins_.commits.front() >= request.old_tip) return false;
+  for (uint64_t at = id; at < request.first_id; ++at) {
+    const auto edges = options_.footprints->EdgesOf(at);
+    if (edges.status().code() == StatusCode::kNotFound) continue;  // removed, or holds nothing
+    if (!edges.ok() || !edges->sealed) return true;
+    if (edges->commit_min == 0) continue;
+    const auto pin =
+        std::lower_bound(pins_.commits.begin(), pins_.commits.end(), edges->commit_min);
+    return pin != pins_.commits.end() && *pin < request.old_tip;
+  }
+  return false;
+}
+
 // The state of a segment now; `gone` when there is no such file any more.
-Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Users& users, uint64_t id,
-                                     bool* gone, bool* foreign) {
+Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const SegmentUse& use,
+                                     uint64_t id, bool* gone, bool* foreign) {
   SegmentState state;
   const auto info = options_.file_system->Stat(SegmentPath(options_.store_path, id));
   *gone = info.status().code() == StatusCode::kNotFound;
@@ -82,6 +101,7 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Users&
   state.allocated_bytes = info->allocated_bytes;
   state.block_bytes = std::max<uint64_t>(4096, info->block_bytes);
   state.punchable = can_punch_;
+  state.pinned = !use.pinned.empty();
   *foreign = info->is_directory;
   if (*foreign) return state;
   const auto edges = options_.footprints->EdgesOf(id);
@@ -98,60 +118,72 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Users&
     state.needed.push_back(catalog->second);
     state.needed = Normalize(std::move(state.needed));
   }
-  const auto it = users.find(id);
-  state.has_live = it != users.end();
-  static const Users::mapped_type kNone;
-  const auto& steps = state.has_live ? it->second : kNone;
-  if (!state.has_live && !state.has_catalog) return state;
+  state.has_live = !use.live.empty();
+  if (!state.has_live && !state.pinned && !state.has_catalog) return state;
   // Without reading records: what the steps' extents say may leave nothing to gain. Steps share no
   // block (rule 8).
   uint64_t stored = TotalBytes(state.needed);
-  for (const auto& live : steps) {
-    for (const auto& extent : live->record.extents) {
+  const auto count = [&](const std::vector<format::SegmentExtent>& extents,
+                         const format::FramePlace& place) {
+    for (const auto& extent : extents) {
       if (extent.segment == id) stored += AlignUp(extent.stored_bytes, kGrainBytes);
     }
-    if (live->place.segment == id) stored += AlignUp(live->place.length_bytes, kGrainBytes);
-  }
+    if (place.segment == id) stored += AlignUp(place.length_bytes, kGrainBytes);
+  };
+  for (const auto& live : use.live) count(live->record.extents, live->place);
+  for (const DeadCommit& dead : use.pinned) count(dead.extents, dead.place);
   if (state.allocated_bytes < stored + request.punch_gain_min) return state;
   state.known = edges.ok() && edges->own;
-  for (const auto& live : steps) {
-    const auto footprint = options_.footprints->Get(live->record.commit, live->place);
-    if (!footprint.ok()) {
-      state.known = false;  // damaged: everything of it is kept
-      break;
-    }
-    const auto part = (*footprint)->segments.find(id);
-    if (part == (*footprint)->segments.end()) continue;
-    state.payload_bytes += part->second.payload_bytes;
-    state.needed.insert(state.needed.end(), part->second.ranges.begin(), part->second.ranges.end());
-  }
-  state.needed = Normalize(std::move(state.needed));
+  LookInside(use, id, &state);
   return state;
 }
 
-// RECLAIM, held while the segment is changed; null when somebody may be reading dead steps of it,
-// which is then noted.
-Result<std::unique_ptr<ReclaimLock>> Reclaimer::LockUnpinned(const ReclaimRequest& request,
+// What live steps need of the segment, and dead ones that are read.
+void Reclaimer::LookInside(const SegmentUse& use, uint64_t id, SegmentState* state) {
+  const auto add = [&](uint64_t commit, const format::FramePlace& place, bool live) {
+    const auto footprint = options_.footprints->Get(commit, place);
+    if (!footprint.ok()) {
+      state->known = false;  // damaged: everything of it is kept
+      return;
+    }
+    const auto part = (*footprint)->segments.find(id);
+    if (part == (*footprint)->segments.end()) return;
+    const auto& ranges = part->second.ranges;
+    if (live) state->moved_bytes += part->second.moved_bytes;
+    state->needed.insert(state->needed.end(), ranges.begin(), ranges.end());
+  };
+  for (const auto& live : use.live) add(live->record.commit, live->place, /*live=*/true);
+  for (const DeadCommit& dead : use.pinned) add(dead.commit, dead.place, /*live=*/false);
+  state->needed = Normalize(std::move(state->needed));
+}
+
+// RECLAIM, held while the segment is changed; null when a reader has come that this pass does not
+// know, which cannot be (it would have read a slot of before `published`).
+Result<std::unique_ptr<ReclaimLock>> Reclaimer::LockAndCheck(const ReclaimRequest& request,
                                                              uint64_t id, ReclaimResult* result) {
   STEPWELL_ASSIGN_OR_RETURN(auto lock,
                             ReclaimLock::Acquire(options_.file_system, options_.store_path,
                                                  io::LockKind::kExclusive, options_.stop));
-  STEPWELL_ASSIGN_OR_RETURN(const auto pin, LowestPin(options_.file_system, options_.store_path));
-  const auto needed = options_.live->NeededBy(pin, request.published);
-  result->bytes_pinned = needed.pinned_bytes;
-  // Which dead steps older sessions left is not known here: a reader from before keeps all.
-  const bool from_before = pin && *pin < request.old_tip && id < request.first_id;
-  if (!from_before && !needed.pinned_segments.contains(id)) return lock;
+  STEPWELL_ASSIGN_OR_RETURN(const auto pins, ReadPins(options_.file_system, options_.store_path));
+  const bool expected =
+      pins.unknown <= pins_.unknown &&
+      std::all_of(pins.commits.begin(), pins.commits.end(), [&](uint64_t pin) {
+        return pin >= request.published ||
+               std::binary_search(pins_.commits.begin(), pins_.commits.end(), pin);
+      });
+  if (expected) return lock;
   result->later.insert(id);
   return std::unique_ptr<ReclaimLock>();
 }
 
-Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint64_t id,
+Status Reclaimer::Handle(const ReclaimRequest& request, const SegmentUse& use, uint64_t id,
                          ReclaimResult* result) {
-  if ((users.contains(id) || request.catalogs.contains(id)) && !request.settled.contains(id)) {
+  const bool used = !use.live.empty() || !use.pinned.empty() || request.catalogs.contains(id);
+  if (use.blocked || (used && !request.settled.contains(id)) || MayBeReadFromBefore(request, id)) {
     result->later.insert(id);
     return OkStatus();
   }
+  if (!use.pinned.empty()) result->later.insert(id);  // until they are let go
   ReclaimLimits limits;
   limits.settled = request.settled.contains(id);
   limits.punch_gain_min = request.punch_gain_min;
@@ -163,7 +195,7 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint
   for (int round = 0; round < 3; ++round) {
     bool gone = false;
     bool foreign = false;
-    STEPWELL_ASSIGN_OR_RETURN(const SegmentState state, Look(request, users, id, &gone, &foreign));
+    STEPWELL_ASSIGN_OR_RETURN(const SegmentState state, Look(request, use, id, &gone, &foreign));
     if (gone) {
       result->gone.push_back(id);
       return OkStatus();
@@ -176,7 +208,7 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint
     const uint64_t needed = TotalBytes(state.needed);
     if (round == 0 && state.link_count > 1 && state.allocated_bytes > needed) {
       result->bytes_linked +=
-          state.has_live ? state.allocated_bytes - needed : state.allocated_bytes;
+          state.has_live || state.pinned ? state.allocated_bytes - needed : state.allocated_bytes;
     }
     switch (decision.action) {
       case ReclaimAction::kNothing:
@@ -191,33 +223,33 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const Users& users, uint
         const Status status = Punch(request, id, decision.holes, result);
         if (status.code() == StatusCode::kUnimplemented) can_punch_ = false;
         if (!status.ok() && status.code() != StatusCode::kUnimplemented) return status;
-        if (result->later.contains(id)) return OkStatus();  // pinned
         // What one call could not free, another will not.
         limits.punch_gain_min = ~uint64_t{0};
         break;
       }
       case ReclaimAction::kEvacuate:
-        if (!request.may_move) return OkStatus();
-        // What is not decided yet stays where it is, so the segment would not become empty.
-        for (const auto& live : users.at(id)) {
-          const auto& group = live->record.group;
-          if (!group || group->state != format::GroupState::kPrepared) continue;
-          result->later.insert(id);
-          return OkStatus();
-        }
-        result->evacuate.insert(id);
-        for (const auto& live : users.at(id)) {
-          result->steps_to_move[live->record.step] = live->record.commit;
-        }
+        if (request.may_move) Evacuate(use, id, result);
         return OkStatus();
     }
   }
   return OkStatus();
 }
 
+void Reclaimer::Evacuate(const SegmentUse& use, uint64_t id, ReclaimResult* result) {
+  // What is not decided yet stays where it is, so the segment would not become empty.
+  for (const auto& live : use.live) {
+    const auto& group = live->record.group;
+    if (!group || group->state != format::GroupState::kPrepared) continue;
+    result->later.insert(id);
+    return;
+  }
+  result->evacuate.insert(id);
+  for (const auto& live : use.live) result->steps_to_move[live->record.step] = live->record.commit;
+}
+
 Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const SegmentState& state,
                               ReclaimAction action, ReclaimResult* result) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockUnpinned(request, id, result));
+  STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockAndCheck(request, id, result));
   if (lock == nullptr) return OkStatus();
   const std::string path = SegmentPath(options_.store_path, id);
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, options_.file_system->Stat(path));
@@ -240,7 +272,7 @@ Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const 
 
 Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
                         const std::vector<ByteRange>& holes, ReclaimResult* result) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockUnpinned(request, id, result));
+  STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockAndCheck(request, id, result));
   if (lock == nullptr) return OkStatus();
   const std::string path = SegmentPath(options_.store_path, id);
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo named, options_.file_system->Stat(path));

@@ -29,7 +29,7 @@ struct ReclaimRequest {
   std::map<uint64_t, ByteRange> catalogs;
   bool may_move = true;
   uint64_t published = 0;  // the newest commit that other processes know
-  // Pins below `old_tip` may read segments before `first_id` that nothing here knows as dead.
+  // Pins below `old_tip` may read in segments before `first_id` what nothing here knows as dead.
   uint64_t old_tip = 0;
   uint64_t first_id = 0;
   uint64_t spare_bytes_max = 0;  // of all new spares
@@ -70,14 +70,17 @@ class Reclaimer {
   ReclaimResult Run(const ReclaimRequest& request);
 
  private:
-  using Users = std::map<uint64_t, std::vector<std::shared_ptr<const LiveStep>>>;
+  using SegmentUse = LiveSteps::SegmentUse;
 
   Status Pass(const ReclaimRequest& request, ReclaimResult* result);
-  Status Handle(const ReclaimRequest& request, const Users& users, uint64_t id,
+  bool MayBeReadFromBefore(const ReclaimRequest& request, uint64_t id);
+  Status Handle(const ReclaimRequest& request, const SegmentUse& use, uint64_t id,
                 ReclaimResult* result);
-  Result<SegmentState> Look(const ReclaimRequest& request, const Users& users, uint64_t id,
+  Result<SegmentState> Look(const ReclaimRequest& request, const SegmentUse& use, uint64_t id,
                             bool* gone, bool* foreign);
-  Result<std::unique_ptr<ReclaimLock>> LockUnpinned(const ReclaimRequest& request, uint64_t id,
+  void LookInside(const SegmentUse& use, uint64_t id, SegmentState* state);
+  void Evacuate(const SegmentUse& use, uint64_t id, ReclaimResult* result);
+  Result<std::unique_ptr<ReclaimLock>> LockAndCheck(const ReclaimRequest& request, uint64_t id,
                                                     ReclaimResult* result);
   Status RemoveWhole(const ReclaimRequest& request, uint64_t id, const SegmentState& state,
                      ReclaimAction action, ReclaimResult* result);
@@ -86,6 +89,7 @@ class Reclaimer {
                ReclaimResult* result);
 
   const Options options_;
+  ReaderPins pins_;        // of other processes, when the pass began
   bool can_punch_ = true;  // until the file system says no
 };
 

@@ -42,11 +42,9 @@ std::vector<ByteRange> HolesBetween(const std::vector<ByteRange>& needed, uint64
 
 ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& limits) {
   ReclaimDecision decision;
-  if (segment.pinned) {
-    decision.action = ReclaimAction::kLater;
-    return decision;
+  if (!segment.has_live && !segment.pinned && !segment.has_catalog) {
+    return DecideDead(segment, limits);
   }
-  if (!segment.has_live && !segment.has_catalog) return DecideDead(segment, limits);
   if (!segment.known) return decision;
   const uint64_t needed = TotalBytes(segment.needed);
   const uint64_t gain = segment.allocated_bytes > needed ? segment.allocated_bytes - needed : 0;
@@ -64,10 +62,11 @@ ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& 
       return decision;
     }
   }
-  const uint64_t moved_gain = segment.allocated_bytes > segment.payload_bytes
-                                  ? segment.allocated_bytes - segment.payload_bytes
+  const uint64_t moved_gain = segment.allocated_bytes > segment.moved_bytes
+                                  ? segment.allocated_bytes - segment.moved_bytes
                                   : 0;
-  if (!segment.has_catalog && segment.payload_bytes < segment.allocated_bytes / 2 &&
+  if (segment.has_live && !segment.has_catalog &&
+      segment.moved_bytes < segment.allocated_bytes / 2 &&
       moved_gain >= std::max<uint64_t>(limits.evacuate_gain_min, 1)) {
     decision.action = limits.settled ? ReclaimAction::kEvacuate : ReclaimAction::kLater;
     decision.gain_bytes = moved_gain;

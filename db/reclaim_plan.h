@@ -13,16 +13,16 @@ namespace stepwell::db {
 struct SegmentState {
   bool has_live = false;     // some live step has an extent here
   bool has_catalog = false;  // recovery may read its catalog
-  bool pinned = false;       // a dead step here may be read by somebody
-  bool known = false;  // `needed` is all that is needed (else a live step's frames are damaged)
+  bool pinned = false;       // a dead step has one that is read: it cannot be moved
+  bool known = false;        // `needed` is all that is needed (else frames are damaged)
   bool sealed = false;
   bool punchable = true;  // as far as is known of the file system
   uint64_t link_count = 1;
   uint64_t size_bytes = 0;
   uint64_t allocated_bytes = 0;
   uint64_t block_bytes = 4096;    // what the file system frees at least
-  uint64_t payload_bytes = 0;     // of live steps
-  std::vector<ByteRange> needed;  // normalized: live ranges, and the ends of the segment
+  uint64_t moved_bytes = 0;       // what live steps have here, elsewhere
+  std::vector<ByteRange> needed;  // normalized: what steps need, and the ends of the segment
 };
 
 struct ReclaimLimits {
@@ -34,7 +34,7 @@ struct ReclaimLimits {
 
 enum class ReclaimAction : uint8_t {
   kNothing,   // all that is there is needed
-  kLater,     // dead, but pinned or not worth it yet
+  kLater,     // dead, but read or not worth it yet
   kRemove,    // unlink
   kRecycle,   // keep it for one of the next segments
   kPunch,     // `holes`

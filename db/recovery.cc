@@ -19,7 +19,7 @@ void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state
     if (!state->step_of.contains(commit)) continue;
     const auto killed = RemoveLive(commit, state);
     state->changed[commit] = killed->record.step;
-    state->dead.push_back({commit, killer, killed->record.extents});
+    state->dead.push_back({commit, killer, killed->record.extents, killed->place});
   }
 }
 
@@ -45,7 +45,7 @@ Status Decide(const format::Decided& decided, uint64_t number, LogState* state) 
   state->undecided.erase(it);
   state->changed[decided.commit] = step.record.step;
   if (!decided.committed) {
-    state->dead.push_back({decided.commit, number, std::move(step.record.extents)});
+    state->dead.push_back({decided.commit, number, std::move(step.record.extents), step.place});
     return OkStatus();
   }
   Kill(decided.kills, number, state);

@@ -47,11 +47,15 @@ std::optional<double> Metric(std::string_view metrics_json, const std::string& n
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
+// The best of those that can be ranked, and those that cannot: one of them may be the best. So what
+// is kept has what would be kept if all could be read.
 void KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
               std::vector<bool>* keep) {
   std::vector<std::pair<double, size_t>> ranked;  // best first, of equals the newest
   for (size_t i = candidates.size(); i-- > 0;) {
-    if (const auto value = Metric(candidates[i].metrics_json, rule.metric)) {
+    if (candidates[i].metrics_unknown) {
+      (*keep)[i] = true;
+    } else if (const auto value = Metric(candidates[i].metrics_json, rule.metric)) {
       ranked.emplace_back(rule.larger_is_better ? -*value : *value, i);
     }
   }

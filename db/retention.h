@@ -29,6 +29,7 @@ struct KeepCandidate {
   uint64_t stored_bytes = 0;
   bool pinned = false;
   std::string_view metrics_json;  // empty: none
+  bool metrics_unknown = false;   // they cannot be read: it may be the best
 };
 // Indices of the candidates that no rule keeps. `candidates` ascend by step and include the step
 // being committed, at `added`. No rules: keeps everything.

@@ -20,10 +20,6 @@ constexpr uint64_t kSampledBytesMin = uint64_t{64} << 10;
 // faster than a local drive writes what it saves.
 constexpr double kWorthwhileRatio = 2.0;
 
-size_t PayloadAlignment(size_t payload_bytes) {
-  return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
-}
-
 // The shards of a part of an array whose chunks come encoded.
 Status PlanEncodedPieces(PlannedLeaf* leaf) {
   auto& input = leaf->input;

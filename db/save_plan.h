@@ -22,6 +22,9 @@ inline constexpr size_t kBlockBytes = (size_t{4} << 20) + (size_t{128} << 10);
 inline constexpr size_t kLargePayloadBytes = size_t{64} << 10;  // from here on: kLargeAlignment
 inline constexpr size_t kLargeAlignment = 4096;
 inline constexpr size_t kSmallAlignment = 64;
+constexpr size_t PayloadAlignment(size_t payload_bytes) {
+  return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
+}
 
 struct ChunkTask {
   uint32_t leaf = 0;  // index into the step's leaves

@@ -351,7 +351,10 @@ Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment) {
   info.length_bytes = edges.size_bytes;
   const auto trailer = ReadTrailer(info, files);
   if (!trailer.ok() && !IsDamage(trailer.status())) return trailer.status();
-  if (trailer.ok()) edges.footer_offset_bytes = trailer->footer.offset_bytes;
+  if (trailer.ok()) {
+    edges.footer_offset_bytes = trailer->footer.offset_bytes;
+    edges.commit_min = trailer->commit_min;
+  }
   return edges;
 }
 

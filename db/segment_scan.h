@@ -70,6 +70,7 @@ struct SegmentEdges {
   format::SegmentHeader header;
   uint64_t catalog_end_bytes = 0;    // without padding; of the header where no catalog is readable
   uint64_t footer_offset_bytes = 0;  // 0: not sealed
+  uint64_t commit_min = 0;           // the lowest chain frame in a sealed one; 0: has none
   uint64_t size_bytes = 0;
 };
 // kNotFound: the file has no header (its first flush never came). A header that names another

@@ -112,7 +112,8 @@ Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles
     if (leaves.ok() && !original.ok() && IsDamage(original.status())) {
       report.problems.push_back(
           ProblemAt(number, nullptr, files.PathOf(step.place.segment), step.place.offset_bytes,
-                    DataLossError(StrCat(original.status().message(), "; its second copy is good: "
+                    DataLossError(StrCat(original.status().message(),
+                                         "; its second copy is good: "
                                          "`stepwell repair` writes it anew"))));
     }
     if (!leaves.ok()) {

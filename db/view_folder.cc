@@ -10,6 +10,7 @@
 
 #include "db/export_build.h"
 #include "db/export_plan.h"
+#include "db/group_read.h"
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/slot_file.h"
@@ -260,7 +261,7 @@ Result<bool> ViewFolder::Remove(const std::string& name, bool held_too) {
 Result<bool> ViewFolder::Make(Store& store, const StoreSnapshot::Step& step, bool replace,
                               const std::function<bool()>& go_on) {
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step.step));
-  if (reader->step().commit != step.commit) {
+  if (!IsReadAs(*reader, step)) {
     return UnavailableError(StrCat("step ", step.step, " has just changed"));
   }
   const std::string name = NameOf(step.step);

@@ -238,13 +238,13 @@ void WriterStore::LoadMetrics() {
   for (const auto& live : core_->live.Needing()) {
     auto full = RecordWithTexts(*live, *core_->files);
     if (full.ok()) {
-      core_->live.SetMetrics(live->record.commit, full->metrics_json);
+      core_->live.SetMetrics(live->record, std::move(full->metrics_json));
       continue;
     }
+    core_->live.SetMetrics(live->record, std::nullopt);
     Log(options_.log, LogLevel::kError,
-        StrCat(
-            path_, ": the metrics of step ", live->record.step,
-            " cannot be read, so retention takes it for one without: ", full.status().message()));
+        StrCat(path_, ": the metrics of step ", live->record.step,
+               " cannot be read, so rules that keep the best keep it: ", full.status().message()));
   }
 }
 
@@ -464,6 +464,7 @@ StoreStats WriterStore::Stats() {
   query.files = core_->files.get();
   query.open_ends = &ends;
   query.catalogs = engine_->CatalogRanges();
+  core_->footprints->Keep(query.live);
   stats.space = AccountSpace(query);
   const auto steps = core_->live.All();
   stats.steps = steps.size();

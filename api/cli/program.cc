@@ -16,10 +16,12 @@ constexpr const char* kFooter =
     "Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step "
     "or\n"
     "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
-    "--exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify\n"
+    "--exit-code only), 8 not known whether the change was done, 9 nothing to check against "
+    "(verify\n"
     "of a checkpoint that is no export).\n"
     "\n"
-    "rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all "
+    "rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; "
+    "all "
     "others\n"
     "only read, and work beside a live writer.\n"
     "\n"
@@ -41,9 +43,9 @@ constexpr const char* kFooter =
     "  stepwell push run1 900 s3://bucket/run1/900";
 
 constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs,     AddShow,   AddCat,    AddDiff,       AddExplain, AddVerify,  AddStats,
-    AddExport, AddMirror, AddRm,     AddPin,        AddUnpin,   AddReclaim, AddRepair, AddImport,
-    AddPush,   AddPull,   AddDoctor, AddCompletion, AddMan};
+    AddLs,     AddShow,   AddCat,  AddDiff,   AddExplain,    AddVerify,  AddStats,
+    AddExport, AddMirror, AddRm,   AddPin,    AddUnpin,      AddReclaim, AddRepair,
+    AddImport, AddPush,   AddPull, AddDoctor, AddCompletion, AddMan};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "db/environment.h"
 #include "db/group_read.h"
 #include "db/group_share.h"
 #include "format/piece.h"
@@ -93,6 +94,54 @@ TEST_F(GroupReadTest, WhatIsBeingReadStaysOnAllParts) {
     const LoadRequest request{&leaf, format::WholeArray(leaf.shape), out.data(), {}};
     EXPECT_OK((*step)->Load({&request, 1}).status());
   }
+}
+
+// A step that is saved while the parts are being pinned is kept on all of them, too.
+TEST_F(GroupReadTest, ASnapshotKeepsEveryShareThatItNames) {
+  StoreOptions options;
+  options.segment_bytes = uint64_t{1} << 20;
+  const GroupStores group = Open(2, options);
+  ASSERT_OK(group.SaveAll(1, 1));
+  auto environment = MakeEnvironment({});
+  ASSERT_OK(environment.status());
+  SegmentFiles files(environment->file_system, root_);
+  GroupParts parts(root_, *environment, &files);
+  int calls = 0;
+  const auto own = [&]() -> Result<StoreSnapshot> {
+    if (++calls == 2) {
+      EXPECT_OK(group.SaveAll(2, 2));  // part 1 is pinned as it was before
+    }
+    StoreSnapshot snapshot;
+    const auto steps = group.part(0)->Steps();
+    EXPECT_OK(steps.status());
+    for (const auto& step : *steps) snapshot.steps.push_back(BriefOf(step.step));
+    return snapshot;
+  };
+  const auto snapshot = SnapshotWithParts(parts, own);
+  ASSERT_OK(snapshot.status());
+  ASSERT_EQ((*snapshot)->steps.size(), 2U);
+  uint64_t stored = 0;
+  const auto shares = group.part(1)->Steps();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ((*snapshot)->steps[i].shares[1], (*shares)[i].step.commit);
+    stored += (*shares)[i].step.stored_bytes;
+  }
+  const auto reader = OpenToRead();
+  {
+    const auto step = reader->Read(2);
+    ASSERT_OK(step.status());
+    EXPECT_TRUE(IsReadAs(**step, (*snapshot)->steps[1]));
+    EXPECT_FALSE(IsReadAs(**step, (*snapshot)->steps[0]));
+    StoreSnapshot::Step moved = (*snapshot)->steps[1];
+    moved.shares[1] += 1;
+    EXPECT_FALSE(IsReadAs(**step, moved));
+  }
+  const std::vector<uint64_t> both{1, 2};
+  for (const auto& store : group.stores) ASSERT_OK(store->Delete(both));
+  for (uint64_t next = 3; next < 9; ++next) ASSERT_OK(group.SaveAll(next, next));
+  const auto report = group.part(1)->Reclaim();
+  ASSERT_OK(report.status());
+  EXPECT_EQ(report->bytes_pinned_by_readers, stored);
 }
 
 TEST_F(GroupReadTest, AShareIsReadWithoutTheOtherParts) {

@@ -62,14 +62,12 @@ TEST(ReclaimPlanTest, ADeadSegmentIsRecycledOrRemoved) {
   ReclaimLimits limits = Limits();
   limits.spare_bytes_max = 0;
   EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kRemove);
-  state.pinned = true;
-  EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kLater);
 }
 
 TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
   SegmentState state = Segment();
   state.has_live = true;
-  state.payload_bytes = 100000;
+  state.moved_bytes = 100000;
   state.needed = {{0, 8192}, {65536, 65536 + 102400}, {(1 << 20) - 8192, 1 << 20}};
   ReclaimDecision decision = DecideSegment(state, Limits());
   EXPECT_EQ(decision.action, ReclaimAction::kPunch);
@@ -80,9 +78,14 @@ TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
     state.link_count = i == 0 ? 2 : 1;
     state.punchable = i == 0;
     EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kEvacuate);
-    state.payload_bytes = 600000;  // more than half
+    state.moved_bytes = 600000;  // more than half
     EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
-    state.payload_bytes = 100000;
+    state.moved_bytes = 100000;
+    state.has_live = false;
+    state.pinned = true;  // somebody reads what is dead, which stays at its place
+    EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
+    state.has_live = true;
+    state.pinned = false;
   }
   state.punchable = true;
   ReclaimLimits limits = Limits();
@@ -261,6 +264,142 @@ TEST_F(ReclaimTest, AStepThatIsReadIsNotReclaimed) {
   EXPECT_GT(report->segments_removed + report->segments_recycled, 0U) << log_;
   EXPECT_THAT(store->Stats().old_pins, IsEmpty());
   CheckSpace(store.get());
+}
+
+// Tiny payloads lie at multiples of 64 bytes and their records take more room than they do: where
+// all of a segment is needed, a move gives nothing back. All steps but each n-th are deleted
+// before.
+class TinyLeavesTest : public ReclaimTest, public ::testing::WithParamInterface<uint64_t> {};
+
+TEST_P(TinyLeavesTest, AfterOneCallNothingMoves) {
+  std::vector<LeafSpec> tiny;
+  for (int i = 0; i < 1000; ++i) tiny.push_back({StrCat("layer", i), {8}, false, false});
+  auto store = Open(Options());
+  std::vector<uint64_t> dead;
+  for (uint64_t step = 0; step < 16; ++step) {
+    const auto handle = SaveSeeded(store.get(), step, step, tiny);
+    ASSERT_TRUE(handle.ok());
+    ASSERT_OK(handle->Wait());
+    if (GetParam() > 0 && step % GetParam() != 0) dead.push_back(step);
+  }
+  if (!dead.empty()) ASSERT_OK(store->Delete(dead));
+  ASSERT_TRUE(store->Reclaim().ok());
+  ASSERT_TRUE(store->Reclaim().ok());  // what the first one's moves left
+  const uint64_t bytes = DiskUse(path_);
+  for (int call = 0; call < 2; ++call) {
+    const auto report = store->Reclaim();
+    ASSERT_TRUE(report.ok()) << report.status().ToString();
+    EXPECT_EQ(report->bytes_moved + report->bytes_punched + report->segments_removed +
+                  report->segments_recycled,
+              0U);
+    EXPECT_EQ(report->bytes_after, report->bytes_before);
+  }
+  EXPECT_LE(DiskUse(path_ + "/segments"), bytes);
+  const auto report = store->Verify({});
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->problems, IsEmpty());
+}
+INSTANTIATE_TEST_SUITE_P(Deleting, TinyLeavesTest, ::testing::Values(0, 2, 5));
+
+// A reader keeps what was live when it looked, not what was born since: space does not grow while
+// it stays.
+class OldReadersTest : public ReclaimTest {
+ protected:
+  std::unique_ptr<Store> OpenKeeping(uint64_t steps) {
+    StoreOptions options = Options();
+    options.keep = {{.count = steps}};
+    return Open(options);
+  }
+  std::unique_ptr<Store> OpenToRead() {
+    StoreOptions options = Options();
+    options.read_only = true;
+    return Open(options);
+  }
+  uint64_t SegmentBytes() const { return DiskUse(path_ + "/segments"); }
+};
+
+TEST_F(OldReadersTest, AStoreThatOnlyListedKeepsNothing) {
+  auto store = OpenKeeping(2);
+  for (uint64_t step = 0; step < 20; ++step) Save(store.get(), step);
+  ASSERT_TRUE(store->Reclaim().ok());
+  const auto beside = OpenToRead();
+  EXPECT_EQ(StepNumbers(beside.get()), (std::vector<uint64_t>{18, 19}));
+  const uint64_t before = SegmentBytes();
+  for (uint64_t step = 20; step < 140; ++step) {
+    Save(store.get(), step);
+    ASSERT_LE(SegmentBytes(), before + (uint64_t{16} << 20)) << "after step " << step;
+  }
+  const auto report = store->Reclaim();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->bytes_pinned_by_readers, 0U);
+  EXPECT_THAT(store->Stats().old_pins, IsEmpty());
+  EXPECT_EQ(StepNumbers(beside.get()), (std::vector<uint64_t>{138, 139}));
+  EXPECT_OK(CheckSeeded(beside.get(), 139, 139, kState));
+}
+
+TEST_F(OldReadersTest, ReadersOfAllAgesKeepWhatEachOfThemSaw) {
+  auto store = OpenKeeping(2);
+  std::vector<std::unique_ptr<Store>> readers;
+  std::vector<std::shared_ptr<StepReader>> held;
+  std::vector<std::shared_ptr<const StoreSnapshot>> snapshots;
+  for (uint64_t step = 0; step < 160; ++step) {
+    Save(store.get(), step);
+    if (step >= 20 && step < 80 && step % 10 == 0) {
+      readers.push_back(OpenToRead());
+      Store* const from = step % 20 == 0 ? store.get() : readers.back().get();
+      for (const uint64_t number : StepNumbers(from)) {
+        auto reader = from->Read(number);
+        ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+        held.push_back(std::move(*reader));
+      }
+    }
+    if (step == 85) {
+      auto snapshot = store->Snapshot();
+      ASSERT_TRUE(snapshot.ok());
+      snapshots.push_back(std::move(*snapshot));
+    }
+    // Eight steps of 0.8 MB live or to come, two of each reader, and room to settle.
+    ASSERT_LE(SegmentBytes(), uint64_t{56} << 20) << "after step " << step;
+  }
+  ASSERT_EQ(held.size(), 12U);
+  const auto report = store->Reclaim();
+  ASSERT_TRUE(report.ok());
+  // Of the pins that are older than the readers' own nothing more is there.
+  EXPECT_GE(report->bytes_pinned_by_readers, 14 * uint64_t{800000});
+  EXPECT_LT(report->bytes_pinned_by_readers, 15 * uint64_t{800000} + (uint64_t{1} << 20));
+  EXPECT_EQ(store->Stats().old_pins.size(), 3U);
+  EXPECT_LT(SegmentBytes(), uint64_t{24} << 20) << "punched between what readers keep";
+  CheckSpace(store.get());
+  for (const auto& reader : held) CheckRead(reader.get());
+  held.clear();
+  snapshots.clear();
+  const auto after = store->Reclaim();
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->bytes_pinned_by_readers, 0U);
+  EXPECT_THAT(store->Stats().old_pins, IsEmpty());
+  EXPECT_LT(SegmentBytes(), uint64_t{12} << 20);
+  Check(store.get());
+}
+
+TEST_F(OldReadersTest, AReaderFromBeforeKeepsSegmentsFromBeforeOnly) {
+  auto store = OpenKeeping(2);
+  for (uint64_t step = 0; step < 20; ++step) Save(store.get(), step);
+  ASSERT_OK(store->Close());
+  const auto beside = OpenToRead();
+  const auto reader = beside->Read(19);
+  ASSERT_TRUE(reader.ok());
+  uint64_t most = 0;
+  for (uint64_t session = 0; session < 12; ++session) {
+    store = OpenKeeping(2);
+    for (uint64_t step = 0; step < 12; ++step) Save(store.get(), 100 + session * 12 + step);
+    ASSERT_TRUE(store->Reclaim().ok());
+    if (session == 2) most = SegmentBytes();
+    if (session > 2) {
+      ASSERT_LE(SegmentBytes(), most + (uint64_t{8} << 20)) << session;
+    }
+    ASSERT_OK(store->Close());
+  }
+  CheckRead(reader->get());
 }
 
 TEST_F(ReclaimTest, AReaderFollowsWhileTheWriterSavesDeletesAndReclaims) {

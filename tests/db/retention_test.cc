@@ -6,12 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
 
+#include "db/retention_state.h"
 #include "io/bytes.h"
+#include "tests/db/store_support.h"
 
 namespace stepwell::db {
 namespace {
@@ -119,6 +123,62 @@ TEST(RetentionTest, RandomHistoriesAgainstTheWordsOfTheRules) {
   }
 }
 
+// Commit after commit, with what comes between, the same steps go as when all are looked at.
+TEST(RetentionTest, StateOfManyCommitsIsThatOfEachAlone) {
+  std::mt19937_64 random(23);
+  for (int round = 0; round < 600; ++round) {
+    std::vector<KeepRule> rules;
+    for (uint64_t n = 1 + random() % 3; n > 0; --n) {
+      rules.push_back(MakeRule(random));
+      if (round % 2 == 0) rules.back().kind = random() % 2 == 0 ? Kind::kLatest : Kind::kEvery;
+    }
+    RetentionState state(rules);
+    std::map<uint64_t, KeepCandidate> live;
+    const std::string metrics[] = {"", "{\"loss\": 1}", "{\"loss\": 2, \"acc\": 3}",
+                                   "{\"acc\": 4}"};
+    uint64_t newest = 0;
+    for (int commit = 0; commit < 60; ++commit) {
+      if (!state.known()) {
+        for (const auto& [step, candidate] : live) state.Add(candidate);
+        state.SetKnown();
+      }
+      if (!live.empty() && random() % 8 == 0) {  // a delete, a pin
+        const auto it = std::next(live.begin(), static_cast<ptrdiff_t>(random() % live.size()));
+        random() % 2 == 0 ? void(live.erase(it)) : void(it->second.pinned = !it->second.pinned);
+        state.Reset();
+        continue;
+      }
+      newest += 1 + random() % 3;
+      KeepCandidate added{random() % 5 == 0 ? random() % newest : newest,
+                          10 * commit,
+                          1 + random() % 90,
+                          false,
+                          metrics[random() % 4],
+                          random() % 9 == 0};
+      const bool fails = random() % 6 == 0;
+      auto before = live;
+      before.insert_or_assign(added.step, added);
+      std::vector<KeepCandidate> candidates;
+      size_t at = 0;
+      for (const auto& [step, candidate] : before) {
+        if (step == added.step) at = candidates.size();
+        candidates.push_back(candidate);
+      }
+      std::vector<uint64_t> wanted;
+      for (const size_t i : StepsToDrop(rules, candidates, at))
+        wanted.push_back(candidates[i].step);
+      ASSERT_EQ(state.Drop(added), wanted) << "round " << round << ", commit " << commit;
+      if (fails) continue;
+      for (const uint64_t step : wanted) {
+        live.erase(step);
+        state.Remove(step);
+      }
+      live.insert_or_assign(added.step, added);
+      state.Add(added);
+    }
+  }
+}
+
 TEST(RetentionTest, BrokenMetricsAreNoMetrics) {
   KeepRule best;
   best.kind = Kind::kBest;
@@ -132,6 +192,66 @@ TEST(RetentionTest, BrokenMetricsAreNoMetrics) {
                                             {6, 0, 1, false, "{\"loss\": {\"loss\": -9}}"},
                                             {7, 0, 1, false, ""}};
   EXPECT_THAT(StepsToDrop({&best, 1}, steps, 6), ElementsAre(0, 1, 2, 3, 5));
+}
+
+// What cannot be read may be the best: it stays, and takes nobody's place.
+TEST(RetentionTest, UnknownMetricsAreKept) {
+  KeepRule best;
+  best.kind = Kind::kBest;
+  best.count = 2;
+  best.metric = "loss";
+  const std::vector<KeepCandidate> steps = {
+      {1, 0, 1, false, "", true},        {2, 0, 1, false, "{\"loss\": 3}"},
+      {3, 0, 1, false, "{\"loss\": 1}"}, {4, 0, 1, false, "", true},
+      {5, 0, 1, false, "{\"loss\": 2}"}, {6, 0, 1, false, "{\"loss\": 9}"}};
+  EXPECT_THAT(StepsToDrop({&best, 1}, steps, 5), ElementsAre(1));
+}
+
+// The step with the best loss has a damaged frame.
+TEST(RetentionTest, TheBestStepIsNotDroppedBecauseItsMetricsAreDamaged) {
+  const TempDir dir;
+  StoreOptions options;
+  options.codec = CodecPolicy::kRaw;
+  options.keep = {KeepRule::Best(1, "loss")};
+  std::string log;
+  options.log = [&log](LogLevel, std::string_view text) { log += StrCat(text, "\n"); };
+  const auto save = [](Store* store, uint64_t step) {
+    std::vector<std::vector<float>> scratch;
+    SaveRequest request = MakeRequest(step, step, SmallState(), &scratch);
+    request.metrics_json = StrCat("{\"loss\": ", step, ", \"name\": \"needle-", step, "\"}");
+    const auto handle = store->Save(std::move(request));
+    ASSERT_OK(handle.status());
+    ASSERT_OK(handle->Wait());
+  };
+  {
+    auto store = Store::Open(dir / "run", options);
+    ASSERT_OK(store.status());
+    save(store->get(), 1);
+    ASSERT_OK((*store)->Close());
+    store = Store::Open(dir / "run", options);  // its catalog has the step
+    ASSERT_OK(store.status());
+    ASSERT_OK((*store)->Close());
+  }
+  const std::string segment = dir / "run/segments/0000000001.seg";
+  std::fstream file(segment, std::ios::binary | std::ios::in | std::ios::out);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const size_t at = bytes.find("needle-1");
+  ASSERT_NE(at, std::string::npos);
+  for (size_t i = at; i != std::string::npos; i = bytes.find("needle-1", i + 1)) {
+    file.seekp(static_cast<std::streamoff>(i));  // in every copy of the frame
+    file.put('N');
+  }
+  file.close();
+  auto store = Store::Open(dir / "run", options);
+  ASSERT_OK(store.status());
+  EXPECT_THAT(log, HasSubstr("the metrics of step 1 cannot be read"));
+  for (uint64_t step = 5; step > 2; --step) save(store->get(), step);
+  EXPECT_THAT(StepNumbers(store->get()), ElementsAre(1, 3));
+  const auto read = (*store)->Read(1);
+  EXPECT_EQ(read.status().code(), StatusCode::kDataLoss);
+  for (const std::string& part : {std::string("step 1"), segment, std::string("offset")}) {
+    EXPECT_THAT(read.status().message(), HasSubstr(part));
+  }
 }
 
 TEST(RetentionTest, RulesThatMakeNoSenseAreRefused) {
