@@ -133,8 +133,9 @@ TEST_F(PartsExportTest, EachPartCopiesItsOwn) {
   EXPECT_THAT(NamesIn(dir_ / "out/x/state/d"),
               ElementsAre("chunks", "chunks-part-1", "chunks-part-2", "nodes", "rewritten"));
   EXPECT_THAT(NamesIn(dir_ / "out"), ElementsAre("x"));
-  EXPECT_THAT(NamesIn(dir_ / "out/x"), ElementsAre("_CHECKPOINT_METADATA", "commit_success.txt",
-                                                   "orbax.checkpoint", "state"));
+  EXPECT_THAT(NamesIn(dir_ / "out/x"),
+              ElementsAre("_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint", "state",
+                          "stepwell-digests"));
   EXPECT_EQ(fs::file_size(dir_ / "out/x/state/d/rewritten"), 2 * kEights + format::kCrcBytes);
 }
 
