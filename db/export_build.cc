@@ -86,6 +86,9 @@ Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& place
                                 const ExportFolder& folder) {
   ExportDigests digests;
   digests.files = folder.digests();
+  // It names the place, and is written anew where a push takes the checkpoint elsewhere.
+  std::erase_if(digests.files,
+                [](const auto& file) { return file.name.ends_with("commit_success.txt"); });
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const size_t first = digests.data.size();
     for (const std::string& file : placed.items[i].files()) {

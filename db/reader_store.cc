@@ -307,7 +307,7 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   if (it == view->log->live.end()) {
     std::vector<uint64_t> known;
     for (const auto& [number, live] : view->log->live) known.push_back(number);
-    return StepNotFound(core_->path, step, known);
+    return MissingStep(StepNotFound(core_->path, step, known), view->log->losses);
   }
   const LogStep& found = it->second;
   STEPWELL_ASSIGN_OR_RETURN(auto own, ReadOwn(view, found));

@@ -115,6 +115,12 @@ std::string DescribeLoss(const format::LossRecord& loss) {
   return text + "; what they saved, replaced, deleted or pinned is not known";
 }
 
+Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses) {
+  if (losses.empty()) return not_found;
+  return DataLossError(StrCat(not_found.message(), "; it may be lost: ", DescribeLoss(losses[0]),
+                              ". `stepwell repair --accept` takes what is there as it is"));
+}
+
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss) {
   return DataLossError(
       StrCat(store_path, ": step ", step, " may not be the newest version of itself, or deleted: ",

@@ -73,6 +73,8 @@ std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state);
 const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losses, uint64_t commit);
 // kDataLoss: what the loss means for a step, and what to do.
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss);
+// kDataLoss instead of "not found" while it is not known what was lost: the step may be.
+Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);
 std::string DescribeLoss(const format::LossRecord& loss);
 
 // Applies one chain frame to the state (kills, additions, tip).

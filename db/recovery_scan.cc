@@ -285,7 +285,8 @@ Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState
 // found: the log is appended to, so only behind the tip.
 Status CheckUnreadable(const std::vector<UnreadablePlace>& places, const ScanOptions& options,
                        SegmentFiles& files, const LogState& state) {
-  if (!options.writer) return OkStatus();
+  // A reader has what it found; a writer would make an end of the rest.
+  if (!options.writer && state.losses.empty()) return OkStatus();
   for (const UnreadablePlace& place : places) {
     const bool before_tip = std::pair(place.segment, place.offset_bytes) <
                             std::pair(state.tip_place.segment, state.tip_place.offset_bytes);

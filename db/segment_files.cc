@@ -23,6 +23,8 @@ Status EndsBefore(const io::File& file, uint64_t offset_bytes, uint64_t length_b
                               length_bytes, " bytes from there"));
 }
 
+constexpr int kShortReadsMax = 3;
+
 // Reads up to `length_bytes`; fewer only where the file ends.
 Result<std::string> ReadUpTo(io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {
   const io::Alignment alignment = file.alignment();
@@ -33,13 +35,13 @@ Result<std::string> ReadUpTo(io::File& file, uint64_t offset_bytes, uint64_t len
     out.resize(length_bytes);
     STEPWELL_ASSIGN_OR_RETURN(
         const size_t count,
-        file.ReadAt(offset_bytes, {reinterpret_cast<std::byte*>(out.data()), out.size()}));
+        ReadWhole(file, offset_bytes, {reinterpret_cast<std::byte*>(out.data()), out.size()}));
     out.resize(count);
     return out;
   }
   io::AlignedBuffer scratch(end - begin);  // page-aligned: more than any device asks for
   if (!scratch) return ResourceExhaustedError(StrCat("no memory to read ", file.path()));
-  STEPWELL_ASSIGN_OR_RETURN(const size_t count, file.ReadAt(begin, scratch.bytes()));
+  STEPWELL_ASSIGN_OR_RETURN(const size_t count, ReadWhole(file, begin, scratch.bytes()));
   const uint64_t skip = offset_bytes - begin;
   if (count > skip) {
     out.assign(reinterpret_cast<const char*>(scratch.data()) + skip,
@@ -213,6 +215,21 @@ void SegmentFiles::DropRemoved() {
     if (removed) Forget(&entry, &dropped);
     it = removed ? files_.erase(it) : std::next(it);
   }
+}
+
+Result<size_t> ReadWhole(io::File& file, uint64_t offset_bytes, MutableBytes out) {
+  size_t done = 0;
+  for (int attempt = 0; attempt < kShortReadsMax; ++attempt) {
+    STEPWELL_ASSIGN_OR_RETURN(const size_t count,
+                              file.ReadAt(offset_bytes + done, out.subspan(done)));
+    done += count;
+    if (done == out.size()) return done;
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file.Info());
+    if (offset_bytes + done >= info.size_bytes) return done;
+    done = AlignDown(done, file.alignment().offset_bytes);
+  }
+  return ErrnoStatus(EIO, StrCat("read ", file.path(), ", which reads short at offset ",
+                                 offset_bytes + done));
 }
 
 Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {

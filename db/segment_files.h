@@ -87,6 +87,9 @@ class SegmentFiles {
   std::map<std::tuple<uint64_t, uint64_t, uint32_t>, Frame> copies_;
 };
 
+// Reads all that the file has of `out`; fewer bytes only where it ends. A device that says less
+// than that is an error: nothing may be taken for missing because of it.
+Result<size_t> ReadWhole(io::File& file, uint64_t offset_bytes, MutableBytes out);
 // Reads any byte range of a (possibly direct) file; kDataLoss when the file ends before it.
 Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes);
 // Reads and checks the frame at `place`: kind (unless FrameKind{}), CRCs, length. kDataLoss names

@@ -35,12 +35,12 @@ using UnreadablePlaces = std::vector<UnreadablePlace>;
 // become zeros, and are noted.
 Result<size_t> ReadBlocks(io::File& file, uint64_t segment, uint64_t base, MutableBytes buffer,
                           UnreadablePlaces* unreadable) {
-  auto read = file.ReadAt(base, buffer);
+  auto read = ReadWhole(file, base, buffer);
   if (read.ok() || !IsUnreadable(read.status())) return read;
   std::fill(buffer.begin(), buffer.end(), std::byte{});
   size_t end = 0;
   for (size_t at = 0; at < buffer.size(); at += kScanStepBytes) {
-    read = file.ReadAt(base + at, buffer.subspan(at, kScanStepBytes));
+    read = ReadWhole(file, base + at, buffer.subspan(at, kScanStepBytes));
     if (read.ok()) {
       end = at + *read;
       if (*read < kScanStepBytes) break;
@@ -90,9 +90,14 @@ Result<format::SegmentHeader> ReadSegmentHeader(io::File& file, uint64_t segment
                                                 uint64_t length_bytes) {
   FramePlace place;
   const auto first = ReadFrameAt(file, segment, 0, &place);
-  if (first.ok()) return HeaderOf(*first);
-  if (!IsDamage(first.status()) && !IsUnreadable(first.status())) return first.status();
-  if (first.status().code() == StatusCode::kNotFound && length_bytes < kScanStepBytes) {
+  // A frame of another kind is not where it belongs.
+  const bool misplaced = first.ok() && first->header.kind != FrameKind::kSegmentHeader;
+  if (first.ok() && !misplaced) return HeaderOf(*first);
+  if (!misplaced && !IsDamage(first.status()) && !IsUnreadable(first.status())) {
+    return first.status();
+  }
+  if (!misplaced && first.status().code() == StatusCode::kNotFound &&
+      length_bytes < kScanStepBytes) {
     return NotFoundError("no segment header");
   }
   // The first chain frame has a copy of it, and so has the footer.

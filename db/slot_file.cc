@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "db/layout.h"
+#include "db/segment_files.h"
 
 namespace stepwell::db {
 
@@ -21,7 +22,7 @@ using SlotBytes = std::array<std::byte, kSlotBytes>;
 
 Result<StoreSlot> ReadSlot(io::File& file, size_t number, SlotBytes* bytes) {
   bytes->fill(std::byte{});
-  STEPWELL_ASSIGN_OR_RETURN(const size_t size, file.ReadAt(number * kSlotBytes, *bytes));
+  STEPWELL_ASSIGN_OR_RETURN(const size_t size, ReadWhole(file, number * kSlotBytes, *bytes));
   if (size == kSlotBytes) return format::DecodeSlot(*bytes);
   // Files of up to version 2 have two; a shorter one is none of ours.
   if (number == 0) return UnimplementedError("too short for a Stepwell store");

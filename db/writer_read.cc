@@ -62,7 +62,7 @@ Result<std::shared_ptr<StepReader>> WriterStore::ReadOwn(uint64_t step) {
   if (pinned.step == nullptr) {
     std::vector<uint64_t> known;
     for (const auto& live : core_->live.All()) known.push_back(live->record.step);
-    return StepNotFound(path_, step, known);
+    return MissingStep(StepNotFound(path_, step, known), core_->live.Losses());
   }
   const auto losses = core_->live.Losses();
   if (const auto* loss = LossAfter(losses, pinned.step->record.commit)) {

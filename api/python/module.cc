@@ -528,7 +528,8 @@ NB_MODULE(_stepwell, m) {
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
-      .def("repair", &sp::Core::Repair, arg("accept"))
+      .def("repair", &sp::Core::Repair, arg("accept"),
+           nb::sig("def repair(self, accept: bool) -> tuple[list[int], list[str], bool]"))
       .def("reclaim", &sp::Core::Reclaim,
            nb::sig("def reclaim(self) -> tuple[int, int, int, int, int, int, int, int]"))
       .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),

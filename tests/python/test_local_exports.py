@@ -64,7 +64,8 @@ def arrays_below(item: pathlib.Path) -> dict[str, bytes]:
 def files_below(folder: pathlib.Path) -> dict[str, bytes | None]:
     """All but the chunks and what tells a time or a path."""
     return {str(path.relative_to(folder)):
-            None if path.name in ("_CHECKPOINT_METADATA", "commit_success.txt", "manifest.ocdbt")
+            None if path.name in ("_CHECKPOINT_METADATA", "commit_success.txt", "manifest.ocdbt",
+                                  "stepwell-digests")
             else path.read_bytes() for path in folder.rglob("*")
             if path.is_file() and path.parent.name != "d"}
 
@@ -84,7 +85,8 @@ def test_four_machines(tmp_path: pathlib.Path) -> None:
     assert names_in(tmp_path / "v1/state/d") == [
         "chunks", "chunks-part-1", "chunks-part-2", "chunks-part-3", "nodes", "rewritten"]
     assert names_in(tmp_path / "v1") == [
-        "_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint", "state"]
+        "_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint", "state",
+        "stepwell-digests"]
 
 
 def test_exports_are_as_of_a_shared_disk(tmp_path: pathlib.Path) -> None:

@@ -119,7 +119,7 @@ Shape SmallSegments(uint64_t seed) {
 
 TEST(CrashTest, SegmentsSmallerThanSteps) {
   const ImageCounts before = CheckedImages();
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= 25; ++seed) {
     RandomRun(seed, SmallSegments(seed));
     if (HasFatalFailure() && std::getenv("STEPWELL_SIM_GO_ON") == nullptr) return;
   }

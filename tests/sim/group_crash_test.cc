@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kParts = 3;
 constexpr uint64_t kEveryOperationImages = 1500;
-constexpr uint64_t kFaultImages = 400;
+constexpr uint64_t kFaultImages = 60;
 constexpr uint64_t kKeep = 3;
 
 using db::Saves;

@@ -34,7 +34,7 @@ void RunHistories(const char* what, uint64_t first, uint64_t rounds, bool faults
 
 TEST(HistoryTest, OfAllShapes) { RunHistories("histories", 1, 20, /*faults=*/false); }
 
-TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 60, /*faults=*/true); }
+TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 15, /*faults=*/true); }
 
 // After a power cut STEPWELL is as last synced, and one read of the recovery fails.
 void FailEachReadOfARecovery(uint64_t seed, bool crash_first) {
@@ -74,7 +74,7 @@ void FailEachReadOfARecovery(uint64_t seed, bool crash_first) {
 
 TEST(HistoryTest, AReadOfTheRecoveryFails) {
   const ImageCounts before = CheckedImages();
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
     FailEachReadOfARecovery(seed, /*crash_first=*/seed % 2 == 0);
     if (HasFatalFailure()) break;
   }

@@ -35,6 +35,7 @@ from ._stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, Veri
 from ._tree import flatten_items
 from ._views import StepView, Tree, _Source
 from .errors import (
+    CorruptionError,
     Error,
     ForkError,
     InvalidArgumentError,
@@ -511,6 +512,10 @@ class Store:
         """
         latest = self._latest_of_all()
         if latest is None:
+            problems = cast(list[str], self._core.recovery()["problems"])
+            if problems:
+                raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
+                                      f"{problems[0]}; `stepwell repair` says more")
             return init, 0
         return self.load(latest, like=init), latest + 1
 
