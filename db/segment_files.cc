@@ -228,8 +228,8 @@ Result<size_t> ReadWhole(io::File& file, uint64_t offset_bytes, MutableBytes out
     if (offset_bytes + done >= info.size_bytes) return done;
     done = AlignDown(done, file.alignment().offset_bytes);
   }
-  return ErrnoStatus(EIO, StrCat("read ", file.path(), ", which reads short at offset ",
-                                 offset_bytes + done));
+  return ErrnoStatus(
+      EIO, StrCat("read ", file.path(), ", which reads short at offset ", offset_bytes + done));
 }
 
 Result<std::string> ReadRange(io::File& file, uint64_t offset_bytes, uint64_t length_bytes) {

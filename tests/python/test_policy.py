@@ -145,6 +145,7 @@ def test_random_histories(path, seed):
     store = stepwell.open(path, keep=policy)
     last = paused = 0  # nanoseconds; what passes between two sessions does not count
     reopened = False
+    walls: dict[int, int] = {}
     for _ in range(40):
         if held and rng.random() < 0.2:
             step = rng.choice(list(held))
@@ -154,6 +155,10 @@ def test_random_histories(path, seed):
             store.close()
             store = stepwell.open(path, keep=policy)
             reopened = True
+            # Commits have wall times: of pauses between earlier sessions a session knows nothing.
+            paused = 0
+            for saved in held.values():
+                saved.time_ns = walls[saved.step]
         step = rng.choice([max(held, default=0) + 1, rng.randint(0, 60)])
         if step in held and held[step].pinned:
             continue
@@ -164,6 +169,7 @@ def test_random_histories(path, seed):
         now_ns = store._core.read(step).time_ns
         paused += now_ns - last if reopened and last else 0
         last, reopened = now_ns, False
+        walls[step] = now_ns
         held[step] = Saved(step, now_ns - paused, view.stored_bytes, metrics)
         added, now = held[step], list(held.values())
         kept = {step} | {s.step for s in now if s.pinned}
