@@ -323,4 +323,12 @@ Result<DigestReport> VerifyExport(io::FileSystem* file_system, const std::string
   return Verifier(file_system, checkpoint, *digests, progress).Run();
 }
 
+Status CheckChunk(const ChunkDigest& digest, bool ends_in_crc, ConstBytes bytes) {
+  const bool has_crc = ends_in_crc && bytes.size() >= format::kCrcBytes;
+  const uint32_t crc = has_crc ? format::LoadLittle<uint32_t>(bytes.last(format::kCrcBytes).data())
+                               : format::Crc32c(bytes);
+  if (crc == digest.crc) return OkStatus();
+  return DataLossError("the checksum of the chunk is another one than the export's");
+}
+
 }  // namespace stepwell::db

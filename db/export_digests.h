@@ -88,4 +88,8 @@ Result<DigestReport> VerifyExport(
     io::FileSystem* file_system, const std::string& checkpoint,
     const std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>& progress);
 
+// Whether these are the exported chunk's bytes. Where it ends in a checksum, which decoding looks
+// at, only that one is compared (and may be all of `bytes`).
+Status CheckChunk(const ChunkDigest& digest, bool ends_in_crc, ConstBytes bytes);
+
 }  // namespace stepwell::db

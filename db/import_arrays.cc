@@ -11,8 +11,6 @@
 
 #include "db/import_decode.h"
 #include "db/import_payloads.h"
-#include "format/crc32c.h"
-#include "format/endian.h"
 #include "format/grid.h"
 #include "format/orbax/param_name.h"
 #include "format/orbax/zarr_chunk.h"
@@ -25,16 +23,13 @@ namespace {
 using format::orbax::ZarrArray;
 using format::orbax::ZarrCompressor;
 
-constexpr uint64_t kReadBytesMax = uint64_t{4} << 20;
-constexpr uint64_t kReadGapBytesMax = uint64_t{64} << 10;
+constexpr uint64_t kReadBytesMax = uint64_t{4} << 20, kReadGapBytesMax = uint64_t{64} << 10;
 // From here on an array has memory of its own, and raw chunks are read straight to it.
 constexpr uint64_t kLargeBytes = uint64_t{1} << 20;
-constexpr uint64_t kSlabBytes = uint64_t{4} << 20;
-constexpr uint64_t kSlabAlignment = 64;
+constexpr uint64_t kSlabBytes = uint64_t{4} << 20, kSlabAlignment = 64;
 constexpr uint64_t kChunksMax = uint64_t{1} << 26;  // of an array
 constexpr size_t kInlineValuesPerTask = 256;
-constexpr size_t kThreadsMin = 4;
-constexpr size_t kThreadsMax = 8;
+constexpr size_t kThreadsMin = 4, kThreadsMax = 8;
 constexpr std::chrono::milliseconds kAskInterval{100};
 
 // A stored value that is wanted.
@@ -394,18 +389,11 @@ Status Reading::DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch)
   return InContext(DecodeValue(ArrayOf(value), value.chunk_index, bytes, &scratch->chunk), value);
 }
 
-// Of a value of an export: that it is the very chunk that was exported. Where it ends in a
-// checksum, which decoding looks at, only that one is compared (and may be all of `bytes`).
+// Of a value of an export: that it is the very chunk that was exported.
 Status Reading::CheckDigest(const Value& value, ConstBytes bytes) const {
   const ImportArray& array = ArrayOf(value);
-  const ChunkDigest* const digest = array.index->DigestOf(value.place);
-  if (digest == nullptr) return OkStatus();
-  const bool ends_in_crc = array.zarr.codecs.crc32c && bytes.size() >= format::kCrcBytes;
-  const uint32_t crc = ends_in_crc
-                           ? format::LoadLittle<uint32_t>(bytes.last(format::kCrcBytes).data())
-                           : format::Crc32c(bytes);
-  if (crc == digest->crc) return OkStatus();
-  return DataLossError("the checksum of the chunk is another one than the export's");
+  const auto* const digest = array.index->DigestOf(value.place);
+  return digest == nullptr ? OkStatus() : CheckChunk(*digest, array.zarr.codecs.crc32c, bytes);
 }
 
 Status Reading::RunTask(const Task& task, Scratch* scratch) {

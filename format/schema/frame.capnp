@@ -37,7 +37,7 @@ struct Catalog {
   lastCommit @1 :UInt64;       # number of the newest chain frame that this catalog covers
   lastPlace @2 :Place;         # where that frame lies; null: none yet
   live @3 :List(LiveCommit);   # base: every live commit; else those that are new or changed
-  segments @4 :List(Segment);  # base: every segment, also without live bytes; else those that are new
+  segments @4 :List(Segment);  # base: every segment, also without live bytes; else new ones
   segmentNext @5 :UInt64;      # reserved: smallest segment number that was never used
   previous @6 :Place;          # the catalog that this one changes, in a lower segment; null: a base
   gone @7 :List(UInt64);       # commits of `previous` that are not live any more

@@ -176,8 +176,8 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 # ---- completion, manual page --------------------------------------------------------------------
 
 COMMANDS = (
-    "ls show cat diff verify stats explain export mirror rm pin unpin reclaim repair import push pull "
-    "doctor completion"
+    "ls show cat diff verify stats explain export mirror rm pin unpin reclaim repair import push "
+    "pull doctor completion"
 ).split()
 
 

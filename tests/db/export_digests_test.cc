@@ -101,6 +101,8 @@ TEST_P(ExportDigestsTest, EveryFlipIsFoundAndNamed) {
   }
   size_t there = 0;
   for (const auto& entry : fs::recursive_directory_iterator(dir_ / "x")) {
+    // It names the place.
+    if (entry.path().filename() == "commit_success.txt") continue;
     there += entry.is_regular_file() ? 1 : 0;
   }
   EXPECT_EQ(files, there) << "every file has a digest";

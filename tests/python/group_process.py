@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """group_process.py PROCESS PROCESSES PORT DEVICES PLAN: one of several processes of a run that
 saves and loads together. PLAN is JSON: {"roots": [path of each process], "acts": [[name,
-{arguments}], ...], "kill": [act, process, point] or null, "timeout": seconds, "posix": bool}. Prints one line of
-JSON for each act: what it gave, or the error. Run by test_group.py, test_local_disks.py,
-test_local_exports.py and soak_group.py."""
+{arguments}], ...], "kill": [act, process, point] or null, "timeout": seconds, "posix": bool}.
+Prints one line of JSON for each act: what it gave, or the error. Run by test_group.py,
+test_local_disks.py, test_local_exports.py and soak_group.py."""
 
 import errno
 import json

@@ -23,17 +23,8 @@ from . import _apart, _service, _stepwell
 from ._arguments import check_items, if_exists_number
 from ._chunks import Chunks
 from ._collector import Paused
-from ._coordinator import (
-    Alive,
-    Coordinator,
-    Watch,
-    gather,
-    hear,
-    is_store,
-    part_path,
-    tell,
-    wait_for,
-)
+from ._coordinator import (Alive, Coordinator, Watch, gather, hear, is_store, part_path, tell,
+                           wait_for)
 from ._exchange import Exchange
 from ._import_share import Share, share_of
 from ._once import Once
@@ -42,6 +33,7 @@ from ._pack import packed_text, unpacked_text
 from ._parts import part_of
 from ._places import Disks, MakeCore, check_looks, check_part, look_around, sees_root
 from ._service import start_thread
+from ._settle import Committed, check_complete, settle, state_of
 from ._sharding import to_numpy
 from ._told import raised, told
 from ._turn import GroupHandle, Turn
@@ -164,15 +156,15 @@ class Group:
             if not is_store(part_path(self._root, part)):
                 break
             self._left.append(self._open_core(part, False, (group_id, part)))
-        return {"parts": [_state_of(core) for core in self._cores], "sees": sees}
+        return {"parts": [state_of(core) for core in self._cores], "sees": sees}
 
     def _settle(self, verdicts: dict[str, Any], steps: str) -> dict[str, Any]:
         committed = {(step, bytes.fromhex(save_id)): verdicts["sets"][parts]
                      for step, save_id, parts in verdicts["committed"]}
         for core in self._cores:
             if self._disks == "local":
-                _check_complete(core, self._root, self.index, committed)
-            _settle(core, committed, verdicts["mark"])
+                check_complete(core, self._root, self.index, committed)
+            settle(core, committed, verdicts["mark"])
         if self.apart and not self.leader:
             self.steps = _apart.Steps(unpacked_text(hear(
                 self._coordinator, steps, verdicts["steps"], 0, self._timeout, "which steps")))
@@ -589,42 +581,11 @@ class Group:
             core.delete([step for step in dead if step in here])
 
 
-def _state_of(core: _stepwell.Core) -> dict[str, Any]:
-    _, part, mark, _ = core.group_status()
-    return {"part": part, "mark": mark}
-
-
-Committed = dict[tuple[int, bytes], list[int]]  # (step, save id) to its parts
-
-
-def _check_complete(core: _stepwell.Core, root: str, process: int, committed: Committed) -> None:
-    """Whether a part has its share of all that was committed."""
-    _, part, _, prepared = core.group_status()
-    here = {*prepared, *[(step, save_id) for step, save_id, _ in core.group_steps()]}
-    for (step, save_id), parts in committed.items():
-        if part in parts and (step, save_id) not in here:
-            raise Error(f"part {part} of step {step} is missing: {part_path(root, part)!r} of "
-                        f"process {process} does not have it. Was the disk of that machine lost, "
-                        "or an older copy put back? Bring it, or begin a new store elsewhere")
-
-
-def _settle(core: _stepwell.Core, committed: Committed, mark: int) -> None:
-    """Decides what is undecided in a part, and deletes what part 0 has not."""
-    _, part, _, prepared = core.group_status()
-    if part == 0:
-        return
-    for step, save_id in prepared:
-        core.decide(step, save_id, (step, save_id) in committed, [], mark, True)
-    gone = [step for step, save_id, _ in core.group_steps() if (step, save_id) not in committed]
-    if gone:
-        core.delete(gone)
-
-
 def _unknown(turn: Turn, error: BaseException) -> OutcomeUnknownError:
     steps = turn.about.get("step", turn.about.get("steps"))
     return OutcomeUnknownError(
-        f"whether {turn.kind} {steps} was done is not known: {type(error).__name__}: {error}; close "
-        "the store and open it again, by all processes, which decides")
+        f"whether {turn.kind} {steps} was done is not known: {type(error).__name__}: {error}; "
+        "close the store and open it again, by all processes, which decides")
 
 
 def _say(what: str, error: BaseException) -> None:

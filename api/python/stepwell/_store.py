@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _import, _orbax_view, _pull, _push, _service, _specs, _stepwell
+from . import _export, _import, _orbax_view, _pull, _push, _service, _specs, _stepwell, _upkeep
 from ._arguments import (
     IfExists,
     check_items,
@@ -31,19 +31,11 @@ from ._places import Disks, check_disks
 from ._plain import load_leaves, load_node, load_step
 from ._records import ROOT
 from ._sharding import to_numpy
-from ._stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport
+from ._stats import StoreStats, VerifyProblem, VerifyReport
 from ._tree import flatten_items
 from ._views import StepView, Tree, _Source
-from .errors import (
-    CorruptionError,
-    Error,
-    ForkError,
-    InvalidArgumentError,
-    Mismatch,
-    MismatchError,
-    PermissionDeniedError,
-    StepNotFoundError,
-)
+from .errors import (Error, ForkError, InvalidArgumentError, Mismatch, MismatchError,
+                     PermissionDeniedError, StepNotFoundError)
 from .policy import Policy
 
 if TYPE_CHECKING:
@@ -512,10 +504,7 @@ class Store:
         """
         latest = self._latest_of_all()
         if latest is None:
-            problems = cast(list[str], self._core.recovery()["problems"])
-            if problems:
-                raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
-                                      f"{problems[0]}; `stepwell repair` says more")
+            _upkeep.check_nothing_lost(self)
             return init, 0
         return self.load(latest, like=init), latest + 1
 
@@ -584,32 +573,16 @@ class Store:
         self._check()
         return [summary[0] for summary in self._core.steps() if summary[6]]
 
-    def reclaim(self) -> ReclaimReport:
-        """Gives back all the space of dead steps that can be given back now, and waits for it. The
-        store does so by itself in the background; call this to have it done. Ctrl-C ends the wait,
-        not the work."""
-        self._check()
-        self._check_writable()
-        return ReclaimReport(*self._writer.reclaim())
-
-    def repair(self, *, accept: bool = False) -> RepairReport:
-        """Writes damaged records of steps anew from their second copies.
-
-        Where a record of the log is lost for good, what it did is not known: a step from before may
-        have been replaced, deleted or pinned by it. Such a step is not loaded, nothing is deleted
-        by rules, and no space is given back, until `accept=True` takes what is there as it is."""
-        self._check()
-        self._check_writable()
-        return RepairReport(*self._writer.repair(accept))
-
+    reclaim = _upkeep.reclaim
+    repair = _upkeep.repair
     export = _export.export
     push = _push.push
     pull = _pull.pull
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage, and what
-        could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several processes lie on disks of
-        several machines, each checks its own."""
+        could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several
+        processes lie on disks of several machines, each checks its own."""
         self._check()
         steps, leaves, chunks, size, problems = self._core.verify(
             None if step is None else step_number(step))

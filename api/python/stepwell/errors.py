@@ -88,8 +88,8 @@ class PermissionDeniedError(Error, PermissionError):
 
 
 class StorageError(Error, OSError):
-    """A disk or the operating system failed (EIO, EMFILE, ENOMEM, ...); see `errno`. It says nothing
-    about what is stored."""
+    """A disk or the operating system failed (EIO, EMFILE, ENOMEM, ...); see `errno`. It says
+    nothing about what is stored."""
 
 
 class LockedError(Error):
