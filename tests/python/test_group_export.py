@@ -63,7 +63,12 @@ def sizes_below(folder: pathlib.Path) -> dict[str, int]:
 
 
 def numpy_of(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if hasattr(leaf, "shape") else leaf, tree)
+    """Typed keys as what they are made of: their kind and their words."""
+    def of(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return [str(leaf.dtype), np.asarray(jax.random.key_data(leaf))]
+        return np.asarray(leaf) if hasattr(leaf, "shape") else leaf
+    return jax.tree.map(of, tree)
 
 
 def expected(store: stepwell.Store, step: int) -> Any:
