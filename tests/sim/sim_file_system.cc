@@ -224,7 +224,7 @@ Status SimFile::Allocate(uint64_t offset, uint64_t length) {
   STEPWELL_RETURN_IF_ERROR(freeze()->Check());
   const std::lock_guard lock(world_->mutex_);
   if (!writable_) return ErrnoStatus(EBADF, path());
-  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kAllocate, path()));
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kAllocate, path(), nullptr, {offset, length}));
   STEPWELL_RETURN_IF_ERROR(world_->CheckRoom(*inode_, offset, length, path()));
   inode_->Allocate(offset, length);
   return OkStatus();
@@ -235,7 +235,7 @@ Status SimFile::PunchHole(uint64_t offset, uint64_t length) {
   const std::lock_guard lock(world_->mutex_);
   if (!writable_) return ErrnoStatus(EBADF, path());
   if (!world_->can_punch_) return UnimplementedError(path() + ": cannot punch holes");
-  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kPunch, path()));
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kPunch, path(), nullptr, {offset, length}));
   inode_->Punch(offset, length);
   return OkStatus();
 }
@@ -244,7 +244,7 @@ Status SimFile::Truncate(uint64_t size) {
   STEPWELL_RETURN_IF_ERROR(freeze()->Check());
   const std::lock_guard lock(world_->mutex_);
   if (!writable_) return ErrnoStatus(EBADF, path());
-  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kTruncate, path()));
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kTruncate, path(), nullptr, {0, size}));
   inode_->Truncate(size);
   return OkStatus();
 }

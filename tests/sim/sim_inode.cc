@@ -171,6 +171,8 @@ void Inode::Truncate(uint64_t size) {
 void Inode::Sync(const std::vector<ByteRange>& uncovered) {
   const bool size_changed = size_dirty_ || truncated_to_ != kNone;
   if (truncated_to_ < medium_.size()) medium_.Resize(truncated_to_);
+  // After a failed sync the medium may be shorter; what is written there later brings its size.
+  uint64_t end = medium_.size();
   std::map<uint64_t, uint8_t> left;
   for (const auto& [page, mask] : dirty_) {
     uint8_t open = 0;
@@ -180,6 +182,7 @@ void Inode::Sync(const std::vector<ByteRange>& uncovered) {
       }
     }
     if (open != 0) left[page] = open;
+    if (open != mask) end = std::max(end, std::min((page + 1) * kPageBytes, live_.size()));
     if (open == 0 && (mask == 0xFF || !diverged_)) {
       medium_.SharePage(live_, page);
       continue;
@@ -188,7 +191,7 @@ void Inode::Sync(const std::vector<ByteRange>& uncovered) {
       if (((mask & ~open) >> i & 1) != 0) medium_.CopySector(live_, page * kSectorsPerPage + i);
     }
   }
-  if (size_changed) medium_.Resize(live_.size());
+  medium_.Resize(size_changed ? live_.size() : end);
   dirty_ = std::move(left);
   truncated_to_ = kNone;
   size_dirty_ = false;

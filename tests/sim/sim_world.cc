@@ -2,6 +2,8 @@
 #include "tests/sim/sim_world.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <iostream>
 #include <set>
 
 namespace stepwell::sim {
@@ -107,6 +109,18 @@ void SimWorld::SyncNames(const InodeRef& directory) {
   pending_names_ = std::move(left);
 }
 
+// With STEPWELL_SIM_TRACE=1, what a replayed seed does to its disks.
+void SimWorld::Trace(OpKind kind, std::string_view path, ByteRange range,
+                     const Status& status) const {
+  static constexpr std::array<std::string_view, kOpKinds> kNames = {
+      "read",   "write",  "sync",   "allocate", "punch",         "truncate",
+      "create", "rename", "remove", "link",     "sync directory"};
+  std::cerr << this << " " << ops_ << " " << kNames[static_cast<size_t>(kind)] << " " << path;
+  if (range.length > 0) std::cerr << " " << range.offset << "+" << range.length;
+  if (!status.ok()) std::cerr << ": " << status.ToString();
+  std::cerr << "\n";
+}
+
 Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect,
                          ByteRange range) {
   const bool mutating = kind != OpKind::kRead;
@@ -131,6 +145,8 @@ Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effe
     }
     if (effect != nullptr && fault.effect != Fault::Effect::kFail) *effect = fault.effect;
   }
+  static const bool traced = std::getenv("STEPWELL_SIM_TRACE") != nullptr;
+  if (traced && mutating) Trace(kind, path, range, status);
   return status;
 }
 

@@ -147,6 +147,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   // All of these want mutex_ held.
   Status BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect = nullptr,
                  ByteRange range = {});
+  void Trace(OpKind kind, std::string_view path, ByteRange range, const Status& status) const;
   void FreezeLocked();
   InodeRef Find(std::string_view path) const;
   // The parent directory and the last component; null when there is no such directory.

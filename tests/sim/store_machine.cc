@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/store_machine.h"
 
+#include <cstdlib>
+#include <iostream>
 #include <utility>
 #include <vector>
 
@@ -61,7 +63,10 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   options.staging_bytes = spec.staging_blocks * db::kBlockBytes;
   options.segment_bytes = spec.segment_bytes;
   options.lock_timeout = std::chrono::milliseconds(0);
-  options.log = [this](LogLevel, std::string_view text) { log_ += StrCat(text, "\n"); };
+  options.log = [this](LogLevel, std::string_view text) {
+    log_ += StrCat(text, "\n");
+    if (std::getenv("STEPWELL_SIM_TRACE") != nullptr) std::cerr << "log: " << text << "\n";
+  };
   options.group = spec.group;
   const std::string path = db::PartPath(kStorePath, spec.group ? spec.group->part : 0);
   return db::OpenStore(path, options, std::move(environment));
