@@ -196,6 +196,7 @@ class Engine {
   struct Move;
   struct MoveWrite;
   void NoteDead(const std::vector<format::SegmentExtent>& extents);
+  void NoteMoved(const GroupEntry& entry);
   void ScheduleReclaim(bool again_left);
   void StartPass(bool thorough);
   bool WaitForSpace();
@@ -256,6 +257,7 @@ class Engine {
   std::set<uint64_t> left_;
   std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
   std::set<uint64_t> unmovable_;              // moving out of them failed
+  std::set<uint64_t> moved_into_;             // since when nothing died there but by moves
   std::unique_ptr<Reclaimer> reclaimer_;
   bool pass_running_ = false;
   bool pass_again_ = false;

@@ -256,7 +256,12 @@ void Engine::Publish() {
     const bool aborted = decided != nullptr && entry.change.added == nullptr;
     killed = killed || aborted || !entry.change.killed.empty();
     if (aborted) NoteDead(decided->record.extents);
-    for (const auto& dead : entry.change.killed) NoteDead(dead->record.extents);
+    for (const auto& dead : entry.change.killed) {
+      NoteDead(dead->record.extents);
+      if (entry.job->is_move) continue;
+      for (const auto& extent : dead->record.extents) moved_into_.erase(extent.segment);
+    }
+    if (entry.job->is_move) NoteMoved(entry);
     options_.live->Commit(entry.change);
     catalogs_.Note(entry.change);
     if (entry.change.losses) losses_ = *entry.change.losses;

@@ -45,7 +45,8 @@ struct Engine::MoveWrite final : io::Op {
 
 void Engine::StartMoves(ReclaimResult* result) {
   if (closing_ || options_.freeze->frozen()) return;
-  std::erase_if(result->evacuate, [&](uint64_t id) { return unmovable_.contains(id); });
+  std::erase_if(result->evacuate,
+                [&](uint64_t id) { return unmovable_.contains(id) || moved_into_.contains(id); });
   if (result->evacuate.empty()) return;
   move_from_ = std::move(result->evacuate);
   for (const auto& [step, commit] : result->steps_to_move) {
@@ -208,6 +209,17 @@ void Engine::MoveWritten(MoveWrite* raw) {
   });
 }
 
+// What a move wrote is not moved again until something else dies there: where segments are hardly
+// larger than steps it would look half empty again, and moves would follow each other for ever.
+void Engine::NoteMoved(const GroupEntry& entry) {
+  moved_into_.insert(entry.place.segment);
+  std::set<uint64_t> before;
+  for (const auto& extent : entry.job->rewritten->record.extents) before.insert(extent.segment);
+  for (const auto& extent : entry.change.added->record.extents) {
+    if (!before.contains(extent.segment)) moved_into_.insert(extent.segment);
+  }
+}
+
 // Every chunk is written: the step is committed again. Should it have been changed or deleted
 // meanwhile, this fails and the copies are dead.
 void Engine::CommitMove(const std::shared_ptr<Move>& move) {
@@ -215,6 +227,7 @@ void Engine::CommitMove(const std::shared_ptr<Move>& move) {
   job->kind = SaveJob::Kind::kRewrite;
   job->step = move->step;
   job->rewritten = move->live;
+  job->is_move = true;
   job->record = std::move(move->record);
   job->records = move->records;
   job->state = std::make_shared<SaveHandle::State>(move->step, options_.environment.callbacks,

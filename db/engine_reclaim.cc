@@ -179,6 +179,7 @@ void Engine::PassDone(ReclaimResult result) {
     segments_.erase(id);
     first_death_.erase(id);
     unmovable_.erase(id);
+    moved_into_.erase(id);
   }
   for (const uint64_t id : result.foreign) {
     catalogs_.NoteSegment(id);

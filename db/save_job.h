@@ -40,6 +40,7 @@ struct SaveJob {
   // turn), and what it has instead: the record with texts and items, and every leaf with the places
   // of its chunks, all of them durable or written. Number, time, texts and pin stay.
   std::shared_ptr<const LiveStep> rewritten;
+  bool is_move = false;  // kRewrite: of chunks, to give space back
   format::StepRecord record;
   std::shared_ptr<std::vector<format::LeafRecord>> records;  // ascending by key
   std::vector<format::ItemRecord> items;

@@ -177,6 +177,28 @@ TEST(CrashTest, AStepWithThousandsOfLeaves) {
   }
 }
 
+// Segments hardly larger than a step always look half empty: what was moved is not moved again.
+TEST(CrashTest, MovesEndWhereSegmentsAreSmall) {
+  constexpr uint64_t kOps = 20'000;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const auto world = SimWorld::Make({seed, kPlenty});
+    world->SetCanPunch(false);
+    StoreMachine machine(world, seed);
+    Prng prng(seed);
+    auto store = machine.Open({.segment_bytes = (uint64_t{12} << 10) + 4096 * (seed % 8)});
+    ASSERT_OK(store.status());
+    for (uint64_t step = 0; step < 40; ++step) {
+      const uint64_t kind = prng.OneIn(4) ? 0 : kTiny;
+      ASSERT_OK(SaveStep(store->get(), step, kind | prng.Below(997))->Wait());
+      if (prng.OneIn(3)) ASSERT_OK((*store)->Delete(std::vector<uint64_t>{step}));
+    }
+    world->FreezeAt(world->mutating_ops() + kOps);  // else it would go on for ever
+    SCOPED_TRACE(seed);
+    ASSERT_OK((*store)->Reclaim().status());
+    ASSERT_OK((*store)->Close());
+  }
+}
+
 void SoakRuns(bool small_segments) {
   const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
   const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
