@@ -375,14 +375,16 @@ TEST(GroupCrashTest, AStopAtEveryOperation) {
   std::cout << "groups: " << images << " crash images\n";
 }
 
-// One operation fails, whichever: what part 0 answered to a decision holds after a crash, and what
-// it did not know is there for all parts or for none.
+// One operation fails, whichever, half of the syncs after they were done: what part 0 answered to a
+// decision holds after a crash, and what it did not know is there for all parts or for none.
 uint64_t FailEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t images = 0;
   for (uint64_t nth = 1;; nth += stride) {
     const auto world = SimWorld::Make({seed, kPlenty});
     StoreMachine machine(world, seed);
-    world->AddFault({{}, nth, false, EIO, Fault::Effect::kFail, {}});
+    const bool is_done = (seed + nth) % 2 == 0;
+    world->AddFault(
+        {.nth = nth, .effect = is_done ? Fault::Effect::kDoAndFail : Fault::Effect::kFail});
     Expected expected;
     {
       GroupWorkload workload(&machine, seed);
@@ -410,8 +412,9 @@ TEST(GroupCrashTest, AFaultAtEveryOperation) {
   std::cout << "groups: " << images << " images after a fault\n";
 }
 
-// For hours, or to replay one seed: STEPWELL_SIM_SEED, STEPWELL_SIM_ROUNDS.
-TEST(GroupCrashTest, Soak) {
+// Of the seeds that STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS name.
+template <typename Run>
+void Soak(const Run& run) {
   const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
   const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
   if (seed_text == nullptr && rounds_text == nullptr) {
@@ -420,11 +423,15 @@ TEST(GroupCrashTest, Soak) {
   const uint64_t first = seed_text == nullptr ? 1 : std::strtoull(seed_text, nullptr, 10);
   const uint64_t rounds = rounds_text == nullptr ? 1 : std::strtoull(rounds_text, nullptr, 10);
   uint64_t images = 0;
-  for (uint64_t seed = first; seed < first + rounds && !HasFailure(); ++seed) {
-    images += StopEverywhere(seed, 10 + static_cast<int>(seed % 40), 1 + seed % 5);
+  for (uint64_t seed = first; seed < first + rounds && !testing::Test::HasFailure(); ++seed) {
+    images += run(seed, 10 + static_cast<int>(seed % 40), 1 + seed % 5);
   }
   std::cout << "groups: " << images << " crash images\n";
 }
+
+// For hours, or to replay one seed.
+TEST(GroupCrashTest, Soak) { Soak(StopEverywhere); }
+TEST(GroupCrashTest, SoakOnFailingDisks) { Soak(FailEverywhere); }
 
 }  // namespace
 }  // namespace stepwell::sim
