@@ -319,10 +319,8 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
   STEPWELL_RETURN_IF_ERROR(FollowChain(store_path, synced, &chain, files, options, &state));
   STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, options, files, state));
-  std::erase_if(state.damaged_frames, [&](uint64_t commit) {
-    return std::none_of(state.live.begin(), state.live.end(),
-                        [&](const auto& live) { return live.second.record.commit == commit; });
-  });
+  std::erase_if(state.damaged_frames,
+                [&](uint64_t commit) { return !state.step_of.contains(commit); });
   ReportHeaders(files, &state);
   for (const format::LossRecord& loss : state.losses) {
     state.report.problems.push_back(DescribeLoss(loss));

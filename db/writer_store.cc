@@ -244,10 +244,7 @@ Result<LogState> WriterStore::ReadLog() {
       }
       return state;
     }
-    if (state.status().code() != StatusCode::kDataLoss &&
-        state.status().code() != StatusCode::kNotFound) {
-      return state.status();
-    }
+    if (!IsDamage(state.status()) && !IsUnreadable(state.status())) return state.status();
     Log(options_.log, LogLevel::kWarning,
         StrCat(path_, ": scanning the log: ", state.status().message()));
   }
