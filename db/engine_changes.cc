@@ -149,7 +149,7 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
       bool nothing = false;
       STEPWELL_RETURN_IF_ERROR(AddDecision(job.get(), &entry, &nothing));
       if (!nothing) break;
-      job->state->Finish(OkStatus());
+      group_->repeated.push_back(job);
       return OkStatus();
     }
     case SaveJob::Kind::kPin:

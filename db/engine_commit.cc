@@ -81,6 +81,7 @@ void Engine::StartGroup() {
     }
   }
   if (group_->entries.empty() && group_->frames.empty()) {
+    for (const auto& job : group_->repeated) job->state->Finish(OkStatus());
     group_.reset();
     return;
   }
@@ -281,6 +282,7 @@ void Engine::Publish() {
     NoteCommitted(*group, entry);
     entry.job->state->Finish(OkStatus());
   }
+  for (const auto& job : group->repeated) job->state->Finish(OkStatus());
 }
 
 // The slot, for other processes now, and on the device soon: what recovery then takes for durable
@@ -329,6 +331,7 @@ void Engine::FailGroup(const Status& status) {
     const bool unknown = group->reached_disk && !entry.job->group;
     entry.job->state->Finish(unknown ? Unknown(*entry.job, cause) : status);
   }
+  for (const auto& job : group->repeated) job->state->Finish(Unknown(*job, cause));
 }
 
 }  // namespace stepwell::db

@@ -56,6 +56,7 @@ struct Engine::GroupEntry {
 // Jobs that share one flush.
 struct Engine::Group {
   std::vector<GroupEntry> entries;
+  std::vector<std::shared_ptr<SaveJob>> repeated;  // decisions that an entry may have taken already
   std::vector<std::unique_ptr<FrameWrite>> frames;
   std::vector<std::unique_ptr<SegmentSync>> sync_ops;
   std::set<Segment*> touched;

@@ -412,6 +412,33 @@ TEST(GroupCrashTest, AFaultAtEveryOperation) {
   std::cout << "groups: " << images << " images after a fault\n";
 }
 
+// A decision that is told twice is acknowledged when it is durable, the second time, too.
+TEST(GroupCrashTest, ARepeatedDecisionWaitsForTheFirst) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto world = SimWorld::Make({seed, kPlenty});
+    StoreMachine machine(world, seed);
+    Stores stores;
+    ASSERT_OK(stores.Open(&machine));
+    for (const auto& store : stores.parts) {
+      auto handle = PreparePart(store.get(), 1, 1);
+      ASSERT_OK(handle.status());
+      ASSERT_OK(handle->Wait());
+    }
+    const auto decided = stores.parts[0]->Decide(db::Commit(1, 1));
+    ASSERT_OK(decided.status());
+    db::Decision told = db::PassOn(db::Commit(1, 1), *decided);
+    for (const bool wait : {false, true}) {
+      told.wait = wait;
+      ASSERT_OK(stores.parts[1]->Decide(told).status());
+    }
+    StoreMachine after(world->Crash({seed, SectorOdds{0, 1, 0, 0}, NameLoss::kPrefix}), seed);
+    Stores crashed;
+    ASSERT_OK(crashed.Open(&after));
+    EXPECT_TRUE(db::PreparedSteps(crashed.parts[1].get()).empty());
+  }
+}
+
 // Of the seeds that STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS name.
 template <typename Run>
 void Soak(const Run& run) {
