@@ -269,10 +269,12 @@ Status Engine::SettleAbandoned(const LogState& state) {
       continue;
     }
     options_.files->Drop(info.segment);
-    // An export may have a link to what no live step needs any more (rule 18).
+    // A segment that an export has a link to was sealed, though that cannot be read just now, and
+    // does not change (rule 18).
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
-    // Nor is anything cut off while it is not known what was lost.
-    const bool keep_tail = pinned || !file.ok() || file->link_count > 1 || !losses_.empty();
+    if (!file.ok() || file->link_count > 1) continue;
+    // Nothing is cut off while it is not known what was lost.
+    const bool keep_tail = pinned || !losses_.empty();
     const Status sealed =
         SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
                       info.nonce, epoch_, end, keep_tail, options_.freeze, frames);

@@ -145,46 +145,46 @@ void ReportHeaders(SegmentFiles& files, LogState* state) {
   }
 }
 
-// What a failed check of an in-doubt step means: nothing, as long as its bytes were not seen.
-Status CannotTell(const std::string& store_path, uint64_t step, const Status& error) {
-  return error.WithContext(StrCat(
-      store_path, ": step ", step,
-      " was being written when the last writer ended, and whether it is whole cannot be told; "
-      "open the store again when its disk can be read, or give the step up with `stepwell "
-      "repair --discard ",
-      step, "`"));
-}
-
-// Whether the chain ends before an in-doubt frame: it is proven to be torn, or (for a reader)
-// cannot be told from one that is.
-Result<bool> EndsBefore(const std::string& store_path, const Found& next, SegmentFiles& files,
-                        const ScanOptions& options) {
+// Whether the chain ends before an in-doubt frame: it is proven to be torn. `synced`: whether what
+// is read is durable; in the page cache alone it is not served, as a power cut would take it back.
+// An error of the device proves nothing, and the step may be acknowledged: then it is refused.
+Result<bool> EndsBefore(const std::string& store_path, const Found& next, const Status& synced,
+                        SegmentFiles& files, const ScanOptions& options) {
   const FrameKind kind = next.frame.header.kind;
-  if (kind != FrameKind::kCommit && kind != FrameKind::kPrepared) return false;
-  auto records = ReadStepRecords(files, next.place, "");
-  Status status = records.status();
-  if (records.ok() && options.check_payloads) status = options.check_payloads(*records);
+  const bool is_step = kind == FrameKind::kCommit || kind == FrameKind::kPrepared;
+  Status status = synced;
+  if (is_step && status.ok()) {
+    auto records = ReadStepRecords(files, next.place, "");
+    status = records.status();
+    if (records.ok() && options.check_payloads) status = options.check_payloads(*records);
+  }
   if (status.ok()) return false;
-  if (IsDamage(status) || !options.writer) return true;
+  if (IsDamage(status)) return true;
+  std::string what = StrCat("commit ", next.frame.header.commit);
+  std::string advice = "open the store again when its disk can be read";
   const auto head = format::DecodeCommitHead(AsBytes(next.frame.payload));
-  const uint64_t step = head.ok() ? head->commit.step.step : 0;
-  if (head.ok() && options.discard.contains(step)) return true;
-  return CannotTell(store_path, step, status);
+  if (is_step && head.ok()) {
+    const uint64_t step = head->commit.step.step;
+    if (options.discard.contains(step)) return true;
+    what = StrCat("step ", step);
+    advice += StrCat(", or give the step up with `stepwell repair --discard ", step, "`");
+  }
+  return status.WithContext(StrCat(store_path, ": ", what,
+                                   " was being written when the last writer ended, and whether it "
+                                   "is whole cannot be told; ",
+                                   advice));
 }
 
 // Extends the state along the chain; in-doubt steps (newer than everything known flushed) are
 // believed only when all of their payloads are there.
-Status FollowChain(const std::string& store_path, bool synced, ChainBuilder* chain,
+Status FollowChain(const std::string& store_path, const Status& synced, ChainBuilder* chain,
                    SegmentFiles& files, const ScanOptions& options, LogState* state) {
   while (const Found* next = chain->Next()) {
     const FrameHeader& header = next->frame.header;
     const bool in_doubt = header.commit > chain->durable();
     if (in_doubt) {
-      // What may be in the page cache alone is not served: a power cut would take it back.
-      bool ends = !synced;
-      if (synced) {
-        STEPWELL_ASSIGN_OR_RETURN(ends, EndsBefore(store_path, *next, files, options));
-      }
+      STEPWELL_ASSIGN_OR_RETURN(const bool ends,
+                                EndsBefore(store_path, *next, synced, files, options));
       if (ends) break;
     }
     if (next->copied && next->whole) files.Remember(next->place, next->frame);
@@ -213,21 +213,18 @@ Status FollowChain(const std::string& store_path, bool synced, ChainBuilder* cha
   return OkStatus();
 }
 
-// Makes what is read durable first (rule 4). A reader may not be able to: false.
-Result<bool> SyncUnsealed(io::FileSystem* file_system, const std::string& store_path,
-                          SegmentFiles& files, const ScanOptions& options, const LogState& state) {
-  const auto sync = [&]() -> Status {
-    for (const SegmentInfo& info : state.segments) {
-      if (info.sealed || info.foreign) continue;
-      STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
-      STEPWELL_RETURN_IF_ERROR(file->Sync());
+// Makes what is read durable first (rule 4).
+Status SyncUnsealed(io::FileSystem* file_system, const std::string& store_path, SegmentFiles& files,
+                    const LogState& state) {
+  for (const SegmentInfo& info : state.segments) {
+    if (info.sealed || info.foreign) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
+    // One that failed before stays failed: a second sync would say yes to what the first one lost.
+    if (const Status status = file->Sync(); !status.ok()) {
+      return file->freeze()->frozen() ? file->freeze()->first_error() : status;
     }
-    return file_system->SyncDirectory(SegmentsPath(store_path));
-  };
-  const Status status = sync();
-  if (status.ok()) return true;
-  if (options.writer) return status;
-  return false;
+  }
+  return file_system->SyncDirectory(SegmentsPath(store_path));
 }
 
 void AddFound(SegmentScan scan, std::vector<Found>* found) {
@@ -283,10 +280,8 @@ Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState
 
 // What the device cannot read may have been what is missing, or a newer frame than all that was
 // found: the log is appended to, so only behind the tip.
-Status CheckUnreadable(const std::vector<UnreadablePlace>& places, const ScanOptions& options,
-                       SegmentFiles& files, const LogState& state) {
-  // A reader has what it found; a writer would make an end of the rest.
-  if (!options.writer && state.losses.empty()) return OkStatus();
+Status CheckUnreadable(const std::vector<UnreadablePlace>& places, SegmentFiles& files,
+                       const LogState& state) {
   for (const UnreadablePlace& place : places) {
     const bool before_tip = std::pair(place.segment, place.offset_bytes) <
                             std::pair(state.tip_place.segment, state.tip_place.offset_bytes);
@@ -306,8 +301,9 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
                                const ScanOptions& options) {
   LogState state;
   STEPWELL_ASSIGN_OR_RETURN(state.segments, ListSegments(file_system, store_path, slot, files));
-  STEPWELL_ASSIGN_OR_RETURN(const bool synced,
-                            SyncUnsealed(file_system, store_path, files, options, state));
+  // A reader needs it for what is in doubt alone.
+  const Status synced = SyncUnsealed(file_system, store_path, files, state);
+  if (!synced.ok() && options.writer) return synced;
   // Without any catalog the chain has to begin with the first frame; what is missing is a loss.
   std::vector<UnreadablePlace> unreadable;
   if (Status status = LoadNewestCatalog(state.segments, files, &unreadable, &state);
@@ -318,7 +314,7 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
   STEPWELL_RETURN_IF_ERROR(GatherFrames(slot, files, &state, &found, &unreadable));
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
   STEPWELL_RETURN_IF_ERROR(FollowChain(store_path, synced, &chain, files, options, &state));
-  STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, options, files, state));
+  STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, files, state));
   std::erase_if(state.damaged_frames,
                 [&](uint64_t commit) { return !state.step_of.contains(commit); });
   ReportHeaders(files, &state);

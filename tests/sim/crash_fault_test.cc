@@ -194,6 +194,50 @@ TEST(DeviceErrorTest, AFailedWriteFreezes) { FailForGood(OpKind::kWrite, "/store
 TEST(DeviceErrorTest, AFailedSyncFreezes) { FailForGood(OpKind::kSync, "/store/segments", 30); }
 TEST(DeviceErrorTest, AFailedSlotWriteFreezes) { FailForGood(OpKind::kWrite, "STEPWELL", 15); }
 
+// After a power cut, with STEPWELL as it was first synced.
+TEST(DeviceErrorTest, AReaderThatCannotTellRefuses) {
+  Rig rig(1);
+  auto store = rig.Open();
+  for (uint64_t step = 1; step <= 4; ++step) ASSERT_OK(rig.Save(store.get(), step));
+  const std::string first = *rig.world->Contents("/store/STEPWELL");
+  ASSERT_OK(store->Delete(std::vector<uint64_t>{2}));
+  ASSERT_OK(rig.Save(store.get(), 5));
+  for (const OpKind kind : {OpKind::kSync, OpKind::kRead}) {
+    const auto image = rig.world->Crash({1, SectorOdds{1, 0, 0, 0}, NameLoss::kNone});
+    ASSERT_TRUE(image->Poke("/store/STEPWELL", 0, AsBytes(first)));
+    StoreMachine machine(image, 2);
+    image->AddFault({.kind = kind, .forever = true, .path_contains = ".seg"});
+    const auto refused = machine.Open({.read_only = true});
+    EXPECT_EQ(refused.status().code(), StatusCode::kIoError) << refused.status().ToString();
+    image->ClearFaults();
+    const auto reader = machine.Open({.read_only = true});
+    ASSERT_OK(reader.status());
+    EXPECT_THAT(db::StepNumbers(reader->get()), ::testing::ElementsAre(1, 3, 4, 5));
+  }
+}
+
+// An export has a link to it; its last block cannot be read when the store is opened.
+TEST(DeviceErrorTest, ALinkedSegmentStaysAsItIs) {
+  Rig rig(1);
+  const std::string segment = "/store/segments/0000000001.seg";
+  auto store = rig.Open();
+  ASSERT_OK(rig.Save(store.get(), 1));
+  ASSERT_OK(store->Close());
+  store = rig.Open();
+  ASSERT_OK(rig.Save(store.get(), 2));
+  SimFileSystem files(rig.world);
+  ASSERT_OK(files.Link(segment, "/link"));
+  const std::string before = *rig.world->Contents("/link");
+  const auto image = rig.world->CrashImageProcessKill(1);
+  StoreMachine machine(image, 2);
+  image->AddFault({.kind = OpKind::kRead,
+                   .forever = true,
+                   .path_contains = segment,
+                   .range = {before.size() - kPageBytes, kPageBytes}});
+  ASSERT_OK(machine.Open({}).status());
+  EXPECT_EQ(*image->Contents("/link"), before);
+}
+
 // ---- planted bugs ----------------------------------------------------------------------------
 
 // Runs with a bug until an image shows it; the number of images that it took, 0: never shown.
