@@ -73,3 +73,19 @@ print(refused(flipped), refused(wide), refused({**state, "more": numpy.zeros(1)}
         "gave params/layer_3/bias back with other bytes than it was given",
         "gave params/layer_0/kernel back with another dtype or shape",
         "gave another tree back than it was given"]
+
+
+def test_durability_sees_what_is_lost_and_what_is_wrong(tmp_path: Path) -> None:
+    """A power cut and flipped bits, for a store that survives them and for a format that does not."""
+    file = tmp_path / "out.json"
+    result = subprocess.run(
+        [sys.executable, str(BENCH / "durability.py"), "--cuts", "1", "--flips", "4",
+         "--file-systems", "ext4", "--only", "stepwell,flax", "--dir", str(tmp_path),
+         "--json", str(file)], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = json.loads(file.read_text())
+    assert found["stepwell"] == {"ext4": {"right": 3}, "flips": {"refused": 4}}
+    assert found["flax"] == {"ext4": {"refused": 3}, "flips": {"WRONG": 4}}
+    assert "| Stepwell | 3 there, 0 lost | 4 refused, 0 harmless, 0 wrong |" in result.stdout
+    assert list(tmp_path.iterdir()) == [file]
