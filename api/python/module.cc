@@ -40,9 +40,11 @@
 #include "api/python/stats.h"
 #include "api/python/view.h"
 #include "db/group_share.h"
+#include "db/import.h"
 #include "db/sharding.h"
 #include "db/store.h"
 #include "format/key.h"
+#include "io/open_disk.h"
 
 namespace stepwell::python {
 namespace {
@@ -242,6 +244,17 @@ class Core {
                                  const std::optional<GroupSavePair>& group) {
     return std::make_unique<Handle>(plan.Save(store_.get(), step, {share.first, share.second},
                                               if_exists, GroupSaveFromPython(group)));
+  }
+
+  void VerifyImport(uint64_t step, const std::string& path, std::vector<std::string> items) {
+    RunInterruptible([&](const std::function<bool()>& keep_waiting) -> Result<bool> {
+      db::ImportOptions options;
+      options.items = std::move(items);
+      options.keep_waiting = keep_waiting;
+      STEPWELL_RETURN_IF_ERROR(
+          db::VerifyImport(*store_, step, path, options, io::LocalFileSystem()));
+      return true;
+    });
   }
 
   void Wait() {
@@ -521,6 +534,7 @@ NB_MODULE(_stepwell, m) {
                    "group: tuple[bytes, list[int]] | None = None) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
            arg("if_exists"), arg("group").none() = nb::none())
+      .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,
            nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))

@@ -71,6 +71,8 @@ def export_case(seed: int, folder: pathlib.Path, modes: list[str], counts: Count
     checkpoint = Checkpoint(
         tree, leaves, zarr, folder / "bare", folder / "root", folder / "default", step, metrics,
         metadata, {"other": as_restored(other, leaves)}, random.Random(seed))  # fmt: skip
+    for place in (folder / "bare", folder / "root" / str(step), folder / "default" / str(step)):
+        counts["digests"] += (place / "stepwell-digests").is_file()
     for reader in READERS:
         try:
             counts[reader.__name__] += reader(checkpoint) is not False
