@@ -22,7 +22,6 @@ namespace {
 using format::ContainerKind;
 using format::DType;
 using format::LeafKind;
-using format::orbax::KeyType;
 using format::orbax::Printable;
 using format::orbax::TreeEntry;
 using format::orbax::TreeKey;
@@ -96,9 +95,9 @@ Result<Notes> ReadNotes(io::FileSystem* file_system, const std::string& folder) 
 
 // ---- structure ----
 
-// A node of the tree, by its encoded key.
+// A node of the tree, by its encoded key. One with indices and names is an object, as nnx.List is.
 struct Node {
-  KeyType type = KeyType::kDict;
+  ContainerKind kind = ContainerKind::kDict;
   std::string name;  // for messages
   uint64_t child_count = 0;
   int64_t index_max = -1;
@@ -177,11 +176,9 @@ Status TreeReader::AddAncestors(const format::KeyPath& path) {
     const format::KeyPath above(path.begin(), path.begin() + static_cast<ptrdiff_t>(depth));
     STEPWELL_ASSIGN_OR_RETURN(std::string key, format::EncodeLeafKey(tree_.item.name, above));
     const bool is_index = path[depth].type == PathComponent::Type::kIndex;
-    const KeyType type = is_index ? KeyType::kSequence : KeyType::kDict;
-    const auto [found, is_new] = nodes_.emplace(std::move(key), Node{type, Label(above), 0, -1});
-    if (!is_new && found->second.type != type) {
-      return Bad(above, "it has both numbers and names as keys");
-    }
+    const ContainerKind kind = is_index ? ContainerKind::kList : ContainerKind::kDict;
+    const auto [found, is_new] = nodes_.emplace(std::move(key), Node{kind, Label(above), 0, -1});
+    if (found->second.kind != kind) found->second.kind = ContainerKind::kObject;
     if (is_index) found->second.index_max = std::max(found->second.index_max, path[depth].number);
   }
   return OkStatus();
@@ -300,13 +297,12 @@ Status TreeReader::AddNodes() {
   for (const auto& [key, node] : nodes_) STEPWELL_RETURN_IF_ERROR(count_parent(key));
   for (const auto& [key, node] : nodes_) {
     const uint64_t count = counts[key];
-    const bool is_list = node.type == KeyType::kSequence;
+    const bool is_list = node.kind == ContainerKind::kList;
     if (is_list && static_cast<uint64_t>(node.index_max) + 1 != count) {
       return DataLossError(
           StrCat(node.name, ": a list with ", count, " elements has the index ", node.index_max));
     }
-    tree_.item.leaves.push_back(
-        NodeInput(key, is_list ? ContainerKind::kList : ContainerKind::kDict, count));
+    tree_.item.leaves.push_back(NodeInput(key, node.kind, count));
   }
   return OkStatus();
 }

@@ -222,6 +222,24 @@ def test_an_optimizer_goes_on_from_orbaxs_checkpoint(
     check(state, nnx.state(whole))
 
 
+def test_modules_with_lists(store: stepwell.Store, tmp_path: pathlib.Path) -> None:
+    """Orbax writes indices and a name below an nnx.List of a Module, which it cannot read itself;
+    imports can. (nnx.state(module) is for both.)"""
+    model = Model(nnx.Rngs(0))
+    v1.save(tmp_path / "orbax", model)
+    with pytest.raises(TypeError, match="'<' not supported"):
+        v1.load(tmp_path / "orbax", abstract(model))
+    store.save(0, model).result()
+    store.export(0, tmp_path / "exported", leaves="jax")
+    for step, name in enumerate(["orbax", "exported"], 1):
+        assert described(tmp_path / name / "state") == described(tmp_path / "orbax/state")
+        store.import_checkpoint(tmp_path / name, step).result()
+        check_loads(store, step, model)
+        again = tmp_path / f"{name}_again"
+        store.export(step, again, leaves="jax")
+        assert described(again / "state") == described(tmp_path / "orbax/state")
+
+
 def test_steps_that_do_not_tell_of_variables_load(store: stepwell.Store) -> None:
     """As they were saved by versions of Stepwell that kept nothing of them."""
     state = nnx.state(Model(nnx.Rngs(0)))
