@@ -344,6 +344,53 @@ def test_sharded_variables_and_keys(tmp_path: pathlib.Path, run_python: Any) -> 
     assert described(tmp_path / "jax/state") == described(tmp_path / "orbax/state")
 
 
+ABSTRACT = """
+import sys, jax, jax.numpy as jnp, optax, stepwell
+from flax import nnx
+from jax.sharding import AxisType, PartitionSpec as P
+class Layer(nnx.Module):
+    def __init__(self, rngs):
+        self.kernel = nnx.Param(rngs.params.normal((8, 4)), out_sharding=("x", "y"))
+        self.count = nnx.Variable(jnp.zeros((), jnp.int32))
+def state():
+    layer = nnx.state(Layer(nnx.Rngs(0)))
+    return {"layer": layer, "opt": optax.adam(1e-3).init(layer)}
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype and bool((x == y).all())
+        if x.ndim > 0:  # eval_shape knows no sharding of scalars
+            assert x.sharding.is_equivalent_to(y.sharding, x.ndim), (x, y)
+with stepwell.open(sys.argv[1]) as store:
+    for step, kind in enumerate([AxisType.Explicit, AxisType.Auto]):
+        mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind,) * 2)
+        with jax.set_mesh(mesh):
+            saved = state()
+            like = nnx.eval_shape(state)
+            assert isinstance(like["layer"]["kernel"].get_value().sharding.mesh,
+                              jax.sharding.AbstractMesh)
+            store.save(step, saved).result()
+            same(saved, store.load(step, like=like))
+        try:
+            store.load(step, "layer", like=like["layer"])
+        except stepwell.MismatchError as error:
+            print(error)
+    keys = jax.sharding.NamedSharding(mesh, P("x"), memory_kind="pinned_host")
+    saved = {"keys": jax.device_put(jax.random.split(jax.random.key(0), 8), keys)}
+    store.save(2, saved).result()
+    same(saved, store.load(2))
+    same(saved, store.load(2, like=saved))
+    assert store.load(2)["keys"].sharding.memory_kind == "pinned_host"
+"""
+
+
+def test_abstract_meshes_and_keys_in_host_memory(tmp_path: pathlib.Path, run_python: Any) -> None:
+    status, out, err = run_python(ABSTRACT, tmp_path / "store",
+                                  XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    assert status == 0, err
+    assert out.count("over x=4, y=2 without devices, and jax.set_mesh has set no such mesh") == 4
+
+
 # ---- what Orbax cannot hold ----
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ._place import Cast, Slot, Target, same
 from ._records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
-from ._specs import why_not_split
+from ._specs import concrete, mesh_text, why_not_split
 from ._tree import (
     TRANSPARENT,
     V_BOOL,
@@ -360,6 +360,10 @@ class Matcher:
         sharding = self.shardings.get(number, sharding)
         shape = tuple(like.shape)
         if sharding is not None:
+            abstract, sharding = sharding, concrete(sharding)
+            if sharding is None:
+                return self._bad(path, f"the sharding of `like` is over {mesh_text(abstract.mesh)} "
+                                       "without devices, and jax.set_mesh has set no such mesh")
             known = self._splits.get((sharding, shape))
             if known is None:
                 known = self._splits[(sharding, shape)] = why_not_split(shape, sharding)

@@ -303,7 +303,9 @@ def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
     jax = sys.modules["jax"]
     if target.prng_impl:
         by_device = layouts.of(target.sharding, target.shape).by_device
-        data = jax.device_put([here[box] for box in by_device.values()], list(by_device))
+        places = [jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
+                  for device in by_device]
+        data = jax.device_put([here[box] for box in by_device.values()], places)
         keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
         more = {} if keys else {"dtype": target.dtype}
         return jax.make_array_from_single_device_arrays(target.shape, target.sharding, keys, **more)

@@ -58,6 +58,19 @@ def to_mesh(mesh: Any) -> Any:
     return jax.sharding.Mesh(shaped, tuple(mesh))
 
 
+def concrete(sharding: Any) -> Any:
+    """A sharding of `like`. One over an AbstractMesh, as jax.eval_shape gives where axes are
+    explicit, gets the devices of the mesh that is set; None when no mesh of its shape is."""
+    types = sys.modules["jax"].sharding
+    if not (isinstance(sharding, types.NamedSharding)
+            and isinstance(sharding.mesh, types.AbstractMesh)):
+        return sharding
+    mesh = types.get_mesh()
+    if mesh.shape_tuple != sharding.mesh.shape_tuple:
+        return None
+    return types.NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+
+
 # ---- checks ------------------------------------------------------------------------------------
 
 

@@ -417,7 +417,8 @@ class Store:
         its sharding, NumPy arrays, Python scalars (also from a 0-d array of their kind, and the
         other way round). Dtypes are compared after JAX's canonicalisation. Where neither `like`
         nor the step has a leaf, containers may differ: Orbax keeps but None of an optax.EmptyState.
-        A leaf that one of them lacks is an error. A Variable of NNX takes what was saved from one,
+        A leaf that one of them lacks is an error. Shardings over an AbstractMesh, as jax.eval_shape
+        gives, are over the mesh that jax.set_mesh has set. A Variable of NNX takes what was saved from one,
         and what Orbax keeps of one, a node with the key `value`.
         With `mesh`, a jax.sharding.Mesh or a dict of axis names to sizes (then over the first
         devices of `jax.devices()`), every array becomes a jax array over it, typed keys become
