@@ -293,6 +293,12 @@ void ViewFolder::Release() {
 }
 
 void ViewFolder::Leave() {
+  // What of ours could not be removed needs the mark: the next view of the directory removes it.
+  const auto names = file_system_->List(path_);
+  const auto is_ours = [](const std::string& name) {
+    return name.ends_with(format::orbax::kTemporaryMark);
+  };
+  if (!names.ok() || std::any_of(names->begin(), names->end(), is_ours)) return;
   file_system_->Remove(In(kViewMarkName)).IgnoreError("a mark without steps does no harm");
   file_system_->RemoveDirectory(path_).IgnoreError("somebody else has files in it");
 }

@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -256,6 +258,33 @@ TEST_F(ViewTest, AViewThatIsClosedTakesItsStepsAlong) {
   EXPECT_THAT(Now(again.get()), ElementsAre("1", "2"));
   ASSERT_OK(again->Close(/*keep=*/true));
   EXPECT_THAT(Shown(dir_ / "view"), ElementsAre("1", "2"));
+}
+
+void SetImmutable(const fs::path& path, bool on) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int flags = 0;
+  ASSERT_EQ(ioctl(descriptor, FS_IOC_GETFLAGS, &flags), 0) << path;
+  flags = on ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+  ASSERT_EQ(ioctl(descriptor, FS_IOC_SETFLAGS, &flags), 0) << path;
+  close(descriptor);
+}
+
+TEST_F(ViewTest, WhatCouldNotBeRemovedIsRemovedByTheNextView) {
+  store_ = OpenStore();
+  Save(1);
+  const auto view = MustOpen();
+  EXPECT_THAT(Now(view.get()), ElementsAre("1"));
+  SetImmutable(dir_ / "view/1/_CHECKPOINT_METADATA", true);
+  EXPECT_OK(view->Close(/*keep=*/false));
+  const fs::path trash = dir_ / "view/1.removed.orbax-checkpoint-tmp";
+  EXPECT_TRUE(fs::exists(trash));
+  SetImmutable(trash / "_CHECKPOINT_METADATA", false);
+  const auto again = MustOpen();
+  ASSERT_NE(again, nullptr);
+  EXPECT_FALSE(fs::exists(trash));
+  EXPECT_THAT(Now(again.get()), ElementsAre("1"));
+  EXPECT_OK(again->Close(/*keep=*/false));
+  EXPECT_FALSE(fs::exists(dir_ / "view"));
 }
 
 // Whoever reads a chunk and then finds the step's directory still there has read the step's bytes:
