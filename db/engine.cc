@@ -187,6 +187,15 @@ void Engine::ReleaseHolds(SaveJob* job) {
   for (PlannedLeaf& leaf : job->leaves) leaf.input.hold.reset();
 }
 
+// A free block; null when there will be one later, and when the job has failed: where the kernel
+// has no memory there may be no block in flight that could come back.
+io::BufferPool::Block* Engine::AcquireOutput(SaveJob* job) {
+  bool no_memory = false;
+  io::BufferPool::Block* const output = options_.pool->TryAcquire(&no_memory);
+  if (no_memory) Fail(job, ResourceExhaustedError("no memory for encoding"));
+  return output;
+}
+
 // Blocks staged for transcoding come first: their staging blocks are what callers wait for.
 void Engine::StartEncodes() {
   while (!pending_outputs_.empty()) {
@@ -197,7 +206,8 @@ void Engine::StartEncodes() {
       pending_outputs_.pop_front();
       continue;
     }
-    io::BufferPool::Block* output = options_.pool->TryAcquire();
+    io::BufferPool::Block* output = AcquireOutput(pending.job.get());
+    if (output == nullptr && pending.job->failed.load()) continue;
     if (output == nullptr) return;
     Encode(pending.job, /*held=*/false, pending.index, pending.staged, output);
     pending_outputs_.pop_front();
@@ -206,11 +216,13 @@ void Engine::StartEncodes() {
     if (!job->held_planned || job->kind != SaveJob::Kind::kSave || !job->error.ok()) continue;
     while (job->held_started < job->held_blocks.size()) {
       if (encodes_in_flight_ + ready_.size() >= kEncodesInFlightMax) return;
-      io::BufferPool::Block* output = options_.pool->TryAcquire();
+      io::BufferPool::Block* output = AcquireOutput(job.get());
+      if (output == nullptr && job->failed.load()) break;
       if (output == nullptr) return;
+      Encode(job, /*held=*/true, job->held_started, nullptr, output);
+      ++job->held_started;  // it ends on this thread, so not before
       ++encodes_in_flight_;
       ++job->held_encoding;
-      Encode(job, /*held=*/true, job->held_started++, nullptr, output);
     }
   }
 }

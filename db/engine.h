@@ -150,6 +150,7 @@ class Engine {
   void BeginDecision(std::shared_ptr<SaveJob> job);
   void LeaveLinkedSegment();
   void Pump();
+  io::BufferPool::Block* AcquireOutput(SaveJob* job);
   void StartEncodes();
   void StartWrites();
   void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index, io::BufferPool::Block* staged,

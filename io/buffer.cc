@@ -132,9 +132,12 @@ void BufferPool::Prefault(size_t count) {
   free_.notify_all();
 }
 
-BufferPool::Block* BufferPool::TryAcquire() {
+BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {
   std::lock_guard lock(mutex_);
-  return TakeLocked(0);
+  Block* const block = TakeLocked(0);
+  const size_t used = blocks_.size() - idle_.size();
+  if (no_memory != nullptr) *no_memory = block == nullptr && used < block_count_max_;
+  return block;
 }
 
 void BufferPool::Release(Block* block) {

@@ -62,7 +62,8 @@ class BufferPool {
   // does not wait for the kernel to clear them.
   void Prefault(size_t count);
   // Null when none is free now. Goes on after Stop(), so that what runs already can end.
-  Block* TryAcquire();
+  // `no_memory`: whether the kernel has none for another block, so that none may ever be free.
+  Block* TryAcquire(bool* no_memory = nullptr);
   void Release(Block* block);
   // Wakes every waiter with null; used by freeze and close. Release still works.
   void Stop();

@@ -59,6 +59,19 @@ TEST(BufferPoolTest, MakesBlocksLazilyUpToTheBound) {
   EXPECT_EQ(pool.block_count(), 3U);
 }
 
+TEST(BufferPoolTest, NoMemoryIsNotNoFreeBlock) {
+  BufferPool endless(size_t{1} << 60, 3, 1);
+  bool no_memory = false;
+  EXPECT_EQ(endless.TryAcquire(&no_memory), nullptr);
+  EXPECT_TRUE(no_memory);
+  BufferPool pool(4096, 2, 1);
+  std::set<BufferPool::Block*> blocks = {pool.TryAcquire(), pool.TryAcquire(&no_memory)};
+  EXPECT_FALSE(no_memory);
+  EXPECT_EQ(pool.TryAcquire(&no_memory), nullptr);
+  EXPECT_FALSE(no_memory) << "one comes back";
+  for (BufferPool::Block* block : blocks) pool.Release(block);
+}
+
 TEST(BufferPoolTest, ReserveIsOnlyForTryAcquire) {
   BufferPool pool(4096, 3, 2);
   BufferPool::Block* first = pool.Acquire();
