@@ -116,6 +116,25 @@ def test_flax_containers(round_trip):
     assert list(round_trip(Struct(jnp.ones(2)))) == ["weights"]
 
 
+class Slots:
+    """Its keys have no names that are the same the next time."""
+
+    def __init__(self, *children: Any) -> None:
+        self.children = children
+
+
+jax.tree_util.register_pytree_with_keys(
+    Slots, lambda slots: ([(object(), child) for child in slots.children], None),
+    lambda _, children: Slots(*children))
+
+
+def test_keys_without_names_are_indices(store):
+    store.save(0, {"slots": Slots(jnp.ones(2), {"a": 3})}).result()
+    assert "slots/0" in store.tree(0) and "slots/1/a" in store.tree(0)
+    loaded = store.load(0, like={"slots": Slots(jnp.zeros(2), {"a": 0})})["slots"]
+    assert loaded.children[0].tolist() == [1, 1] and loaded.children[1] == {"a": 3}
+
+
 def test_dataclass_and_namedtuple(round_trip):
     assert round_trip(Registered(np.ones(2), 3))["count"] == 3
     assert round_trip(Pair(1, Pair(2, {}))) == {"left": 1, "right": {"left": 2, "right": {}}}

@@ -120,7 +120,7 @@ def _open_registered(node: Any) -> Opened | None:
     if nnx is not None and isinstance(node, nnx.Variable):
         name = type_name(node).replace(" ", "_")
         return Opened(TRANSPARENT, name, [((ATTRIBUTE, "value"), child) for _, child in level[0]])
-    for key, child in level[0]:
+    for number, (key, child) in enumerate(level[0]):
         if isinstance(key, tree_util.DictKey):
             component = _key_component(key.key)
         elif isinstance(key, tree_util.SequenceKey):
@@ -129,6 +129,8 @@ def _open_registered(node: Any) -> Opened | None:
             component = (ATTRIBUTE, key.name)
         elif isinstance(key, tree_util.FlattenedIndexKey):
             component = (INDEX, key.key)
+        elif str(key) == object.__repr__(key):
+            component = (INDEX, number)  # it has no name but its address
         else:
             component = (KEY, str(key))
         children.append((component, child))
