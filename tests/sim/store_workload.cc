@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "format/frame.h"
@@ -239,7 +240,11 @@ bool Workload::Save(bool replace) {
   uint64_t step = next_step_;
   auto if_exists = db::IfExists::kReplace;
   if (replace && !steps.empty()) {
-    const auto [chosen, held] = Pick(steps, &prng_);
+    auto [chosen, held] = Pick(steps, &prng_);
+    // The last one may still be in flight: then both commits share a flush.
+    if (const auto last = steps.find(last_step_); last != steps.end() && prng_.OneIn(2)) {
+      std::tie(chosen, held) = *last;
+    }
     if (held & kPinned) {
       const auto refused = SaveStep(store_.get(), chosen, NextSeed(), if_exists);
       if (refused.ok()) problem_ = StrCat("pinned step ", chosen, " was replaced");
@@ -257,6 +262,7 @@ bool Workload::Save(bool replace) {
   if (!Expect(handle.status(), StrCat("save of ", step))) return false;
   newest_ = *handle;
   any_ = true;
+  last_step_ = step;
   model_.Saved(step, HeldOf(seed), keep_, std::move(*handle));
   return true;
 }
