@@ -2,10 +2,12 @@
 // The beginning and the end of a session, and marks.
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "db/engine.h"
 #include "db/engine_internal.h"
+#include "db/frame_copies.h"
 #include "db/layout.h"
 #include "db/pins.h"
 
@@ -234,8 +236,24 @@ Status Engine::Start(const LogState& state) {
   return OkStatus();
 }
 
-// Segments that the last writer left open: sealed behind what they still hold. What the rejected
-// tail took comes back here; reclaim then removes those that hold nothing.
+namespace {
+
+Result<uint64_t> EndOfCatalog(const SegmentInfo& info, SegmentFiles& files) {
+  STEPWELL_ASSIGN_OR_RETURN(const FramePlace root, FindCatalog(info, files));
+  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, root, FrameKind::kCatalog));
+  STEPWELL_ASSIGN_OR_RETURN(const auto catalog, format::DecodeCatalog(AsBytes(frame.payload)));
+  uint64_t end = root.offset_bytes + root.length_bytes;
+  for (const FramePlace& page : catalog.pages) {
+    end = std::max(end, page.offset_bytes + page.length_bytes);
+  }
+  return end;
+}
+
+}  // namespace
+
+// Segments that the last writer left open: sealed behind what they still hold, so that no rejected
+// frame is found again, should those that took its number be lost. What the rejected tail took
+// comes back here; reclaim then removes those that hold nothing.
 Status Engine::SettleAbandoned(const LogState& state) {
   bool pinned = true;
   if (auto lock = ReclaimLock::Acquire(options_.environment.file_system, options_.store_path,
@@ -248,6 +266,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
         StrCat(options_.store_path,
                ": opened without giving space back: ", lock.status().message()));
   }
+  const std::set<std::pair<uint64_t, uint64_t>> accepted(state.chain.begin(), state.chain.end());
   for (const SegmentInfo& info : state.segments) {
     if (info.sealed || info.foreign || !info.header_ok || state.report.clean) continue;
     uint64_t end = 0;
@@ -259,15 +278,16 @@ Status Engine::SettleAbandoned(const LogState& state) {
     std::vector<format::FooterEntry> frames;
     if (const auto it = state.scanned.find(info.segment); it != state.scanned.end()) {
       for (const format::FooterEntry& entry : it->second) {
-        if (entry.commit > state.tip_commit) continue;
-        frames.push_back(entry);
-        end = std::max(end, entry.place.offset_bytes + entry.place.length_bytes);
+        // Another frame of this number may have been accepted in its place.
+        const bool known = entry.commit <= state.catalog_commit;
+        if (known || accepted.contains({entry.commit, info.segment})) frames.push_back(entry);
       }
     }
-    if (end == 0) {
-      // Header and catalog only: keep them as they are until reclaim may remove the file.
-      continue;
-    }
+    const auto frames_end = frames.empty()
+                                ? EndOfCatalog(info, *options_.files)
+                                : EndOfCopies(*options_.files, frames.back().place, info.nonce);
+    if (!frames_end.ok()) continue;  // then it is scanned again
+    end = std::max(end, *frames_end);
     options_.files->Drop(info.segment);
     // A segment that an export has a link to was sealed, though that cannot be read just now, and
     // does not change (rule 18).

@@ -39,6 +39,17 @@ Result<std::vector<FrameCopy>> ReadCopiesBehind(io::File& file, const FramePlace
   return copies;
 }
 
+Result<uint64_t> EndOfCopies(SegmentFiles& files, const FramePlace& place,
+                             const format::Id128& nonce) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(place.segment));
+  STEPWELL_ASSIGN_OR_RETURN(const auto copies, ReadCopiesBehind(*file, place, nonce));
+  uint64_t end = place.offset_bytes + place.length_bytes;
+  for (const FrameCopy& copy : copies) {
+    end = AlignUp(end, format::kCopyAlignment) + format::FrameCopySpace(copy.bytes.size());
+  }
+  return end;
+}
+
 Result<Frame> FindFrameCopy(SegmentFiles& files, const FramePlace& place) {
   Status status = NotFoundError("no copy of the frame");
   for (uint64_t segment = place.segment; segment <= place.segment + kSegmentsAhead; ++segment) {

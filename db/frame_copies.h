@@ -16,6 +16,10 @@ Result<std::vector<format::FrameCopy>> ReadCopiesBehind(io::File& file,
                                                         const format::FramePlace& place,
                                                         const format::Id128& nonce);
 
+// Where the last of them ends; without any, the frame.
+Result<uint64_t> EndOfCopies(SegmentFiles& files, const format::FramePlace& place,
+                             const format::Id128& nonce);
+
 // The chain frames of a segment, and its footer: behind them lie copies.
 struct SegmentFrames {
   format::Id128 nonce{};
