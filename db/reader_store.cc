@@ -79,6 +79,12 @@ Result<std::unique_ptr<ReaderStore>> ReaderStore::OpenPart(const std::string& pa
   store->part_ = {slot.group_id, slot.part};
   STEPWELL_ASSIGN_OR_RETURN(const auto view, store->Refresh());
   store->recovery_ = view->log->report;
+  // A scan has said them.
+  if (store->recovery_.clean) {
+    for (const format::LossRecord& loss : view->log->losses) {
+      store->recovery_.problems.push_back(DescribeLoss(loss));
+    }
+  }
   for (const std::string& problem : store->recovery_.problems) {
     Log(options.log, LogLevel::kError, StrCat(path, ": ", problem));
   }
@@ -109,13 +115,8 @@ Result<LogState> ReaderStore::Core::ReadLog(const format::StoreSlot& slot, bool 
   // The writer is gone without closing: what it acknowledged may be newer than the slot.
   ScanOptions scan;
   scan.writer = false;
-  scan.check_payloads = [this](const std::vector<format::LeafRecord>& leaves) {
-    Status first;
-    const auto bad = [&](const BadChunk& chunk) {
-      if (first.ok()) first = chunk.status;
-    };
-    STEPWELL_RETURN_IF_ERROR(restorer->Check(leaves, bad, [](uint64_t) { return true; }));
-    return first;
+  scan.check_payloads = [this](const auto& leaves, const auto& bad) {
+    return restorer->Check(leaves, bad, [](uint64_t) { return true; });
   };
   return RecoverByScan(environment.file_system, path, slot, *files, scan);
 }
@@ -251,6 +252,11 @@ Result<std::shared_ptr<const ReaderStore::View>> ReaderStore::Refresh() {
       log_live_ = lives;
       core_->files->DropRemoved();
     }
+    // The writer is gone, and the log has more than the slot says: what is seen is of its tip.
+    if (view->pin != nullptr && log_->tip_commit > slot.durable_commit &&
+        !view->pin->Set(log_->tip_commit).ok()) {
+      view->pin = nullptr;
+    }
     view->log = log_;
     newest_ = view;
     return std::shared_ptr<const View>(std::move(view));
@@ -349,7 +355,10 @@ Result<VerifyReport> ReaderStore::VerifyShare(const format::StepRecord& step,
   if (found == nullptr) {
     return NotFoundError(StrCat(core_->path, " has no part of step ", step.step));
   }
-  return VerifySteps({*found}, *core_->files, *core_->restorer, options);
+  STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
+                            VerifySteps({*found}, *core_->files, *core_->restorer, options));
+  AddLosses(view->log->losses, &report);
+  return report;
 }
 
 std::shared_ptr<SegmentFiles> ReaderStore::files() const {
@@ -390,6 +399,7 @@ Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
   if (options.step && steps.empty()) return Read(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
+  AddLosses(view->log->losses, &report);
   const auto read = [this](uint64_t step) { return Read(step); };
   STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
   if (view->pin != nullptr) return report;

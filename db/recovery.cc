@@ -115,6 +115,12 @@ std::string DescribeLoss(const format::LossRecord& loss) {
   return text + "; what they saved, replaced, deleted or pinned is not known";
 }
 
+void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report) {
+  for (const format::LossRecord& loss : losses) {
+    report->problems.emplace_back().message = DescribeLoss(loss);
+  }
+}
+
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses) {
   if (losses.empty()) return not_found;
   return DataLossError(StrCat(not_found.message(), "; it may be lost: ", DescribeLoss(losses[0]),

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "db/catalog.h"
+#include "db/restore.h"
 #include "db/segment_scan.h"
 #include "db/store.h"
 #include "format/frame.h"
@@ -76,6 +77,8 @@ Status LossError(const std::string& store_path, uint64_t step, const format::Los
 // kDataLoss instead of "not found" while it is not known what was lost: the step may be.
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);
 std::string DescribeLoss(const format::LossRecord& loss);
+// What Verify says of them.
+void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report);
 
 // Applies one chain frame to the state (kills, additions, tip).
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,
@@ -100,9 +103,11 @@ struct ScanOptions {
   // For a writer, what cannot be told whole from torn is an error: nothing may be concluded from
   // it. A reader leaves such steps out, and those behind them.
   bool writer = true;
-  // Checks the payloads of one in-doubt step. Damage (IsDamage) proves that it and all later ones
-  // are torn; other errors prove nothing.
-  std::function<Status(const std::vector<format::LeafRecord>&)> check_payloads;
+  // Checks the payloads of one in-doubt step, naming each that is bad. Damage (IsDamage) proves
+  // that it and all later ones are torn; other errors prove nothing.
+  std::function<Status(const std::vector<format::LeafRecord>&,
+                       const std::function<void(const BadChunk&)>& bad)>
+      check_payloads;
   // In-doubt steps that count as torn if they cannot be checked: the user gives them up.
   std::set<uint64_t> discard;
 };

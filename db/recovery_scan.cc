@@ -145,18 +145,60 @@ void ReportHeaders(SegmentFiles& files, LogState* state) {
   }
 }
 
+// Whether what is wrong with a payload of an in-doubt step can be a tear. It cannot where the
+// payload was durable before the step's frame was written: a segment is sealed behind its sync, and
+// a step that is committed again keeps the payloads that it has.
+class OldPayloads {
+ public:
+  OldPayloads(const format::Commit& commit, SegmentFiles& files, const LogState& state) {
+    for (const SegmentInfo& info : state.segments) {
+      if (info.sealed) sealed_.insert(info.segment);
+    }
+    const auto old = state.live.find(commit.step.step);
+    if (old == state.live.end()) return;
+    const auto records = ReadStepRecords(files, old->second.place, "");
+    if (!records.ok()) return;
+    for (const format::LeafRecord& leaf : *records) {
+      for (const auto& chunk : leaf.chunks) places_.emplace(chunk.segment, chunk.offset_bytes);
+    }
+  }
+  bool Has(const BadChunk& chunk) const {
+    if (chunk.record == nullptr) return false;
+    return sealed_.contains(chunk.record->segment) ||
+           places_.contains({chunk.record->segment, chunk.record->offset_bytes});
+  }
+
+ private:
+  std::set<uint64_t> sealed_;
+  std::set<std::pair<uint64_t, uint64_t>> places_;
+};
+
+// The first payload that may be torn.
+Status CheckPayloads(const Found& next, const std::vector<format::LeafRecord>& records,
+                     SegmentFiles& files, const ScanOptions& options, const LogState& state) {
+  std::vector<BadChunk> bad;
+  STEPWELL_RETURN_IF_ERROR(
+      options.check_payloads(records, [&](const BadChunk& chunk) { bad.push_back(chunk); }));
+  if (bad.empty()) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const auto head, format::DecodeCommitHead(AsBytes(next.frame.payload)));
+  const OldPayloads old(head.commit, files, state);
+  const auto torn =
+      std::find_if(bad.begin(), bad.end(), [&](const BadChunk& chunk) { return !old.Has(chunk); });
+  return torn == bad.end() ? OkStatus() : torn->status;
+}
+
 // Whether the chain ends before an in-doubt frame: it is proven to be torn. `synced`: whether what
 // is read is durable; in the page cache alone it is not served, as a power cut would take it back.
 // An error of the device proves nothing, and the step may be acknowledged: then it is refused.
 Result<bool> EndsBefore(const std::string& store_path, const Found& next, const Status& synced,
-                        SegmentFiles& files, const ScanOptions& options) {
+                        SegmentFiles& files, const ScanOptions& options, const LogState& state) {
   const FrameKind kind = next.frame.header.kind;
   const bool is_step = kind == FrameKind::kCommit || kind == FrameKind::kPrepared;
   Status status = synced;
   if (is_step && status.ok()) {
     auto records = ReadStepRecords(files, next.place, "");
     status = records.status();
-    if (records.ok() && options.check_payloads) status = options.check_payloads(*records);
+    if (records.ok()) status = CheckPayloads(next, *records, files, options, state);
   }
   if (status.ok()) return false;
   if (IsDamage(status)) return true;
@@ -184,7 +226,7 @@ Status FollowChain(const std::string& store_path, const Status& synced, ChainBui
     const bool in_doubt = header.commit > chain->durable();
     if (in_doubt) {
       STEPWELL_ASSIGN_OR_RETURN(const bool ends,
-                                EndsBefore(store_path, *next, synced, files, options));
+                                EndsBefore(store_path, *next, synced, files, options, *state));
       if (ends) break;
     }
     if (next->copied && next->whole) files.Remember(next->place, next->frame);

@@ -92,7 +92,9 @@ Result<std::shared_ptr<StepReader>> WriterStore::ReadOwn(uint64_t step) {
   if (!keep->pinned.step->texts_known) {
     // The index may have the leaves all the same, but not the texts, which must not seem empty.
     auto in_log = StepRecords::Open(core_->files.get(), keep->pinned.step->place);
-    if (!in_log.ok()) return in_log.status().WithContext(StrCat(path_, ": step ", step));
+    if (!in_log.ok()) {
+      return ExplainPinned(in_log.status().WithContext(StrCat(path_, ": step ", step)));
+    }
     record = (*in_log)->step();
     TakeState(keep->pinned.step->record, &record);
     keep->in_log = std::move(*in_log);
@@ -129,9 +131,7 @@ Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool o
   if (options.step && steps.empty()) return ReadOwn(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
-  for (const format::LossRecord& loss : core_->live.Losses()) {
-    report.problems.emplace_back().message = DescribeLoss(loss);
-  }
+  AddLosses(core_->live.Losses(), &report);
   if (!others) return report;
   const auto read = [this](uint64_t step) { return Read(step); };
   STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));

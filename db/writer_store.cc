@@ -250,13 +250,8 @@ Result<LogState> WriterStore::ReadLog() {
   }
   ScanOptions scan;
   scan.discard = options_.discard;
-  scan.check_payloads = [this](const std::vector<format::LeafRecord>& leaves) {
-    Status first;
-    const auto bad = [&](const BadChunk& chunk) {
-      if (first.ok()) first = chunk.status;
-    };
-    STEPWELL_RETURN_IF_ERROR(core_->restorer->Check(leaves, bad, [](uint64_t) { return true; }));
-    return first;
+  scan.check_payloads = [this](const auto& leaves, const auto& bad) {
+    return core_->restorer->Check(leaves, bad, [](uint64_t) { return true; });
   };
   return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
 }

@@ -128,6 +128,8 @@ Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
   };
   STEPWELL_ASSIGN_OR_RETURN(db::VerifyReport report, store->Verify(verify));
   for (const std::string& found : store->recovery().problems) {
+    const auto is_it = [&](const db::VerifyProblem& known) { return known.message == found; };
+    if (std::any_of(report.problems.begin(), report.problems.end(), is_it)) continue;
     db::VerifyProblem problem;
     problem.message = found;
     report.problems.push_back(std::move(problem));

@@ -204,6 +204,9 @@ class LargeDamageTest : public DamageTest {
       EXPECT_THAT(survey.errors, Contains(HasSubstr("stepwell repair --accept")));
       EXPECT_THAT(survey.found, Contains(Field(&VerifyProblem::message, HasSubstr("data loss"))));
     }
+    // Closed cleanly, too, and to a reader.
+    EXPECT_THAT(SurveyStore(dir_ / "copy", ReaderOptions(), seeds_, DamageState()).found,
+                Contains(Field(&VerifyProblem::message, HasSubstr("data loss"))));
     {
       auto store = Store::Open(dir_ / "copy", PosixOptions());
       ASSERT_OK(store.status());

@@ -402,6 +402,39 @@ TEST_F(OldReadersTest, AReaderFromBeforeKeepsSegmentsFromBeforeOnly) {
   CheckRead(reader->get());
 }
 
+// After a power cut the slot may be older than the log, of which a reader sees all.
+TEST_F(OldReadersTest, BehindAnOlderSlotAReaderKeepsWhatItSaw) {
+  const std::string killed = dir_ / "killed";
+  std::vector<uint64_t> steps = {0};
+  {
+    auto store = Open(Options());
+    Save(store.get(), 0);
+    fs::copy_file(path_ + "/STEPWELL", dir_ / "older");
+    for (uint64_t step = 1; step < 10; ++step) {
+      Save(store.get(), step);
+      steps.push_back(step);
+    }
+    CopyLiveStore(path_, killed);
+    fs::copy_file(dir_ / "older", killed + "/STEPWELL", fs::copy_options::overwrite_existing);
+  }
+  StoreOptions read_only = Options();
+  read_only.read_only = true;
+  const auto beside = Store::Open(killed, read_only);
+  ASSERT_OK(beside.status());
+  ASSERT_EQ(StepNumbers(beside->get()), steps);
+  const auto reader = (*beside)->Read(8);
+  ASSERT_OK(reader.status());
+  auto store = Store::Open(killed, Options());
+  ASSERT_OK(store.status());
+  ASSERT_OK((*store)->Delete(steps));
+  for (uint64_t step = 20; step < 40; ++step) {
+    Save(store->get(), step);
+    ASSERT_OK((*store)->Delete(std::vector<uint64_t>{step}));
+  }
+  ASSERT_OK((*store)->Reclaim().status());
+  CheckRead(reader->get());
+}
+
 TEST_F(ReclaimTest, AReaderFollowsWhileTheWriterSavesDeletesAndReclaims) {
   StoreOptions options = Options();
   options.keep = {{.count = 2}};

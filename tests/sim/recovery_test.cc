@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// What recovery concludes from damage beside frames that no durable mark names: a slot that is
+// older than the log, as a power cut leaves it, and one bad byte or one lost file.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "db/layout.h"
+#include "format/frame.h"
+#include "tests/sim/store_workload.h"
+
+namespace stepwell::sim {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Not;
+
+const std::string kSlots = kStorePath + "/STEPWELL";
+constexpr uint64_t kWithExtra = 100;  // a seed whose steps have the item "extra"
+constexpr uint64_t kLong = 9;         // one whose steps take several small segments
+
+class RecoveryTest : public ::testing::Test {
+ protected:
+  static constexpr OpenSpec kSmall = {.segment_bytes = uint64_t{24} << 10};
+
+  void Open(const OpenSpec& spec) {
+    auto store = machine().Open(spec);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    store_ = std::move(*store);
+  }
+  void Save(uint64_t step, uint64_t seed) {
+    const auto handle = SaveStep(store_.get(), step, seed);
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    ASSERT_OK(handle->Wait());
+  }
+  std::string Slots() const { return *world_->Contents(kSlots); }
+  // The process is killed; STEPWELL is as it once was.
+  void Kill(const std::optional<std::string>& slots) {
+    const auto image = world_->CrashImageProcessKill(1);
+    world_->FreezeNow();
+    store_.reset();
+    machine_.reset();
+    world_ = image;
+    if (slots) {
+      ASSERT_TRUE(world_->Poke(kSlots, 0, AsBytes(*slots)));
+    }
+  }
+  std::vector<format::ChunkRecord> ChunksOf(uint64_t step) {
+    std::vector<format::ChunkRecord> chunks;
+    const auto reader = store_->Read(step);
+    EXPECT_TRUE(reader.ok()) << reader.status().ToString();
+    const auto leaves = (*reader)->Leaves(format::EncodeItem("state"));
+    for (const auto& leaf : *leaves) {
+      chunks.insert(chunks.end(), leaf.chunks.begin(), leaf.chunks.end());
+    }
+    return chunks;
+  }
+  void Damage(uint64_t segment, uint64_t offset) {
+    ASSERT_TRUE(world_->FlipBit(db::SegmentPath(kStorePath, segment), offset, 3));
+  }
+  bool IsSealed(uint64_t segment) const {
+    const std::string bytes = *world_->Contents(db::SegmentPath(kStorePath, segment));
+    const auto header = format::DecodeFrameHeader(
+        AsBytes(bytes).subspan(bytes.size() - 4096, format::kFrameHeaderBytes));
+    return header.ok() && header->kind == format::FrameKind::kTrailer;
+  }
+  StoreMachine& machine() {
+    if (machine_ == nullptr) machine_ = std::make_unique<StoreMachine>(world_, ++machines_);
+    return *machine_;
+  }
+
+  std::shared_ptr<SimWorld> world_ = SimWorld::Make({7, kPlenty});
+  uint64_t machines_ = 0;
+  std::unique_ptr<StoreMachine> machine_;
+  std::unique_ptr<db::Store> store_;
+};
+
+// A step is committed again where it lies: its payloads are older than the frame that is in doubt.
+TEST_F(RecoveryTest, AnOldPayloadThatIsDamagedIsNoTear) {
+  Open({});
+  Save(10, kWithExtra);
+  const auto chunk = ChunksOf(10).front();
+  const std::string slots = Slots();
+  const std::vector<std::string> extra = {"extra"};
+  ASSERT_OK(store_->DeleteItems(10, extra));
+  Kill(slots);
+  Damage(chunk.segment, chunk.offset_bytes);
+  for (const bool read_only : {true, false}) {
+    Open({.read_only = read_only});
+    EXPECT_EQ(store_->recovery().commits_rejected, 0U);
+    const auto reader = store_->Read(10);
+    ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+    EXPECT_EQ((*reader)->step().items.size(), 1U) << "the deleted item is back";
+    EXPECT_EQ(CheckStep(reader->get(), kWithExtra).code(), StatusCode::kDataLoss);
+  }
+}
+
+// What a sealed segment holds was flushed before it was sealed.
+TEST_F(RecoveryTest, ADamagedPayloadInASealedSegmentIsNoTear) {
+  Open(kSmall);
+  Save(10, 1);
+  const std::string slots = Slots();
+  Save(11, kLong);
+  const auto chunks = ChunksOf(11);
+  Kill(slots);
+  const auto sealed = std::find_if(chunks.begin(), chunks.end(),
+                                   [&](const auto& chunk) { return IsSealed(chunk.segment); });
+  ASSERT_NE(sealed, chunks.end());
+  Damage(sealed->segment, sealed->offset_bytes);
+  for (const bool read_only : {true, false}) {
+    Open({.read_only = read_only});
+    EXPECT_EQ(store_->recovery().commits_rejected, 0U);
+    EXPECT_EQ(CheckStep(store_.get(), 11, HeldOf(kLong)).code(), StatusCode::kDataLoss);
+  }
+}
+
+// The frames that took a rejected frame's number are lost with their file: it stays rejected.
+TEST_F(RecoveryTest, ARejectedFrameDoesNotComeBack) {
+  Open(kSmall);
+  Save(10, 1);
+  const std::string slots = Slots();
+  Save(11, kLong);
+  const auto chunks = ChunksOf(11);
+  Kill(slots);
+  // Neither the payload nor the seal reached the disk.
+  const std::string file = db::SegmentPath(kStorePath, chunks.front().segment);
+  Damage(chunks.front().segment, chunks.front().offset_bytes);
+  const uint64_t size = world_->Contents(file)->size();
+  ASSERT_TRUE(world_->Poke(file, size - 4096, AsBytes(std::string(4096, '\0'))));
+  Open(kSmall);
+  EXPECT_EQ(store_->recovery().commits_rejected, 1U);
+  EXPECT_THAT(db::StepNumbers(store_.get()), Not(Contains(11)));
+  Save(12, kTiny);
+  const uint64_t segment = ChunksOf(12).front().segment;
+  Kill(std::nullopt);
+  EXPECT_OK(SimFileSystem(world_).Remove(db::SegmentPath(kStorePath, segment)));
+  for (const bool read_only : {true, false}) {
+    Open({.read_only = read_only});
+    EXPECT_THAT(db::StepNumbers(store_.get()), Not(Contains(11)));
+    EXPECT_FALSE(store_->Verify({})->problems.empty());
+  }
+}
+
+// A frame's copy lies behind the next one, which may be the last of a segment that is then sealed.
+TEST_F(RecoveryTest, CopiesOutliveTheSealOfAKilledWritersSegment) {
+  Open({});
+  Save(9, 1);
+  std::vector<std::vector<float>> scratch;
+  const auto specs = SpecsOf(kTiny);
+  scratch.reserve(specs.size());
+  db::SaveRequest request = db::MakeRequest(10, kTiny, specs, &scratch);
+  request.metadata_json = "\"" + std::string(20'000, 'm') + "\"";
+  const auto handle = store_->Save(request);
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  ASSERT_OK(handle->Wait());
+  const auto steps = store_->Steps();
+  const auto& extent = steps->back().step.extents.back();
+  ASSERT_OK(store_->Delete(std::vector<uint64_t>{9}));
+  Kill(std::nullopt);
+  Open({});
+  ASSERT_OK(store_->Close());
+  Damage(extent.segment, extent.end_bytes - 12'000);  // in the frame of step 10, its end
+  Open({.read_only = true});
+  const auto reader = store_->Read(10);
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  EXPECT_EQ((*reader)->step().metadata_json, request.metadata_json);
+}
+
+}  // namespace
+}  // namespace stepwell::sim
