@@ -103,7 +103,16 @@ Result<bool> ReaderStore::Core::WriterLives(SlotFile* slot_file) {
 
 Result<LogState> ReaderStore::Core::ReadLog(const format::StoreSlot& slot, bool writer_lives,
                                             const LogState* known) {
-  if (slot.durable_commit == 0) return LogState{};
+  if (slot.durable_commit == 0) {
+    // A new store; or a STEPWELL from when this was one.
+    if (writer_lives) return LogState{};
+    const auto names = environment.file_system->List(SegmentsPath(path));
+    if (!names.ok() && names.status().code() != StatusCode::kNotFound) return names.status();
+    const auto is_segment = [](const std::string& name) {
+      return ParseSegmentName(name).has_value();
+    };
+    if (!names.ok() || std::none_of(names->begin(), names->end(), is_segment)) return LogState{};
+  }
   bool by_marks = writer_lives;
   if (slot.clean && !writer_lives) {
     STEPWELL_ASSIGN_OR_RETURN(by_marks, LogEndsAt(slot, environment.file_system, path, *files));

@@ -217,6 +217,21 @@ Result<bool> EndsBefore(const std::string& store_path, const Found& next, const 
                                    advice));
 }
 
+// With another store's STEPWELL nothing here would be ours, but for the frame that it has a copy
+// of.
+Status CheckOwner(const std::string& store_path, const std::vector<SegmentInfo>& segments) {
+  bool others = false;
+  for (const SegmentInfo& info : segments) {
+    if (!info.foreign) return OkStatus();
+    others = others || info.length_bytes > 0;  // else a directory
+  }
+  if (!others) return OkStatus();
+  return DataLossError(
+      StrCat(store_path,
+             ": STEPWELL is of another store than the segments; put the store's own in its place, "
+             "or remove it and open the store for writing, which makes it again from the log"));
+}
+
 // Extends the state along the chain; in-doubt steps (newer than everything known flushed) are
 // believed only when all of their payloads are there.
 Status FollowChain(const std::string& store_path, const Status& synced, ChainBuilder* chain,
@@ -343,6 +358,7 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
                                const ScanOptions& options) {
   LogState state;
   STEPWELL_ASSIGN_OR_RETURN(state.segments, ListSegments(file_system, store_path, slot, files));
+  STEPWELL_RETURN_IF_ERROR(CheckOwner(store_path, state.segments));
   // A reader needs it for what is in doubt alone.
   const Status synced = SyncUnsealed(file_system, store_path, files, state);
   if (!synced.ok() && options.writer) return synced;

@@ -300,6 +300,44 @@ TEST_F(DamageTest, StepwellIsLost) {
   ExpectHealed();
 }
 
+// As a backup may have it: from before the first save.
+TEST_F(DamageTest, StepwellIsOfTheNewStore) {
+  const auto now =
+      format::DecodeSlot(AsBytes(ReadAll(SlotFilePath(path_))).first(format::kSlotBytes));
+  ASSERT_OK(now.status());
+  format::StoreSlot slot;
+  slot.store_id = now->store_id;
+  slot.clean = true;
+  for (uint64_t i = 0; i < format::kSlotCount; ++i) {
+    slot.sequence = i + 1;
+    WriteOver(SlotFilePath(path_), i * format::kSlotBytes, AsText(format::EncodeSlot(slot)));
+  }
+  ExpectHealed();
+}
+
+// Nothing of either store is served, and nothing is written.
+TEST_F(DamageTest, StepwellIsOfAnotherStore) {
+  const std::string other = dir_ / "other";
+  {
+    auto store = Store::Open(other, PosixOptions());
+    ASSERT_OK(store.status());
+    for (uint64_t step = 0; step < 2 * kSteps; ++step) {
+      ASSERT_OK(SaveSeeded(store->get(), step, step, DamageState())->Wait());
+    }
+  }
+  const std::string slots = ReadAll(SlotFilePath(path_));
+  const std::vector<std::string> segments = FilesIn(SegmentsPath(path_));
+  WriteOver(SlotFilePath(path_), 0, ReadAll(SlotFilePath(other)));
+  for (const StoreOptions& options : {ReaderOptions(), PosixOptions()}) {
+    const Status status = Store::Open(path_, options).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("STEPWELL is of another store than the segments"));
+  }
+  EXPECT_EQ(FilesIn(SegmentsPath(path_)), segments);
+  WriteOver(SlotFilePath(path_), 0, slots);
+  ExpectHealed();
+}
+
 TEST_F(DamageTest, AnOtherVersionIsNamed) {
   const std::string before = ReadAll(SlotFilePath(path_));
   auto slot = format::DecodeSlot(AsBytes(before).first(format::kSlotBytes));
