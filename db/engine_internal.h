@@ -54,12 +54,17 @@ struct Engine::GroupEntry {
 };
 
 // Jobs that share one flush.
+// By number, not by address: the same run submits the same operations.
+struct OlderSegment {
+  bool operator()(const Segment* a, const Segment* b) const { return a->id < b->id; }
+};
+
 struct Engine::Group {
   std::vector<GroupEntry> entries;
   std::vector<std::shared_ptr<SaveJob>> repeated;  // decisions that an entry may have taken already
   std::vector<std::unique_ptr<FrameWrite>> frames;
   std::vector<std::unique_ptr<SegmentSync>> sync_ops;
-  std::set<Segment*> touched;
+  std::set<Segment*, OlderSegment> touched;
   size_t writes_left = 0;
   size_t syncs_left = 0;
   GroupTimes times;

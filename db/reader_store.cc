@@ -280,6 +280,13 @@ Result<std::vector<StepSummary>> ReaderStore::Steps() {
   return steps;
 }
 
+Result<std::optional<uint64_t>> ReaderStore::Newest() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, Refresh());
+  STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(core_->path, view->log->losses));
+  const auto& live = view->log->live;
+  return live.empty() ? std::nullopt : std::optional(live.rbegin()->first);
+}
+
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadOwn(std::shared_ptr<const View> view,
                                                          const LogStep& step) {
   const uint64_t number = step.record.step;

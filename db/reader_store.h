@@ -47,6 +47,7 @@ class ReaderStore final : public Store {
   Status Wait() override { return OkStatus(); }
   Status TakeError() override { return OkStatus(); }
   Result<std::vector<StepSummary>> Steps() override;
+  Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
   void OnChange(const void*, std::function<void()>) override {}

@@ -115,6 +115,14 @@ std::string DescribeLoss(const format::LossRecord& loss) {
   return text + "; what they saved, replaced, deleted or pinned is not known";
 }
 
+Status NewestMayBeLost(const std::string& store_path,
+                       const std::vector<format::LossRecord>& losses) {
+  if (losses.empty()) return OkStatus();
+  return DataLossError(StrCat(store_path,
+                              ": the newest step may be lost: ", DescribeLoss(losses[0]),
+                              ". `stepwell repair --accept` takes what is there as it is"));
+}
+
 void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report) {
   for (const format::LossRecord& loss : losses) {
     report->problems.emplace_back().message = DescribeLoss(loss);

@@ -77,6 +77,9 @@ Status LossError(const std::string& store_path, uint64_t step, const format::Los
 // kDataLoss instead of "not found" while it is not known what was lost: the step may be.
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);
 std::string DescribeLoss(const format::LossRecord& loss);
+// What Store::Newest says then; OK without a loss.
+Status NewestMayBeLost(const std::string& store_path,
+                       const std::vector<format::LossRecord>& losses);
 // What Verify says of them.
 void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report);
 

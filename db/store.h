@@ -214,6 +214,9 @@ class Store {
   // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
   // read-only store looks for new ones each time.
   virtual Result<std::vector<StepSummary>> Steps() = 0;
+  // The highest committed step; none in a store without steps. kDataLoss: frames are lost and not
+  // accepted (see Repair); it may have been in them, whatever else is there.
+  virtual Result<std::optional<uint64_t>> Newest() = 0;
   // kNotFound names the nearest steps.
   virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
   virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;

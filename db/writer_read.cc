@@ -46,6 +46,13 @@ Result<std::vector<StepSummary>> WriterStore::Steps() {
   return steps;
 }
 
+Result<std::optional<uint64_t>> WriterStore::Newest() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path_, core_->live.Losses()));
+  const auto live = core_->live.All();
+  return live.empty() ? std::nullopt : std::optional(live.back()->record.step);
+}
+
 Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(auto own, ReadOwn(step));
   if (!HasOtherParts(own->step())) return own;

@@ -48,6 +48,7 @@ class WriterStore final : public Store {
   Status Wait() override;
   Status TakeError() override;
   Result<std::vector<StepSummary>> Steps() override;
+  Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
   void OnChange(const void* owner, std::function<void()> changed) override;

@@ -65,9 +65,9 @@ Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::st
     STEPWELL_ASSIGN_OR_RETURN(uint64_t step, ParseStep(text));
     return store->Read(step);
   }
-  STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
-  if (steps.empty()) return NotFoundError(store->path() + " has no steps yet");
-  return store->Read(steps.back().step.step);
+  STEPWELL_ASSIGN_OR_RETURN(const auto newest, store->Newest());
+  if (!newest) return NotFoundError(store->path() + " has no steps yet");
+  return store->Read(*newest);
 }
 
 Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts) {

@@ -105,9 +105,9 @@ Result<Step> Store::ReadLatest() {
   Status status;
   for (int i = 0; i < kTriesMax; ++i) {
     STEPWELL_CHECK_OPEN_();
-    STEPWELL_ASSIGN_OR_RETURN(const auto summaries, core_->store->Steps());
-    if (summaries.empty()) return NotFoundError(core_->store->path() + " has no step yet");
-    Result<Step> step = Read(summaries.back().step.step);
+    STEPWELL_ASSIGN_OR_RETURN(const auto newest, core_->store->Newest());
+    if (!newest) return NotFoundError(core_->store->path() + " has no step yet");
+    Result<Step> step = Read(*newest);
     if (step.status().code() != StatusCode::kNotFound) return step;
     status = step.status();
   }

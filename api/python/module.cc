@@ -261,6 +261,10 @@ class Core {
     CallStatus([&] { return store_->Wait(); });
   }
 
+  // None without a step.
+  std::optional<uint64_t> Newest() {
+    return Call([&] { return store_->Newest(); });
+  }
   // [(step, commit, time_ns, logical_bytes, stored_bytes, leaf_count, pinned)], ascending.
   nb::list Steps() {
     nb::list steps;
@@ -538,6 +542,7 @@ NB_MODULE(_stepwell, m) {
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,
            nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))
+      .def("newest", &sp::Core::Newest)
       .def("read", &sp::Core::Read, arg("step"))
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))

@@ -212,6 +212,7 @@ class LargeDamageTest : public DamageTest {
       ASSERT_OK(store.status());
       EXPECT_THAT((*store)->recovery().problems, Contains(HasSubstr("data loss")));
       EXPECT_EQ((*store)->Reclaim().status().code(), StatusCode::kFailedPrecondition);
+      EXPECT_EQ((*store)->Newest().status().code(), StatusCode::kDataLoss);
       const auto report = (*store)->Repair(/*accept_losses=*/true);
       ASSERT_OK(report.status());
       EXPECT_TRUE(report->losses_accepted);

@@ -76,7 +76,7 @@ print(refused(flipped), refused(wide), refused({**state, "more": numpy.zeros(1)}
 
 
 def test_durability_sees_what_is_lost_and_what_is_wrong(tmp_path: Path) -> None:
-    """A power cut and flipped bits, for a store that survives them and for a format that does not."""
+    """A power cut and flipped bits, for a store that survives and for a format that does not."""
     file = tmp_path / "out.json"
     result = subprocess.run(
         [sys.executable, str(BENCH / "durability.py"), "--cuts", "1", "--flips", "4",

@@ -97,7 +97,7 @@ class Workload {
   StoreModel model_;
   db::SaveHandle newest_;
   bool any_ = false;
-  bool squeezed_ = false;  // little room on the disk
+  bool squeezed_ = false;   // little room on the disk
   uint64_t last_step_ = 0;  // that was saved
   uint64_t next_step_ = 10;
   uint64_t next_seed_ = 0;

@@ -209,6 +209,9 @@ class Core:
     def steps(self) -> list[Summary]:
         return self._group.steps.all()
 
+    def newest(self) -> int | None:
+        return max((summary[0] for summary in self.steps()), default=None)
+
     def read(self, step: int) -> Reader:
         return Reader(self._group.look(step), self._group)
 

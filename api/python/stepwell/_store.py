@@ -370,7 +370,8 @@ class Store:
     def _latest_of_all(self) -> int | None:
         if self._apart:  # then it is the same on all
             self._wait_pending()
-        return self.latest
+        self._check()
+        return self._core.newest()  # an error where it may be lost
 
     def _source(self, step: SupportsIndex | None) -> _Source:
         self._check()
@@ -418,8 +419,8 @@ class Store:
         other way round). Dtypes are compared after JAX's canonicalisation. Where neither `like`
         nor the step has a leaf, containers may differ: Orbax keeps but None of an optax.EmptyState.
         A leaf that one of them lacks is an error. Shardings over an AbstractMesh, as jax.eval_shape
-        gives, are over the mesh that jax.set_mesh has set. A Variable of NNX takes what was saved from one,
-        and what Orbax keeps of one, a node with the key `value`.
+        gives, are over the mesh that jax.set_mesh has set. A Variable of NNX takes what was saved
+        from one, and what Orbax keeps of one, a node with the key `value`.
         With `mesh`, a jax.sharding.Mesh or a dict of axis names to sizes (then over the first
         devices of `jax.devices()`), every array becomes a jax array over it, typed keys become
         keys, and Python values stay what they are. `specs` says how arrays are split:
@@ -505,7 +506,7 @@ class Store:
         """
         latest = self._latest_of_all()
         if latest is None:
-            _upkeep.check_nothing_lost(self)
+            _upkeep.check_nothing_lost(self)  # of headers, too
             return init, 0
         return self.load(latest, like=init), latest + 1
 
