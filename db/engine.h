@@ -263,7 +263,7 @@ class Engine {
   bool pass_running_ = false;
   bool pass_again_ = false;
   bool guard_moved_ = false;
-  bool space_asked_ = false;  // by a full disk, since something was placed last
+  bool space_asked_ = false;  // by a full disk, since something was placed, or died, last
   int64_t last_pass_ns_ = 0;
   std::deque<std::shared_ptr<Move>> moves_;  // the first is under way
   std::set<uint64_t> move_from_;

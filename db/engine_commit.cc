@@ -317,8 +317,10 @@ void Engine::SlotSynced() {
   }
   durable_mark_ = sync->commit;
   if (std::exchange(slot_sync_again_, false) && !options_.freeze->frozen()) MarkDurable();
-  // What died by that commit may go now.
-  if (sync->killed) ScheduleReclaim(/*again_left=*/true);
+  if (!sync->killed) return;
+  // What died by that commit may go now, for a full disk at once.
+  space_asked_ = false;
+  ScheduleReclaim(/*again_left=*/true);
 }
 
 // The store is frozen. Frames that reached the disk may be found there, flushed or not, so only
