@@ -133,6 +133,7 @@ TEST_P(FullDiskTest, WhereNothingCanBeReservedAFullDiskFailsThatSaveAlone) {
   }
   ExpectAll(store.get());
   ASSERT_OK(DeleteOldest(store.get(), saved_.size() * 2 / 3));
+  ASSERT_OK(store->Reclaim().status());  // without reserving, a save does not wait for the space
   auto handle = store->Save(BigRequest(next, kStepBytes));
   ASSERT_TRUE(handle.ok()) << handle.status().ToString();
   ASSERT_OK(handle->Wait());
