@@ -343,8 +343,10 @@ bool Workload::ReadBeside() {
   return problem_.empty();
 }
 
-// Of a process of its own, which opens a step and keeps it while the writer goes on.
+// Of a process of its own, which opens a step and keeps it while the writer goes on. On a full disk
+// it could not write its pin.
 bool Workload::OpenReaderThatStays() {
+  if (squeezed_) return true;
   if (readers_.size() >= shape_.readers) {
     if (readers_.empty()) return true;
     readers_.erase(readers_.begin() + static_cast<std::ptrdiff_t>(prng_.Below(readers_.size())));
