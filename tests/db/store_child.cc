@@ -41,9 +41,9 @@
 #include "tests/db/stopping_file_system.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// RocksDB frees nothing of a database whose threads cannot be started. Its module names the leaks:
-// the frames kept of a deep stack may end below DBImpl::Open.
-extern "C" const char* __lsan_default_suppressions();
+// RocksDB frees nothing of a database whose threads cannot be started. LeakSanitizer looks the
+// function up among the exported ones.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:librocksdb\n"; }
 #endif
 
