@@ -31,7 +31,7 @@ enum class FsKind { kExt4, kTmpfs, kXfs };
 // A mounted file system; unmounted at the end, whatever happened.
 class Mount {
  public:
-  Mount(FsKind kind, uint64_t bytes) : point_(dir_ / "mount") {
+  Mount(FsKind kind, uint64_t bytes) : kind_(kind), point_(dir_ / "mount") {
     fs::create_directory(point_);
     if (kind == FsKind::kTmpfs) {
       const std::string size = StrCat("size=", bytes);
@@ -43,12 +43,10 @@ class Mount {
     const bool sized = ftruncate(file, static_cast<off_t>(bytes)) == 0;
     close(file);
     if (kind == FsKind::kXfs) {
-      mounted_ = sized && Tool({"/sbin/mkfs.xfs", "-q", image}) &&
-                 Tool({"/bin/mount", "-o", "loop", image, point_});
+      mounted_ = sized && Tool({"/sbin/mkfs.xfs", "-q", image}) && MountImage();
       return;
     }
-    mounted_ = sized && Tool({"/sbin/mkfs.ext4", "-q", "-F", "-m", "0", image}) &&
-               Tool({"/bin/mount", "-o", "loop,errors=remount-ro", image, point_});
+    mounted_ = sized && Tool({"/sbin/mkfs.ext4", "-q", "-F", "-m", "0", image}) && MountImage();
   }
   ~Mount() {
     if (!read_only_point_.empty()) umount2(read_only_point_.c_str(), MNT_DETACH);
@@ -98,7 +96,7 @@ class Mount {
   // Unmounts it and mounts it again.
   bool Again() {
     if (umount2(point_.c_str(), 0) != 0) return false;
-    mounted_ = Tool({"/bin/mount", "-o", "loop,errors=remount-ro", dir_ / "image", point_});
+    mounted_ = MountImage();
     return mounted_;
   }
   // What the file system would do later is done.
@@ -127,6 +125,12 @@ class Mount {
     return ChildProcess(arguments).Wait() == 0;
   }
 
+  bool MountImage() const {
+    const char* options = kind_ == FsKind::kExt4 ? "loop,errors=remount-ro" : "loop";
+    return Tool({"/bin/mount", "-o", options, dir_ / "image", point_});
+  }
+
+  const FsKind kind_;
   TempDir dir_;
   const std::string point_;
   std::string read_only_point_;

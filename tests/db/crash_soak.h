@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the writer of crash_soak.cc says it does, and the states that a crash may leave of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+
+namespace stepwell::db::soak {
+
+// What is live, by step.
+struct LiveStep {
+  uint64_t seed = 0;
+  bool pinned = false;
+
+  bool operator==(const LiveStep&) const = default;
+};
+using State = std::map<uint64_t, LiveStep>;
+
+std::string ToText(const State& state);
+
+// One change of the store. On a line: its number, its name, step and seed.
+struct Change {
+  enum class Kind { kSave, kDelete, kPin, kUnpin };
+  Kind kind = Kind::kSave;
+  uint64_t step = 0;
+  uint64_t seed = 0;  // kSave, also in the place of a step that is there
+
+  void ApplyTo(State* state) const;
+};
+
+// The changes of one writer in the order in which it began them, which is that of their commits.
+class History {
+ public:
+  explicit History(State before) : states_{std::move(before)} {}
+
+  // "begin NUMBER KIND STEP SEED" and "ack NUMBER"; other lines are not its own: false.
+  bool Take(const std::string& line);
+
+  // Empty, or what is wrong: the state must be that of all changes up to one, and no acknowledged
+  // one may be behind that.
+  std::string Check(const State& found) const;
+
+  uint64_t begun() const { return states_.size() - 1; }
+  uint64_t acknowledged() const { return acknowledged_; }
+  // The acknowledged state and all that may be instead.
+  std::vector<State> Legal() const;
+
+ private:
+  std::vector<State> states_;  // [i]: behind the first i changes
+  uint64_t last_ack_ = 0;      // changes up to this one are acknowledged, or ordered before one
+  uint64_t acknowledged_ = 0;
+};
+
+// Saves, replaces, deletes, pins, exports into `exports`, reclaims and reopens until it is killed.
+int RunWriter(const std::string& store, const std::string& exports, uint64_t seed);
+
+// Small segments, so that all of the life of a segment happens.
+StoreOptions SoakOptions(uint64_t seed);
+
+}  // namespace stepwell::db::soak
