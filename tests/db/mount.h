@@ -24,9 +24,10 @@ namespace stepwell::db {
 namespace fs = std::filesystem;
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
-inline constexpr uint64_t kXfsBytesMin = 300 * kMiB;  // mkfs.xfs makes no smaller one
+inline constexpr uint64_t kXfsBytesMin = 300 * kMiB;    // mkfs.xfs makes no smaller one
+inline constexpr uint64_t kBtrfsBytesMin = 128 * kMiB;  // nor mkfs.btrfs, about
 
-enum class FsKind { kExt4, kTmpfs, kXfs };
+enum class FsKind { kExt4, kTmpfs, kXfs, kBtrfs };
 
 // A mounted file system; unmounted at the end, whatever happened.
 class Mount {
@@ -42,11 +43,12 @@ class Mount {
     const int file = open(image.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     const bool sized = ftruncate(file, static_cast<off_t>(bytes)) == 0;
     close(file);
-    if (kind == FsKind::kXfs) {
-      mounted_ = sized && Tool({"/sbin/mkfs.xfs", "-q", image}) && MountImage();
-      return;
-    }
-    mounted_ = sized && Tool({"/sbin/mkfs.ext4", "-q", "-F", "-m", "0", image}) && MountImage();
+    const std::vector<std::string> make =
+        kind == FsKind::kXfs ? std::vector<std::string>{"/sbin/mkfs.xfs", "-q", image}
+        : kind == FsKind::kBtrfs
+            ? std::vector<std::string>{"/sbin/mkfs.btrfs", "-q", image}
+            : std::vector<std::string>{"/sbin/mkfs.ext4", "-q", "-F", "-m", "0", image};
+    mounted_ = sized && Tool(make) && MountImage();
   }
   ~Mount() {
     if (!read_only_point_.empty()) umount2(read_only_point_.c_str(), MNT_DETACH);
@@ -110,7 +112,7 @@ class Mount {
     return statvfs(point_.c_str(), &info) == 0 ? uint64_t{info.f_bavail} * info.f_frsize : 0;
   }
   // Leaves not one block for anybody else.
-  void FillUp(const std::string& name) {
+  void FillUp(const std::string& name) const {
     const int file = open((*this / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     for (uint64_t piece = 4 * kMiB; piece >= 512;) {
       const std::string bytes(piece, 'f');
