@@ -18,6 +18,22 @@ namespace stepwell::python {
 // How long a wait runs before it looks for Ctrl-C.
 inline constexpr std::chrono::milliseconds kInterruptSlice{100};
 
+// On a thread of its own; where none can be started, on that of the first WaitSlice. Copied, not
+// moved: libstdc++ takes it a second time where the first start failed.
+template <typename Function>
+auto StartAside(const Function& function) {
+  return std::async(std::launch::async | std::launch::deferred, function);
+}
+
+// Without the GIL; whether it is done.
+template <typename T>
+bool WaitSlice(std::future<T>& future) {
+  const nanobind::gil_scoped_release release;
+  const std::future_status status = future.wait_for(kInterruptSlice);
+  if (status == std::future_status::deferred) future.wait();
+  return status != std::future_status::timeout;
+}
+
 // Runs function(keep_waiting), which gives a Result, without the GIL; raises its error. It asks
 // `keep_waiting` about every 100 ms on this thread, and ends soon after that said false: then what
 // Ctrl-C's handler raised is raised here.
@@ -46,14 +62,8 @@ template <typename Function>
 auto RunCancellable(
     Function function, const std::function<void()>& tick = [] {}) {
   std::atomic<bool> cancelled{false};
-  auto future = std::async(std::launch::async, [&] { return function(cancelled); });
-  while (true) {
-    bool ready;
-    {
-      nanobind::gil_scoped_release release;
-      ready = future.wait_for(kInterruptSlice) == std::future_status::ready;
-    }
-    if (ready) break;
+  auto future = StartAside([&] { return function(cancelled); });
+  while (!WaitSlice(future)) {
     try {
       if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
       tick();

@@ -410,20 +410,15 @@ class Core {
 
  private:
   // Runs `function` on a thread of its own. Ctrl-C raises here while it goes on there.
-  Status WaitFor(std::function<Status()> function) {
-    std::future<Status> future = std::async(std::launch::async, std::move(function));
-    while (true) {
-      bool ready;
-      {
-        nb::gil_scoped_release release;
-        ready = future.wait_for(kInterruptSlice) == std::future_status::ready;
-      }
-      if (ready) return future.get();
+  Status WaitFor(const std::function<Status()>& function) {
+    std::future<Status> future = StartAside(function);
+    while (!WaitSlice(future)) {
       if (PyErr_CheckSignals() != 0) {
         left_.push_back(std::move(future));
         nb::raise_python_error();
       }
     }
+    return future.get();
   }
 
   std::unique_ptr<db::Store> store_;

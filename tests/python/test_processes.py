@@ -253,3 +253,33 @@ store.close()
 """, path)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "interrupted\n"), err
+
+
+def test_where_no_thread_can_be_started_calls_run_on_the_callers(run_python):
+    status, out, err = run_python("""
+import os, resource, sys, tempfile, numpy, stepwell
+directory = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+path = directory.name + "/store"
+store = stepwell.open(path)
+def everything(step):
+    store.save(step, {"x": numpy.arange(1000)}).result()
+    store.pin(step), store.unpin(step)
+    assert not store.verify().problems
+    store.export(step, f"{path}_{step}")
+    store.reclaim()
+    store.delete(step)
+    return store.steps()
+print(everything(0))
+for folder, _, files in os.walk(directory.name):
+    for name in [folder, *(os.path.join(folder, file) for file in files)]:
+        os.chown(name, 64322, 64322)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))  # of a user that has no other process
+os.setresuid(64322, 64322, 64322)
+print(everything(1))
+try:
+    stepwell.open(path, "r")
+except stepwell.StorageError as error:
+    print("cannot be started" in str(error))
+store.close()
+""")
+    assert (status, out) == (0, "[]\n[]\nTrue\n"), err
