@@ -126,6 +126,11 @@ std::string Look(StoreMachine* machine, const Steps& wanted, bool read_only, boo
       missing = "a pin is wrong";
     }
   }
+  // A trainer goes on from the newest: an older one is a step back without a word.
+  if (const auto newest = (*store)->Newest(); newest.ok()) {
+    const uint64_t expected = wanted.empty() ? 0 : wanted.rbegin()->first;
+    if (newest->value_or(0) != expected) return "an older step is the newest";
+  }
   *whole = missing.empty() && !errors;
   if (!missing.empty() && !named) return missing + ", unnamed";
   // A reader that fails and a verify that is content do not go together.
