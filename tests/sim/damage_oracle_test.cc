@@ -51,6 +51,9 @@ class SampleMaker {
         steps_.erase(20 + session);
       }
       Save(30 + session);
+      Pin(13, session % 2 == 0);  // frames behind that of the newest step
+      Pin(11, true);
+      Pin(11, false);
       if (session + 1 < sessions) Note(store_->Close());  // STEPWELL then says that it was
     }
     if (clean) EXPECT_OK(store_->Close());
@@ -254,7 +257,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, DamageOracle,
                                          param.param.second ? "Closed" : "Killed");
                          });
 
-// All of them by hand: STEPWELL_SIM_EVERY_BYTE=1.
+// All of them, and more cases, by hand: STEPWELL_SIM_EVERY_BYTE=1.
 uint64_t EveryNthByte() { return std::getenv("STEPWELL_SIM_EVERY_BYTE") != nullptr ? 1 : 61; }
 
 TEST_P(DamageOracle, EveryByteFlipped) {
@@ -314,6 +317,30 @@ TEST_P(DamageOracle, BlocksAndFilesLost) {
         EXPECT_OK((*files.Open(name, {.write = true}))->Truncate(left));
       });
     }
+  }
+}
+
+// A frame and its copy, too. STEPWELL says how far the log went, so that a loss is known.
+TEST_P(DamageOracle, SeveralPlacesOfTheLog) {
+  Tally tally(sample_.name);
+  Prng prng(OutsideSeed() + 2);
+  std::vector<std::pair<std::string, uint64_t>> segments;
+  for (const auto& file : sample_.world->Files()) {
+    if (file.first.ends_with(".seg")) segments.push_back(file);
+  }
+  const int cases = EveryNthByte() == 1 ? 20'000 : 500;
+  for (int i = 0; i < cases; ++i) {
+    Apply(&tally, "sectors of garbage", "several places", i % 8 == 0, [&](SimWorld* world) {
+      for (uint64_t left = 2 + prng.Below(5); left > 0; --left) {
+        const auto& [name, size] = segments[prng.Below(segments.size())];
+        const uint64_t length = prng.Coin() ? kBlock : kSectorBytes;
+        std::string garbage(length, '\0');
+        if (prng.Coin()) {
+          for (char& c : garbage) c = static_cast<char>(prng.Next());
+        }
+        world->Poke(name, prng.Below(size / length) * length, AsBytes(garbage));
+      }
+    });
   }
 }
 
