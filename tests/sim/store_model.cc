@@ -17,12 +17,10 @@ std::string ToText(const Steps& steps) {
 
 StoreModel::Outcome StoreModel::OutcomeOf(const Status& status) {
   if (status.ok()) return Outcome::kApplied;
-  // A full disk is met before the commit, as is a pin: the change is not there and never will be.
-  if (status.code() == StatusCode::kResourceExhausted) return Outcome::kRefused;
-  if (status.code() == StatusCode::kFailedPrecondition) return Outcome::kRefused;
+  if (status.code() == StatusCode::kOutcomeUnknown) return Outcome::kUnknown;
   // The machine stopped: as if the answer had never come.
   if (status.code() == StatusCode::kAborted) return Outcome::kInFlight;
-  return Outcome::kUnknown;
+  return Outcome::kRefused;  // any other error: the change is not there and never will be
 }
 
 StoreModel::Outcome StoreModel::OutcomeOf(const Change& change) {
