@@ -91,6 +91,7 @@ void Engine::Pump() {
   StartGroup();
   if (!reclaim_waiters_.empty()) ReclaimStep();
   if (group_ == nullptr && log_ != nullptr) {
+    ForgetFailedWrites();
     if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
       options_.freeze->Trip(status);
     }

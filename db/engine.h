@@ -162,6 +162,8 @@ class Engine {
   void ReleaseHolds(SaveJob* job);
 
   void FailReadyHeads();
+  // Ends a job of which nothing is in the log's chain.
+  void Drop(SaveJob* job, const Status& status);
   void StartGroup();
   Status AddToGroup(const std::shared_ptr<SaveJob>& job);
   Status AddSave(SaveJob* job, GroupEntry* entry);
@@ -196,6 +198,7 @@ class Engine {
   void NoteSegments();
   struct Move;
   struct MoveWrite;
+  void ForgetFailedWrites();
   void NoteDead(const std::vector<format::SegmentExtent>& extents);
   void NoteMoved(const GroupEntry& entry);
   void ScheduleReclaim(bool again_left);
@@ -254,6 +257,7 @@ class Engine {
   uint64_t old_tip_ = 0;                               // the tip when this session began
   bool started_ = false;
   // Reclaim. Segments in which something died: not looked at since, or looked at and left.
+  bool has_failed_writes_ = false;  // blocks of failed saves that no flush covers, perhaps
   std::set<uint64_t> suspects_;
   std::set<uint64_t> left_;
   std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed

@@ -53,12 +53,17 @@ void Engine::FailReadyHeads() {
   while (!jobs_.empty() && jobs_.front()->Ready() && !jobs_.front()->error.ok()) {
     const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
     jobs_.pop_front();
-    ReleaseHolds(job.get());
-    std::vector<format::SegmentExtent> lost;
-    for (const auto& [id, extent] : job->extents) lost.push_back(extent);
-    NoteDead(lost);
-    job->state->Finish(job->error);
+    Drop(job.get(), job->error);
   }
+}
+
+void Engine::Drop(SaveJob* job, const Status& status) {
+  std::vector<format::SegmentExtent> lost;
+  for (const auto& [id, extent] : job->extents) lost.push_back(extent);
+  NoteDead(lost);
+  has_failed_writes_ = has_failed_writes_ || !lost.empty();
+  ReleaseHolds(job);
+  job->state->Finish(status);
 }
 
 void Engine::StartGroup() {
@@ -72,13 +77,7 @@ void Engine::StartGroup() {
     jobs_.pop_front();
     Status status = job->error;
     if (status.ok()) status = AddToGroup(job);
-    if (!status.ok()) {
-      std::vector<format::SegmentExtent> lost;
-      for (const auto& [id, extent] : job->extents) lost.push_back(extent);
-      NoteDead(lost);
-      ReleaseHolds(job.get());
-      job->state->Finish(status);
-    }
+    if (!status.ok()) Drop(job.get(), status);
   }
   if (group_->entries.empty() && group_->frames.empty()) {
     for (const auto& job : group_->repeated) job->state->Finish(OkStatus());

@@ -66,6 +66,20 @@ std::set<uint64_t> Engine::InUse() const {
   return in_use;
 }
 
+// What failed saves have written needs no flush, and keeps no segment open.
+void Engine::ForgetFailedWrites() {
+  if (group_ != nullptr || !std::exchange(has_failed_writes_, false)) return;
+  const std::set<uint64_t> in_use = InUse();
+  for (const auto& [id, segment] : log_->open_segments()) {
+    if (in_use.contains(id) || (!segment->dirty && segment->writes_in_flight == 0)) continue;
+    if (segment->current || segment->writes_in_flight > 0) {
+      has_failed_writes_ = true;  // later
+    } else {
+      segment->dirty = false;
+    }
+  }
+}
+
 void Engine::NoteDead(const std::vector<format::SegmentExtent>& extents) {
   for (const auto& extent : extents) {
     suspects_.insert(extent.segment);
@@ -273,14 +287,7 @@ Status Engine::RollForReclaim() {
     NoteCatalog(*segment);
     if (status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
   }
-  // What failed saves left unsynced keeps no segment open.
-  const std::set<uint64_t> in_use = InUse();
-  for (const auto& [id, segment] : log_->open_segments()) {
-    if (segment->current || !segment->dirty || segment->writes_in_flight > 0) continue;
-    if (in_use.contains(id)) continue;
-    STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
-    segment->dirty = false;
-  }
+  ForgetFailedWrites();
   NoteSegments();
   return log_->SealIdle(/*all=*/false);
 }

@@ -121,6 +121,29 @@ TEST_P(FullDisk, DeletingGivesTheSpaceBackThatSavingNeeds) {
   ASSERT_OK(store->Close());
 }
 
+// What saves had written when the disk was full is given back while the store goes on.
+TEST_P(FullDisk, RefusedSavesLeaveNoSegmentsBehind) {
+  Rig rig(4);
+  auto store =
+      rig.Open({.keep_latest = 2, .with_index = GetParam(), .segment_bytes = uint64_t{24} << 10});
+  const auto segments = [&] {
+    size_t count = 0;
+    for (const auto& [path, size] : rig.world->Files()) count += path.ends_with(".seg") ? 1 : 0;
+    return count;
+  };
+  size_t most = 0;
+  for (uint64_t round = 0; round < 40; ++round) {
+    rig.world->SetCapacity(rig.world->UsedBytes() + 60'000);
+    const auto large = SaveStep(store.get(), 1'000'000 + round, kLarge | (2 * round));
+    ASSERT_OK(large.status());
+    EXPECT_EQ(large->Wait().code(), StatusCode::kResourceExhausted);
+    rig.world->SetCapacity(kPlenty);
+    for (uint64_t i = 0; i < 4; ++i) ASSERT_OK(rig.Save(store.get(), 4 * round + i));
+    if (round >= 20) most = std::max(most, segments());
+  }
+  EXPECT_LE(most, 12U);
+}
+
 TEST(RetentionTest, GivesSpaceBackAcrossSessionsAndCrashes) {
   Rig rig(5);
   auto world = rig.world;

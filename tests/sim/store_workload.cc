@@ -25,13 +25,17 @@ Status CheckHasMetadata(const db::StepReader& reader) {
   return DataLossError(StrCat("step ", reader.step().step, " has no metadata"));
 }
 
-// Whether the file's last block is a trailer.
+// Whether the file's last block is a trailer, and not that of a life before this one.
 bool IsSealed(const SimWorld& world, const std::string& path) {
   const std::string bytes = world.Contents(path).value_or("");
   if (bytes.size() < kPageBytes) return false;
-  const auto header = format::DecodeFrameHeader(
-      AsBytes(bytes).subspan(bytes.size() - kPageBytes, format::kFrameHeaderBytes));
-  return header.ok() && header->kind == format::FrameKind::kTrailer;
+  const auto header = [&](size_t at) {
+    return format::DecodeFrameHeader(AsBytes(bytes).subspan(at, format::kFrameHeaderBytes));
+  };
+  const auto first = header(0);
+  const auto last = header(bytes.size() - kPageBytes);
+  return first.ok() && last.ok() && last->kind == format::FrameKind::kTrailer &&
+         first->nonce == last->nonce;
 }
 
 }  // namespace
