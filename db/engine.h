@@ -198,8 +198,8 @@ class Engine {
   void NoteSegments();
   struct Move;
   struct MoveWrite;
-  void ForgetFailedWrites();
   void NoteDead(const std::vector<format::SegmentExtent>& extents);
+  void ForgetFailedWrites();
   void NoteMoved(const GroupEntry& entry);
   void ScheduleReclaim(bool again_left);
   void StartPass(bool thorough);
@@ -257,9 +257,9 @@ class Engine {
   uint64_t old_tip_ = 0;                               // the tip when this session began
   bool started_ = false;
   // Reclaim. Segments in which something died: not looked at since, or looked at and left.
-  bool has_failed_writes_ = false;  // blocks of failed saves that no flush covers, perhaps
   std::set<uint64_t> suspects_;
   std::set<uint64_t> left_;
+  bool has_failed_writes_ = false;            // of saves and moves; no flush need ever cover them
   std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
   std::set<uint64_t> unmovable_;              // moving out of them failed
   std::set<uint64_t> moved_into_;             // since when nothing died there but by moves

@@ -247,6 +247,7 @@ void Engine::EndMove(const std::shared_ptr<Move>& move, const Status& status) {
     reclaim_progress_ = true;
   } else {
     suspects_.insert(move_segments_.begin(), move_segments_.end());
+    has_failed_writes_ = true;
     if (status.code() != StatusCode::kAborted) {
       // Not again and again: until somebody asks for it, or the next open.
       unmovable_.insert(move_from_.begin(), move_from_.end());

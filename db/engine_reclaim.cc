@@ -66,7 +66,7 @@ std::set<uint64_t> Engine::InUse() const {
   return in_use;
 }
 
-// What failed saves have written needs no flush, and keeps no segment open.
+// What failed saves and moves have written needs no flush, and keeps no segment open.
 void Engine::ForgetFailedWrites() {
   if (group_ != nullptr || !std::exchange(has_failed_writes_, false)) return;
   const std::set<uint64_t> in_use = InUse();
