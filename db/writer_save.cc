@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <condition_variable>
 #include <set>
+#include <utility>
 
 #include "db/group_status.h"
+#include "db/inside_save.h"
 #include "db/layout.h"
 #include "db/lock.h"
 #include "db/step_reader.h"
@@ -150,6 +152,17 @@ Status GaveUp(const std::string& path, uint64_t step) {
   return CancelledError(
       StrCat(path, ": step ", step, " was not saved: the caller gave up waiting"));
 }
+
+class CopiedInto {
+ public:
+  explicit CopiedInto(const Store* store) : before_(std::exchange(store_copied_into, store)) {}
+  ~CopiedInto() { store_copied_into = before_; }
+  CopiedInto(const CopiedInto&) = delete;
+  CopiedInto& operator=(const CopiedInto&) = delete;
+
+ private:
+  const Store* const before_;
+};
 
 uint64_t BytesOf(const PlannedLeaf& leaf) {
   const auto& record = leaf.input.record;
@@ -385,6 +398,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
 // be written, so this copy is the only one.
 Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
                           const std::function<bool()>& keep_waiting, size_t* dispatched) {
+  const CopiedInto here(this);
   auto latch = std::make_shared<CopyLatch>();
   std::function<void()> pump;
   if (environment_.inline_mode) pump = [this] { PumpOnce(); };

@@ -41,6 +41,7 @@
 #include "api/python/view.h"
 #include "db/group_share.h"
 #include "db/import.h"
+#include "db/inside_save.h"
 #include "db/sharding.h"
 #include "db/store.h"
 #include "format/key.h"
@@ -217,6 +218,8 @@ class Core {
         }));
   }
 
+  // A signal's handler that runs within a save's copy.
+  bool IsCopying() const { return db::store_copied_into == store_.get(); }
   nb::bytes Id() const { return BytesOfId(store_->id()); }
   nb::tuple GroupStatus() {
     return StatusTuple(Call([&] { return store_->Group(); }));
@@ -534,6 +537,7 @@ NB_MODULE(_stepwell, m) {
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
            arg("if_exists"), arg("group").none() = nb::none())
       .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))
+      .def("is_copying", &sp::Core::IsCopying)
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps,
            nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))

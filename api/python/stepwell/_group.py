@@ -331,6 +331,7 @@ class Group:
         for core in reversed(self._cores):
             core.close()
         self._cores.clear()
+        self._left.clear()
 
     def _work(self) -> None:
         while True:

@@ -14,28 +14,36 @@ if TYPE_CHECKING:
     from ._turn import GroupHandle
 
 
+class Tracked:
+    """What a handle and its store share. The store does not know the handle, which knows it: a
+    store that is simply dropped goes at once, not with the next garbage collection."""
+
+    def __init__(self, handle: _stepwell.Handle | GroupHandle) -> None:
+        self.handle = handle
+        self.reported = False
+
+
 class SaveHandle:
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
     store's next call, `wait` or `close`."""
 
     def __init__(self, handle: _stepwell.Handle | GroupHandle, store: Store) -> None:
-        self._handle = handle
+        self._save = Tracked(handle)
         self._store = store
-        self._reported = False
 
     @property
     def step(self) -> int:
-        return self._handle.step
+        return self._save.handle.step
 
     @property
     def skipped(self) -> bool:
         """Whether `if_exists="skip"` met a step that was there."""
-        return self._handle.skipped
+        return self._save.handle.skipped
 
     def done(self) -> bool:
         """Whether it has finished, well or not."""
         self._store._check_fork()
-        return self._handle.done()
+        return self._save.handle.done()
 
     def result(self, timeout: float | None = None) -> int:
         """Waits until the step is durable and visible; returns its number.
@@ -45,11 +53,11 @@ class SaveHandle:
         any other when it is not.
         """
         self._store._check_fork()
-        if not self._handle.wait(timeout):
+        if not self._save.handle.wait(timeout):
             raise TimeoutError(f"the save of step {self.step} is not done after {timeout} s")
-        error = self._handle.error()
+        error = self._save.handle.error()
         if error is not None:
-            self._reported = True
+            self._save.reported = True
             raise error
         return self.step
 
@@ -57,8 +65,8 @@ class SaveHandle:
         """Calls `callback(handle)` once when done, at once if it is. It runs on a thread of
         Stepwell's own and may call the store; an exception from it is logged."""
         self._store._check_fork()
-        _service.call_when_done(self._handle, lambda: callback(self))
+        _service.call_when_done(self._save.handle, lambda: callback(self))
 
     def __repr__(self) -> str:
-        state = "done" if self._handle.done() else "under way"
+        state = "done" if self._save.handle.done() else "under way"
         return f"<save of step {self.step}, {state}>"

@@ -295,7 +295,7 @@ def import_checkpoints(
             continue
         try:
             handle = _import_orbax(self, os.path.join(_path(root), name), number, names,
-                                   if_exists, None if last is None else last._handle)
+                                   if_exists, None if last is None else last._save.handle)
         except Exception:
             if last is not None:
                 last.result()  # where this is why
@@ -389,6 +389,5 @@ def _import_orbax(
 
 def track(store: Store, handle: SaveHandle) -> SaveHandle:
     """Makes a save one of those that the store waits for and whose errors it raises."""
-    with store._lock:
-        store._pending.append(handle)
+    store._pending.append(handle._save)
     return handle

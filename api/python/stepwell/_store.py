@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
@@ -23,7 +22,7 @@ from ._arguments import (
 from ._chunks import Chunks, wishes
 from ._collector import Paused
 from ._coordinator import coordinator_for
-from ._handle import SaveHandle
+from ._handle import SaveHandle, Tracked
 from ._like import Matcher
 from ._paths import PathLike
 from ._place import read_slots
@@ -116,6 +115,23 @@ def open(
                  reclaim_bytes_per_second, process_timeout, disks, untrusted, private)
 
 
+class _Closed:
+    """In place of the engine of a store that is closed: its threads and memory are gone then,
+    however long somebody keeps the Store, or a handle that knows it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def wait(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise Error(f"{self._path!r} is closed")
+
+
 class Store:
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
 
@@ -127,8 +143,7 @@ class Store:
         self.path = path
         self.read_only = read_only
         self._generation = _service.generation
-        self._lock = threading.Lock()
-        self._pending: list[SaveHandle] = []
+        self._pending: list[Tracked] = []
         self._raised: set[str] = set()
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
         _service.start()
@@ -185,20 +200,26 @@ class Store:
 
     def _take_error(self) -> BaseException | None:
         """The first error of a finished save that nobody has seen; those after it with the same
-        text (a frozen store) count as seen with it."""
-        with self._lock:
-            done = [handle for handle in self._pending if handle._handle.done()]
-            first: BaseException | None = None
-            for handle in done:
-                self._pending.remove(handle)
-                error = handle._handle.error()
-                if error is None or handle._reported:
-                    continue
-                handle._reported = True
-                if first is None and str(error) not in self._raised:
-                    first = error
-                    self._raised.add(str(error))
-            return first
+        text (a frozen store) count as seen with it.
+
+        Without a lock: a signal's handler that closes the store may interrupt it anywhere. A save
+        is whose who removes it from the list, which is one instant."""
+        first: BaseException | None = None
+        for save in list(self._pending):
+            if not save.handle.done():
+                continue
+            try:
+                self._pending.remove(save)
+            except ValueError:
+                continue
+            error = save.handle.error()
+            if error is None or save.reported:
+                continue
+            save.reported = True
+            if first is None and str(error) not in self._raised:
+                first = error
+                self._raised.add(str(error))
+        return first
 
     def wait(self) -> None:
         """Waits until every save so far is durable and visible. Raises the first background error
@@ -208,10 +229,8 @@ class Store:
         self._raise_background()
 
     def _wait_pending(self) -> None:
-        with self._lock:
-            pending = list(self._pending)
-        for handle in pending:
-            handle._handle.wait(None)
+        for save in list(self._pending):
+            save.handle.wait(None)
 
     def close(self) -> None:
         """Waits for the saves and gives the lock back; idempotent. Raises the first background
@@ -219,6 +238,7 @@ class Store:
         self._check_fork()
         if self._closed:
             return
+        self._check_not_copying()
         self._wait_pending()
         error = self._take_error()
         self._closed = True
@@ -236,6 +256,9 @@ class Store:
         except Error as closing:
             if error is None and not self._is_known(closing):
                 error = closing
+        self._core = self._writer = cast(_stepwell.Core, _Closed(self.path))
+        if self._group is not None:
+            self._group.core = self._group.writer = self._core
         if error is not None:
             raise error
 
@@ -314,7 +337,9 @@ class Store:
         other error the step is not there, and what it was to replace is.
 
         Waits while `staging_bytes` are in use or three saves are in flight. Ctrl-C ends that wait:
-        KeyboardInterrupt, and this step is not saved.
+        KeyboardInterrupt, and this step is not saved; so does whatever a signal's handler raises. A
+        handler that runs meanwhile may read the store; while the step is being copied, changing or
+        closing it is an Error.
         """
         self._check()
         _service.sync_log_level()
@@ -381,6 +406,14 @@ class Store:
     def _check_writable(self) -> None:
         if self.read_only:
             raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+        self._check_not_copying()
+
+    def _check_not_copying(self) -> None:
+        if self._writer.is_copying():
+            raise Error(
+                f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
+                "comes first and goes on when the handler returns: set a flag in it, or raise "
+                "(sys.exit), which gives that step up; then save or close the store")
 
     def _check_open(self) -> None:
         self._check_fork()
