@@ -371,3 +371,22 @@ def test_a_link_in_a_store_is_refused(path, tmp_path):
     with pytest.raises(stepwell.Error, match="LOCK: it is a symbolic link"):
         stepwell.open(path)
     assert victim.read_text() == "precious"
+
+
+def test_the_newest_step_may_go_while_it_is_looked_up(path, monkeypatch):
+    with stepwell.open(path) as store, stepwell.open(path, mode="r") as reader:
+        for step in (1, 2, 3):
+            store.save(step, {"x": step}).result()
+        newest = reader._latest_of_all
+
+        def too_late():
+            number = newest()
+            if number > 1:
+                store.delete(number)
+            return number
+
+        monkeypatch.setattr(reader, "_latest_of_all", too_late)
+        assert reader.load(path="x") == 2
+        assert reader.load(path="x") == 1
+        with pytest.raises(stepwell.StepNotFoundError):
+            reader.load(3, path="x")

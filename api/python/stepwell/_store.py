@@ -400,8 +400,18 @@ class Store:
 
     def _source(self, step: SupportsIndex | None) -> _Source:
         self._check()
-        reader = self._core.read(self._step(step))
+        reader = self._read(self._step(step), newest=step is None and not self._apart)
         return _Source(reader, self._check_open, self._account, getattr(reader, "tree", None))
+
+    def _read(self, number: int, newest: bool) -> _stepwell.Reader:
+        try:
+            return self._core.read(number)
+        except StepNotFoundError:
+            # The newest step may be superseded and deleted in the instant between.
+            later = self._core.newest() if newest else None
+            if later is None or later == number:
+                raise
+        return self._read(later, newest)
 
     def _check_writable(self) -> None:
         if self.read_only:
