@@ -162,6 +162,13 @@ Status WriterStore::Recover() {
   for (const std::string& problem : recovery_.problems) {
     Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
   }
+  if (!state.losses.empty()) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(
+            path_,
+            ": until `stepwell repair --accept` (Store::Repair), retention deletes nothing and no "
+            "space is given back: the store grows with each save"));
+  }
   for (const std::string& repaired : recovery_.repaired) {
     Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", repaired));
   }
