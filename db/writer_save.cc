@@ -24,6 +24,7 @@ constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
 constexpr size_t kSavesInFlightMax = 3;
 // Blocks that are to be on their way to the disk while others are still copied.
 constexpr size_t kStagedAheadOfDisk = 4;
+constexpr size_t kFailedMax = 100;
 constexpr int64_t kAskNanos = 100'000'000;
 // Below this a snapshot is copied by the caller alone: handing it to workers costs more.
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
@@ -228,11 +229,20 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
     }
     const auto it = pending_.find(state->step);
     if (it != pending_.end() && it->second.get() == state) {
-      if (!outcome.ok() && !gave_up) failed_.push_back(it->second);
+      if (!outcome.ok() && !gave_up) NoteFailed(it->second);
       pending_.erase(it);
     }
   }
   changed_.notify_all();
+}
+
+// Whoever asks is told of the first that nobody waited for: the last of very many are not kept.
+void WriterStore::NoteFailed(const std::shared_ptr<SaveHandle::State>& state) {
+  std::erase_if(failed_, [](const auto& failed) {
+    const std::lock_guard lock(failed->mutex);
+    return failed->reported;
+  });
+  if (failed_.size() < kFailedMax) failed_.push_back(state);
 }
 
 // A part of a store takes parts of steps only; others need not know of groups at all.

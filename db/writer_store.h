@@ -101,6 +101,7 @@ class WriterStore final : public Store {
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
+  void NoteFailed(const std::shared_ptr<SaveHandle::State>& state);
   Status CheckGroupSave(const SaveRequest& request) const;
   bool IsPrepared(uint64_t step) const;
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);

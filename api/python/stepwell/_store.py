@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ._group import Group
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
+_RAISED_MAX = 1000  # texts of errors that are not raised again
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
 
@@ -218,6 +219,8 @@ class Store:
             save.reported = True
             if first is None and str(error) not in self._raised:
                 first = error
+                if len(self._raised) >= _RAISED_MAX:
+                    self._raised.clear()
                 self._raised.add(str(error))
         return first
 
