@@ -4,11 +4,24 @@
 // step comes before them, and goes on when the call returns.
 #pragma once
 
+#include <utility>
+
 namespace stepwell::db {
 
 class Store;
 
 // The store whose step this thread copies at the moment; null: none.
 inline thread_local const Store* store_copied_into = nullptr;
+
+class CopiedInto {
+ public:
+  explicit CopiedInto(const Store* store) : before_(std::exchange(store_copied_into, store)) {}
+  ~CopiedInto() { store_copied_into = before_; }
+  CopiedInto(const CopiedInto&) = delete;
+  CopiedInto& operator=(const CopiedInto&) = delete;
+
+ private:
+  const Store* const before_;
+};
 
 }  // namespace stepwell::db

@@ -154,17 +154,6 @@ Status GaveUp(const std::string& path, uint64_t step) {
       StrCat(path, ": step ", step, " was not saved: the caller gave up waiting"));
 }
 
-class CopiedInto {
- public:
-  explicit CopiedInto(const Store* store) : before_(std::exchange(store_copied_into, store)) {}
-  ~CopiedInto() { store_copied_into = before_; }
-  CopiedInto(const CopiedInto&) = delete;
-  CopiedInto& operator=(const CopiedInto&) = delete;
-
- private:
-  const Store* const before_;
-};
-
 uint64_t BytesOf(const PlannedLeaf& leaf) {
   const auto& record = leaf.input.record;
   if (record.kind != format::LeafKind::kArray) return leaf.input.value.size();

@@ -80,7 +80,7 @@ def close_at(line):  # at that line of what looks for errors, as a handler might
     lines = 0
     def trace(frame, event, argument):
         nonlocal lines
-        if frame.f_code.co_name != "_take_error":
+        if frame.f_code.co_name != "take_error":
             return trace
         if event == "line":
             lines += 1
@@ -112,8 +112,10 @@ assert line > 5, line
 def test_a_signals_handler_within_a_copy_is_refused_what_would_wait_for_it(run_python, path):
     status, out, err = run_python("""
 import signal, sys, numpy as np, stepwell
-store = stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw")
+store = stepwell.open(sys.argv[1], staging_bytes=20 << 20, codec="raw",
+                      keep=stepwell.policy.LatestN(1))
 store.save(1, {"x": 1}).result()
+store.pin(1)
 
 def handler(number, frame):
     if not store._writer.is_copying():
@@ -131,9 +133,9 @@ def handler(number, frame):
 
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-state = {"x": np.zeros(64 << 20, np.uint8)}
-for step in range(10, 10_000):
-    store.save(step, state, if_exists="replace")
+state = {"x": np.zeros(256 << 20, np.uint8)}  # copied for longer than a save takes to ask
+for step in range(10, 1000):
+    store.save(step, state).result()
 """, path)
     assert (status, out) == (7, ""), err
     with stepwell.open(path) as store:

@@ -375,7 +375,7 @@ def test_a_link_in_a_store_is_refused(path, tmp_path):
 
 def test_the_newest_step_may_go_while_it_is_looked_up(path, monkeypatch):
     with stepwell.open(path) as store, stepwell.open(path, mode="r") as reader:
-        for step in (1, 2, 3):
+        for step in (1, 2, 3, 4):
             store.save(step, {"x": step}).result()
         newest = reader._latest_of_all
 
@@ -386,6 +386,9 @@ def test_the_newest_step_may_go_while_it_is_looked_up(path, monkeypatch):
             return number
 
         monkeypatch.setattr(reader, "_latest_of_all", too_late)
+        assert reader.load_or({"x": 0}) == ({"x": 1}, 2)
+        for step in (2, 3):
+            store.save(step, {"x": step}).result()
         assert reader.load(path="x") == 2
         assert reader.load(path="x") == 1
         with pytest.raises(stepwell.StepNotFoundError):

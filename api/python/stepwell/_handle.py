@@ -7,20 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import _service
+from ._pending import Tracked
 
 if TYPE_CHECKING:
     from . import _stepwell
     from ._store import Store
     from ._turn import GroupHandle
-
-
-class Tracked:
-    """What a handle and its store share. The store does not know the handle, which knows it: a
-    store that is simply dropped goes at once, not with the next garbage collection."""
-
-    def __init__(self, handle: _stepwell.Handle | GroupHandle) -> None:
-        self.handle = handle
-        self.reported = False
 
 
 class SaveHandle:

@@ -389,5 +389,5 @@ def _import_orbax(
 
 def track(store: Store, handle: SaveHandle) -> SaveHandle:
     """Makes a save one of those that the store waits for and whose errors it raises."""
-    store._pending.append(handle._save)
+    store._pending.add(handle._save)
     return handle

@@ -22,9 +22,10 @@ from ._arguments import (
 from ._chunks import Chunks, wishes
 from ._collector import Paused
 from ._coordinator import coordinator_for
-from ._handle import SaveHandle, Tracked
+from ._handle import SaveHandle
 from ._like import Matcher
 from ._paths import PathLike
+from ._pending import Closed, Pending
 from ._place import read_slots
 from ._places import Disks, check_disks
 from ._plain import load_leaves, load_node, load_step
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from ._group import Group
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
-_RAISED_MAX = 1000  # texts of errors that are not raised again
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
 
@@ -116,23 +116,6 @@ def open(
                  reclaim_bytes_per_second, process_timeout, disks, untrusted, private)
 
 
-class _Closed:
-    """In place of the engine of a store that is closed: its threads and memory are gone then,
-    however long somebody keeps the Store, or a handle that knows it."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def wait(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        raise Error(f"{self._path!r} is closed")
-
-
 class Store:
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
 
@@ -144,8 +127,7 @@ class Store:
         self.path = path
         self.read_only = read_only
         self._generation = _service.generation
-        self._pending: list[Tracked] = []
-        self._raised: set[str] = set()
+        self._pending = Pending()
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
         _service.start()
         _service.sync_log_level()
@@ -195,45 +177,16 @@ class Store:
             self._raise_background()
 
     def _raise_background(self) -> None:
-        error = self._take_error()
+        error = self._pending.take_error()
         if error is not None:
             raise error
-
-    def _take_error(self) -> BaseException | None:
-        """The first error of a finished save that nobody has seen; those after it with the same
-        text (a frozen store) count as seen with it.
-
-        Without a lock: a signal's handler that closes the store may interrupt it anywhere. A save
-        is whose who removes it from the list, which is one instant."""
-        first: BaseException | None = None
-        for save in list(self._pending):
-            if not save.handle.done():
-                continue
-            try:
-                self._pending.remove(save)
-            except ValueError:
-                continue
-            error = save.handle.error()
-            if error is None or save.reported:
-                continue
-            save.reported = True
-            if first is None and str(error) not in self._raised:
-                first = error
-                if len(self._raised) >= _RAISED_MAX:
-                    self._raised.clear()
-                self._raised.add(str(error))
-        return first
 
     def wait(self) -> None:
         """Waits until every save so far is durable and visible. Raises the first background error
         that was not raised yet. Ctrl-C interrupts the wait, not the saves."""
         self._check()
-        self._wait_pending()
+        self._pending.wait()
         self._raise_background()
-
-    def _wait_pending(self) -> None:
-        for save in list(self._pending):
-            save.handle.wait(None)
 
     def close(self) -> None:
         """Waits for the saves and gives the lock back; idempotent. Raises the first background
@@ -242,8 +195,8 @@ class Store:
         if self._closed:
             return
         self._check_not_copying()
-        self._wait_pending()
-        error = self._take_error()
+        self._pending.wait()
+        error = self._pending.take_error()
         self._closed = True
         _service.stores.discard(self)
         try:
@@ -257,18 +210,13 @@ class Store:
             else:
                 self._group.close()
         except Error as closing:
-            if error is None and not self._is_known(closing):
+            if error is None and not self._pending.is_known(closing):
                 error = closing
-        self._core = self._writer = cast(_stepwell.Core, _Closed(self.path))
+        self._core = self._writer = cast(_stepwell.Core, Closed(self.path))
         if self._group is not None:
             self._group.core = self._group.writer = self._core
         if error is not None:
             raise error
-
-    def _is_known(self, error: Error) -> bool:
-        """Whether an error of close only repeats one that was raised before."""
-        text = str(error)
-        return any(text in known or known in text for known in self._raised)
 
     def _close_quietly(self) -> None:
         """For the end of the interpreter and for stores that are simply dropped."""
@@ -397,7 +345,7 @@ class Store:
 
     def _latest_of_all(self) -> int | None:
         if self._apart:  # then it is the same on all
-            self._wait_pending()
+            self._pending.wait()
         self._check()
         return self._core.newest()  # an error where it may be lost
 
@@ -554,7 +502,12 @@ class Store:
         if latest is None:
             _upkeep.check_nothing_lost(self)  # of headers, too
             return init, 0
-        return self.load(latest, like=init), latest + 1
+        try:
+            return self.load(latest, like=init), latest + 1
+        except StepNotFoundError:
+            if self._apart or self._core.newest() == latest:
+                raise
+        return self.load_or(init)  # as in _read
 
     # ---- upkeep ----
 
