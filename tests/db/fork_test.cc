@@ -39,6 +39,15 @@ struct ChildSaw {
   char message[512];
 };
 
+// AddressSanitizer's allocator is not made for a child that allocates: a lock that another thread
+// held at the fork stays held, and the child hangs now and then. Ours would hang each time.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int kForks = 8;
+#else
+constexpr int kForks = 1;
+#endif
+constexpr unsigned kChildSeconds = 30;
+
 TEST_P(ForkTest, TheChildIsRefusedAndTheParentGoesOn) {
   auto store = Store::Open(path_, Options());
   ASSERT_TRUE(store.ok()) << store.status().ToString();
@@ -48,54 +57,60 @@ TEST_P(ForkTest, TheChildIsRefusedAndTheParentGoesOn) {
   auto reader = Store::Open(path_, read_only);
   ASSERT_TRUE(reader.ok()) << reader.status().ToString();
   EXPECT_OK(CheckSeeded(reader->get(), 0, 0, KillState(0)));
-  // Saves are under way while the child is made.
-  std::vector<SaveHandle> handles;
-  for (uint64_t step = 1; step < 4; ++step) {
-    auto handle = SaveSeeded(store->get(), step, step, KillState(step));
-    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-    handles.push_back(*handle);
-  }
   void* shared =
       mmap(nullptr, sizeof(ChildSaw), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto* saw = static_cast<ChildSaw*>(shared);
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    g_in_forked_child = true;
-    const std::vector<uint64_t> zero{0};
-    const Status saved = SaveSeeded(store->get(), 9, 9, KillState(9)).status();
-    saw->codes[0] = saved.code();
-    saw->codes[1] = (*store)->Wait().code();
-    saw->codes[2] = (*store)->Steps().status().code();
-    saw->codes[3] = (*store)->Read(0).status().code();
-    saw->codes[4] = (*store)->Delete(zero).code();
-    saw->codes[5] = (*store)->Verify({}).status().code();
-    saw->codes[6] = (*reader)->Read(0).status().code();
-    saw->codes[7] = (*store)->Close().code();
-    saved.message().copy(saw->message, sizeof(saw->message) - 1);
-    // The destructors of a child that ends as programs do.
-    handles.clear();
-    store->reset();
-    reader->reset();
-    std::exit(41);
-  }
-  ASSERT_GT(child, 0);
-  for (const SaveHandle& handle : handles) EXPECT_OK(handle.Wait());
-  ASSERT_OK(SaveSeeded(store->get(), 4, 4, KillState(4))->Wait());
+  uint64_t step = 1;
   int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  for (int attempt = 0; attempt < kForks; ++attempt) {
+    // Saves are under way while the child is made.
+    std::vector<SaveHandle> handles;
+    for (const uint64_t end = step + 3; step < end; ++step) {
+      auto handle = SaveSeeded(store->get(), step, step, KillState(step));
+      ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+      handles.push_back(*handle);
+    }
+    std::fflush(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      g_in_forked_child = true;
+      alarm(kChildSeconds);
+      const std::vector<uint64_t> zero{0};
+      const Status saved = SaveSeeded(store->get(), 999, 9, KillState(9)).status();
+      saw->codes[0] = saved.code();
+      saw->codes[1] = (*store)->Wait().code();
+      saw->codes[2] = (*store)->Steps().status().code();
+      saw->codes[3] = (*store)->Read(0).status().code();
+      saw->codes[4] = (*store)->Delete(zero).code();
+      saw->codes[5] = (*store)->Verify({}).status().code();
+      saw->codes[6] = (*reader)->Read(0).status().code();
+      saw->codes[7] = (*store)->Close().code();
+      saved.message().copy(saw->message, sizeof(saw->message) - 1);
+      // The destructors of a child that ends as programs do.
+      handles.clear();
+      store->reset();
+      reader->reset();
+      std::exit(41);
+    }
+    ASSERT_GT(child, 0);
+    for (const SaveHandle& handle : handles) EXPECT_OK(handle.Wait());
+    ASSERT_OK(SaveSeeded(store->get(), step, step, KillState(step))->Wait());
+    ++step;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGALRM) break;
+  }
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 41);
   for (const StatusCode code : saw->codes) EXPECT_EQ(code, StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(saw->message), HasSubstr("fork"));
   munmap(shared, sizeof(ChildSaw));
-  ASSERT_OK(SaveSeeded(store->get(), 5, 5, KillState(5))->Wait());
+  ASSERT_OK(SaveSeeded(store->get(), step, step, KillState(step))->Wait());
   ASSERT_OK((*store)->Close());
   auto again = Store::Open(path_, Options());
   ASSERT_TRUE(again.ok()) << again.status().ToString();
-  for (uint64_t step = 0; step < 6; ++step) {
-    EXPECT_OK(CheckSeeded(again->get(), step, step, KillState(step)));
+  for (uint64_t saved = 0; saved <= step; ++saved) {
+    EXPECT_OK(CheckSeeded(again->get(), saved, saved, KillState(saved)));
   }
 }
 
