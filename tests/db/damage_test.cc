@@ -377,7 +377,7 @@ class EveryByteTest : public ::testing::Test {
     for (const auto& [step, seed] : seeds_) {
       ASSERT_OK(SaveSeeded(store->get(), step, seed, State())->Wait());
     }
-    CopyStore(dir_ / "live", dir_ / "killed");  // as a kill leaves it
+    CopyLiveStore(dir_ / "live", dir_ / "killed");  // as a kill leaves it
     ASSERT_OK((*store)->Close());
   }
 

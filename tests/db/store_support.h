@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <cstring>
@@ -188,17 +189,41 @@ class TempDir {
   std::string path_;
 };
 
-// What a kill would leave. Without the index, a cache, in which RocksDB renames and removes files
-// meanwhile.
-inline void CopyLiveStore(const std::string& from, const std::string& to) {
-  std::filesystem::remove_all(to);
-  std::filesystem::create_directory(to);
-  for (const auto& entry : std::filesystem::directory_iterator(from)) {
-    const auto name = entry.path().filename();
-    if (name == "index") continue;
-    std::filesystem::copy(entry.path(), std::filesystem::path(to) / name,
-                          std::filesystem::copy_options::recursive);
+// The files of a store without its index, a cache, in which RocksDB renames and removes files at
+// any time: path below the store to inode.
+inline std::map<std::string, ino_t> FilesOfLiveStore(const std::string& store) {
+  namespace fs = std::filesystem;
+  std::map<std::string, ino_t> files;
+  std::error_code gone;
+  for (fs::recursive_directory_iterator it(store, gone), end; it != end; it.increment(gone)) {
+    struct stat info = {};
+    if (it->path().filename() == "index") it.disable_recursion_pending();
+    if (stat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+      files[fs::relative(it->path(), store).string()] = info.st_ino;
+    }
   }
+  return files;
+}
+
+// What a kill would leave of a store whose writer saves nothing meanwhile. The writer still
+// recycles and removes segments: a copy during which the files changed is made again. STEPWELL
+// comes first: a kill leaves no log that is older than it.
+inline void CopyLiveStore(const std::string& from, const std::string& to) {
+  namespace fs = std::filesystem;
+  for (int tries = 0; tries < 100; ++tries) {
+    fs::remove_all(to);
+    const std::map<std::string, ino_t> before = FilesOfLiveStore(from);
+    fs::create_directories(to + "/segments");
+    std::error_code error;
+    fs::copy_file(from + "/STEPWELL", to + "/STEPWELL", error);
+    for (auto it = before.begin(); it != before.end() && !error; ++it) {
+      fs::create_directories(fs::path(to + "/" + it->first).parent_path());
+      fs::copy_file(from + "/" + it->first, to + "/" + it->first, fs::copy_options::skip_existing,
+                    error);
+    }
+    if (!error && FilesOfLiveStore(from) == before) return;
+  }
+  ADD_FAILURE() << "the files of " << from << " changed during each of 100 copies";
 }
 
 }  // namespace stepwell::db
