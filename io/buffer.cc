@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -14,9 +15,18 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+// Smaller buffers come from the heap: two system calls and the page faults cost more than reading a
+// frame of one page does.
+constexpr size_t kMappedBytesMin = size_t{128} << 10;
 constexpr std::chrono::milliseconds kAskInterval{100};
 
 size_t MappedBytes(size_t size_bytes) { return AlignUp(size_bytes, kPageBytes); }
+
+std::byte* Allocate(size_t size_bytes) {
+  void* memory = std::aligned_alloc(kPageBytes, size_bytes);
+  if (memory != nullptr) std::memset(memory, 0, size_bytes);
+  return static_cast<std::byte*>(memory);
+}
 
 std::byte* Map(size_t size_bytes) {
   void* memory =
@@ -43,12 +53,19 @@ std::byte* MapHuge(size_t size_bytes) {
 AlignedBuffer::AlignedBuffer(size_t size_bytes) {
   if (size_bytes == 0 || size_bytes > SIZE_MAX - 2 * kHugePageBytes) return;
   const size_t mapped = MappedBytes(size_bytes);
-  data_ = mapped >= kHugePageBytes ? MapHuge(mapped) : Map(mapped);
+  data_ = mapped < kMappedBytesMin  ? Allocate(mapped)
+          : mapped < kHugePageBytes ? Map(mapped)
+                                    : MapHuge(mapped);
   if (data_ != nullptr) size_bytes_ = size_bytes;
 }
 
 AlignedBuffer::~AlignedBuffer() {
-  if (data_ != nullptr) munmap(data_, MappedBytes(size_bytes_));
+  const size_t mapped = MappedBytes(size_bytes_);
+  if (mapped < kMappedBytesMin) {
+    std::free(data_);
+  } else {
+    munmap(data_, mapped);
+  }
 }
 
 AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept

@@ -14,8 +14,8 @@
 
 namespace stepwell::io {
 
-// Move-only, zeroed, page-aligned anonymous memory; asks for huge pages from 2 MiB on. Empty when
-// the kernel has no memory to give.
+// Move-only, zeroed, page-aligned memory, anonymous but for small ones; asks for huge pages from 2
+// MiB on. Empty when the kernel has no memory to give.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
