@@ -148,6 +148,7 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   }
   environment.without_pins = options.untrusted;
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
+  STEPWELL_ASSIGN_OR_RETURN(environment.held_root, environment.file_system->HoldRoot());
   STEPWELL_ASSIGN_OR_RETURN(auto lock,
                             AcquireLock(environment.file_system, path, options.lock_timeout));
   // Another process may have finished the creation meanwhile.

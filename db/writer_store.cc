@@ -60,6 +60,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
       options_(options),
       pid_(getpid()),
       environment_(std::move(environment)),
+      held_root_(std::exchange(environment_.held_root, nullptr)),
       lock_file_(std::move(lock_file)),
       core_(std::make_shared<ReadCore>()) {
   instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
@@ -569,6 +570,7 @@ Status WriterStore::Close() {
   core_->files->KeepNone();
   slot_file_.reset();
   lock_file_.reset();  // only now may another writer come
+  held_root_.reset();
   return status;
 }
 

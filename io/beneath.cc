@@ -56,16 +56,21 @@ Descriptor WalkBeneath(int root, std::string_view relative) {
 Descriptor OpenDirectoryBeneath(const char* root, std::string_view relative) {
   Descriptor base(Uninterrupted([&] { return open(root, kBase); }));
   if (base.value() < 0 || relative.empty()) return base;
+  return OpenDirectoryBeneath(base.value(), relative);
+}
+
+Descriptor OpenDirectoryBeneath(int root, std::string_view relative) {
+  if (relative.empty()) return WalkBeneath(root, relative);
   if (HasDots(relative)) return Failed(EINVAL);
   const std::string path(relative);
   struct open_how how {};
   how.flags = kBase;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-  const long opened = Uninterrupted(
-      [&] { return syscall(SYS_openat2, base.value(), path.c_str(), &how, sizeof(how)); });
+  const long opened =
+      Uninterrupted([&] { return syscall(SYS_openat2, root, path.c_str(), &how, sizeof(how)); });
   // A kernel before 5.6, a sandbox that does not know the call, a rename in between.
   if (opened < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN)) {
-    return WalkBeneath(base.value(), relative);
+    return WalkBeneath(root, relative);
   }
   return Descriptor(static_cast<int>(opened));
 }

@@ -54,6 +54,7 @@ class Descriptor {
 // the *at() calls. No name on the way may be a symbolic link (ELOOP), "." or ".." (EINVAL); `root`
 // itself is opened as given. Negative, and errno, where that fails.
 Descriptor OpenDirectoryBeneath(const char* root, std::string_view relative);
+Descriptor OpenDirectoryBeneath(int root, std::string_view relative);
 // The same, one name after another, for kernels and sandboxes without openat2.
 Descriptor WalkBeneath(int root, std::string_view relative);
 

@@ -39,6 +39,8 @@ Result<bool> IsNamed(FileSystem* file_system, File* file) {
   return IsSameFile(opened, *named);
 }
 
+Result<std::shared_ptr<const void>> FileSystem::HoldRoot() { return std::shared_ptr<const void>(); }
+
 Status FileSystem::SymbolicLink(const std::string&, const std::string& path) {
   return UnimplementedError(StrCat(path, ": there are no symbolic links here"));
 }

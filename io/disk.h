@@ -148,6 +148,10 @@ class FileSystem {
   // fsync of a directory: makes names created, renamed or removed in it durable.
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;  // statvfs f_bavail
+  // Of a file system beneath a root (io/beneath.h): while what this returns lives, paths below the
+  // root lead to the directory that has its name now, also once it is renamed and another one has
+  // the name. Null elsewhere.
+  virtual Result<std::shared_ptr<const void>> HoldRoot();
 };
 
 // Whether an open file still is what its path names: not removed, nor replaced.

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <memory>
+#include <mutex>
 
 #include "io/beneath.h"
 #include "io/open_disk.h"
@@ -378,6 +380,18 @@ class PosixFileSystem final : public FileSystem {
     return uint64_t{status.f_bavail} * status.f_frsize;
   }
 
+  Result<std::shared_ptr<const void>> HoldRoot() override {
+    if (root_.empty()) return std::shared_ptr<const void>();
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<const Descriptor> held = held_.lock();
+    if (held == nullptr) {
+      held = std::make_shared<const Descriptor>(OpenDirectoryBeneath(root_.c_str(), ""));
+      if (held->value() < 0) return StatusOf(-1, "open directory", root_);
+      held_ = held;
+    }
+    return std::shared_ptr<const void>(std::move(held));
+  }
+
  private:
   // Where a path leads: below the root a directory that was reached without links, and a name in
   // it that is not followed either; else the path as it is.
@@ -419,7 +433,13 @@ class PosixFileSystem final : public FileSystem {
     while (!below.empty() && below.front() == '/') below.remove_prefix(1);
     while (!below.empty() && below.back() == '/') below.remove_suffix(1);
     if (modes_ == FileModes::kPrivate) place.mask = 0700;
-    if (below.empty()) return place;  // the root itself
+    const std::shared_ptr<const Descriptor> held = Held();
+    if (below.empty()) {  // the root itself
+      if (held == nullptr) return place;
+      place.name = ".";
+      place.directory = OpenDirectoryBeneath(held->value(), "");
+      return place;
+    }
     const size_t slash = below.rfind('/');
     const std::string_view parent = below.substr(0, slash == std::string_view::npos ? 0 : slash);
     place.name = below.substr(slash == std::string_view::npos ? 0 : slash + 1);
@@ -427,7 +447,8 @@ class PosixFileSystem final : public FileSystem {
     if (place.name == "." || place.name == "..") {
       return InvalidArgumentError(StrCat(path, ": it leads out of the directory ", root_));
     }
-    place.directory = OpenDirectoryBeneath(root_.c_str(), parent);
+    place.directory = held == nullptr ? OpenDirectoryBeneath(root_.c_str(), parent)
+                                      : OpenDirectoryBeneath(held->value(), parent);
     if (place.directory.value() >= 0) return place;
     if (errno == ELOOP) return LinkRefused(path);
     return StatusOf(-1, "open the directory of", path);
@@ -438,7 +459,14 @@ class PosixFileSystem final : public FileSystem {
     return StatusOf(unlinkat(at.directory.value(), at.name.c_str(), flags), operation, path);
   }
 
-  std::string root_;  // "": none
+  std::shared_ptr<const Descriptor> Held() const {
+    const std::lock_guard lock(mutex_);
+    return held_.lock();
+  }
+
+  mutable std::mutex mutex_;
+  std::weak_ptr<const Descriptor> held_;  // guarded by mutex_
+  std::string root_;                      // "": none
   FileModes modes_ = FileModes::kUmask;
 };
 

@@ -134,8 +134,8 @@ TEST_F(PartsExportTest, EachPartCopiesItsOwn) {
               ElementsAre("chunks", "chunks-part-1", "chunks-part-2", "nodes", "rewritten"));
   EXPECT_THAT(NamesIn(dir_ / "out"), ElementsAre("x"));
   EXPECT_THAT(NamesIn(dir_ / "out/x"),
-              ElementsAre("_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint", "state",
-                          "stepwell-digests"));
+              ElementsAre("_CHECKPOINT_METADATA", "commit_success.txt", "metrics",
+                          "orbax.checkpoint", "state", "stepwell-digests"));
   EXPECT_EQ(fs::file_size(dir_ / "out/x/state/d/rewritten"), 2 * kEights + format::kCrcBytes);
 }
 

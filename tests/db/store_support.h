@@ -64,12 +64,18 @@ inline std::string KeyOf(const std::string& item, const std::string& name) {
       .value();
 }
 
+// Every third step has none.
+inline std::string MetricsOf(uint64_t seed) {
+  return seed % 3 == 0 ? "" : "{\"loss\": " + std::to_string(seed) + "}";
+}
+
 // A request whose unheld arrays may be destroyed (through `scratch`) right after Save returned.
 inline SaveRequest MakeRequest(uint64_t step, uint64_t seed, const std::vector<LeafSpec>& specs,
                                std::vector<std::vector<float>>* scratch) {
   SaveRequest request;
   request.step = step;
   request.metadata_json = "{\"seed\": " + std::to_string(seed) + "}";
+  request.metrics_json = MetricsOf(seed);
   ItemInput item;
   item.name = "state";
   for (const LeafSpec& spec : specs) {

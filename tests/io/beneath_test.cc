@@ -2,6 +2,7 @@
 #include "io/beneath.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -11,7 +12,9 @@
 namespace stepwell::io {
 namespace {
 
+using ::testing::Contains;
 using testing::CreateOptions;
+using ::testing::ElementsAre;
 using testing::TempDir;
 namespace fs = std::filesystem;
 
@@ -112,6 +115,23 @@ TEST_F(BeneathTest, PrivateFilesAreTheOwners) {
   EXPECT_EQ(mode("/my"), 0700U);
   EXPECT_EQ(mode("/ours"), 0644U);
   EXPECT_EQ(mode("/our"), 0755U);
+}
+
+TEST_F(BeneathTest, AHeldRootIsTheDirectoryAndNotItsName) {
+  auto held = files_->HoldRoot();
+  ASSERT_OK(held);
+  fs::rename(root_, dir_ / "moved");
+  fs::create_directories(root_ + "/a");  // another one
+  ASSERT_OK(files_->Open(root_ + "/plain", CreateOptions()));
+  ASSERT_OK(files_->CreateDirectory(root_ + "/a/new"));
+  ASSERT_OK(files_->SyncDirectory(root_));
+  EXPECT_THAT(*files_->List(root_), Contains("plain"));
+  EXPECT_EQ(files_->Open(root_ + "/file", {}).status().code(), kRefused);
+  EXPECT_TRUE(fs::exists(dir_ / "moved/plain"));
+  EXPECT_TRUE(fs::exists(dir_ / "moved/a/new"));
+  EXPECT_FALSE(fs::exists(root_ + "/plain"));
+  held->reset();
+  EXPECT_THAT(*files_->List(root_), ElementsAre("a"));
 }
 
 TEST_F(BeneathTest, WalkingFindsWhatOpenat2Finds) {

@@ -25,6 +25,14 @@ Status CheckHasMetadata(const db::StepReader& reader) {
   return DataLossError(StrCat("step ", reader.step().step, " has no metadata"));
 }
 
+Status CheckMetrics(const db::StepReader& reader, uint64_t seed) {
+  const std::string& metrics = reader.step().metrics_json;
+  const std::string wanted = db::MetricsOf(seed);
+  if (metrics == wanted) return OkStatus();
+  const std::string what = StrCat("step ", reader.step().step, " has metrics '", metrics, "'");
+  return metrics.empty() ? DataLossError(what) : InternalError(what);
+}
+
 // Whether the file's last block is a trailer, and not that of a life before this one.
 bool IsSealed(const SimWorld& world, const std::string& path) {
   const std::string bytes = world.Contents(path).value_or("");
@@ -81,6 +89,7 @@ Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
 Status CheckStep(db::StepReader* reader, uint64_t held) {
   const uint64_t seed = SeedOf(held);
   STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
+  STEPWELL_RETURN_IF_ERROR(CheckMetrics(*reader, seed));
   STEPWELL_RETURN_IF_ERROR(db::CheckSeeded(reader, seed, SpecsOf(seed)));
   STEPWELL_ASSIGN_OR_RETURN(const auto extra, reader->Leaves(format::EncodeItem("extra")));
   const uint64_t step = reader->step().step;
