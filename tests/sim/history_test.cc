@@ -36,8 +36,8 @@ TEST(HistoryTest, OfAllShapes) { RunHistories("histories", 1, 40, /*faults=*/fal
 
 TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 80, /*faults=*/true); }
 
-// After a power cut STEPWELL is as last synced, and one read of the recovery fails.
-void FailEachReadOfARecovery(uint64_t seed, bool crash_first) {
+// After a power cut STEPWELL is as last synced, and one read, open or look of the recovery fails.
+void FailEachReadOfARecovery(uint64_t seed, bool crash_first, bool read_only) {
   const auto world = SimWorld::Make({seed, kPlenty});
   StoreMachine machine(world, seed);
   Shape shape = ShapeOf(seed);
@@ -55,27 +55,34 @@ void FailEachReadOfARecovery(uint64_t seed, bool crash_first) {
     first.Open({}).status().IgnoreError("it is cut off");
     image = OldSlotImageOf(*image, seed);
   }
-  bool finished = false;
-  for (uint64_t nth = 1; !finished; nth += 1 + nth / 16) {
-    for (const int os_error : {EIO, ENOMEM}) {
-      const auto broken = image->CrashImageProcessKill(nth);
-      broken->AddFault({.kind = OpKind::kRead, .nth = nth, .os_error = os_error});
-      {
-        StoreMachine second(broken, nth);
-        second.Open({}).status().IgnoreError("it may be refused");
-        finished = broken->faults_struck() == 0;
+  for (const OpKind kind : {OpKind::kRead, OpKind::kOpen, OpKind::kLook}) {
+    bool finished = false;
+    for (uint64_t nth = 1; !finished; nth += 1 + nth / 16) {
+      for (const int os_error : {EIO, kind == OpKind::kOpen ? EMFILE : ENOMEM}) {
+        const auto broken = image->CrashImageProcessKill(nth);
+        broken->AddFault({.kind = kind, .nth = nth, .os_error = os_error});
+        {
+          StoreMachine second(broken, nth);
+          const auto store = second.Open({.read_only = read_only});
+          finished = broken->faults_struck() == 0;
+          if (store.ok()) {
+            const auto seen = ReadAll(store->get());
+            ASSERT_NE(seen.status().code(), StatusCode::kInternal) << seen.status().ToString();
+          }
+        }
+        broken->ClearFaults();
+        ASSERT_EQ(CheckImage(broken, legal, {nth, false, 0}), "")
+            << "seed " << seed << ": operation " << nth << " of kind " << static_cast<int>(kind)
+            << " of the recovery failed, errno " << os_error;
       }
-      broken->ClearFaults();
-      ASSERT_EQ(CheckImage(broken, legal, {nth, false, 0}), "")
-          << "seed " << seed << ": read " << nth << " of the recovery failed, errno " << os_error;
     }
   }
 }
 
 TEST(HistoryTest, AReadOfTheRecoveryFails) {
   const ImageCounts before = CheckedImages();
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    FailEachReadOfARecovery(seed, /*crash_first=*/seed % 2 == 0);
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    FailEachReadOfARecovery(seed, /*crash_first=*/seed % 2 == 0, /*read_only=*/seed % 3 == 0);
     if (HasFatalFailure()) break;
   }
   std::cout << "reads of recoveries: " << CheckedImages().images - before.images

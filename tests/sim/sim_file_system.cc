@@ -29,7 +29,8 @@ Result<std::unique_ptr<io::File>> SimFileSystem::Open(const std::string& path,
     STEPWELL_RETURN_IF_ERROR(freeze->Check());
   }
   InodeRef inode = world_->Find(path);
-  if (inode == nullptr) {
+  const bool existed = inode != nullptr;
+  if (!existed) {
     if (!options.create) return ErrnoStatus(ENOENT, path);
     std::string name;
     const InodeRef parent = world_->FindParent(path, &name);
@@ -41,7 +42,9 @@ Result<std::unique_ptr<io::File>> SimFileSystem::Open(const std::string& path,
     return ErrnoStatus(EEXIST, path);
   } else if (inode->is_directory) {
     return ErrnoStatus(EISDIR, path);
-  } else if (options.truncate && inode->live().size() > 0) {
+  }
+  if (existed) STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kOpen, path));
+  if (options.truncate && inode->live().size() > 0) {
     STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kTruncate, path));
     inode->Truncate(0);
   }
@@ -51,6 +54,7 @@ Result<std::unique_ptr<io::File>> SimFileSystem::Open(const std::string& path,
 
 Result<io::FileInfo> SimFileSystem::Stat(const std::string& path) {
   const std::lock_guard lock(world_->mutex_);
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kLook, path));
   const InodeRef inode = world_->Find(path);
   if (inode == nullptr) return ErrnoStatus(ENOENT, path);
   return InfoOf(*inode);
@@ -58,6 +62,7 @@ Result<io::FileInfo> SimFileSystem::Stat(const std::string& path) {
 
 Result<std::vector<std::string>> SimFileSystem::List(const std::string& path) {
   const std::lock_guard lock(world_->mutex_);
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kLook, path));
   const InodeRef inode = world_->Find(path);
   if (inode == nullptr) return ErrnoStatus(ENOENT, path);
   if (!inode->is_directory) return ErrnoStatus(ENOTDIR, path);
@@ -260,6 +265,7 @@ Status SimFile::CloneFrom(io::File& source, uint64_t source_offset, uint64_t len
 
 Result<io::FileInfo> SimFile::Info() {
   const std::lock_guard lock(world_->mutex_);
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kLook, path()));
   return InfoOf(*inode_);
 }
 

@@ -113,8 +113,8 @@ void SimWorld::SyncNames(const InodeRef& directory) {
 void SimWorld::Trace(OpKind kind, std::string_view path, ByteRange range,
                      const Status& status) const {
   static constexpr std::array<std::string_view, kOpKinds> kNames = {
-      "read",   "write",  "sync",   "allocate", "punch",         "truncate",
-      "create", "rename", "remove", "link",     "sync directory"};
+      "read",     "open",   "look",   "write",  "sync", "allocate",      "punch",
+      "truncate", "create", "rename", "remove", "link", "sync directory"};
   std::cerr << this << " " << ops_ << " " << kNames[static_cast<size_t>(kind)] << " " << path;
   if (range.length > 0) std::cerr << " " << range.offset << "+" << range.length;
   if (!status.ok()) std::cerr << ": " << status.ToString();
@@ -123,7 +123,7 @@ void SimWorld::Trace(OpKind kind, std::string_view path, ByteRange range,
 
 Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect,
                          ByteRange range) {
-  const bool mutating = kind != OpKind::kRead;
+  const bool mutating = kind > OpKind::kLook;
   if (effect != nullptr) *effect = Fault::Effect::kFail;
   if (mutating) {
     if (!frozen_ && freeze_at_ != 0 && ops_ + 1 >= freeze_at_) FreezeLocked();

@@ -24,7 +24,10 @@
 namespace stepwell::sim {
 
 enum class OpKind : uint8_t {
-  kRead,  // the only one that changes nothing: it is not counted by mutating_ops()
+  // These change nothing, and are not counted by mutating_ops().
+  kRead,
+  kOpen,  // of a file that is there
+  kLook,  // stat, of a path or of an open file, and listing a directory
   kWrite,
   kSync,
   kAllocate,
@@ -36,7 +39,7 @@ enum class OpKind : uint8_t {
   kLink,
   kSyncDirectory,
 };
-inline constexpr size_t kOpKinds = 11;
+inline constexpr size_t kOpKinds = 13;
 
 struct Fault {
   enum class Effect : uint8_t {

@@ -83,12 +83,14 @@ std::string CheckServed(db::Store* store, bool is_a_promise, std::vector<Steps>*
 
 Fault DrawReadFault(const SimWorld& world, Prng* prng) {
   if (prng->OneIn(4)) return DrawBadBlock(world, prng);
-  Fault fault{.kind = OpKind::kRead,
+  static constexpr OpKind kKinds[] = {OpKind::kRead, OpKind::kRead, OpKind::kOpen, OpKind::kLook};
+  Fault fault{.kind = kKinds[prng->Below(std::size(kKinds))],
               .nth = 1 + prng->Below(prng->Coin() ? 60 : 10),
               .forever = prng->OneIn(4),
               .os_error = prng->OneIn(3) ? ENOMEM : EIO,
               .path_contains = APath(prng)};
-  if (prng->OneIn(5)) fault.effect = Fault::Effect::kShort;
+  if (fault.kind == OpKind::kOpen && prng->Coin()) fault.os_error = EMFILE;
+  if (fault.kind == OpKind::kRead && prng->OneIn(5)) fault.effect = Fault::Effect::kShort;
   return fault;
 }
 

@@ -15,7 +15,8 @@ namespace stepwell::sim {
 
 // One to three faults of reads, writes, syncs or space, soon, once or for ever.
 void PlanFaults(SimWorld* world, Prng* prng);
-// The same of reads alone: EIO, ENOMEM, or an early end; of the n-th read, or of a place.
+// The same of reads, opens and looks alone: EIO, ENOMEM, EMFILE, or an early end; of the n-th one,
+// or of a place.
 Fault DrawReadFault(const SimWorld& world, Prng* prng);
 
 // Opens the store for reading and for writing a few times while the disk fails; it may crash
