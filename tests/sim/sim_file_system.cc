@@ -40,7 +40,7 @@ Result<std::unique_ptr<io::File>> SimFileSystem::Open(const std::string& path,
     world_->ChangeNames({{parent, name, inode}});
   } else if (options.create && options.exclusive) {
     return ErrnoStatus(EEXIST, path);
-  } else if (inode->is_directory) {
+  } else if (inode->is_directory && options.write) {
     return ErrnoStatus(EISDIR, path);
   }
   if (existed) STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kOpen, path));
@@ -197,6 +197,7 @@ Status SimFile::CheckTransfer(uint64_t offset, const void* memory, size_t size, 
 
 Result<size_t> SimFile::ReadAt(uint64_t offset, MutableBytes out) {
   STEPWELL_RETURN_IF_ERROR(CheckTransfer(offset, out.data(), out.size(), false));
+  if (inode_->is_directory) return ErrnoStatus(EISDIR, path());
   const std::lock_guard lock(world_->mutex_);
   uint64_t count = 0;
   STEPWELL_RETURN_IF_ERROR(world_->ReadLocked(*inode_, offset, out, direct_, path(), &count));
