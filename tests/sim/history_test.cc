@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <map>
 
 #include "tests/sim/store_checker.h"
 #include "tests/sim/store_history.h"
@@ -88,6 +89,63 @@ TEST(HistoryTest, AReadOfTheRecoveryFails) {
   std::cout << "reads of recoveries: " << CheckedImages().images - before.images
             << " crash images\n";
 }
+
+// In a session that runs, one operation of each kind fails, whichever: once with the machine going
+// on, and a power cut at the end.
+void FailEachOperationOf(uint64_t seed, OpKind kind, int os_error) {
+  Shape shape = ShapeOf(seed);
+  shape.first_steps = 0;
+  shape.segment_bytes = uint64_t{48} << 10;
+  for (uint64_t nth = 1;; nth += 1 + nth / 8) {
+    const auto world = SimWorld::Make({seed, kPlenty});
+    StoreMachine machine(world, seed);
+    Workload workload(&machine, seed, shape);
+    ASSERT_TRUE(workload.Open()) << workload.problem();
+    workload.Tolerate();
+    world->AddFault({.kind = kind, .nth = nth, .os_error = os_error});
+    for (int i = 0; i < 25; ++i) {
+      if (!workload.Act()) workload.Drop();  // as a program that opens it again
+    }
+    const std::string where = StrCat("seed ", seed, ": operation ", nth, " of kind ",
+                                     static_cast<int>(kind), " failed, errno ", os_error);
+    ASSERT_EQ(workload.problem(), "") << where;
+    const bool struck = world->faults_struck() > 0;
+    world->ClearFaults();
+    const std::vector<Steps> legal = workload.model().Legal();
+    ASSERT_EQ(CheckImage(ImageOf(*world, nth), legal, {nth, false, 0}), "") << where;
+    if (!struck) return;
+  }
+}
+
+class FailedOperationTest : public ::testing::TestWithParam<OpKind> {};
+
+TEST_P(FailedOperationTest, LosesNothing) {
+  const ImageCounts before = CheckedImages();
+  const bool grows = GetParam() == OpKind::kCreate || GetParam() == OpKind::kAllocate ||
+                     GetParam() == OpKind::kRename || GetParam() == OpKind::kLink;
+  for (uint64_t seed = 1; seed <= 3 && !HasFatalFailure(); ++seed) {
+    FailEachOperationOf(seed, GetParam(), grows ? ENOSPC : EIO);
+    if (!HasFatalFailure()) FailEachOperationOf(seed, GetParam(), EMFILE);
+  }
+  std::cout << CheckedImages().images - before.images << " crash images\n";
+}
+
+std::string NameOf(const ::testing::TestParamInfo<OpKind>& info) {
+  static const std::map<OpKind, std::string> kNames = {
+      {OpKind::kOpen, "Open"},         {OpKind::kLook, "Look"},
+      {OpKind::kCreate, "Create"},     {OpKind::kAllocate, "Allocate"},
+      {OpKind::kPunch, "Punch"},       {OpKind::kTruncate, "Truncate"},
+      {OpKind::kRename, "Rename"},     {OpKind::kRemove, "Remove"},
+      {OpKind::kSyncDirectory, "Sync"}};
+  return kNames.at(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, FailedOperationTest,
+                         ::testing::Values(OpKind::kOpen, OpKind::kLook, OpKind::kCreate,
+                                           OpKind::kAllocate, OpKind::kPunch, OpKind::kTruncate,
+                                           OpKind::kRename, OpKind::kRemove,
+                                           OpKind::kSyncDirectory),
+                         NameOf);
 
 // For hours, or to replay one seed; see README.md.
 TEST(HistoryTest, Soak) {
