@@ -145,6 +145,13 @@ bool LogDisk::Mount() {
   return mount_->mounted();
 }
 
+bool LogDisk::Flush() const {
+  const int file = open(file_path().c_str(), O_RDWR | O_CLOEXEC);
+  const bool flushed = fsync(file) == 0;
+  close(file);
+  return flushed;
+}
+
 void LogDisk::Mark(const std::string& line) {
   const SharedLogLock lock(shared_);
   LogEntry* entry = Begin(shared_, DiskOp::kMark, 0, line.size(), line.data());

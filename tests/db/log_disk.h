@@ -78,6 +78,7 @@ class LogDisk {
 
   // Mounts it at mount_point(), which also recovers it.
   bool Mount();
+  bool Flush() const;
   bool Unmount() { return mount_ == nullptr || mount_->Unmount(); }
   std::string mount_point() const { return directory_ / "disk"; }
   std::string image_point() const { return directory_ / "image"; }  // for an image of it

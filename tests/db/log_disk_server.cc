@@ -69,12 +69,13 @@ int Change(DiskOp op, uint64_t offset, uint64_t length, const char* bytes) {
   }
   Delay();
   const SharedLogLock lock(shared);
-  if (!fails || shared->fault.done) {
-    if (op == DiskOp::kWrite) std::memcpy(disk + offset, bytes, length);
-    if (op == DiskOp::kDiscard) std::memset(disk + offset, 0, length);
-    // What failed is durable with no later flush; but a flush that failed may have flushed.
-    if (!fails || op == DiskOp::kFlush) entry->end = ++shared->now;
+  if (fails && !shared->fault.done) {
+    entry->length = 0;
+    return EIO;
   }
+  if (op == DiskOp::kWrite) std::memcpy(disk + offset, bytes, length);
+  if (op == DiskOp::kDiscard) std::memset(disk + offset, 0, length);
+  entry->end = ++shared->now;
   return fails ? EIO : 0;
 }
 

@@ -16,10 +16,10 @@ enum class DiskOp : uint32_t { kRead, kWrite, kDiscard, kFlush, kMark };
 struct LogEntry {
   DiskOp op = DiskOp::kWrite;  // kRead is not logged; a mark is a line written to the file "marks"
   uint64_t offset = 0;         // on the disk
-  uint64_t length = 0;
-  uint64_t data = 0;   // where its bytes begin, behind the SharedLog
-  uint64_t begin = 0;  // its arrival: from then on it may be on the disk, in part, too
-  uint64_t end = 0;    // its completion: a flush that begins later makes it durable; 0: none
+  uint64_t length = 0;         // 0 of one that failed and was not done: it is on no image
+  uint64_t data = 0;           // where its bytes begin, behind the SharedLog
+  uint64_t begin = 0;          // its arrival: from then on it may be on the disk, in part, too
+  uint64_t end = 0;  // its completion: a flush that begins later makes it durable; 0: none
 };
 
 // Which operations fail with EIO.

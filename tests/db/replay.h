@@ -67,7 +67,7 @@ class Replay {
   Status StartWriter();
   // Until it has acknowledged that many changes, or ended.
   Status WaitForWriter(uint64_t changes);
-  Status EndSession(bool may_fail);
+  Status EndSession();
   void TakeMarks();
   Status LookAtSickDisk();
   Status Heal();

@@ -90,7 +90,7 @@ TEST_F(LogDiskTest, ItFailsOnDemand) {
   std::string bytes(6 * kBlock, 'x');
   ASSERT_EQ(pread(file_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(Blocks(bytes.data()), "baabaa");
-  // A flush that fails has flushed or not; what failed as a write no flush makes durable.
+  // What failed and was not done is on no image; a flush that fails has flushed or not.
   disk_.SetFault({.ops = Bit(DiskOp::kFlush)});
   EXPECT_NE(fsync(file_), 0);
   EXPECT_NE(fsync(file_), 0);
@@ -98,7 +98,10 @@ TEST_F(LogDiskTest, ItFailsOnDemand) {
   disk_.SetFault({.ops = Bit(DiskOp::kFlush), .done = true});
   EXPECT_NE(fsync(file_), 0);
   EXPECT_EQ(Image({}), "baabaa");
-  EXPECT_EQ(Image({.kept = 1}), "bbbbaa");
+  EXPECT_EQ(Image({.kept = 1}), "baabaa");
+  disk_.SetFault({.ops = Bit(DiskOp::kWrite), .done = true});
+  EXPECT_LT(Write('c', 5), 0);
+  EXPECT_EQ(Image({.kept = 1}), "baabac");
   // A place that cannot be read.
   disk_.SetFault({.ops = Bit(DiskOp::kRead), .offset_begin = kBlock, .offset_end = kBlock + 1});
   EXPECT_EQ(pread(file_, bytes.data(), kBlock, 0), static_cast<ssize_t>(kBlock));
