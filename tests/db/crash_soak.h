@@ -46,6 +46,10 @@ class History {
   // one may be behind that.
   std::string Check(const State& found) const;
 
+  // Somebody read that state: from now on it is durable, as if it were acknowledged.
+  void Served(const State& found);
+
+  uint64_t durable() const { return last_ack_; }  // the number of a change
   uint64_t begun() const { return changes_.size(); }
   uint64_t acknowledged() const { return acknowledged_; }
   // The acknowledged state and all that may be instead.

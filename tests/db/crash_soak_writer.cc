@@ -219,6 +219,16 @@ std::vector<State> History::Legal() const {
   return legal;
 }
 
+void History::Served(const State& found) {
+  State state = before_;
+  for (uint64_t number = 0; number <= begun(); ++number) {
+    if (number > 0 && !failed_.contains(number)) changes_[number - 1].ApplyTo(&state);
+    if (number < last_ack_ || state != found) continue;
+    last_ack_ = number;
+    return;
+  }
+}
+
 std::string History::Check(const State& found) const {
   const std::vector<State> legal = Legal();
   if (std::find(legal.begin(), legal.end(), found) != legal.end()) return "";

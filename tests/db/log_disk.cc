@@ -87,15 +87,16 @@ std::unique_ptr<MemoryFile> FormattedDisk(FsKind kind, uint64_t bytes, uint64_t 
   return disk->data() != nullptr && ChildProcess(make).Wait() == 0 ? disk->Copy() : nullptr;
 }
 
-LoopMount::LoopMount(FsKind kind, const std::string& file, std::string point)
+LoopMount::LoopMount(FsKind kind, const std::string& file, std::string point, bool discard)
     : point_(std::move(point)) {
   std::string device;
   const int loop = AttachLoop(file, &device);
   if (loop < 0) return;
   const bool xfs = kind == FsKind::kXfs;
   // A log disk and its image are mounted at the same time and have one UUID.
-  mounted_ = mount(device.c_str(), point_.c_str(), xfs ? "xfs" : "ext4", MS_NOATIME,
-                   xfs ? "nouuid" : "errors=remount-ro") == 0;
+  const std::string data = StrCat(xfs ? "nouuid" : "errors=remount-ro", discard ? ",discard" : "");
+  mounted_ =
+      mount(device.c_str(), point_.c_str(), xfs ? "xfs" : "ext4", MS_NOATIME, data.c_str()) == 0;
   const int error = errno;
   close(loop);
   errno = error;
@@ -138,10 +139,10 @@ LogDisk::~LogDisk() {
   server_->Wait();
 }
 
-bool LogDisk::Mount() {
+bool LogDisk::Mount(bool discard) {
   if (server_ == nullptr) return false;
   mount_ = nullptr;
-  mount_ = std::make_unique<LoopMount>(kind_, file_path(), mount_point());
+  mount_ = std::make_unique<LoopMount>(kind_, file_path(), mount_point(), discard);
   return mount_->mounted();
 }
 

@@ -44,7 +44,7 @@ std::unique_ptr<MemoryFile> FormattedDisk(FsKind kind, uint64_t bytes, uint64_t 
 // The file system in a file, by a loop device that goes with it.
 class LoopMount {
  public:
-  LoopMount(FsKind kind, const std::string& file, std::string point);
+  LoopMount(FsKind kind, const std::string& file, std::string point, bool discard = false);
   ~LoopMount() { (void)Unmount(); }
   LoopMount(const LoopMount&) = delete;
   LoopMount& operator=(const LoopMount&) = delete;
@@ -76,8 +76,10 @@ class LogDisk {
   LogDisk(const LogDisk&) = delete;
   LogDisk& operator=(const LogDisk&) = delete;
 
-  // Mounts it at mount_point(), which also recovers it.
-  bool Mount();
+  // Mounts it at mount_point(), which also recovers it. With `discard` the file system tells it
+  // which blocks are free. (ext4 does so for a transaction that failed, too: not for disks that
+  // fail.)
+  bool Mount(bool discard = false);
   bool Flush() const;
   bool Unmount() { return mount_ == nullptr || mount_->Unmount(); }
   std::string mount_point() const { return directory_ / "disk"; }

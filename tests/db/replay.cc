@@ -38,8 +38,8 @@ Replay::Replay(std::string writer, FsKind kind, uint64_t seed, ReplayTotals* tot
   disk_ = std::make_unique<LogDisk>(kind, FormattedDisk(kind, bytes, block));
 }
 
-bool Replay::Begin() {
-  if (!disk_->Mount()) return false;
+bool Replay::Begin(bool discard) {
+  if (!disk_->Mount(discard)) return false;
   constexpr uint32_t kDelays[] = {0, 100, 1000};
   disk_->SetDelay(kDelays[Below(3)]);
   sessions_.push_back({0, {}});
@@ -108,11 +108,33 @@ Status Replay::Session(uint64_t changes) {
   return In("after a kill", CheckLive());
 }
 
+Status Replay::Serve(const std::string& point, History* history) {
+  StoreOptions options = SoakOptions(random_());
+  options.read_only = true;
+  State seen;
+  Status status;
+  // Writes of a killed process go on landing for a while: a delete among them may end a step
+  // between two calls of a reader.
+  for (int tries = 0; tries < 300; ++tries) {
+    seen.clear();
+    status = CheckStore(point + "/store", *history, options, &seen, &totals_->steps);
+    if (status.code() != StatusCode::kNotFound) break;
+    usleep(10000);
+  }
+  if (status.ok()) history->Served(seen);
+  return In("a reader", status);
+}
+
 // What is there now is the only legal state from here on, for all images, too.
 Status Replay::CheckLive() {
+  History history = HistoryAt(UINT64_MAX);
+  if (Below(3) == 0) {
+    STEPWELL_RETURN_IF_ERROR(Serve(disk_->mount_point(), &history));
+    disk_->Mark(StrCat("ack ", history.durable()));
+  }
   State found;
-  STEPWELL_RETURN_IF_ERROR(
-      CheckMounted(disk_->mount_point(), HistoryAt(UINT64_MAX), UINT64_MAX, &found));
+  STEPWELL_RETURN_IF_ERROR(CheckMounted(disk_->mount_point(), history, UINT64_MAX, &found));
+  TakeMarks();
   sessions_.push_back({disk_->now(), std::move(found)});
   return OkStatus();
 }
@@ -125,36 +147,43 @@ Status Replay::FailingSession(const Fault& fault, uint64_t changes) {
   disk_->SetFault(fault);
   STEPWELL_RETURN_IF_ERROR(In(what, WaitForWriter(well + changes)));
   STEPWELL_RETURN_IF_ERROR(In(what, EndSession()));
-  if (Below(2) == 0) STEPWELL_RETURN_IF_ERROR(In(what, LookAtSickDisk()));
+  if (Below(2) == 0) {
+    History history = HistoryAt(UINT64_MAX);
+    bool opened = false;
+    State found;
+    STEPWELL_RETURN_IF_ERROR(In(what, LookAtSickDisk(disk_.get(), &history, &opened, &found)));
+    disk_->Mark(StrCat("ack ", history.durable()));
+    TakeMarks();
+    if (opened) sessions_.push_back({disk_->now(), std::move(found)});
+  }
   ++totals_->fail_cases;
   totals_->faults += disk_->failed();
   if (!error_.empty()) ++totals_->told;
-  return In(what, Heal());
+  STEPWELL_RETURN_IF_ERROR(In(what, Heal(disk_.get())));
+  return In(what, CheckLive());
 }
 
-Status Replay::LookAtSickDisk() {
+Status Replay::LookAtSickDisk(LogDisk* disk, History* history, bool* opened, State* found) {
   StoreOptions options = SoakOptions(random_());
   options.read_only = Below(2) == 0;
-  auto store = Store::Open(disk_->mount_point() + "/store", options);
+  auto store = Store::Open(disk->mount_point() + "/store", options);
   if (!store.ok()) return OkStatus();
-  State found;
-  const Status status = ReadState(store->get(), &found, &totals_->steps);
+  const Status status = ReadState(store->get(), found, &totals_->steps);
   if (status.code() == StatusCode::kInternal) return In("a wrong value of a sick disk", status);
   if (!status.ok() || !(*store)->recovery().problems.empty()) return OkStatus();
-  const std::string problem = HistoryAt(UINT64_MAX).Check(found);
+  const std::string problem = history->Check(*found);
   if (!problem.empty()) return Wrong("the sick disk: " + problem);
-  // Whoever opened it for writing has decided what was of unknown outcome.
-  if (!options.read_only) sessions_.push_back({disk_->now(), std::move(found)});
+  history->Served(*found);
+  *opened = !options.read_only;
   return OkStatus();
 }
 
-Status Replay::Heal() {
-  disk_->SetFault({});
-  if (!disk_->Unmount()) return Wrong("the file system cannot be unmounted");
+Status Replay::Heal(LogDisk* disk) {
+  disk->SetFault({});
+  if (!disk->Unmount()) return Wrong("the file system cannot be unmounted");
   // XFS takes the log that it finds for durable, also after a flush of it failed.
-  if (kind_ == FsKind::kXfs && !disk_->Flush()) return Wrong("the disk cannot be flushed");
-  if (!disk_->Mount()) return Wrong("the file system cannot be mounted again");
-  return CheckLive();
+  if (kind_ == FsKind::kXfs && !disk->Flush()) return Wrong("the disk cannot be flushed");
+  return disk->Mount() ? OkStatus() : Wrong("the file system cannot be mounted again");
 }
 
 Fault Replay::RandomFault() {
@@ -239,8 +268,10 @@ Status Replay::CheckImage(const Cut& cut) {
 Status Replay::CheckImageFor(const MemoryFile& image, uint64_t instant) {
   LoopMount mount(kind_, image.path(), disk_->image_point());
   if (!mount.mounted()) return Wrong("the image cannot be mounted");
+  History history = HistoryAt(instant);
+  if (Below(4) == 0) STEPWELL_RETURN_IF_ERROR(Serve(disk_->image_point(), &history));
   State found;
-  STEPWELL_RETURN_IF_ERROR(CheckMounted(disk_->image_point(), HistoryAt(instant), instant, &found));
+  STEPWELL_RETURN_IF_ERROR(CheckMounted(disk_->image_point(), history, instant, &found));
   ++totals_->images;
   return mount.Unmount() ? OkStatus() : Wrong("an image cannot be unmounted");
 }
@@ -249,28 +280,53 @@ Status Replay::CheckRecovery(const Cut& cut, int cuts) {
   LogDisk nested(kind_, disk_->Replay(cut));
   if (!nested.Mount()) return Wrong(ToText(cut) + ": the image cannot be mounted");
   const History before = HistoryAt(cut.instant);
+  History served = before;
+  if (Below(2) == 0) {
+    STEPWELL_RETURN_IF_ERROR(In(ToText(cut), Serve(nested.mount_point(), &served)));
+  }
+  const uint64_t served_at = nested.now();
   State found;
   STEPWELL_RETURN_IF_ERROR(
-      In(ToText(cut), CheckMounted(nested.mount_point(), before, cut.instant, &found)));
-  const uint64_t recovered = nested.now();
+      In(ToText(cut), CheckMounted(nested.mount_point(), served, cut.instant, &found)));
+  const uint64_t recovered_at = nested.now();
   if (!nested.Unmount()) return Wrong("an image cannot be unmounted");
   for (int i = 0; i < cuts; ++i) {
     Cut second = cut;
     second.seed = random_();
-    second.instant = Below(nested.now() + 1);
+    const uint64_t instants[] = {served_at, recovered_at, Below(nested.now() + 1)};
+    second.instant = instants[std::min<uint64_t>(Below(4), 2)];
     const auto image = nested.Replay(second);
     LoopMount mount(kind_, image->path(), nested.image_point());
     const std::string what = ToText(cut) + ", then " + ToText(second);
     if (!mount.mounted()) return Wrong(what + ": the image cannot be mounted");
+    const History history = second.instant >= recovered_at ? History(found)
+                            : second.instant >= served_at  ? served
+                                                           : before;
     State state;
     STEPWELL_RETURN_IF_ERROR(
-        In(what,
-           CheckMounted(nested.image_point(), second.instant >= recovered ? History(found) : before,
-                        cut.instant, &state)));
+        In(what, CheckMounted(nested.image_point(), history, cut.instant, &state)));
     ++totals_->images;
     ++totals_->recoveries_cut;
   }
   return OkStatus();
+}
+
+Status Replay::CheckSickRecovery(const Cut& cut, const Fault& fault) {
+  const std::string what = ToText(cut) + ", then " + ToText(fault);
+  LogDisk nested(kind_, disk_->Replay(cut));
+  if (!nested.Mount()) return Wrong(what + ": the image cannot be mounted");
+  nested.SetFault(fault);
+  History history = HistoryAt(cut.instant);
+  bool opened = false;
+  State found;
+  STEPWELL_RETURN_IF_ERROR(In(what, LookAtSickDisk(&nested, &history, &opened, &found)));
+  totals_->faults += nested.failed();
+  STEPWELL_RETURN_IF_ERROR(In(what, Heal(&nested)));
+  if (opened) history = History(found);
+  found.clear();
+  ++totals_->images;
+  ++totals_->recoveries_sick;
+  return In(what, CheckMounted(nested.mount_point(), history, cut.instant, &found));
 }
 
 }  // namespace stepwell::db::soak

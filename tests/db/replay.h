@@ -15,7 +15,8 @@ namespace stepwell::db::soak {
 
 struct ReplayTotals {
   uint64_t images = 0;
-  uint64_t recoveries_cut = 0;  // images of images, whose recovery was cut
+  uint64_t recoveries_cut = 0;   // images of images, whose recovery was cut
+  uint64_t recoveries_sick = 0;  // images on disks that failed meanwhile
   uint64_t changes = 0;
   uint64_t acknowledged = 0;
   uint64_t steps = 0;    // compared
@@ -31,7 +32,7 @@ class Replay {
   Replay(std::string writer, FsKind kind, uint64_t seed, ReplayTotals* totals);
 
   // Mounts the disk.
-  bool Begin();
+  bool Begin(bool discard = false);
   LogDisk& disk() { return *disk_; }
 
   // A writer runs until it has acknowledged that many changes, and is killed; the store is looked
@@ -48,6 +49,8 @@ class Replay {
   Status CheckImageFor(const MemoryFile& image, uint64_t instant);
   // Recovery of that image is cut in turn, `cuts` times.
   Status CheckRecovery(const Cut& cut, int cuts);
+  // The disk fails while that image is recovered, and is well again.
+  Status CheckSickRecovery(const Cut& cut, const Fault& fault);
 
   // What a writer had said by then, and what it had found.
   History HistoryAt(uint64_t instant) const;
@@ -69,9 +72,12 @@ class Replay {
   Status WaitForWriter(uint64_t changes);
   Status EndSession();
   void TakeMarks();
-  Status LookAtSickDisk();
-  Status Heal();
+  // Values are right or refused. What it gave is durable; *opened: and decided, by a writer.
+  Status LookAtSickDisk(LogDisk* disk, History* history, bool* opened, State* found);
+  Status Heal(LogDisk* disk);
   Status CheckLive();
+  // A reader looks: what it gives is durable.
+  Status Serve(const std::string& point, History* history);
   Status CheckMounted(const std::string& point, const History& history, uint64_t instant,
                       State* found);
   Status CheckExportsAt(const std::string& point, uint64_t instant);

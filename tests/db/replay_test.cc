@@ -140,6 +140,7 @@ TEST_F(ReplayTest, EachImageHasWhatWasAcknowledgedByThen) {
   for (size_t i = 0; i < told.size(); i += 5) ASSERT_OK(replay_.CheckImage({.instant = told[i]}));
   for (int i = 0; i < 6; ++i) ASSERT_OK(replay_.CheckImage(replay_.RandomCut()));
   ASSERT_OK(replay_.CheckRecovery(replay_.RandomCut(), 2));
+  ASSERT_OK(replay_.CheckSickRecovery(replay_.RandomCut(), replay_.RandomFault()));
   EXPECT_GE(totals_.images, 11U);
   EXPECT_GE(totals_.steps, totals_.images);
 }
