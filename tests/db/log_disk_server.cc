@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -163,10 +163,9 @@ int Serve(const std::string& point, const char* disk_path, const char* log_path)
     std::fflush(stdout);
     return nullptr;
   };
-  std::vector<std::string> arguments = {"log_disk", "-f", "-o", "fsname=log_disk", point};
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 12)
-  arguments.insert(arguments.end(), {"-o", "max_threads=10"});  // the default of 3.14 is a warning
-#endif
+  // The second option is the default, of which libfuse 3.14 warns.
+  std::vector<std::string> arguments = {"log_disk", "-f", "-o",
+                                        "fsname=log_disk,max_idle_threads=10", point};
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   return fuse_main(static_cast<int>(pointers.size()), pointers.data(), &operations, nullptr);
