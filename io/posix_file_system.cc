@@ -307,7 +307,11 @@ class PosixFileSystem final : public FileSystem {
     STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
     const int opened = at.OpenDirectory(O_RDONLY);
     DIR* directory = opened < 0 ? nullptr : fdopendir(opened);
-    STEPWELL_RETURN_IF_ERROR(at.Check(directory == nullptr ? -1 : 0, "list", path));
+    if (directory == nullptr) {
+      Status status = at.Check(-1, "list", path);
+      if (opened >= 0) close(opened);  // fdopendir took it only if it succeeded
+      return status;
+    }
     std::vector<std::string> names;
     errno = 0;
     while (const dirent* entry = readdir(directory)) {

@@ -18,12 +18,8 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <optional>
 #include <random>
-#include <set>
 
-#include "db/export_digests.h"
-#include "tests/db/big_state.h"
 #include "tests/db/crash_soak.h"
 #include "tests/db/mount.h"
 #include "tests/db/process_support.h"
@@ -80,8 +76,7 @@ class Soak {
     History history(state_);
     std::vector<std::string> exports;
     STEPWELL_RETURN_IF_ERROR(RunAndCrash(&history, &exports));
-    STEPWELL_RETURN_IF_ERROR(CheckStore(history));
-    STEPWELL_RETURN_IF_ERROR(CheckExports(exports));
+    STEPWELL_RETURN_IF_ERROR(CheckAll(history, exports));
     ++totals_.cycles;
     totals_.begun += history.begun();
     totals_.acknowledged += history.acknowledged();
@@ -125,70 +120,28 @@ class Soak {
     return OkStatus();
   }
 
-  // As it is found, with all bytes of the steps looked at.
-  Status Found(Store* store, State* found) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
-    for (const StepSummary& step : steps) {
-      STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step.step.step));
-      const std::string& text = reader->step().metadata_json;  // {"seed": N}
-      if (text.size() < 10) return Wrong("metadata " + text);
-      const uint64_t seed = std::stoull(text.substr(9));
-      STEPWELL_RETURN_IF_ERROR(CheckSeeded(reader.get(), seed, KillState(step.step.step)));
-      (*found)[step.step.step] = {seed, step.step.pinned};
-      ++totals_.steps_checked;
-    }
-    return OkStatus();
-  }
-
-  Status OpenAndCheck(const History& history, bool read_only, State* found) {
+  Status Check(const History& history, bool read_only, State* found) {
     StoreOptions options = SoakOptions(random_());
     options.read_only = read_only;
-    auto store = Store::Open(StorePath(), options);
-    if (store.status().code() == StatusCode::kNotFound && read_only) {
-      const std::string problem = history.Check({});  // not begun yet
-      return problem.empty() ? OkStatus() : Wrong(problem);
-    }
-    STEPWELL_RETURN_IF_ERROR(store.status());
-    for (const std::string& problem : (*store)->recovery().problems) return Wrong(problem);
-    STEPWELL_RETURN_IF_ERROR(Found(store->get(), found));
-    if (const std::string problem = history.Check(*found); !problem.empty()) return Wrong(problem);
-    STEPWELL_ASSIGN_OR_RETURN(const VerifyReport report, (*store)->Verify({}));
-    for (const VerifyProblem& problem : report.problems) return Wrong(problem.message);
-    return (*store)->Close();
+    return CheckStore(StorePath(), history, options, found, &totals_.steps_checked);
   }
 
-  Status CheckStore(const History& history) {
+  Status CheckAll(const History& history, const std::vector<std::string>& exports) {
     if (random_() % 4 == 0) {
       // Writes of a killed process go on landing for a while: a delete among them may end a step
       // between two calls of a reader. A writer waits for them.
       Status status;
       Retry([&] {
         State seen;
-        status = OpenAndCheck(history, /*read_only=*/true, &seen);
+        status = Check(history, /*read_only=*/true, &seen);
         return status.code() != StatusCode::kNotFound;
       });
       STEPWELL_RETURN_IF_ERROR(status);
     }
     State found;
-    STEPWELL_RETURN_IF_ERROR(OpenAndCheck(history, /*read_only=*/false, &found));
+    STEPWELL_RETURN_IF_ERROR(Check(history, /*read_only=*/false, &found));
     state_ = std::move(found);
-    return OkStatus();
-  }
-
-  Status CheckExports(const std::vector<std::string>& finished) {
-    std::set<std::string> there;
-    for (const auto& entry : std::filesystem::directory_iterator(root_ + "/exports")) {
-      const std::string name = entry.path().filename();
-      if (name.find(".orbax-checkpoint-tmp") != std::string::npos) continue;
-      there.insert(name);
-      STEPWELL_ASSIGN_OR_RETURN(const DigestReport report,
-                                VerifyExport(io::LocalFileSystem(), entry.path(), {}));
-      for (const DigestProblem& problem : report.problems) return Wrong(problem.message);
-      ++totals_.exports;
-    }
-    for (const std::string& name : finished) {
-      if (!there.contains(name)) return Wrong(name + " was finished and is gone");
-    }
+    STEPWELL_RETURN_IF_ERROR(CheckExports(root_ + "/exports", exports, &totals_.exports));
     std::filesystem::remove_all(root_ + "/exports");
     return OkStatus();
   }

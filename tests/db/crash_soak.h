@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,27 +36,47 @@ struct Change {
 // The changes of one writer in the order in which it began them, which is that of their commits.
 class History {
  public:
-  explicit History(State before) : states_{std::move(before)} {}
+  explicit History(State before) : before_(std::move(before)) {}
 
-  // "begin NUMBER KIND STEP SEED" and "ack NUMBER"; other lines are not its own: false.
+  // "begin NUMBER KIND STEP SEED", "ack NUMBER" and "fail NUMBER", of one that was not done; other
+  // lines are not its own: false.
   bool Take(const std::string& line);
 
   // Empty, or what is wrong: the state must be that of all changes up to one, and no acknowledged
   // one may be behind that.
   std::string Check(const State& found) const;
 
-  uint64_t begun() const { return states_.size() - 1; }
+  // Somebody read that state: from now on it is durable, as if it were acknowledged.
+  void Served(const State& found);
+
+  uint64_t durable() const { return last_ack_; }  // the number of a change
+  uint64_t begun() const { return changes_.size(); }
   uint64_t acknowledged() const { return acknowledged_; }
   // The acknowledged state and all that may be instead.
   std::vector<State> Legal() const;
 
  private:
-  std::vector<State> states_;  // [i]: behind the first i changes
-  uint64_t last_ack_ = 0;      // changes up to this one are acknowledged, or ordered before one
+  State before_;
+  std::vector<Change> changes_;
+  std::set<uint64_t> failed_;
+  uint64_t last_ack_ = 0;  // changes up to this one are acknowledged, or ordered before one
   uint64_t acknowledged_ = 0;
 };
 
-// Saves, replaces, deletes, pins, exports into `exports`, reclaims and reopens until it is killed.
+// Opens the store, reads every byte of it, compares that with the history and verifies it. Wrong
+// bytes, a state that is not legal and what recovery reports are errors. (A reader of a store that
+// is not there finds nothing.)
+Status CheckStore(const std::string& store, const History& history, const StoreOptions& options,
+                  State* found, uint64_t* steps_checked);
+// What is live of it. Wrong bytes are kInternal, so that no caller takes them for an error
+// that the store reports.
+Status ReadState(Store* store, State* found, uint64_t* steps_checked);
+// Each export in the directory is whole, and those that were finished are there.
+Status CheckExports(const std::string& directory, const std::vector<std::string>& finished,
+                    uint64_t* exports_checked);
+
+// Saves, replaces, deletes, pins, exports into `exports`, reclaims and reopens until it is killed
+// or a call fails.
 int RunWriter(const std::string& store, const std::string& exports, uint64_t seed);
 
 // Small segments, so that all of the life of a segment happens.

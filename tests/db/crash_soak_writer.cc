@@ -22,6 +22,12 @@ void Say(const std::string& text) {
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) _exit(3);
 }
 
+void SayOutcome(uint64_t number, const Status& status) {
+  if (status.ok()) return Say(StrCat("ack ", number));
+  if (status.code() != StatusCode::kOutcomeUnknown) Say(StrCat("fail ", number));
+  Say("error " + status.ToString());
+}
+
 class Writer {
  public:
   Writer(std::string path, std::string exports, uint64_t seed)
@@ -78,23 +84,28 @@ class Writer {
       live_.erase(step);  // not to be touched until this is acknowledged
     }
     const uint64_t number = Begin(change);
-    STEPWELL_ASSIGN_OR_RETURN(const auto handle, SaveSeeded(store_.get(), step, change.seed,
-                                                            KillState(step), IfExists::kReplace));
-    handle.OnComplete([this, number, change](const Status& status) {
-      Say(status.ok() ? StrCat("ack ", number) : "error " + status.ToString());
+    const auto handle =
+        SaveSeeded(store_.get(), step, change.seed, KillState(step), IfExists::kReplace);
+    if (!handle.ok()) {
+      SayOutcome(number, handle.status());
+      return handle.status();
+    }
+    handle->OnComplete([this, number, change](const Status& status) {
+      SayOutcome(number, status);
       const std::lock_guard lock(mutex_);
       live_[change.step] = {change.seed, false};
     });
-    return Below(3) == 0 ? handle.Wait() : OkStatus();
+    return Below(3) == 0 ? handle->Wait() : OkStatus();
   }
 
   Status ChangeNow(Change::Kind kind, uint64_t step) {
     const Change change{kind, step, 0};
     const uint64_t number = Begin(change);
-    STEPWELL_RETURN_IF_ERROR(kind == Change::Kind::kDelete
-                                 ? store_->Delete({&step, 1})
-                                 : store_->SetPinned({&step, 1}, kind == Change::Kind::kPin));
-    Say(StrCat("ack ", number));
+    const Status status = kind == Change::Kind::kDelete
+                              ? store_->Delete({&step, 1})
+                              : store_->SetPinned({&step, 1}, kind == Change::Kind::kPin);
+    SayOutcome(number, status);
+    STEPWELL_RETURN_IF_ERROR(status);
     const std::lock_guard lock(mutex_);
     change.ApplyTo(&live_);
     return OkStatus();
@@ -185,18 +196,37 @@ bool History::Take(const std::string& line) {
     ++acknowledged_;
     return true;
   }
+  if (what == "fail") {
+    failed_.insert(number);
+    return true;
+  }
   Change change;
   if (what != "begin" || !(words >> name >> change.step >> change.seed)) return false;
   const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
   change.kind = static_cast<Change::Kind>(found - std::begin(kNames));
-  State state = states_.back();
-  change.ApplyTo(&state);
-  states_.push_back(std::move(state));
+  changes_.push_back(change);
   return number == begun();
 }
 
 std::vector<State> History::Legal() const {
-  return {states_.begin() + static_cast<ptrdiff_t>(last_ack_), states_.end()};
+  std::vector<State> legal;
+  State state = before_;
+  for (uint64_t number = 0; number <= begun(); ++number) {
+    if (number > 0 && failed_.contains(number)) continue;
+    if (number > 0) changes_[number - 1].ApplyTo(&state);
+    if (number >= last_ack_) legal.push_back(state);
+  }
+  return legal;
+}
+
+void History::Served(const State& found) {
+  State state = before_;
+  for (uint64_t number = 0; number <= begun(); ++number) {
+    if (number > 0 && !failed_.contains(number)) changes_[number - 1].ApplyTo(&state);
+    if (number < last_ack_ || state != found) continue;
+    last_ack_ = number;
+    return;
+  }
 }
 
 std::string History::Check(const State& found) const {

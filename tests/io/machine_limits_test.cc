@@ -110,16 +110,33 @@ std::string UseAutoDisk(const std::string& directory, std::string* description,
   return "";
 }
 
-bool ForbidIoUring() {
+// From now on the call fails with that errno.
+bool Forbid(uint32_t call, uint32_t os_error) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | os_error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+bool ForbidIoUring() { return Forbid(__NR_io_uring_setup, EPERM); }
+
+TEST(FailingStatTest, AListingThatFailsKeepsNoDescriptor) {
+  const TempDir dir;
+  EXPECT_EQ(InChild([&]() -> std::string {
+              const int free = dup(STDIN_FILENO);
+              close(free);
+              // As a file system says that goes down between the open and fdopendir's fstat.
+              if (!Forbid(__NR_newfstatat, EIO) || !Forbid(__NR_fstat, EIO)) return "no seccomp";
+              const Status status = LocalFileSystem()->List(dir.path()).status();
+              if (status.os_error() != EIO) return "listed: " + status.ToString();
+              return dup(STDIN_FILENO) == free ? "" : "a descriptor stayed open";
+            }),
+            "");
 }
 
 TEST(ForbiddenIoUringTest, FallsBackToPosixAndSaysSoOnce) {
