@@ -438,18 +438,18 @@ class PosixFileSystem final : public FileSystem {
     while (!below.empty() && below.back() == '/') below.remove_suffix(1);
     if (modes_ == FileModes::kPrivate) place.mask = 0700;
     const std::shared_ptr<const Descriptor> held = Held();
+    std::string_view parent;
     if (below.empty()) {  // the root itself
       if (held == nullptr) return place;
       place.name = ".";
-      place.directory = OpenDirectoryBeneath(held->value(), "");
-      return place;
-    }
-    const size_t slash = below.rfind('/');
-    const std::string_view parent = below.substr(0, slash == std::string_view::npos ? 0 : slash);
-    place.name = below.substr(slash == std::string_view::npos ? 0 : slash + 1);
-    place.beneath = true;
-    if (place.name == "." || place.name == "..") {
-      return InvalidArgumentError(StrCat(path, ": it leads out of the directory ", root_));
+    } else {
+      const size_t slash = below.rfind('/');
+      parent = below.substr(0, slash == std::string_view::npos ? 0 : slash);
+      place.name = below.substr(slash == std::string_view::npos ? 0 : slash + 1);
+      place.beneath = true;
+      if (place.name == "." || place.name == "..") {
+        return InvalidArgumentError(StrCat(path, ": it leads out of the directory ", root_));
+      }
     }
     place.directory = held == nullptr ? OpenDirectoryBeneath(root_.c_str(), parent)
                                       : OpenDirectoryBeneath(held->value(), parent);

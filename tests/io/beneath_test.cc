@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -132,6 +133,22 @@ TEST_F(BeneathTest, AHeldRootIsTheDirectoryAndNotItsName) {
   EXPECT_FALSE(fs::exists(root_ + "/plain"));
   held->reset();
   EXPECT_THAT(*files_->List(root_), ElementsAre("a"));
+}
+
+// No descriptor is left: that is said, and not that something is wrong with the directory.
+TEST_F(BeneathTest, AHeldRootWithoutDescriptors) {
+  const auto held = files_->HoldRoot();
+  ASSERT_OK(held);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status root = files_->Stat(root_).status();
+  const Status below = files_->Stat(root_ + "/a").status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(root.os_error(), EMFILE) << root.ToString();
+  EXPECT_EQ(below.os_error(), EMFILE) << below.ToString();
+  EXPECT_OK(files_->SyncDirectory(root_));
 }
 
 TEST_F(BeneathTest, WalkingFindsWhatOpenat2Finds) {
