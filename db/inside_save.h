@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which store a thread is saving into. Store::Save asks SaveRequest::keep_waiting while a step is
-// partly copied; whoever is called there must not wait for the store's changes or close it: that
-// step comes before them, and goes on when the call returns.
+// partly copied. That callback must not wait for the store's changes or close the store: the step
+// comes before them, and goes on when the callback returns.
 #pragma once
 
 #include <utility>

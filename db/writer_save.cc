@@ -225,7 +225,7 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
   changed_.notify_all();
 }
 
-// Whoever asks is told of the first that nobody waited for: the last of very many are not kept.
+// Keeps the first kFailedMax failed saves whose error no caller has read yet.
 void WriterStore::NoteFailed(const std::shared_ptr<SaveHandle::State>& state) {
   std::erase_if(failed_, [](const auto& failed) {
     const std::lock_guard lock(failed->mutex);

@@ -119,6 +119,7 @@ class WriterStore final : public Store {
   const StoreOptions options_;
   const int pid_;
   Environment environment_;
+  // Not in environment_: engine, index and readers have copies of that, which live on after Close.
   std::shared_ptr<const void> held_root_;
   std::unique_ptr<io::File> lock_file_;
   std::shared_ptr<io::Freeze> freeze_ = std::make_shared<io::Freeze>();

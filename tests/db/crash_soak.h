@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "db/store.h"
@@ -56,6 +57,9 @@ class History {
   std::vector<State> Legal() const;
 
  private:
+  // The states that Legal() gives, each with the number of the change that it is behind.
+  std::vector<std::pair<uint64_t, State>> NumberedLegal() const;
+
   State before_;
   std::vector<Change> changes_;
   std::set<uint64_t> failed_;

@@ -208,22 +208,26 @@ bool History::Take(const std::string& line) {
   return number == begun();
 }
 
-std::vector<State> History::Legal() const {
-  std::vector<State> legal;
+std::vector<std::pair<uint64_t, State>> History::NumberedLegal() const {
+  std::vector<std::pair<uint64_t, State>> legal;
   State state = before_;
   for (uint64_t number = 0; number <= begun(); ++number) {
     if (number > 0 && failed_.contains(number)) continue;
     if (number > 0) changes_[number - 1].ApplyTo(&state);
-    if (number >= last_ack_) legal.push_back(state);
+    if (number >= last_ack_) legal.emplace_back(number, state);
   }
   return legal;
 }
 
+std::vector<State> History::Legal() const {
+  std::vector<State> legal;
+  for (auto& [number, state] : NumberedLegal()) legal.push_back(std::move(state));
+  return legal;
+}
+
 void History::Served(const State& found) {
-  State state = before_;
-  for (uint64_t number = 0; number <= begun(); ++number) {
-    if (number > 0 && !failed_.contains(number)) changes_[number - 1].ApplyTo(&state);
-    if (number < last_ack_ || state != found) continue;
+  for (const auto& [number, state] : NumberedLegal()) {
+    if (state != found) continue;
     last_ack_ = number;
     return;
   }

@@ -109,13 +109,17 @@ void SimWorld::SyncNames(const InodeRef& directory) {
   pending_names_ = std::move(left);
 }
 
+std::string_view NameOf(OpKind kind) {
+  static constexpr std::array<std::string_view, kOpKinds> kNames = {
+      "read",     "open",   "look",   "write",  "sync", "allocate",      "punch",
+      "truncate", "create", "rename", "remove", "link", "sync_directory"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 // With STEPWELL_SIM_TRACE=1, what a replayed seed does to its disks.
 void SimWorld::Trace(OpKind kind, std::string_view path, ByteRange range,
                      const Status& status) const {
-  static constexpr std::array<std::string_view, kOpKinds> kNames = {
-      "read",     "open",   "look",   "write",  "sync", "allocate",      "punch",
-      "truncate", "create", "rename", "remove", "link", "sync directory"};
-  std::cerr << this << " " << ops_ << " " << kNames[static_cast<size_t>(kind)] << " " << path;
+  std::cerr << this << " " << ops_ << " " << NameOf(kind) << " " << path;
   if (range.length > 0) std::cerr << " " << range.offset << "+" << range.length;
   if (!status.ok()) std::cerr << ": " << status.ToString();
   std::cerr << "\n";

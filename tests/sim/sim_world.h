@@ -40,6 +40,7 @@ enum class OpKind : uint8_t {
   kSyncDirectory,
 };
 inline constexpr size_t kOpKinds = 13;
+std::string_view NameOf(OpKind kind);  // "sync_directory"
 
 struct Fault {
   enum class Effect : uint8_t {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The saves of a store whose outcome nobody has asked for yet, and what stands for a closed one."""
+"""A store's saves with unread outcomes, and the stand-in for the engine of a closed store."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Tracked:
 class Pending:
     """Saves under way, and errors of theirs that were raised.
 
-    Without a lock: a signal's handler that closes the store may interrupt it anywhere. A save is
-    whose who removes it from the list, which is one instant."""
+    It has no lock: a signal handler that closes the store may interrupt it anywhere. `list.remove`
+    is atomic, and the caller that removes a save reports its error."""
 
     def __init__(self) -> None:
         self._saves: list[Tracked] = []
@@ -44,8 +44,8 @@ class Pending:
             save.handle.wait(None)
 
     def take_error(self) -> BaseException | None:
-        """The first error of a finished save that nobody has seen; those after it with the same
-        text (a frozen store) count as seen with it."""
+        """The first unreported error of a finished save. Later errors with the same text (a frozen
+        store) count as reported with it."""
         first: BaseException | None = None
         for save in list(self._saves):
             if not save.handle.done():
@@ -72,8 +72,8 @@ class Pending:
 
 
 class Closed:
-    """In place of the engine of a store that is closed: its threads and memory are gone then,
-    however long somebody keeps the Store, or a handle that knows it."""
+    """Replaces the engine of a closed store. Its threads and memory are freed then, also while
+    references to the Store or to its handles remain."""
 
     def __init__(self, path: str) -> None:
         self._path = path
