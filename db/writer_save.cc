@@ -208,62 +208,6 @@ std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_
   return state;
 }
 
-void WriterStore::Finished(SaveHandle::State* state, bool is_save,
-                           const std::function<bool()>& mark) {
-  const std::lock_guard lock(mutex_);
-  if (!mark()) return;
-  std::erase_if(unfinished_, [&](const auto& each) { return each.get() == state; });
-  --jobs_in_flight_;
-  if (is_save) {
-    --saves_in_flight_;
-    Status outcome;
-    {
-      const std::lock_guard state_lock(state->mutex);
-      outcome = state->status;
-    }
-    const bool gave_up = outcome.code() == StatusCode::kCancelled;  // and was told so
-    if (!outcome.ok() && !gave_up) {
-      io::Guarded("log a failed save", [&] {
-        instruments_->Failed(state->step, outcome);
-        return OkStatus();
-      }).IgnoreError("whoever saves is told");
-    }
-    const auto it = pending_.find(state->step);
-    if (it != pending_.end() && it->second.get() == state) {
-      if (!outcome.ok() && !gave_up) NoteFailed(it->second);
-      pending_.erase(it);
-    }
-  }
-  changed_.notify_all();
-}
-
-PanicOnUnwind::~PanicOnUnwind() {
-  if (std::uncaught_exceptions() > exceptions_) {
-    engine_->Panic(io::NoMemoryTo("hand a change to the engine"));
-  }
-}
-
-// Under the mutex: a change that Finished or EndChanges will end.
-void WriterStore::NoteChange(const std::shared_ptr<SaveHandle::State>& state) {
-  unfinished_.push_back(state);
-  ++jobs_in_flight_;
-}
-
-// On the engine thread, after a panic. Without an allocation.
-void WriterStore::EndChanges() {
-  for (;;) {
-    std::shared_ptr<SaveHandle::State> state;
-    {
-      const std::lock_guard lock(mutex_);
-      changed_.notify_all();
-      if (unfinished_.empty()) return;
-      state = std::move(unfinished_.back());
-      unfinished_.pop_back();
-    }
-    state->Finish(lost_);
-  }
-}
-
 // Whoever asks is told of the first that nobody waited for: the last of very many are not kept.
 void WriterStore::NoteFailed(const std::shared_ptr<SaveHandle::State>& state) {
   std::erase_if(failed_, [](const auto& failed) {
