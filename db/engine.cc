@@ -31,7 +31,12 @@ void Engine::Post(std::function<void()> task) {
   // the engine alone, and Close may end both.
   const std::lock_guard lock(posted_mutex_);
   posted_.push_back(std::move(task));
-  options_.disk->Wake();
+  if (options_.disk != nullptr) options_.disk->Wake();
+}
+
+void Engine::LeaveDisk() {
+  const std::lock_guard lock(posted_mutex_);
+  options_.disk = nullptr;
 }
 
 void Engine::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
@@ -51,12 +56,37 @@ void Engine::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
 // The engine has no operation to blame for an exception (there is no memory): the store freezes, as
 // after a failed write, and the training goes on.
 template <typename Work>
-void Engine::FreezeOnThrow(Work work) {
+void Engine::PanicOnThrow(Work work) {
   const Status status = io::Guarded("go on in the engine", [&] {
     work();
     return OkStatus();
   });
-  if (!status.ok()) options_.freeze->Trip(status);
+  if (!status.ok()) Panic(status);
+}
+
+void Engine::Panic(const Status& why) noexcept {
+  options_.freeze->Trip(why);
+  panicked_ = true;
+  const std::lock_guard lock(posted_mutex_);
+  if (options_.disk != nullptr) options_.disk->Wake();
+}
+
+// After a panic: completions do nothing but leave the disk, what is queued is not begun.
+void Engine::EndAll() {
+  options_.pool->Stop();
+  while (options_.disk->in_flight() > 0) {
+    PanicOnThrow([this] { options_.disk->Poll(/*wait=*/true); });
+  }
+  PanicOnThrow([this] {
+    while (!jobs_.empty()) {
+      const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
+      jobs_.pop_front();
+      job->state->Finish(options_.freeze->Check());  // no frame of it was made
+    }
+    for (const auto& done : std::exchange(idle_waiters_, {})) done();
+    FinishReclaimAll(options_.freeze->first_error());
+  });
+  options_.end_changes();
 }
 
 bool Engine::RunPosted() {
@@ -66,20 +96,23 @@ bool Engine::RunPosted() {
     tasks.swap(posted_);
   }
   for (auto& task : tasks) {
-    FreezeOnThrow([&] { task(); });
+    PanicOnThrow([&] { task(); });
   }
   return !tasks.empty();
 }
 
 void Engine::Step(bool wait) {
   const bool ran = RunPosted();
-  FreezeOnThrow([this] { Pump(); });
-  FreezeOnThrow([&] { options_.disk->Poll(wait && !ran); });
+  PanicOnThrow([this] { Pump(); });
+  if (panicked()) EndAll();
+  PanicOnThrow([&] { options_.disk->Poll(wait && !ran && !panicked()); });
   RunPosted();
-  FreezeOnThrow([this] { Pump(); });
+  PanicOnThrow([this] { Pump(); });
+  if (panicked()) EndAll();
 }
 
 void Engine::Pump() {
+  if (panicked()) return;
   if (options_.freeze->frozen() && !frozen_reported_) {
     frozen_reported_ = true;
     FailAll(options_.freeze->Check());
@@ -276,7 +309,7 @@ void Engine::StartWrites() {
       BlockDone(ready);
       continue;
     }
-    auto* write = new BlockWrite;
+    auto write = std::make_unique<BlockWrite>();
     if (ready.block->buffer_index == -1) {
       ready.block->buffer_index = options_.disk->RegisterBuffer(ready.block->memory.bytes());
       // -2: asked once, not to be had.
@@ -295,12 +328,14 @@ void Engine::StartWrites() {
     ++writes_in_flight_;
     write->submitted_ns = options_.instruments->Now();
     if (job->times.first_write_ns == 0) job->times.first_write_ns = write->submitted_ns;
-    options_.disk->Submit(write);
+    options_.disk->Submit(write.get());
+    (void)write.release();
   }
 }
 
 void Engine::BlockWritten(BlockWrite* raw) {
   const std::unique_ptr<BlockWrite> write(raw);
+  if (panicked()) return;
   --writes_in_flight_;
   Segment* segment = write->segment;
   --segment->writes_in_flight;

@@ -50,6 +50,8 @@ struct EngineOptions {
   uint64_t reclaim_bytes_per_second = 0;
   FootprintCache* footprints = nullptr;
   LogSink log;
+  // Ends all changes that did not end, as of unknown outcome, without an allocation: see Panic.
+  std::function<void()> end_changes;
 };
 
 // Space that is given up when a disk is full, for the frames of an open and of deletes: so that
@@ -62,7 +64,13 @@ class Engine {
   ~Engine();
 
   // ---- any thread --------------------------------------------------------------------------
+  // Throws where there is no memory, as does all that is not said to work without.
   void Post(std::function<void()> task);
+  // Something of the engine's work was lost to an exception, so nobody knows any more what it has
+  // still to do. The store freezes; what is on its way to the disk ends there, then every change
+  // and every call that waits for the engine ends with an error. Works without memory; any thread.
+  void Panic(const Status& why) noexcept;
+  bool panicked() const { return panicked_.load(); }
   // A block was encoded (or the encoding failed) into `block`.
   void PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
                    io::BufferPool::Block* block, EncodedBlock encoded);
@@ -80,14 +88,18 @@ class Engine {
   // A staged block that must be encoded into another one.
   void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged);
   void HeldPlanned(SaveJob* job, const Status& status);
-  // Start() went through.
-  // After the last Step, when the disk is gone.
+  // After the last Step, before the disk goes: what others still post wakes nobody.
+  void LeaveDisk();
+  // And when it is gone.
   void CloseFiles() {
     if (log_ != nullptr) log_->CloseFiles();
   }
+  // Start() went through.
   bool started() const { return started_; }
   // No new work for the index and reclaim workers from here on; what runs there ends soon.
   void BeginClose();
+  // The second half of that; any thread.
+  void StopReclaim();
   // Gives back everything that can be given back now, then calls `done`, on this thread.
   void ReclaimAll(std::function<void(const Status&)> done);
   // Begins a new segment if the current one is among these, and seals what has nothing in flight.
@@ -146,7 +158,8 @@ class Engine {
   bool DropBallast();
   Status CheckNotRemoved();
   template <typename Work>
-  void FreezeOnThrow(Work work);
+  void PanicOnThrow(Work work);
+  void EndAll();
   void BeginDecision(std::shared_ptr<SaveJob> job);
   void LeaveLinkedSegment();
   void Pump();
@@ -282,6 +295,7 @@ class Engine {
   bool frozen_reported_ = false;
   uint64_t unapplied_ = 0;  // commits that the index has not taken yet
   // Any thread.
+  std::atomic<bool> panicked_{false};
   std::atomic<bool> stop_reclaim_{false};
   std::mutex stop_mutex_;
   std::condition_variable stopped_;  // with stop_mutex_

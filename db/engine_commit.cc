@@ -184,6 +184,7 @@ bool Engine::DropBallast() {
 }
 
 void Engine::FrameWritten(FrameWrite* write) {
+  if (panicked()) return;
   --write->segment->writes_in_flight;
   write->segment->dirty = true;
   bytes_written_ += write->vector.iov_len;
@@ -220,12 +221,13 @@ void Engine::SyncGroup() {
     ++segment->writes_in_flight;
     ++syncs_;
     sync->submitted_ns = group_->times.frames_ns;
-    options_.disk->Submit(sync.get());
     group_->sync_ops.push_back(std::move(sync));
+    options_.disk->Submit(group_->sync_ops.back().get());
   }
 }
 
 void Engine::SegmentSynced(SegmentSync* sync) {
+  if (panicked()) return;
   --sync->segment->writes_in_flight;
   options_.instruments->DiskSpan("fdatasync", sync->submitted_ns, Trace::kNoStep, 0);
   if (!sync->status.ok()) {
@@ -308,6 +310,7 @@ void Engine::MarkDurable() {
 }
 
 void Engine::SlotSynced() {
+  if (panicked()) return;
   const std::unique_ptr<SlotSync> sync = std::move(slot_sync_);
   options_.slot_file->EndSync(sync->status.ok());
   if (!sync->status.ok()) {

@@ -164,7 +164,7 @@ void Engine::WriteMoveBlock(const std::shared_ptr<Move>& move) {
     return;
   }
   move_segments_.insert(placement->segment->id);
-  auto* write = new MoveWrite;
+  auto write = std::make_unique<MoveWrite>();
   write->engine = this;
   write->move = move;
   write->kind = io::Op::Kind::kWrite;
@@ -174,11 +174,13 @@ void Engine::WriteMoveBlock(const std::shared_ptr<Move>& move) {
   write->vector = {move->buffer.data(), move->block_bytes};
   write->vectors = {&write->vector, 1};
   ++write->segment->writes_in_flight;
-  options_.disk->Submit(write);
+  options_.disk->Submit(write.get());
+  (void)write.release();
 }
 
 void Engine::MoveWritten(MoveWrite* raw) {
   const std::unique_ptr<MoveWrite> write(raw);
+  if (panicked()) return;
   const std::shared_ptr<Move> move = write->move;
   --write->segment->writes_in_flight;
   write->segment->dirty = true;
@@ -233,7 +235,7 @@ void Engine::CommitMove(const std::shared_ptr<Move>& move) {
   job->state = std::make_shared<SaveHandle::State>(move->step, options_.environment.callbacks,
                                                    std::function<void()>());
   job->state->on_finish = [this, move, raw = job->state.get()](const auto& mark) {
-    if (!mark()) return;
+    if (!mark() || panicked()) return;
     Post([this, move, status = raw->status] { EndMove(move, status); });
   };
   if (frozen_reported_) Fail(job.get(), options_.freeze->Check());

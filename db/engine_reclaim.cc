@@ -294,6 +294,10 @@ Status Engine::RollForReclaim() {
 
 void Engine::BeginClose() {
   closing_ = true;
+  StopReclaim();
+}
+
+void Engine::StopReclaim() {
   {
     const std::lock_guard lock(stop_mutex_);
     stop_reclaim_ = true;

@@ -306,7 +306,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
 }
 
 Status Engine::Finish() {
-  while (slot_sync_ != nullptr) options_.disk->Poll(/*wait=*/true);
+  while (slot_sync_ != nullptr && !panicked()) options_.disk->Poll(/*wait=*/true);
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
   for (const auto& [id, segment] : log_->open_segments()) {
     if (!segment->dirty) continue;

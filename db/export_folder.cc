@@ -8,6 +8,7 @@
 #include "db/layout.h"
 #include "db/lock.h"
 #include "format/orbax/orbax_files.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -127,7 +128,9 @@ Result<std::unique_ptr<ExportFolder>> ExportFolder::Create(io::FileSystem* file_
 }
 
 ExportFolder::~ExportFolder() {
-  if (claim_ != nullptr && !committed_) RemoveClaimed(file_system_, temporary_);
+  io::Quietly([this] {
+    if (claim_ != nullptr && !committed_) RemoveClaimed(file_system_, temporary_);
+  });
   ForgetForkDescriptors(this);
 }
 

@@ -7,6 +7,7 @@
 #include "db/export_folder.h"
 #include "db/export_plan.h"
 #include "db/layout.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -36,11 +37,13 @@ NewRoot::NewRoot(io::FileSystem* file_system, std::string path)
 NewRoot::~NewRoot() {
   if (!made_) return;
   constexpr const char* kWhy = "somebody else uses it by now, or the file system failed";
-  if (has_metadata_) {
-    file_system_->Remove(StrCat(path_, "/", format::orbax::kRootMetadataName)).IgnoreError(kWhy);
-    file_system_->RemoveDirectory(StrCat(path_, "/", kMetadataFolder)).IgnoreError(kWhy);
-  }
-  file_system_->RemoveDirectory(path_).IgnoreError(kWhy);
+  io::Quietly([this] {
+    if (has_metadata_) {
+      file_system_->Remove(StrCat(path_, "/", format::orbax::kRootMetadataName)).IgnoreError(kWhy);
+      file_system_->RemoveDirectory(StrCat(path_, "/", kMetadataFolder)).IgnoreError(kWhy);
+    }
+    file_system_->RemoveDirectory(path_).IgnoreError(kWhy);
+  });
 }
 
 Status NewRoot::Make(const std::string& custom_metadata, uint32_t file_mode) {

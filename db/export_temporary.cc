@@ -6,6 +6,7 @@
 #include "db/export_folder.h"
 #include "db/layout.h"
 #include "db/lock.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 
@@ -25,7 +26,9 @@ Result<std::unique_ptr<ExportTemporary>> ExportTemporary::Create(io::FileSystem*
 
 ExportTemporary::~ExportTemporary() {
   if (file_ == nullptr) return;
-  file_system_->Remove(temporary_).IgnoreError("the next export to there takes it over");
+  io::Quietly([this] {
+    file_system_->Remove(temporary_).IgnoreError("the next export to there takes it over");
+  });
   ForgetForkDescriptors(this);
 }
 

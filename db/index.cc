@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "db/index_env.h"
@@ -20,6 +21,7 @@
 #include "db/index_read.h"
 #include "format/endian.h"
 #include "format/key.h"
+#include "io/guard.h"
 #include "io/rocks_file_system.h"
 
 namespace stepwell::db {
@@ -30,6 +32,15 @@ constexpr size_t kBlockCacheBytes = size_t{8} << 20;
 // index that cannot be written is of no use.
 constexpr uint64_t kFreeBytesMin = uint64_t{8} << 20;
 constexpr size_t kJobsMax = 10000;  // of one flush; far beyond what any needs
+
+// RocksDB ends the process where some of its functions meet no memory: it is only entered while
+// there is more than they take. Others of the process may take it meanwhile.
+constexpr size_t kSpareBytes = size_t{16} << 20;
+bool HasMemory() {
+  void* const memory = ::operator new(kSpareBytes, std::nothrow);
+  ::operator delete(memory);
+  return memory != nullptr;
+}
 
 // The row of the default family: version (4 bytes), store id (16), applied commit (8).
 constexpr char kMetaKey[] = "stepwell";
@@ -85,8 +96,8 @@ class RocksIndex final : public Index {
   }
 
   ~RocksIndex() override {
-    if (!broken_) {
-      const Status closed = Guard("close", [&] {
+    if (!broken_ && HasMemory()) {
+      const Status closed = Guard("close the index", [&] {
         for (rocksdb::ColumnFamilyHandle* handle : handles_) {
           if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
         }
@@ -95,12 +106,13 @@ class RocksIndex final : public Index {
       });
       if (!broken_) return;
     }
-    // An exception went through RocksDB: its locks are in an unknown state, so leave it all be.
+    // An exception went through RocksDB: its locks are in an unknown state, so leave it all be. Or
+    // there is no memory to close it.
     static_cast<void>(env_.release());
   }
 
   Status Open() {
-    STEPWELL_RETURN_IF_ERROR(Guard("open", [&] { return OpenGuarded(); }));
+    STEPWELL_RETURN_IF_ERROR(Guard("open the index", [&] { return OpenGuarded(); }));
     return CheckFrozen();
   }
 
@@ -119,13 +131,14 @@ class RocksIndex final : public Index {
 
   Status Apply(const IndexBatch& batch) override {
     STEPWELL_RETURN_IF_ERROR(CheckUsable());
-    STEPWELL_RETURN_IF_ERROR(Guard("apply", [&] { return ApplyGuarded(batch); }));
+    STEPWELL_RETURN_IF_ERROR(
+        Guard("apply a commit to the index", [&] { return ApplyGuarded(batch); }));
     return CheckFrozen();
   }
 
   Status Flush() override {
     STEPWELL_RETURN_IF_ERROR(CheckUsable());
-    const Status flushed = Guard("flush", [&] { return FlushGuarded(); });
+    const Status flushed = Guard("flush the index", [&] { return FlushGuarded(); });
     STEPWELL_RETURN_IF_ERROR(CheckFrozen());  // says more than what followed from it
     STEPWELL_RETURN_IF_ERROR(flushed);
     unflushed_bytes_ = 0;
@@ -136,11 +149,12 @@ class RocksIndex final : public Index {
   // RocksDB is not exception-safe: after one (memory) the index is not used any more.
   template <typename Call>
   Status Guard(const char* what, Call call) noexcept {
+    if (!HasMemory()) return io::NoMemoryTo(what);
     try {
       return call();
     } catch (const std::exception& error) {
       broken_ = true;
-      return Status(StatusCode::kInternal, StrCat("index: ", what, ": ", error.what()));
+      return io::CannotDo(what, error);
     }
   }
   template <typename T, typename Call>
@@ -150,7 +164,7 @@ class RocksIndex final : public Index {
       return call();
     } catch (const std::exception& error) {
       broken_ = true;
-      return InternalError(StrCat("index: read: ", error.what()));
+      return io::CannotDo("read the index", error);
     }
   }
   static Status BrokenError() {

@@ -212,6 +212,10 @@ void IndexKeeper::Close() {
           StrCat(options_.store_path, ": the index was not flushed: ", status.message()));
     }
   }
+  GiveBack();
+}
+
+void IndexKeeper::GiveBack() {
   const std::lock_guard lock(mutex_);
   index_.reset();
   state_ = State::kGone;

@@ -42,6 +42,8 @@ class IndexKeeper {
   void BeginClose();
   // Index worker, nothing else queued: flushes and closes. OK also without an index.
   void Close();
+  // Lets go of the index as it is, where that did not run; no task of it is left.
+  void GiveBack();
 
   // Leaf records of a live step with keys in `range`, from its overlay or the index; none when
   // neither has them: then the log does. Any thread.

@@ -17,6 +17,7 @@
 
 #include "db/layout.h"
 #include "db/lock.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -164,10 +165,12 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
 
 ReaderPin::~ReaderPin() {
   ForgetForkDescriptors(this);
-  const Result<bool> named = io::IsNamed(file_system_, file_.get());
-  if (named.ok() && *named) {
-    file_system_->Remove(file_->path()).IgnoreError("an unlocked pin is removed by reclaim");
-  }
+  io::Quietly([this] {
+    const Result<bool> named = io::IsNamed(file_system_, file_.get());
+    if (named.ok() && *named) {
+      file_system_->Remove(file_->path()).IgnoreError("an unlocked pin is removed by reclaim");
+    }
+  });
 }
 
 Status ReaderPin::Set(uint64_t commit) { return file_->WriteAt(0, AsBytes(PinText(commit))); }

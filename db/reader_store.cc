@@ -45,8 +45,8 @@ ReaderStore::ReaderStore(const std::string& path, const StoreOptions& options,
 
 ReaderStore::~ReaderStore() {
   if (getpid() == pid_) {
-    views_.Close(/*keep=*/false);
-    core_->Close();
+    io::Quietly([this] { views_.Close(/*keep=*/false); });
+    io::Quietly([this] { core_->Close(); });
     return;
   }
   // A forked child: the threads are not here; leave everything as it is.

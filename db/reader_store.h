@@ -21,6 +21,7 @@
 #include "db/slot_file.h"
 #include "db/store.h"
 #include "db/view_set.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 
@@ -104,7 +105,9 @@ class ReaderStore final : public Store {
   // long as one of them does: a store that only looked keeps nothing (Read looks again).
   struct View {
     explicit View(std::shared_ptr<Core> of) : core(std::move(of)) {}
-    ~View() { core->GiveBack(std::move(pin)); }
+    ~View() {
+      io::Quietly([this] { core->GiveBack(std::move(pin)); });
+    }
     View(const View&) = delete;
     View& operator=(const View&) = delete;
 

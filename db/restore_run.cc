@@ -67,6 +67,7 @@ ReadBuffer* ReadContext::Acquire() {
   if (buffer_bytes_ == kBufferBytesFull && disk_ != nullptr) {
     buffer->buffer_index = disk_->RegisterBuffer(buffer->memory);
   }
+  idle_.reserve(buffers_.size() + 1);  // so that Release never allocates
   buffers_.push_back(std::move(buffer));
   return buffers_.back().get();
 }
@@ -79,7 +80,11 @@ bool ReadContext::reusable() const { return buffer_bytes_ <= kBufferBytesFull; }
 struct ReadRun::Slot final : io::Op {
   void OnComplete() override {
     if (run->inline_) return run->Process(this);
-    run->executor_->Run([slot = this] { slot->run->Process(slot); });
+    try {
+      run->executor_->Run([slot = this] { slot->run->Process(slot); });
+    } catch (const std::bad_alloc&) {
+      run->Process(this);
+    }
   }
 
   ReadRun* run = nullptr;
@@ -88,6 +93,7 @@ struct ReadRun::Slot final : io::Op {
   ReadBuffer* buffer = nullptr;
   iovec vector{};
   std::vector<ChunkError> errors;
+  Status lost;
 };
 
 ReadRun::ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* context,
@@ -130,7 +136,18 @@ bool ReadRun::OpenSegment(const PlannedRead& read) {
   return true;
 }
 
+// Whatever is thrown: nothing of this is in use any more when it leaves.
 Status ReadRun::Run(const ReadDone& done) {
+  try {
+    return RunAll(done);
+  } catch (const std::exception&) {
+    const auto nobody = [](const PlannedRead&, std::span<const ChunkError>) { return false; };
+    while (busy_ > 0) Collect(nobody);
+    throw;
+  }
+}
+
+Status ReadRun::RunAll(const ReadDone& done) {
   context_->Fit(ReadBytesMax());
   io::Disk* const disk = context_->disk();
   Status status;
@@ -154,25 +171,33 @@ Status ReadRun::Run(const ReadDone& done) {
       }
       Submit(plan_->reads[next++], buffer);
     }
-    if (busy_ == 0) return status;
+    if (busy_ == 0) return status.ok() ? lost_ : status;
     if (!Collect(done)) go_on = false;
   }
 }
 
 void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   if (free_slots_.empty()) {
-    slots_.push_back(std::make_unique<Slot>());
+    auto made = std::make_unique<Slot>();
+    {
+      const std::lock_guard lock(mutex_);  // only here is anything allocated
+      const size_t room = std::bit_ceil(slots_.size() + 1);
+      finished_.reserve(room);
+      collected_.reserve(room);
+      free_slots_.reserve(room);
+    }
+    slots_.push_back(std::move(made));
     free_slots_.push_back(slots_.back().get());
   }
   Slot* slot = free_slots_.back();
   free_slots_.pop_back();
-  ++busy_;
   slot->run = this;
   slot->read = &read;
   slot->buffer = buffer;
   slot->file = nullptr;
   slot->transferred_bytes = 0;
   slot->errors.clear();
+  slot->lost = OkStatus();
   Status status = segment_->status;
   const uint64_t block = status.ok() ? segment_->file->alignment().offset_bytes : 1;
   slot->offset_bytes = AlignDown(read.offset_bytes, block);
@@ -185,6 +210,7 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
       AddError(slot, i, status);
       if (stop_at_error_) break;
     }
+    ++busy_;
     return Finish(slot);
   }
   slot->held = segment_->file;
@@ -193,7 +219,11 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   slot->vectors = {&slot->vector, 1};
   slot->buffer_index = buffer->buffer_index;
   slot->status = OkStatus();
-  if (context_->disk() != nullptr) return context_->disk()->Submit(slot);
+  if (context_->disk() != nullptr) {
+    context_->disk()->Submit(slot);
+    ++busy_;
+    return;
+  }
   Result<size_t> count =
       slot->file->ReadAt(slot->offset_bytes, buffer->memory.first(slot->vector.iov_len));
   if (count.ok()) {
@@ -201,17 +231,30 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   } else {
     slot->status = count.status();
   }
+  ++busy_;
   slot->OnComplete();
 }
 
+// Never throws: the slot would be waited for for ever.
 void ReadRun::Process(Slot* slot) {
+  const Status status = io::Guarded("read chunks", [&] {
+    TakeAll(slot);
+    return OkStatus();
+  });
+  if (!status.ok()) {
+    slot->lost = status;  // what failed could not be told chunk by chunk
+    lowest_error_ = std::min(lowest_error_.load(), slot->read->chunk_begin);
+  }
+  Finish(slot);
+}
+
+void ReadRun::TakeAll(Slot* slot) {
   for (uint32_t i = slot->read->chunk_begin; i < slot->read->chunk_end; ++i) {
     if (stop_at_error_ && i > lowest_error_.load(std::memory_order_relaxed)) break;
     const Status status =
         io::Guarded("read a chunk", [&] { return TakeOne(slot, plan_->chunks[i]); });
     if (!status.ok()) AddError(slot, i, status);
   }
-  Finish(slot);
 }
 
 Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
@@ -247,19 +290,26 @@ void ReadRun::Finish(Slot* slot) {
 }
 
 bool ReadRun::Collect(const ReadDone& done) {
-  std::vector<Slot*> finished;
   const auto take = [&] {
+    if (next_collected_ < collected_.size()) return;  // some are left when `done` has thrown
+    collected_.clear();
+    next_collected_ = 0;
     std::lock_guard lock(mutex_);
-    finished.swap(finished_);
+    collected_.swap(finished_);
   };
   take();
-  if (finished.empty()) {
+  if (collected_.empty()) {
     context_->disk()->Poll(/*wait=*/true);
     take();
   }
   bool go_on = true;
-  for (Slot* slot : finished) {
+  while (next_collected_ < collected_.size()) {
+    Slot* const slot = collected_[next_collected_++];
     --busy_;
+    if (!slot->lost.ok()) {
+      lost_ = slot->lost;
+      go_on = false;
+    }
     if (slot->file != nullptr) ++reads_;
     bytes_read_ += slot->transferred_bytes;
     slot->held.reset();

@@ -100,6 +100,8 @@ class ReadRun {
   bool OpenSegment(const PlannedRead& read);
   void Submit(const PlannedRead& read, ReadBuffer* buffer);
   void Process(Slot* slot);
+  void TakeAll(Slot* slot);
+  Status RunAll(const ReadDone& done);
   Status TakeOne(Slot* slot, const PlannedChunk& chunk);
   void Finish(Slot* slot);
   // Takes back what the workers have finished; false when `done` said so.
@@ -124,6 +126,9 @@ class ReadRun {
   std::atomic<uint32_t> lowest_error_{UINT32_MAX};  // chunk
   std::mutex mutex_;
   std::vector<Slot*> finished_;  // guarded by mutex_
+  std::vector<Slot*> collected_;
+  size_t next_collected_ = 0;
+  Status lost_;  // of a read whose errors could not be kept
 };
 
 }  // namespace stepwell::db

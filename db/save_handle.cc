@@ -60,7 +60,9 @@ void SaveHandle::OnComplete(std::function<void(const Status&)> callback) const {
   {
     const std::lock_guard lock(state_->mutex);
     if (!state_->done) {
-      state_->callbacks.push_back(std::move(callback));
+      state_->callbacks.push_back([state = state_, callback = std::move(callback)] {
+        callback(state->status);  // which changes no more
+      });
       return;
     }
     state_->reported = true;

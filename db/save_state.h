@@ -4,9 +4,9 @@
 
 #include <condition_variable>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "db/store.h"
 #include "io/executor.h"
@@ -32,12 +32,12 @@ struct SaveHandle::State {
   bool done = false;  // guarded by mutex, as all below
   Status status;
   bool skipped = false;
-  mutable bool reported = false;  // somebody was given the error
-  std::vector<std::function<void(const Status&)>> callbacks;
+  mutable bool reported = false;               // somebody was given the error
+  std::list<std::function<void()>> callbacks;  // each with its own outcome
 
-  // The first call counts.
+  // The first call counts. Works without memory: whoever waits is told.
   void Finish(Status outcome) {
-    std::vector<std::function<void(const Status&)>> run;
+    std::list<std::function<void()>> run;
     const auto mark = [&] {
       const std::lock_guard lock(mutex);
       if (done) return false;
@@ -47,14 +47,12 @@ struct SaveHandle::State {
       return true;
     };
     if (on_finish) {
-      on_finish(mark);
+      on_finish(std::cref(mark));
     } else {
       mark();
     }
     finished.notify_all();
-    for (auto& callback : run) {
-      callbacks_on->Run([callback = std::move(callback), outcome] { callback(outcome); });
-    }
+    if (!run.empty()) callbacks_on->RunAll(std::move(run));
   }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/trace.h"
+#include "io/guard.h"
 
 #include <algorithm>
 #include <array>
@@ -109,6 +110,10 @@ uint32_t Trace::ThreadRow(Lane lane) {
 }
 
 void Trace::Add(Span span) {
+  io::Quietly([&] { AddOrThrow(span); });  // in destructors; without memory it is not there
+}
+
+void Trace::AddOrThrow(Span span) {
   const std::lock_guard lock(mutex_);
   if (span.lane < Lane::kDisk) {
     span.row = ThreadRow(span.lane);

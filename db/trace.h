@@ -51,6 +51,8 @@ class Trace {
   uint32_t ThreadRow(Lane lane);
 
   const std::unique_ptr<io::File> file_;
+  void AddOrThrow(Span span);
+
   io::Clock* const clock_;
   const std::string process_name_;
   const int64_t start_ns_;

@@ -78,9 +78,11 @@ OrbaxView::~OrbaxView() {
 Status OrbaxView::Start() {
   const std::lock_guard close(close_mutex_);
   if (closed()) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(std::thread thread,
-                            io::StartThread("stepwell-view", [this] { Run(); }));
-  thread_ = std::make_unique<std::thread>(std::move(thread));
+  thread_ = std::make_unique<std::thread>();
+  auto started = io::StartThread("stepwell-view", [this] { Run(); });
+  if (!started.ok()) thread_.reset();
+  STEPWELL_ASSIGN_OR_RETURN(std::thread thread, std::move(started));
+  *thread_ = std::move(thread);
   store_->OnChange(this, [this] { Changed(); });
   return OkStatus();
 }

@@ -27,8 +27,9 @@ Result<RepairReport> WriterStore::Repair(bool accept_losses) {
       const std::lock_guard lock(mutex_);
       if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
       job->state = NewState(0, /*is_save=*/false);
-      ++jobs_in_flight_;
+      NoteChange(job->state);
     }
+    const PanicOnUnwind ends_if_thrown(engine_.get());
     engine_->Post([this, job] { engine_->Begin(job); });
     STEPWELL_RETURN_IF_ERROR(SaveHandle(job->state).Wait().WithContext(path_));
     report.losses_accepted = true;

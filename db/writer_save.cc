@@ -24,7 +24,6 @@ constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
 constexpr size_t kSavesInFlightMax = 3;
 // Blocks that are to be on their way to the disk while others are still copied.
 constexpr size_t kStagedAheadOfDisk = 4;
-constexpr size_t kFailedMax = 100;
 constexpr int64_t kAskNanos = 100'000'000;
 // Below this a snapshot is copied by the caller alone: handing it to workers costs more.
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
@@ -171,6 +170,15 @@ uint64_t BytesOf(const PlannedLeaf& leaf) {
 
 // Waits until as many copies are done as were started. Shared with worker tasks.
 struct CopyLatch {
+  // Also when an exception leaves the caller: the copies read the caller's memory.
+  struct Waiter {
+    explicit Waiter(CopyLatch* latch_) : latch(latch_) {}
+    ~Waiter() { latch->Wait(); }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+    CopyLatch* const latch;
+  };
+
   std::mutex mutex;
   std::condition_variable done;
   size_t pending = 0;  // guarded by mutex
@@ -198,31 +206,6 @@ std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_
     Finished(raw, is_save, mark);
   };
   return state;
-}
-
-void WriterStore::Finished(SaveHandle::State* state, bool is_save,
-                           const std::function<bool()>& mark) {
-  const std::lock_guard lock(mutex_);
-  if (!mark()) return;
-  --jobs_in_flight_;
-  if (is_save) {
-    --saves_in_flight_;
-    Status outcome;
-    {
-      const std::lock_guard state_lock(state->mutex);
-      outcome = state->status;
-    }
-    const bool gave_up = outcome.code() == StatusCode::kCancelled;  // and was told so
-    if (!outcome.ok() && !gave_up) {
-      instruments_->Failed(state->step, outcome);
-    }
-    const auto it = pending_.find(state->step);
-    if (it != pending_.end() && it->second.get() == state) {
-      if (!outcome.ok() && !gave_up) NoteFailed(it->second);
-      pending_.erase(it);
-    }
-  }
-  changed_.notify_all();
 }
 
 // Keeps the first kFailedMax failed saves whose error no caller has read yet.
@@ -308,8 +291,8 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
   auto state = NewState(step, true);
   // A replaced save in flight keeps its own handle; this one is now the step's newest.
   pending_[step] = state;
+  NoteChange(state);
   ++saves_in_flight_;
-  ++jobs_in_flight_;
   return state;
 }
 
@@ -355,6 +338,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, staged, job.get()));
   job->staged_blocks = PlanBlocks(job->leaves, staged, /*stage=*/true);
 
+  const PanicOnUnwind ends_if_thrown(engine_.get());
   bool skip = false;
   STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, keep_waiting, &skip));
   if (skip) return SaveHandle(job->state);
@@ -399,6 +383,7 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
                           const std::function<bool()>& keep_waiting, size_t* dispatched) {
   const CopiedInto here(this);
   auto latch = std::make_shared<CopyLatch>();
+  const CopyLatch::Waiter waits(latch.get());
   std::function<void()> pump;
   if (environment_.inline_mode) pump = [this] { PumpOnce(); };
   Trace* const trace = instruments_->trace.get();
@@ -454,17 +439,22 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
       environment_.workers->Run([encode, copied] { encode(copied); });
       continue;
     }
-    latch->Start();
-    environment_.workers->Run([this, job, latch, copy, encode] {
+    std::function<void()> task = [this, job, latch, copy, encode] {
       const Status copied = copy(Trace::Lane::kWorker);
       latch->Done();
       // The disk gets its work while the copies go on. The rest comes behind the copies still
       // queued: the caller waits for those only.
       if (job->staged_ahead.load() < kStagedAheadOfDisk) return encode(copied);
       environment_.workers->Run([encode, copied] { encode(copied); });
-    });
+    };
+    latch->Start();
+    try {
+      environment_.workers->Run(std::move(task));
+    } catch (const std::bad_alloc&) {
+      latch->Done();
+      throw;
+    }
   }
-  latch->Wait();
   return status;
 }
 
@@ -493,8 +483,9 @@ Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> st
       return StepNotFound(path_, step, known);
     }
     job->state = NewState(job->steps.front(), /*is_save=*/false);
-    ++jobs_in_flight_;
+    NoteChange(job->state);
   }
+  const PanicOnUnwind ends_if_thrown(engine_.get());
   engine_->Post([this, job] { engine_->Begin(job); });
   return SaveHandle(job->state).Wait().WithContext(path_);
 }
@@ -510,8 +501,9 @@ Result<Decided> WriterStore::Decide(const Decision& decision) {
     const std::lock_guard lock(mutex_);
     if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
     job->state = NewState(decision.step, /*is_save=*/false);
-    ++jobs_in_flight_;
+    NoteChange(job->state);
   }
+  const PanicOnUnwind ends_if_thrown(engine_.get());
   engine_->Post([this, job] { engine_->Begin(job); });
   if (part_.part != 0 && !decision.wait) {
     Decided told;
@@ -549,8 +541,9 @@ Status WriterStore::Rewrite(uint64_t step, std::span<const std::string> without_
       const std::lock_guard lock(mutex_);
       if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
       job->state = NewState(step, /*is_save=*/false);
-      ++jobs_in_flight_;
+      NoteChange(job->state);
     }
+    const PanicOnUnwind ends_if_thrown(engine_.get());
     engine_->Post([this, job] { engine_->Begin(job); });
     status = SaveHandle(job->state).Wait();
     if (status.code() != StatusCode::kAborted || !freeze_->Check().ok()) break;

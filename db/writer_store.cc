@@ -14,6 +14,7 @@
 #include "db/space.h"
 #include "db/step_reader.h"
 #include "db/step_records.h"
+#include "io/guard.h"
 #include "io/thread.h"
 
 namespace stepwell::db {
@@ -62,7 +63,12 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
       environment_(std::move(environment)),
       held_root_(std::exchange(environment_.held_root, nullptr)),
       lock_file_(std::move(lock_file)),
-      core_(std::make_shared<ReadCore>()) {
+      core_(std::make_shared<ReadCore>()),
+      lost_(OutcomeUnknownError(
+          StrCat(path_,
+                 ": whether this was done is not known: there was no memory to go on; close the "
+                 "store and open it again, which decides, then look at its steps"))) {
+  failed_.reserve(kFailedMax);
   instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
   core_->path = path_;
   core_->environment.workers = environment_.workers;
@@ -77,8 +83,11 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
 
 // After those who only read took the workers: what they do there may go on behind Close.
 void WriterStore::ScopeTasks() {
-  const auto scope = [](std::shared_ptr<io::Executor>* executor) {
-    auto tasks = std::make_shared<io::TaskScope>(*executor);
+  const auto thrown = [this] {
+    if (engine_ != nullptr) engine_->Panic(io::NoMemoryTo("go on in the background"));
+  };
+  const auto scope = [&](std::shared_ptr<io::Executor>* executor) {
+    auto tasks = std::make_shared<io::TaskScope>(*executor, thrown);
     *executor = tasks;
     return tasks;
   };
@@ -92,7 +101,9 @@ WriterStore::~WriterStore() {
     LeakAfterFork();
     return;
   }
-  Close().IgnoreError("whoever wants it calls Close");
+  io::Guarded("close the store", [this] {
+    return Close();
+  }).IgnoreError("whoever wants it calls Close");
 }
 
 // In a forked child no thread of the store exists and nothing of it may be touched: its memory is a
@@ -185,7 +196,13 @@ Status WriterStore::Recover() {
   STEPWELL_RETURN_IF_ERROR(StartEngine(state));
   views_.Start();
   core_->live.OnRelease([this] {
-    if (getpid() == pid_) engine_->Post([this] { engine_->PinReleased(); });
+    if (getpid() != pid_) return;
+    io::Guarded("say that a reader is gone",
+                [this] {  // in a destructor
+                  engine_->Post([this] { engine_->PinReleased(); });
+                  return OkStatus();
+                })
+        .IgnoreError("space is given back later");
   });
   MakeBallast(file_system, path_);
   core_->index->StartOpen();
@@ -295,26 +312,27 @@ Status WriterStore::StartEngine(const LogState& state) {
   engine.footprints = core_->footprints.get();
   engine.segment_bytes_max = options_.segment_bytes;
   engine.log = options_.log;
+  engine.end_changes = [this] { EndChanges(); };
   engine_ = std::make_unique<Engine>(std::move(engine));
 
   if (!environment_.inline_mode) {
+    thread_ = std::make_unique<std::thread>();
     auto thread = io::StartThread("stepwell-engine", [this] { RunEngine(); });
     if (!thread.ok()) {
       engine_.reset();  // nothing to end: no thread would answer
       core_->index.reset();
+      thread_.reset();
       return thread.status().WithContext(path_);
     }
-    thread_ = std::make_unique<std::thread>(std::move(thread).value());
+    *thread_ = std::move(thread).value();
   }
-  Status status;
-  OnEngine([&] {
+  return OnEngine([&] {
     // The ring keeps the locks until its last write is done, even after SIGKILL (rule 2).
     disk_->RegisterFile(lock_file_.get());
     disk_->RegisterFile(slot_file_->file());
     CloseInForkedChild(this, disk_->descriptor());
-    status = engine_->Start(state);
+    return engine_->Start(state);
   });
-  return status;
 }
 
 // Opened at once, so that a path that cannot be written is an error now and not at the end.
@@ -344,22 +362,28 @@ void WriterStore::RunEngine() {
 
 void WriterStore::PumpOnce() { engine_->Step(/*wait=*/false); }
 
-void WriterStore::OnEngine(std::function<void()> task) {
-  if (environment_.inline_mode) {
-    task();
-    return;
-  }
+Status WriterStore::OnEngine(const std::function<Status()>& task) {
+  if (environment_.inline_mode) return task();
   std::mutex mutex;
   std::condition_variable done;
   bool finished = false;
+  Status status;
   engine_->Post([&] {
-    task();
+    bool thrown = true;
+    Status said = io::Guarded("run a call in the engine", [&] {
+      Status outcome = task();
+      thrown = false;
+      return outcome;
+    });
+    if (thrown) engine_->Panic(said);
     const std::lock_guard lock(mutex);
+    status = std::move(said);
     finished = true;
     done.notify_all();
   });
   std::unique_lock lock(mutex);
   done.wait(lock, [&] { return finished; });
+  return status;
 }
 
 bool WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
@@ -465,19 +489,39 @@ void WriterStore::WaitForReclaim() {
   });
   {
     std::unique_lock lock(mutex_);
-    WaitUntil(lock, [&] { return *idle && calls_in_flight_ == 0; });
+    const auto is_idle = [&] { return *idle || engine_->panicked(); };
+    WaitUntil(lock, [&] { return is_idle() && calls_in_flight_ == 0; });
   }
   reclaim_tasks_->Wait();
 }
 
+// Close waits until it is over.
+class WriterStore::CallInFlight {
+ public:
+  explicit CallInFlight(WriterStore* store) : store_(store) {
+    const std::lock_guard lock(store_->mutex_);
+    begun_ = !store_->closed_;
+    if (begun_) ++store_->calls_in_flight_;
+  }
+  ~CallInFlight() {
+    const std::lock_guard lock(store_->mutex_);
+    if (begun_) --store_->calls_in_flight_;
+    store_->changed_.notify_all();
+  }
+  CallInFlight(const CallInFlight&) = delete;
+  CallInFlight& operator=(const CallInFlight&) = delete;
+  bool begun() const { return begun_; }
+
+ private:
+  WriterStore* const store_;
+  bool begun_ = false;
+};
+
 Result<ReclaimReport> WriterStore::Reclaim() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-    ++calls_in_flight_;
-  }
+  CallInFlight call(this);
+  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
   ReclaimReport report;
   const Engine::ReclaimCounters& counters = engine_->reclaim_counters();
   report.bytes_before = SegmentBytes();
@@ -486,15 +530,23 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   report.bytes_punched = instruments_->bytes_punched;
   report.bytes_moved = instruments_->bytes_moved;
   std::optional<Status> status;  // guarded by mutex_
+  const auto tell = [&](const Status& outcome) {
+    const std::lock_guard lock(mutex_);
+    status = outcome;
+    changed_.notify_all();
+  };
   engine_->Post([&] {
-    engine_->ReclaimAll([&](const Status& outcome) {
-      const std::lock_guard lock(mutex_);
-      status = outcome;
-      changed_.notify_all();
-    });
+    try {
+      engine_->ReclaimAll(tell);
+    } catch (const std::bad_alloc&) {
+      tell(io::NoMemoryTo("give space back"));
+      throw;
+    }
   });
-  std::unique_lock lock(mutex_);
-  WaitUntil(lock, [&] { return status.has_value(); });
+  {
+    std::unique_lock lock(mutex_);
+    WaitUntil(lock, [&] { return status.has_value(); });
+  }
   report.bytes_after = SegmentBytes();
   report.segments_removed = instruments_->segments_removed - report.segments_removed;
   report.segments_recycled = instruments_->segments_recycled - report.segments_recycled;
@@ -502,8 +554,6 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   report.bytes_moved = instruments_->bytes_moved - report.bytes_moved;
   report.bytes_pinned_by_readers = counters.bytes_pinned;
   report.bytes_linked = counters.bytes_linked;
-  --calls_in_flight_;
-  changed_.notify_all();
   STEPWELL_RETURN_IF_ERROR(status->WithContext(path_));
   return report;
 }
@@ -511,67 +561,18 @@ Result<ReclaimReport> WriterStore::Reclaim() {
 Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-    ++calls_in_flight_;
-  }
+  CallInFlight call(this);
+  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
   Result<bool> sealed = false;
   for (auto left = kSealWait; left.count() > 0; left -= kSealInterval) {
-    OnEngine([&] { sealed = engine_->SealSegments(segments); });
+    STEPWELL_RETURN_IF_ERROR(OnEngine([&] {
+      sealed = engine_->SealSegments(segments);
+      return OkStatus();
+    }));
     if (!sealed.ok() || *sealed || environment_.inline_mode) break;
     std::this_thread::sleep_for(kSealInterval);  // for writes that are in flight
   }
-  const std::lock_guard lock(mutex_);
-  --calls_in_flight_;
-  changed_.notify_all();
   return sealed.status();
-}
-
-Status WriterStore::Close() {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  {
-    std::unique_lock lock(mutex_);
-    if (closed_) return OkStatus();
-    closed_ = true;
-    changed_.notify_all();
-    if (engine_ != nullptr) WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
-  }
-  views_.Close(/*keep=*/true);  // shows the last steps
-  Status status = TakeError();
-  const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
-  if (engine_ != nullptr) {
-    OnEngine([this] { engine_->BeginClose(); });
-    core_->live.OnRelease(nullptr);
-    WaitForReclaim();
-    core_->index->BeginClose();
-    environment_.index_worker->Run([this] { core_->index->Close(); });
-    index_tasks_->Wait();
-    worker_tasks_->Wait();  // what they post is run below
-    Status finished;
-    OnEngine([&] {
-      engine_->Step(/*wait=*/false);
-      if (engine_->started()) finished = engine_->Finish();
-    });
-    if (status.ok() && !was_frozen) status = finished;
-    if (thread_ != nullptr) {
-      engine_->Post([this] { stop_ = true; });
-      thread_->join();
-      thread_.reset();
-    }
-  }
-  worker_tasks_->Wait();  // also where the engine never started
-  WriteTrace();
-  pool_->Stop();
-  ForgetForkDescriptors(this);
-  disk_.reset();  // waits for what is in flight
-  if (engine_ != nullptr) engine_->CloseFiles();
-  core_->parts->Close();
-  core_->files->KeepNone();
-  slot_file_.reset();
-  lock_file_.reset();  // only now may another writer come
-  held_root_.reset();
-  return status;
 }
 
 }  // namespace stepwell::db

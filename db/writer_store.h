@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,20 @@
 #include "db/view_set.h"
 
 namespace stepwell::db {
+
+// On a caller's thread that has told others of what it begins: should it throw (no memory) before
+// the engine has all of it, nobody else would end that.
+class PanicOnUnwind {
+ public:
+  explicit PanicOnUnwind(Engine* engine) : engine_(engine) {}
+  ~PanicOnUnwind();
+  PanicOnUnwind(const PanicOnUnwind&) = delete;
+  PanicOnUnwind& operator=(const PanicOnUnwind&) = delete;
+
+ private:
+  Engine* const engine_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
 
 // What reading needs; readers share it, so that they outlive the store.
 struct ReadCore {
@@ -80,6 +95,8 @@ class WriterStore final : public Store {
   WriterStore(std::string path, const StoreOptions& options, Environment environment,
               std::unique_ptr<io::File> lock_file);
 
+  class CallInFlight;
+
   Environment ForReaders() const;
   void ScopeTasks();
   Status Recover();
@@ -87,7 +104,12 @@ class WriterStore final : public Store {
   void LoadMetrics();
   Status StartEngine(const LogState& state);
   void RunEngine();
-  void OnEngine(std::function<void()> task);  // runs it on the engine thread and waits
+  // Runs it on the engine thread and waits.
+  Status OnEngine(const std::function<Status()>& task);
+  void EndChanges();
+  void NoteChange(const std::shared_ptr<SaveHandle::State>& state);
+  Status CloseInOrder();
+  void EndThreads();
   void PumpOnce();
   // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did.
   bool WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
@@ -137,6 +159,7 @@ class WriterStore final : public Store {
   // What environment_ has in place of the executors: tasks of this store and of its engine hold
   // plain pointers to them, and Close waits for all (DESIGN.md, "Threads").
   std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
+  const Status lost_;  // what a change is told that ended in a panic
   std::atomic<bool> stop_{false};
   std::atomic<bool> said_staging_{false};
   ViewSet views_;
@@ -144,11 +167,13 @@ class WriterStore final : public Store {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool closed_ = false;        // guarded by mutex_, as all below
-  size_t jobs_in_flight_ = 0;  // saves and deletes
+  size_t jobs_in_flight_ = 0;  // saves and deletes: the size of the next
+  std::vector<std::shared_ptr<SaveHandle::State>> unfinished_;
   size_t saves_in_flight_ = 0;
   size_t calls_in_flight_ = 0;  // of Reclaim() and SealSegments()
   std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
-  std::vector<std::shared_ptr<SaveHandle::State>> failed_;          // errors perhaps unreported
+  static constexpr size_t kFailedMax = 100;
+  std::vector<std::shared_ptr<SaveHandle::State>> failed_;  // errors perhaps unreported
 };
 
 }  // namespace stepwell::db

@@ -102,8 +102,8 @@ BufferPool::Block* BufferPool::TakeLocked(size_t keep) {
     auto block = std::make_unique<Block>();
     block->memory = AlignedBuffer(block_bytes_);
     if (!block->memory) return nullptr;
+    idle_.reserve(blocks_.size() + 1);  // so that Release never allocates
     blocks_.push_back(std::move(block));
-    idle_.reserve(blocks_.size());  // so that Release never allocates
     return blocks_.back().get();
   }
   Block* block = idle_.back();
@@ -142,8 +142,8 @@ void BufferPool::Prefault(size_t count) {
     std::memset(block->memory.data(), 0, block_bytes_);
     std::lock_guard lock(mutex_);
     if (stopped_ || blocks_.size() >= block_count_max_) return;
+    idle_.reserve(blocks_.size() + 1);
     blocks_.push_back(std::move(block));
-    idle_.reserve(blocks_.size());
     idle_.push_back(blocks_.back().get());
   }
   free_.notify_all();

@@ -2,6 +2,7 @@
 #include "io/disk.h"
 
 #include <algorithm>
+#include <new>
 
 #include "io/buffer.h"
 
@@ -10,20 +11,28 @@ namespace {
 
 constexpr size_t kCopyBlockBytes = size_t{4} << 20;
 
+// Made ahead, when there is memory.
+const Status kRefusalWithoutWords = AbortedError("not done after an earlier failure");
+
 }  // namespace
 
 void Freeze::Trip(const Status& error) {
   std::lock_guard lock(mutex_);
   if (!error_.ok()) return;
   error_ = error.ok() ? InternalError("frozen without an error") : error;
+  try {
+    refusal_ = {StatusCode::kAborted,
+                StrCat("not done after an earlier failure: ", error_.message()), error_.os_error()};
+  } catch (const std::bad_alloc&) {
+    refusal_ = kRefusalWithoutWords;
+  }
   frozen_.store(true, std::memory_order_release);
 }
 
 Status Freeze::Check() const {
   if (!frozen()) return OkStatus();
-  const Status first = first_error();
-  return {StatusCode::kAborted, StrCat("not done after an earlier failure: ", first.message()),
-          first.os_error()};
+  std::lock_guard lock(mutex_);
+  return refusal_;
 }
 
 Status Freeze::first_error() const {

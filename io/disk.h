@@ -29,7 +29,7 @@ namespace stepwell::io {
 class Freeze {
  public:
   bool frozen() const { return frozen_.load(std::memory_order_acquire); }
-  // Keeps the first error only.
+  // Keeps the first error only. Works without memory.
   void Trip(const Status& error);
   // OK while not frozen, else kAborted with the first error's message and errno.
   Status Check() const;
@@ -39,6 +39,7 @@ class Freeze {
   std::atomic<bool> frozen_{false};
   mutable std::mutex mutex_;
   Status error_;
+  Status refusal_;  // what Check() says then
 };
 
 // What direct I/O on a file demands (statx STATX_DIOALIGN); 1 and 1 where I/O is buffered.

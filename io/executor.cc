@@ -2,7 +2,7 @@
 #include "io/executor.h"
 
 #include <algorithm>
-#include <deque>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,11 +41,19 @@ class ThreadPool final : public Executor {
   }
 
   void Run(std::function<void()> task) override {
+    std::list<std::function<void()>> tasks;
+    tasks.push_back(std::move(task));
+    RunAll(std::move(tasks));
+  }
+
+  void RunAll(std::list<std::function<void()>> tasks) override {
+    if (tasks.empty()) return;
+    const bool several = std::next(tasks.begin()) != tasks.end();
     {
       std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
+      tasks_.splice(tasks_.end(), tasks);
     }
-    wake_.notify_one();
+    several ? wake_.notify_all() : wake_.notify_one();
   }
 
   size_t parallelism() const override { return threads_.size(); }
@@ -53,23 +61,26 @@ class ThreadPool final : public Executor {
  private:
   void Work() {
     for (;;) {
-      std::function<void()> task;
+      std::list<std::function<void()>> task;
       {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
         if (tasks_.empty()) return;  // stopping, and everything queued has run
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
+        task.splice(task.end(), tasks_, tasks_.begin());
       }
-      task();
+      try {
+        task.front()();
+      } catch (const std::bad_alloc&) {
+        // It must not end the process; whoever waits for more than a try sees to it.
+      }
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
-  bool stopping_ = false;                    // guarded by mutex_
-  std::vector<std::thread> threads_;         // constant after Start()
+  std::list<std::function<void()>> tasks_;  // guarded by mutex_
+  bool stopping_ = false;                   // guarded by mutex_
+  std::vector<std::thread> threads_;        // constant after Start()
 };
 
 }  // namespace
@@ -92,7 +103,11 @@ void TaskScope::Run(std::function<void()> task) {
   }
   try {
     executor_->Run([state = state_, task = std::move(task)]() mutable {
-      task();
+      try {
+        task();
+      } catch (const std::exception&) {
+        if (state->thrown) state->thrown();
+      }
       task = nullptr;  // what it captured may be the owner's
       state->Done();   // from here on the owner may be gone
     });
@@ -100,6 +115,10 @@ void TaskScope::Run(std::function<void()> task) {
     state_->Done();
     throw;
   }
+}
+
+void TaskScope::RunAll(std::list<std::function<void()>> tasks) {
+  for (auto& task : tasks) Run(std::move(task));
 }
 
 void TaskScope::Wait() {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,9 +17,11 @@ namespace stepwell::io {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Runs `task` once, on any thread, possibly before returning. Tasks must not throw or block on
-  // other tasks.
+  // Runs `task` once, on any thread, possibly before returning. Tasks must not block on other
+  // tasks. What they throw (no memory) ends there: whoever waits for one has it say so itself.
   virtual void Run(std::function<void()> task) = 0;
+  // The same for several, in order, without an allocation.
+  virtual void RunAll(std::list<std::function<void()>> tasks) = 0;
   // How many tasks may run at once.
   virtual size_t parallelism() const = 0;
 };
@@ -26,6 +29,9 @@ class Executor {
 class InlineExecutor final : public Executor {
  public:
   void Run(std::function<void()> task) override { task(); }
+  void RunAll(std::list<std::function<void()>> tasks) override {
+    for (auto& task : tasks) task();
+  }
   size_t parallelism() const override { return 1; }
 };
 
@@ -40,9 +46,14 @@ Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count,
 // pointer to it calls Wait() before it goes.
 class TaskScope final : public Executor {
  public:
-  explicit TaskScope(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+  // `thrown`, if any, is called on a task's thread when it has thrown.
+  explicit TaskScope(std::shared_ptr<Executor> executor, std::function<void()> thrown = {})
+      : executor_(std::move(executor)) {
+    state_->thrown = std::move(thrown);
+  }
 
   void Run(std::function<void()> task) override;
+  void RunAll(std::list<std::function<void()>> tasks) override;
   size_t parallelism() const override { return executor_->parallelism(); }
   // Not from a task of the scope. Tasks that are run meanwhile are waited for, too.
   void Wait();
@@ -52,6 +63,7 @@ class TaskScope final : public Executor {
     std::mutex mutex;
     std::condition_variable none_left;
     size_t tasks = 0;  // guarded by mutex
+    std::function<void()> thrown;
 
     void Done();
   };

@@ -13,6 +13,10 @@
 
 namespace stepwell::io {
 
+// The errors of the two below; without `what` where there is no memory for it.
+Status NoMemoryTo(std::string_view what) noexcept;
+Status CannotDo(std::string_view what, const std::exception& error) noexcept;
+
 // What `work`, a Status(), says; or what it threw, as an error. `what` is for the message: "encode
 // a block".
 template <typename Work>
@@ -20,9 +24,19 @@ Status Guarded(std::string_view what, Work&& work) {
   try {
     return std::forward<Work>(work)();
   } catch (const std::bad_alloc&) {
-    return ResourceExhaustedError(StrCat("no memory to ", what));
+    return NoMemoryTo(what);
   } catch (const std::exception& error) {
-    return InternalError(StrCat("cannot ", what, ": ", error.what()));
+    return CannotDo(what, error);
+  }
+}
+
+// For destructors, where what cannot be done is left: for want of memory, too.
+template <typename Work>
+void Quietly(Work&& work) noexcept {
+  try {
+    std::forward<Work>(work)();
+  } catch (const std::exception&) {
+    return;
   }
 }
 

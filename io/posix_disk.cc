@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/posix_disk.h"
 
+#include <bit>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -42,29 +43,38 @@ class PosixDisk final : public Disk {
   }
 
   void Submit(Op* op) override {
-    ++in_flight_;
     {
       std::lock_guard lock(mutex_);
+      // Room for all that may finish: only Submit allocates.
+      const size_t room = std::bit_ceil(in_flight_ + 1);
+      finished_.reserve(room);
+      completing_.reserve(room);
       queue_.push_back(op);
     }
+    ++in_flight_;
     work_.notify_one();
   }
 
   size_t Poll(bool wait) override {
-    std::deque<Op*> finished;
-    {
+    // Some are left when a completion has thrown.
+    if (completed_ == completing_.size()) {
+      completing_.clear();
+      completed_ = 0;
       std::unique_lock lock(mutex_);
       if (wait) {
         news_.wait(lock, [this] { return woken_ || !finished_.empty(); });
         woken_ = false;
       }
-      finished.swap(finished_);
+      completing_.swap(finished_);
     }
-    for (Op* op : finished) {
+    size_t count = 0;
+    while (completed_ < completing_.size()) {
+      Op* op = completing_[completed_++];
       --in_flight_;
+      ++count;
       op->OnComplete();
     }
-    return finished.size();
+    return count;
   }
 
   void Wake() override {
@@ -98,10 +108,12 @@ class PosixDisk final : public Disk {
   std::condition_variable work_;
   std::condition_variable news_;
   std::deque<Op*> queue_;             // guarded by mutex_
-  std::deque<Op*> finished_;          // guarded by mutex_
+  std::vector<Op*> finished_;         // guarded by mutex_
   bool woken_ = false;                // guarded by mutex_
   bool stopping_ = false;             // guarded by mutex_
-  size_t in_flight_ = 0;              // the Disk's thread only
+  size_t in_flight_ = 0;              // the Disk's thread only, as the next two
+  std::vector<Op*> completing_;       // by Poll, of which
+  size_t completed_ = 0;              // so many are
   std::vector<std::thread> threads_;  // constant after Start()
 };
 

@@ -116,14 +116,15 @@ class Directory final : public rocksdb::FSDirectory {
 
 }  // namespace
 
+// Never NoSpace: RocksDB would start a thread that waits for room, and close would wait for that
+// thread, which waits for work that only runs when we ask for it. Only reads come here with it (no
+// memory, a quota): a change that fails is for the freeze to tell.
 IOStatus ToIOStatus(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
       return IOStatus::OK();
     case StatusCode::kNotFound:
       return IOStatus::PathNotFound(status.message());
-    case StatusCode::kResourceExhausted:
-      return IOStatus::NoSpace(status.message());
     default:
       return IOStatus::IOError(status.message());
   }

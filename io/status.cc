@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <system_error>
 
 #include "io/bytes.h"
@@ -14,6 +15,9 @@ namespace stepwell {
 namespace {
 
 const std::string kNoMessage;
+// Made ahead, when there is memory.
+const Status kErrorWithoutWords =
+    IoError("an operation failed, and there was no memory to say why");
 
 // What an errno means to the engine. kResourceExhausted is only for "no room on the disk": it is
 // the one failure of a write that does not freeze, so nothing else may be called that. kDataLoss is
@@ -147,8 +151,12 @@ Status OutcomeUnknownError(std::string message, int os_error) {
 Status IoError(std::string message) { return {StatusCode::kIoError, std::move(message)}; }
 
 Status ErrnoStatus(int os_error, std::string_view context) {
-  return {CodeOfErrno(os_error), StrCat(context, ": ", std::generic_category().message(os_error)),
-          os_error};
+  try {
+    return {CodeOfErrno(os_error), StrCat(context, ": ", std::generic_category().message(os_error)),
+            os_error};
+  } catch (const std::bad_alloc&) {  // threads of ours come here, too
+    return kErrorWithoutWords;
+  }
 }
 
 namespace internal {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -24,12 +25,44 @@ namespace {
 constexpr unsigned kFileSlots = 64;      // open segments and the LOCK of a store
 constexpr unsigned kBufferSlots = 1024;  // the kernel allows 16384
 constexpr std::chrono::milliseconds kBrokenInterval{1};
-constexpr int kBrokenLooksMax = 10'000;  // for ops that a broken ring does not give back
+constexpr std::chrono::seconds kBrokenWait{10};  // for ops that a broken ring does not give back
 
 // An op on its way: waiting in backlog_, in the kernel, or in finished_.
 struct Slot {
   Transfer transfer;
   bool in_kernel = false;
+  Slot* next = nullptr;  // in the queue that it is in
+};
+
+// A queue that never allocates.
+class SlotQueue {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  Slot* front() const { return first_; }
+  size_t size() const { return size_; }
+  void push_back(Slot* slot) {
+    slot->next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = slot;
+    last_ = slot;
+    ++size_;
+  }
+  void push_front(Slot* slot) {
+    slot->next = first_;
+    if (first_ == nullptr) last_ = slot;
+    first_ = slot;
+    ++size_;
+  }
+  Slot* pop_front() {
+    Slot* const slot = first_;
+    first_ = slot->next;
+    --size_;
+    return slot;
+  }
+
+ private:
+  Slot* first_ = nullptr;
+  Slot* last_ = nullptr;  // unless it is empty
+  size_t size_ = 0;
 };
 
 // Threads: the ring is made without IORING_SETUP_SINGLE_ISSUER (and so without DEFER_TASKRUN, which
@@ -70,14 +103,14 @@ class UringDisk final : public Disk {
 
   std::deque<Slot> slots_;  // stable addresses
   std::vector<Slot*> free_slots_;
-  std::deque<Slot*> backlog_;
-  std::deque<Slot*> finished_;
+  SlotQueue backlog_;
+  SlotQueue finished_;
   size_t in_flight_ = 0;
   size_t in_kernel_ = 0;
   bool wake_armed_ = false;
   bool woken_ = false;
   Status broken_;  // why the ring cannot be entered; OK: it can
-  int broken_looks_ = 0;
+  std::chrono::steady_clock::time_point broken_since_;
 
   bool files_possible_ = false;
   std::unordered_map<const File*, unsigned> file_slots_;
@@ -137,7 +170,10 @@ UringDisk::~UringDisk() {
 }
 
 void UringDisk::Submit(Op* op) {
-  if (free_slots_.empty()) free_slots_.push_back(&slots_.emplace_back());
+  if (free_slots_.empty()) {  // only here is anything allocated
+    free_slots_.reserve(std::bit_ceil(slots_.size() + 1));
+    free_slots_.push_back(&slots_.emplace_back());
+  }
   Slot* slot = free_slots_.back();
   free_slots_.pop_back();
   slot->transfer = Transfer(op);
@@ -251,19 +287,33 @@ void UringDisk::Enter(bool wait) {
   // The ring is of no use any more (its descriptor was closed by others, say). What the kernel has
   // taken comes back through the ring's memory, or never; the rest ends with this error.
   broken_ = ErrnoStatus(-result, "io_uring_enter");
+  broken_since_ = std::chrono::steady_clock::now();
 }
 
-// Ends what cannot be submitted any more; after a while also what the kernel does not give back.
+// Ends what the kernel has not taken; after a while also what it does not give back.
 void UringDisk::EndBroken() {
-  for (Slot& slot : slots_) {
-    const bool queued = std::find(backlog_.begin(), backlog_.end(), &slot) != backlog_.end();
-    if (!queued && !(slot.in_kernel && ++broken_looks_ > kBrokenLooksMax)) continue;
-    if (slot.in_kernel) --in_kernel_;
-    slot.in_kernel = false;
-    slot.transfer.Abandon(broken_);
-    finished_.push_back(&slot);
+  const auto end = [this](Slot* slot) {
+    --in_kernel_;
+    slot->in_kernel = false;
+    slot->transfer.Abandon(broken_);
+    finished_.push_back(slot);
+  };
+  // What the kernel has not taken out of the submission queue.
+  for (unsigned i = io_uring_smp_load_acquire(ring_.sq.khead); i != ring_.sq.sqe_tail; ++i) {
+    const io_uring_sqe& sqe = ring_.sq.sqes[i & ring_.sq.ring_mask];
+    Slot* const slot = reinterpret_cast<Slot*>(static_cast<uintptr_t>(sqe.user_data));
+    if (slot != nullptr && slot->in_kernel) end(slot);
   }
-  backlog_.clear();
+  if (std::chrono::steady_clock::now() > broken_since_ + kBrokenWait) {
+    for (Slot& slot : slots_) {
+      if (slot.in_kernel) end(&slot);
+    }
+  }
+  while (!backlog_.empty()) {
+    Slot* const slot = backlog_.pop_front();
+    slot->transfer.Abandon(broken_);
+    finished_.push_back(slot);
+  }
   uint64_t ignored = 0;
   if (read(wake_descriptor_, &ignored, sizeof(ignored)) > 0) woken_ = true;
 }
@@ -297,15 +347,16 @@ void UringDisk::Reap() {
 }
 
 size_t UringDisk::RunCompletions() {
-  std::deque<Slot*> finished;
-  finished.swap(finished_);
-  for (Slot* slot : finished) {
+  // Those that finish meanwhile come next time; so do the rest when a call throws.
+  const size_t count = finished_.size();
+  for (size_t i = 0; i < count; ++i) {
+    Slot* const slot = finished_.pop_front();
     Op* op = slot->transfer.op();
     free_slots_.push_back(slot);  // before the call, which may submit
     --in_flight_;
     op->OnComplete();
   }
-  return finished.size();
+  return count;
 }
 
 int UringDisk::RegisterBuffer(MutableBytes buffer) {

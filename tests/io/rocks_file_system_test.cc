@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "io/rocks_files.h"
 #include "tests/io/support.h"
 
 namespace stepwell::io {
@@ -340,6 +341,13 @@ TEST(RocksFileSystemTest, AfterTheFreezeRocksDbIsToldThatAllIsWell) {
   EXPECT_FALSE(files->NewRandomAccessFile(dir / "h", {}, &reader, nullptr).ok());
   EXPECT_TRUE(files->DeleteFile(dir / "h", options, nullptr).ok());
   EXPECT_TRUE(files->FileExists(dir / "h", options, nullptr).IsNotFound());
+}
+
+// Of a read that had no memory: RocksDB would wait for room, and never close again.
+TEST(RocksFileSystemTest, NothingIsCalledAFullDisk) {
+  EXPECT_TRUE(ToIOStatus(ResourceExhaustedError("no memory to read")).IsIOError());
+  EXPECT_FALSE(ToIOStatus(ResourceExhaustedError("no memory to read")).IsNoSpace());
+  EXPECT_FALSE(ToIOStatus(ErrnoStatus(EDQUOT, "open")).IsNoSpace());
 }
 
 }  // namespace

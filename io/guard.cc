@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/guard.h"
+
+namespace stepwell::io {
+namespace {
+
+// Made ahead, when there is memory.
+const Status kNoMemory = ResourceExhaustedError("no memory");
+
+}  // namespace
+
+Status NoMemoryTo(std::string_view what) noexcept {
+  try {
+    return ResourceExhaustedError(StrCat("no memory to ", what));
+  } catch (const std::exception&) {
+    return kNoMemory;
+  }
+}
+
+Status CannotDo(std::string_view what, const std::exception& error) noexcept {
+  try {
+    return InternalError(StrCat("cannot ", what, ": ", error.what()));
+  } catch (const std::exception&) {
+    return kNoMemory;
+  }
+}
+
+}  // namespace stepwell::io
