@@ -181,6 +181,8 @@ class Engine {
   Status AddToGroup(const std::shared_ptr<SaveJob>& job);
   Status AddSave(SaveJob* job, GroupEntry* entry);
   Status AddRewrite(const SaveJob& job, GroupEntry* entry);
+  Status AddRestored(const SaveJob& job, GroupEntry* entry);
+  Status AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, GroupEntry* entry);
   Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
                    std::shared_ptr<LiveStep> live, GroupEntry* entry);
   Status AddDelete(const SaveJob& job, GroupEntry* entry);

@@ -158,6 +158,9 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
     case SaveJob::Kind::kRewrite:
       STEPWELL_RETURN_IF_ERROR(AddRewrite(*job, &entry));
       break;
+    case SaveJob::Kind::kRestore:
+      STEPWELL_RETURN_IF_ERROR(AddRestored(*job, &entry));
+      break;
     case SaveJob::Kind::kAccept:
       STEPWELL_RETURN_IF_ERROR(AddAccepted(&entry));
       break;
@@ -303,9 +306,28 @@ Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
   }
   auto live = std::make_shared<LiveStep>();
   live->age_time_ns = old->age_time_ns;
+  live->record = job.record;
+  TakeState(old->record, &live->record);
+  entry->change.killed.push_back(std::move(old));
+  return AddRecords(job, std::move(live), entry);
+}
+
+// As old as it was when the last session ended.
+Status Engine::AddRestored(const SaveJob& job, GroupEntry* entry) {
+  auto live = std::make_shared<LiveStep>();
+  live->record = job.record;
+  int64_t newest_ns = job.record.time_ns;
+  for (const auto& other : options_.live->All()) {
+    newest_ns = std::max(newest_ns, other->record.time_ns);
+  }
+  live->age_time_ns = job.record.time_ns - newest_ns;
+  if (auto old = FindAsOf(job.record.step)) entry->change.killed.push_back(std::move(old));
+  return AddRecords(job, std::move(live), entry);
+}
+
+// A commit frame of a step whose chunks are where they were.
+Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, GroupEntry* entry) {
   format::StepRecord& step = live->record;
-  step = job.record;
-  TakeState(old->record, &step);
   step.leaf_count = step.chunk_count = step.logical_bytes = step.stored_bytes = 0;
   std::map<std::string, format::ItemRecord*, std::less<>> items;  // by key prefix
   for (auto& item : step.items) {
@@ -322,7 +344,6 @@ Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
   SumItems(&step);
   live->records = job.records;
   live->metrics_json = step.metrics_json;
-  entry->change.killed.push_back(std::move(old));
   return AddCommit(ExtentsOf(*job.records, log_->block_bytes()), job.estimated_bytes,
                    std::move(live), entry);
 }
@@ -332,6 +353,9 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
                          std::shared_ptr<LiveStep> live, GroupEntry* entry) {
   format::Commit commit;
   for (const auto& killed : entry->change.killed) commit.kills.push_back(killed->record.commit);
+  if (entry->job->kind == SaveJob::Kind::kRestore) {
+    commit.kills.push_back(entry->job->record.commit);  // which no log has any more
+  }
   const std::vector<RecordsRun> runs = SplitRecords(*live->records);
   if (runs.size() == 1) {
     commit.records.assign(runs[0].records().begin(), runs[0].records().end());

@@ -33,6 +33,8 @@ std::string WhatOf(const SaveJob& job) {
       return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");
     case SaveJob::Kind::kAccept:
       return "the loss was accepted";
+    case SaveJob::Kind::kRestore:
+      return StrCat("step ", job.step, " was restored");
     case SaveJob::Kind::kRewrite:
       break;
   }
@@ -277,9 +279,7 @@ void Engine::Publish() {
   if (guard_moved_ || !left_.empty()) ScheduleReclaim(/*again_left=*/false);
   for (GroupEntry& entry : group->entries) {
     ++unapplied_;
-    std::vector<uint64_t> removed;
-    for (const auto& step : entry.change.killed) removed.push_back(step->record.step);
-    options_.index->Apply(entry.change.added, std::move(removed), entry.change.commit);
+    options_.index->Apply(entry.change);
     NoteCommitted(*group, entry);
     entry.job->state->Finish(OkStatus());
   }

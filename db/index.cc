@@ -42,31 +42,39 @@ bool HasMemory() {
   return memory != nullptr;
 }
 
-// The row of the default family: version (4 bytes), store id (16), applied commit (8).
+// The row of the default family: version (4 bytes), store id (16), applied commit (8), complete
+// (1). Version 1 had no `complete`, and no pins in its rows.
 constexpr char kMetaKey[] = "stepwell";
-constexpr uint32_t kMetaVersion = 1;
-constexpr size_t kMetaBytes = 28;
+constexpr uint32_t kMetaVersion = 2;
+constexpr size_t kMetaBytes = 29;
 
-std::string EncodeMeta(const format::Id128& store_id, uint64_t applied_commit) {
+struct Meta {
+  uint64_t applied_commit = 0;
+  bool complete = false;
+};
+
+std::string EncodeMeta(const format::Id128& store_id, const Meta& meta) {
   std::array<std::byte, kMetaBytes> row{};
   format::StoreLittle(row.data(), kMetaVersion);
   std::transform(store_id.begin(), store_id.end(), row.begin() + 4,
                  [](uint8_t byte) { return std::byte{byte}; });
-  format::StoreLittle(row.data() + 20, applied_commit);
+  format::StoreLittle(row.data() + 20, meta.applied_commit);
+  row[28] = std::byte{meta.complete};
   return std::string(AsText(row));
 }
 
-Result<uint64_t> DecodeMeta(std::string_view row, const format::Id128& store_id) {
-  if (row.size() != kMetaBytes) return DataLossError("index: its meta row has a wrong length");
+Result<Meta> DecodeMeta(std::string_view row, const format::Id128& store_id) {
+  if (row.size() < sizeof(kMetaVersion)) return DataLossError("index: its meta row is cut short");
   const auto version = format::LoadLittle<uint32_t>(AsBytes(row).data());
   if (version != kMetaVersion) {
     return DataLossError(StrCat("index: version ", version, "; this library has ", kMetaVersion));
   }
-  const uint64_t applied_commit = format::LoadLittle<uint64_t>(AsBytes(row).data() + 20);
-  if (row != EncodeMeta(store_id, applied_commit)) {
+  if (row.size() != kMetaBytes) return DataLossError("index: its meta row has a wrong length");
+  const Meta meta{format::LoadLittle<uint64_t>(AsBytes(row).data() + 20), row.back() != 0};
+  if (row != EncodeMeta(store_id, meta)) {
     return DataLossError("index: it belongs to another store");
   }
-  return applied_commit;
+  return meta;
 }
 
 // RocksDB 7.8.3 keeps one thread of its own, a timer that flushes the info log; no option turns it
@@ -117,6 +125,7 @@ class RocksIndex final : public Index {
   }
 
   uint64_t applied_commit() const override { return applied_commit_; }
+  bool complete() const override { return complete_; }
   uint64_t unflushed_bytes() const override { return unflushed_bytes_; }
 
   Result<std::vector<IndexedStep>> Steps() override {
@@ -127,6 +136,12 @@ class RocksIndex final : public Index {
       uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) override {
     return GuardRead<std::optional<std::vector<format::LeafRecord>>>(
         [&] { return ReadLeaves(families_, step, commit, frame_crc, range); });
+  }
+
+  Result<std::optional<format::StepRecord>> ReadStep(uint64_t step, uint64_t commit,
+                                                     uint32_t frame_crc) override {
+    return GuardRead<std::optional<format::StepRecord>>(
+        [&] { return ReadStepRow(families_, step, commit, frame_crc); });
   }
 
   Status Apply(const IndexBatch& batch) override {
@@ -182,6 +197,8 @@ class RocksIndex final : public Index {
   Status FlushGuarded();
   // Adds the removal of a step to `batch`.
   Status RemoveStep(uint64_t step, rocksdb::WriteBatch* batch);
+  // Adds what is pinned or not from now on; of the steps that the batch adds that is known already.
+  Status AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch);
   void RunJobs();
   rocksdb::Status Write(rocksdb::WriteBatch* batch) {
     rocksdb::WriteOptions options;
@@ -198,6 +215,7 @@ class RocksIndex final : public Index {
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
   IndexFamilies families_;
   std::atomic<uint64_t> applied_commit_{0};
+  std::atomic<bool> complete_{false};
   std::atomic<uint64_t> unflushed_bytes_{0};
   std::atomic<bool> broken_{false};
 };
@@ -218,7 +236,9 @@ Status RocksIndex::OpenGuarded() {
   std::string row;
   const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), families_.meta, kMetaKey, &row);
   if (got.ok()) {
-    STEPWELL_ASSIGN_OR_RETURN(applied_commit_, DecodeMeta(row, store_id_));
+    STEPWELL_ASSIGN_OR_RETURN(const Meta meta, DecodeMeta(row, store_id_));
+    applied_commit_ = meta.applied_commit;
+    complete_ = meta.complete;
     return OkStatus();
   }
   if (!got.IsNotFound()) return FromRocks(got, "read the index");
@@ -226,7 +246,7 @@ Status RocksIndex::OpenGuarded() {
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<IndexedStep> steps, ReadSteps(families_));
   if (!steps.empty()) return DataLossError(StrCat("index ", path_, ": steps without a meta row"));
   rocksdb::WriteBatch batch;
-  batch.Put(families_.meta, kMetaKey, EncodeMeta(store_id_, 0));
+  batch.Put(families_.meta, kMetaKey, EncodeMeta(store_id_, {}));
   return FromRocks(Write(&batch), "write to the index");
 }
 
@@ -243,6 +263,19 @@ Status RocksIndex::RemoveStep(uint64_t step, rocksdb::WriteBatch* batch) {
     const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(rocksdb::ReadOptions(), family));
     for (rows->Seek(begin); rows->Valid(); rows->Next()) batch->Delete(family, rows->key());
     STEPWELL_RETURN_IF_ERROR(FromRocks(rows->status(), "read the index"));
+  }
+  return OkStatus();
+}
+
+Status RocksIndex::AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch) {
+  for (const auto& [step, pinned] : changes.pins) {
+    std::string row;
+    const std::string key = format::EncodeStep(step);
+    const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), families_.steps, key, &row);
+    if (got.IsNotFound()) continue;  // then the index is not complete
+    STEPWELL_RETURN_IF_ERROR(FromRocks(got, "read the index"));
+    STEPWELL_ASSIGN_OR_RETURN(const std::string repinned, RepinStepRow(key, row, pinned));
+    batch->Put(families_.steps, key, repinned);
   }
   return OkStatus();
 }
@@ -283,9 +316,11 @@ Status RocksIndex::ApplyGuarded(const IndexBatch& batch) {
       }
     }
   }
-  rows.Put(families_.meta, kMetaKey, EncodeMeta(store_id_, batch.through_commit));
+  STEPWELL_RETURN_IF_ERROR(AddPins(batch, &rows));
+  rows.Put(families_.meta, kMetaKey, EncodeMeta(store_id_, {batch.through_commit, batch.complete}));
   STEPWELL_RETURN_IF_ERROR(FromRocks(Write(&rows), "write to the index"));
   applied_commit_ = batch.through_commit;
+  complete_ = batch.complete;
   unflushed_bytes_ += rows.GetDataSize();
   RunJobs();  // of a memtable that grew too large
   return OkStatus();

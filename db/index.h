@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "format/records.h"
@@ -27,6 +28,8 @@ struct IndexedStep {
   uint64_t step = 0;
   uint64_t commit = 0;
   uint32_t frame_crc = 0;  // of its commit frame
+  bool pinned = false;
+  bool of_group = false;  // saved by several processes
 };
 
 // One change, applied atomically together with "applied through `through_commit`".
@@ -38,7 +41,12 @@ struct IndexBatch {
   };
   std::vector<uint64_t> removed_steps;  // removed before the additions
   std::vector<Add> added;
+  std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned), of steps that the batch neither
+                                                // adds nor removes
   uint64_t through_commit = 0;
+  // With this batch the index has every step that is live at `through_commit`, so that the absence
+  // of one says something.
+  bool complete = false;
 };
 
 class Index {
@@ -60,6 +68,8 @@ class Index {
   virtual ~Index() = default;
   // "Applied through": 0 for a new index.
   virtual uint64_t applied_commit() const = 0;
+  // IndexBatch::complete of the last batch.
+  virtual bool complete() const = 0;
   virtual Result<std::vector<IndexedStep>> Steps() = 0;
   virtual Status Apply(const IndexBatch& batch) = 0;
   // Bytes applied since the last Flush: the engine flushes at 16 MiB.
@@ -70,6 +80,9 @@ class Index {
   // the step is not there with exactly this commit number and frame CRC.
   virtual Result<std::optional<std::vector<format::LeafRecord>>> Read(
       uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) = 0;
+  // The step's record with its texts; none as for Read.
+  virtual Result<std::optional<format::StepRecord>> ReadStep(uint64_t step, uint64_t commit,
+                                                             uint32_t frame_crc) = 0;
 };
 
 }  // namespace stepwell::db

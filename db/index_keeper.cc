@@ -41,13 +41,18 @@ void IndexKeeper::Open(bool rebuilt) {
   rebuild_queued_ = false;
 }
 
-Status IndexKeeper::OpenAndSync(bool* rebuilt) {
+Index::Options IndexKeeper::IndexOptions() const {
   Index::Options options;
   options.file_system = options_.environment.file_system;
   options.path = IndexPath(options_.store_path);
   options.store_id = options_.store_id;
   options.inline_jobs = options_.environment.inline_mode;
   options.log = options_.log;
+  options.freeze = std::make_shared<io::Freeze>();
+  return options;
+}
+
+Status IndexKeeper::OpenAndSync(bool* rebuilt) {
   Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) {
@@ -58,11 +63,11 @@ Status IndexKeeper::OpenAndSync(bool* rebuilt) {
       Log(options_.log, LogLevel::kWarning,
           StrCat(options_.store_path,
                  ": the index is being rebuilt from the log: ", status.message()));
-      STEPWELL_RETURN_IF_ERROR(Index::Destroy(options_.environment.file_system, options.path));
+      STEPWELL_RETURN_IF_ERROR(
+          Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path)));
       *rebuilt = true;
     }
-    options.freeze = std::make_shared<io::Freeze>();
-    auto index = Index::Open(options);
+    auto index = Index::Open(IndexOptions());
     if (!index.ok()) {
       status = index.status();
       if (status.code() == StatusCode::kResourceExhausted) return status;
@@ -80,9 +85,11 @@ Status IndexKeeper::OpenAndSync(bool* rebuilt) {
 }
 
 // Brings the index to the set of live steps, whatever it holds: a step is right when commit number
-// and frame CRC agree, else it is taken out, and put in again from the log.
+// and frame CRC agree, else it is taken out, and put in again from the log. Complete it is only
+// then, and not where the log cannot say what is live.
 Status IndexKeeper::SyncWithLog(Index* index) {
   const uint64_t tip = options_.live->tip();
+  bool complete = options_.live->Losses().empty();
   STEPWELL_ASSIGN_OR_RETURN(const auto indexed, index->Steps());
   std::map<uint64_t, std::shared_ptr<const LiveStep>> missing;
   for (auto& live : options_.live->All()) missing[live->record.step] = live;
@@ -91,12 +98,15 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     const auto it = missing.find(step.step);
     if (it != missing.end() && it->second->record.commit == step.commit &&
         it->second->place.crc == step.frame_crc) {
+      const bool pinned = it->second->record.pinned;
+      if (pinned != step.pinned) stale.pins.emplace_back(step.step, pinned);
       missing.erase(it);
     } else {
       stale.removed_steps.push_back(step.step);
     }
   }
   stale.through_commit = tip;
+  stale.complete = complete && missing.empty();
   STEPWELL_RETURN_IF_ERROR(index->Apply(stale));
   for (const auto& [step, live] : missing) {
     // Reclaim goes on meanwhile, on another thread.
@@ -108,9 +118,13 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     if (leaves == nullptr) {
       auto read = ReadStepRecords(*options_.files, live->place, "", &record);
       // A damaged commit frame: the step stays out of the index; reading it says what is wrong.
-      if (!read.ok()) continue;
+      if (!read.ok()) {
+        complete = false;
+        continue;
+      }
       from_log = std::move(*read);
       leaves = &from_log;
+      TakeState(live->record, &record);
     }
     IndexBatch batch;
     batch.added.push_back({&record, live->place.crc, leaves});
@@ -119,26 +133,32 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     if (index->unflushed_bytes() >= kFlushBytes) STEPWELL_RETURN_IF_ERROR(index->Flush());
     options_.live->DropOverlay(step, live->record.commit);
   }
+  if (!missing.empty() && complete) {
+    IndexBatch all;
+    all.through_commit = tip;
+    all.complete = true;
+    STEPWELL_RETURN_IF_ERROR(index->Apply(all));
+  }
   const std::lock_guard lock(mutex_);
   applied_ = tip;
   return OkStatus();
 }
 
-void IndexKeeper::Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed,
-                        uint64_t commit) {
-  options_.environment.index_worker->Run([this, added = std::move(added),
-                                          removed = std::move(removed),
-                                          commit] { ApplyNow(added, removed, commit); });
+void IndexKeeper::Apply(const LiveSteps::Change& change) {
+  Applied applied{change.added, {}, change.pins, change.commit};
+  for (const auto& step : change.killed) applied.removed.push_back(step->record.step);
+  options_.environment.index_worker->Run(
+      [this, applied = std::move(applied)] { ApplyNow(applied); });
 }
 
-void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
-                           const std::vector<uint64_t>& removed, uint64_t commit) {
+void IndexKeeper::ApplyNow(const Applied& change) {
   bool durable = false;
+  const auto& added = change.added;
   const int64_t start_ns = options_.instruments->Now();
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "index",
                        added == nullptr ? Trace::kNoStep : added->record.step);
-  const Status status = io::Guarded("apply a commit to the index",
-                                    [&] { return ApplyTo(added, removed, commit, &durable); });
+  const Status status =
+      io::Guarded("apply a commit to the index", [&] { return ApplyTo(change, &durable); });
   if (!status.ok()) GiveUp(status);
   if (added != nullptr) {
     io::Guarded("drop an overlay", [&] {
@@ -149,29 +169,33 @@ void IndexKeeper::ApplyNow(const std::shared_ptr<const LiveStep>& added,
   }
   {
     const std::lock_guard lock(mutex_);
-    applied_ = commit;
+    applied_ = change.commit;
   }
-  options_.reached(commit, durable);
+  options_.reached(change.commit, durable);
 }
 
-Status IndexKeeper::ApplyTo(const std::shared_ptr<const LiveStep>& added,
-                            const std::vector<uint64_t>& removed, uint64_t commit, bool* durable) {
+Status IndexKeeper::ApplyTo(const Applied& change, bool* durable) {
   const std::shared_ptr<Index> index = current();
   if (index == nullptr) return OkStatus();
   IndexBatch batch;
-  batch.removed_steps = removed;
+  batch.removed_steps = change.removed;
+  batch.pins = change.pins;
+  batch.complete = index->complete();
   std::vector<format::LeafRecord> from_log;
+  const auto& added = change.added;
   if (added != nullptr && added->records == nullptr) {
     // Prepared in an earlier session. Should it be damaged, or dead again, it stays out.
     auto read = ReadStepRecords(*options_.files, added->place, "");
     if (read.ok()) {
       from_log = std::move(*read);
       batch.added.push_back({&added->record, added->place.crc, &from_log});
+    } else {
+      batch.complete = false;
     }
   } else if (added != nullptr) {
     batch.added.push_back({&added->record, added->place.crc, added->records.get()});
   }
-  batch.through_commit = commit;
+  batch.through_commit = change.commit;
   STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
   if (index->unflushed_bytes() < kFlushBytes) return OkStatus();
   const Status flushed = index->Flush();
@@ -243,21 +267,29 @@ std::optional<std::vector<format::LeafRecord>> IndexKeeper::Leaves(const LiveSte
   return std::nullopt;
 }
 
+std::optional<format::StepRecord> IndexKeeper::Record(const LiveStep& step) {
+  const std::shared_ptr<Index> index = current();
+  if (index == nullptr) return std::nullopt;
+  auto record = index->ReadStep(step.record.step, step.record.commit, step.place.crc);
+  if (record.ok()) return std::move(*record);
+  Rebuild(record.status());
+  return std::nullopt;
+}
+
 // Something in the index was wrong: the log serves until it has been made again.
 void IndexKeeper::Rebuild(const Status& why) {
   Log(options_.log, LogLevel::kWarning,
       StrCat(options_.store_path, ": the index is damaged (", why.message(),
              "); reading from the log"));
-  {
-    const std::lock_guard lock(mutex_);
-    // A reader may outlive the store, whose index worker it must not give work any more.
-    if (closing_ || rebuild_queued_ || state_ != State::kReady) return;
-    rebuild_queued_ = true;
-    state_ = State::kOpening;
-    index_.reset();
-    // Under the mutex, hence before what Close queues.
-    options_.environment.index_worker->Run([this] { Remake(); });
-  }
+  std::unique_lock lock(mutex_);
+  // A reader may outlive the store, whose index worker it must not give work any more.
+  if (closing_ || rebuild_queued_ || state_ != State::kReady) return;
+  rebuild_queued_ = true;
+  state_ = State::kOpening;
+  index_.reset();
+  // Under the mutex, hence before what Close queues; but in the simulation it runs here and now.
+  if (options_.environment.inline_mode) lock.unlock();
+  options_.environment.index_worker->Run([this] { Remake(); });
 }
 
 void IndexKeeper::Remake() {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "db/environment.h"
@@ -34,10 +35,12 @@ class IndexKeeper {
   };
   explicit IndexKeeper(Options options) : options_(std::move(options)) {}
 
+  // The index as it is, before it follows the log: StartOpen comes when the caller is done with it.
+  Result<std::unique_ptr<Index>> OpenAsItIs() const { return Index::Open(IndexOptions()); }
+
   // Any thread: queue work for the index worker.
   void StartOpen();
-  // `added` may be null (a delete). `removed` are step numbers that the commit killed.
-  void Apply(std::shared_ptr<const LiveStep> added, std::vector<uint64_t> removed, uint64_t commit);
+  void Apply(const LiveSteps::Change& change);
   // Any thread: nothing more is queued, but for Close.
   void BeginClose();
   // Index worker, nothing else queued: flushes and closes. OK also without an index.
@@ -49,20 +52,28 @@ class IndexKeeper {
   // neither has them: then the log does. Any thread.
   std::optional<std::vector<format::LeafRecord>> Leaves(const LiveStep& step,
                                                         const format::KeyRange& range);
+  // The step's record with its texts; none when the index does not have it. Any thread.
+  std::optional<format::StepRecord> Record(const LiveStep& step);
   std::string Describe() const;
   bool rebuilt() const;
 
  private:
   enum class State { kOpening, kReady, kGone };
 
+  Index::Options IndexOptions() const;
   void Open(bool rebuilt);
   void Remake();
   Status OpenAndSync(bool* rebuilt);
   Status SyncWithLog(Index* index);
-  void ApplyNow(const std::shared_ptr<const LiveStep>& added, const std::vector<uint64_t>& removed,
-                uint64_t commit);
-  Status ApplyTo(const std::shared_ptr<const LiveStep>& added, const std::vector<uint64_t>& removed,
-                 uint64_t commit, bool* durable);
+  // What the index needs to know of a change.
+  struct Applied {
+    std::shared_ptr<const LiveStep> added;  // null: none
+    std::vector<uint64_t> removed;          // steps
+    std::vector<std::pair<uint64_t, bool>> pins;
+    uint64_t commit = 0;
+  };
+  void ApplyNow(const Applied& change);
+  Status ApplyTo(const Applied& change, bool* durable);
   void GiveUp(const Status& why);
   void Rebuild(const Status& why);
   std::shared_ptr<Index> current() const;

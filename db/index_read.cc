@@ -43,18 +43,39 @@ class RowScan {
   std::unique_ptr<rocksdb::Iterator> rows_;
 };
 
-Result<IndexedStep> DecodeStepRow(std::string_view key, std::string_view value) {
-  IndexedStep row;
-  STEPWELL_ASSIGN_OR_RETURN(row.step, format::DecodeStep(key));
+struct StepRow {
+  uint32_t frame_crc = 0;
+  format::StepRecord record;
+};
+
+Result<StepRow> DecodeStepRow(std::string_view key, std::string_view value) {
+  StepRow row;
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t step, format::DecodeStep(key));
   if (value.size() < kFrameCrcBytes) return DataLossError("index: a step's row is cut short");
   row.frame_crc = format::LoadLittle<uint32_t>(AsBytes(value).data());
-  STEPWELL_ASSIGN_OR_RETURN(const format::StepRecord record,
+  STEPWELL_ASSIGN_OR_RETURN(row.record,
                             format::DecodeStepRecord(AsBytes(value.substr(kFrameCrcBytes))));
-  if (record.step != row.step) {
-    return DataLossError(StrCat("index: the row of step ", row.step, " is of step ", record.step));
+  if (row.record.step != step) {
+    return DataLossError(StrCat("index: the row of step ", step, " is of step ", row.record.step));
   }
-  row.commit = record.commit;
   return row;
+}
+
+// The row of the step, if it is of this commit.
+Result<std::optional<StepRow>> FindStepRow(const IndexFamilies& families,
+                                           const rocksdb::Snapshot* snapshot, uint64_t step,
+                                           uint64_t commit, uint32_t frame_crc) {
+  rocksdb::ReadOptions options;
+  options.snapshot = snapshot;
+  options.verify_checksums = true;
+  std::string value;
+  const std::string key = format::EncodeStep(step);
+  const rocksdb::Status got = families.db->Get(options, families.steps, key, &value);
+  if (got.IsNotFound()) return std::optional<StepRow>();
+  STEPWELL_RETURN_IF_ERROR(FromRocks(got, "read the index"));
+  STEPWELL_ASSIGN_OR_RETURN(StepRow row, DecodeStepRow(key, value));
+  if (row.record.commit != commit || row.frame_crc != frame_crc) return std::optional<StepRow>();
+  return std::optional(std::move(row));
 }
 
 // Takes the chunks of `leaf`, which come next in `chunks` or are missing.
@@ -86,12 +107,26 @@ std::string EncodeStepRow(const format::StepRecord& step, uint32_t frame_crc) {
   return row += format::EncodeStepRecord(step);
 }
 
+Result<std::string> RepinStepRow(std::string_view key, std::string_view row, bool pinned) {
+  STEPWELL_ASSIGN_OR_RETURN(StepRow decoded, DecodeStepRow(key, row));
+  decoded.record.pinned = pinned;
+  return EncodeStepRow(decoded.record, decoded.frame_crc);
+}
+
+Result<std::optional<format::StepRecord>> ReadStepRow(const IndexFamilies& families, uint64_t step,
+                                                      uint64_t commit, uint32_t frame_crc) {
+  STEPWELL_ASSIGN_OR_RETURN(auto row, FindStepRow(families, nullptr, step, commit, frame_crc));
+  if (!row) return std::optional<format::StepRecord>();
+  return std::optional(std::move(row->record));
+}
+
 Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families) {
   std::vector<IndexedStep> steps;
   RowScan rows(families, families.steps, nullptr, "", "");
   for (; rows.Valid(); rows.Next()) {
-    STEPWELL_ASSIGN_OR_RETURN(IndexedStep row, DecodeStepRow(rows.key(), rows.value()));
-    steps.push_back(row);
+    STEPWELL_ASSIGN_OR_RETURN(const StepRow row, DecodeStepRow(rows.key(), rows.value()));
+    steps.push_back({row.record.step, row.record.commit, row.frame_crc, row.record.pinned,
+                     row.record.group.has_value()});
   }
   STEPWELL_RETURN_IF_ERROR(rows.status());
   return steps;
@@ -102,18 +137,9 @@ Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFam
                                                                   uint32_t frame_crc,
                                                                   const format::KeyRange& range) {
   rocksdb::ManagedSnapshot snapshot(families.db);  // one for all families
-  rocksdb::ReadOptions options;
-  options.snapshot = snapshot.snapshot();
-  options.verify_checksums = true;
-  std::string value;
-  const std::string step_key = format::EncodeStep(step);
-  const rocksdb::Status got = families.db->Get(options, families.steps, step_key, &value);
-  if (got.IsNotFound()) return std::optional<std::vector<format::LeafRecord>>();
-  STEPWELL_RETURN_IF_ERROR(FromRocks(got, "read the index"));
-  STEPWELL_ASSIGN_OR_RETURN(const IndexedStep row, DecodeStepRow(step_key, value));
-  if (row.commit != commit || row.frame_crc != frame_crc) {
-    return std::optional<std::vector<format::LeafRecord>>();
-  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto row,
+                            FindStepRow(families, snapshot.snapshot(), step, commit, frame_crc));
+  if (!row) return std::optional<std::vector<format::LeafRecord>>();
 
   // Chunks sort as their leaves do, and a leaf's chunks before anything below the leaf, so the same
   // range selects both and one pass over both families does it.

@@ -31,5 +31,9 @@ Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFam
                                                                   uint64_t step, uint64_t commit,
                                                                   uint32_t frame_crc,
                                                                   const format::KeyRange& range);
+Result<std::optional<format::StepRecord>> ReadStepRow(const IndexFamilies& families, uint64_t step,
+                                                      uint64_t commit, uint32_t frame_crc);
+// The row with another pin.
+Result<std::string> RepinStepRow(std::string_view key, std::string_view row, bool pinned);
 
 }  // namespace stepwell::db

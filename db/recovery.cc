@@ -16,7 +16,10 @@ namespace {
 
 void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state) {
   for (const uint64_t commit : commits) {
-    if (!state->step_of.contains(commit)) continue;
+    if (!state->step_of.contains(commit)) {
+      if (!state->losses.empty()) state->lost_kills.insert(commit);
+      continue;
+    }
     const auto killed = RemoveLive(commit, state);
     state->changed[commit] = killed->record.step;
     state->dead.push_back({commit, killer, killed->record.extents, killed->place});
@@ -54,9 +57,11 @@ Status Decide(const format::Decided& decided, uint64_t number, LogState* state) 
   return OkStatus();
 }
 
-void Change(const format::MetaChange& change, LogState* state) {
+void Change(const format::MetaChange& change, uint64_t number, LogState* state) {
+  if (!change.pinned) return;
+  if (!state->losses.empty()) state->lost_pins[change.commit] = {number, *change.pinned};
   const auto step = state->step_of.find(change.commit);
-  if (step == state->step_of.end() || !change.pinned) return;
+  if (step == state->step_of.end()) return;
   state->live.at(step->second).record.pinned = *change.pinned;
   state->changed[change.commit] = step->second;
 }
@@ -176,7 +181,7 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
     }
     case FrameKind::kMeta: {
       STEPWELL_ASSIGN_OR_RETURN(const auto meta, format::DecodeMeta(AsBytes(payload)));
-      for (const format::MetaChange& change : meta.changes) Change(change, state);
+      for (const format::MetaChange& change : meta.changes) Change(change, header.commit, state);
       break;
     }
     case FrameKind::kLoss: {

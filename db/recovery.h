@@ -37,6 +37,12 @@ struct DeadCommit {
   format::FramePlace place;  // of its commit frame
 };
 
+// Who pinned a commit, or unpinned it.
+struct PinFrame {
+  uint64_t frame = 0;  // its commit number
+  bool pinned = false;
+};
+
 struct LogState {
   std::map<uint64_t, LogStep> live;       // by step
   std::map<uint64_t, LogStep> undecided;  // prepared steps, by commit number
@@ -61,6 +67,9 @@ struct LogState {
   // Chain frames that are gone, not accepted yet. What is live since before one of them may have
   // been replaced, deleted or pinned by it.
   std::vector<format::LossRecord> losses;
+  // What frames behind a loss say of commits, some of which it may have had: ends, and pins.
+  std::set<uint64_t> lost_kills;
+  std::map<uint64_t, PinFrame> lost_pins;
   // Live steps whose commit frame is damaged: it was taken from its copy.
   std::vector<uint64_t> damaged_frames;
   RecoveryReport report;

@@ -97,14 +97,16 @@ Result<std::shared_ptr<StepReader>> WriterStore::ReadOwn(uint64_t step) {
   keep->pinned = std::move(pinned);
   format::StepRecord record = keep->pinned.step->record;
   if (!keep->pinned.step->texts_known) {
-    // The index may have the leaves all the same, but not the texts, which must not seem empty.
     auto in_log = StepRecords::Open(core_->files.get(), keep->pinned.step->place);
-    if (!in_log.ok()) {
+    if (in_log.ok()) {
+      record = (*in_log)->step();
+      keep->in_log = std::move(*in_log);
+    } else if (auto indexed = core_->index->Record(*keep->pinned.step)) {
+      record = std::move(*indexed);
+    } else {
       return ExplainPinned(in_log.status().WithContext(StrCat(path_, ": step ", step)));
     }
-    record = (*in_log)->step();
     TakeState(keep->pinned.step->record, &record);
-    keep->in_log = std::move(*in_log);
   }
   const auto leaves = [keep](const format::KeyRange& range) { return keep->Leaves(range); };
   Restorer* restorer = core_->restorer.get();

@@ -1,17 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
-// Repair: damaged frames written anew, losses accepted (DESIGN.md, "Recovery").
+// Repair: damaged frames written anew, lost ones restored from the index, losses accepted
+// (DESIGN.md, "Recovery").
+#include <algorithm>
+
+#include "db/index_witness.h"
 #include "db/lock.h"
+#include "db/step_records.h"
 #include "db/writer_store.h"
 
 namespace stepwell::db {
 
-// Whether the step's commit frame was damaged, and now is written anew from its copy.
+void WriterStore::LogRecovery() {
+  for (const std::string& problem : recovery_.problems) {
+    Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
+  }
+  if (!core_->live.Losses().empty()) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(
+            path_,
+            ": until `stepwell repair --accept` (Store::Repair), retention deletes nothing and no "
+            "space is given back: the store grows with each save"));
+  }
+  for (const std::string& repaired : recovery_.repaired) {
+    Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", repaired));
+  }
+  if (!recovery_.clean) {
+    Log(options_.log, LogLevel::kInfo,
+        StrCat(path_, ": the last writer did not close the store; ", recovery_.commits_recovered,
+               " commits recovered, ", recovery_.commits_rejected, " incomplete ones discarded"));
+  }
+}
+
+// Whether the step's frames were damaged, and now are written anew, from their copy or the index.
 Result<bool> WriterStore::RewriteIfDamaged(const LiveStep& live) {
   const auto original = ReadOriginalFrame(*core_->files, live.place, format::FrameKind{});
-  if (original.ok()) return false;
+  if (original.ok() && ReadStepRecords(*core_->files, live.place, "").ok()) return false;
   const Status status = Rewrite(live.record.step, {});
   if (!status.ok()) return status;
   return true;
+}
+
+// The frames that recovery took from a copy get a place of their own again.
+void WriterStore::RewriteDamaged(const std::vector<uint64_t>& commits) {
+  if (commits.empty()) return;
+  index_tasks_->Wait();  // a short copy does not have the records, which the index may have
+  for (const auto& live : core_->live.All()) {
+    if (std::find(commits.begin(), commits.end(), live->record.commit) == commits.end()) continue;
+    const auto rewritten = RewriteIfDamaged(*live);
+    if (!rewritten.ok()) {
+      Log(options_.log, LogLevel::kError,
+          StrCat(path_, ": step ", live->record.step,
+                 " was not written anew: ", rewritten.status().message()));
+    }
+  }
+}
+
+Status WriterStore::AcceptLosses() {
+  auto job = std::make_shared<SaveJob>();
+  job->kind = SaveJob::Kind::kAccept;
+  return Do(job).WithContext(path_);
+}
+
+// A step that a lost frame had committed; its chunks are where they were.
+Status WriterStore::Restore(const IndexedStep& lost, Index& index) {
+  auto job = std::make_shared<SaveJob>();
+  job->kind = SaveJob::Kind::kRestore;
+  job->step = lost.step;
+  STEPWELL_ASSIGN_OR_RETURN(auto record, index.ReadStep(lost.step, lost.commit, lost.frame_crc));
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto leaves, index.Read(lost.step, lost.commit, lost.frame_crc, format::KeysBelow("")));
+  if (!record || !leaves) return InternalError("a step left the index");
+  job->record = std::move(*record);
+  job->record.pinned = lost.pinned;
+  job->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(*leaves));
+  return Do(job);
+}
+
+// Does again what lost frames did, where the index knows it, and ends the losses. In this order:
+// cut off in between it is as if more had been lost.
+Status WriterStore::RestoreLost(const LogState& state, std::string* what) {
+  if (environment_.without_index) return FailedPreconditionError("it is not used");
+  if (part_.part != 0) return FailedPreconditionError("the store is a part of a group");
+  STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<Index> index, core_->index->OpenAsItIs());
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, index->Steps());
+  STEPWELL_ASSIGN_OR_RETURN(const Witnessed witnessed,
+                            AskIndex(state, steps, index->applied_commit(), index->complete()));
+  for (const IndexedStep& lost : witnessed.lost) {
+    STEPWELL_RETURN_IF_ERROR(Restore(lost, *index));
+  }
+  STEPWELL_RETURN_IF_ERROR(SetPinned(witnessed.ended, false));
+  STEPWELL_RETURN_IF_ERROR(Delete(witnessed.ended));
+  for (const auto& [step, pinned] : witnessed.pins) {
+    STEPWELL_RETURN_IF_ERROR(SetPinned({&step, 1}, pinned));
+  }
+  STEPWELL_RETURN_IF_ERROR(AcceptLosses());
+  for (const format::LossRecord& loss : state.losses) {
+    if (!what->empty()) *what += ", ";
+    *what += StrCat("the frames of commits ", loss.first_commit, " to ", loss.last_commit);
+  }
+  *what += StrCat(" are damaged or missing; the index had what they did: ", witnessed.lost.size(),
+                  " steps were written anew, ", witnessed.ended.size(), " ended, ",
+                  witnessed.pins.size(), " pinned or unpinned");
+  return OkStatus();
 }
 
 Result<RepairReport> WriterStore::Repair(bool accept_losses) {
@@ -21,17 +111,7 @@ Result<RepairReport> WriterStore::Repair(bool accept_losses) {
   const auto losses = core_->live.Losses();
   for (const format::LossRecord& loss : losses) report.losses.push_back(DescribeLoss(loss));
   if (accept_losses && !losses.empty()) {
-    auto job = std::make_shared<SaveJob>();
-    job->kind = SaveJob::Kind::kAccept;
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-      job->state = NewState(0, /*is_save=*/false);
-      NoteChange(job->state);
-    }
-    const PanicOnUnwind ends_if_thrown(engine_.get());
-    engine_->Post([this, job] { engine_->Begin(job); });
-    STEPWELL_RETURN_IF_ERROR(SaveHandle(job->state).Wait().WithContext(path_));
+    STEPWELL_RETURN_IF_ERROR(AcceptLosses());
     report.losses_accepted = true;
   }
   for (const auto& live : core_->live.All()) {

@@ -531,21 +531,26 @@ Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> item
   return Rewrite(step, items);
 }
 
+// A change of what is there, waited for.
+Status WriterStore::Do(const std::shared_ptr<SaveJob>& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    job->state = NewState(job->step, /*is_save=*/false);
+    NoteChange(job->state);
+  }
+  const PanicOnUnwind ends_if_thrown(engine_.get());
+  engine_->Post([this, job] { engine_->Begin(job); });
+  return SaveHandle(job->state).Wait();
+}
+
 // Commits the step again, with its chunks where they are.
 Status WriterStore::Rewrite(uint64_t step, std::span<const std::string> without_items) {
   Status status;
   for (int attempt = 0; attempt < kRewriteAttempts; ++attempt) {
     auto job = std::make_shared<SaveJob>();
     STEPWELL_RETURN_IF_ERROR(WithoutItems(step, without_items, job.get()));
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-      job->state = NewState(step, /*is_save=*/false);
-      NoteChange(job->state);
-    }
-    const PanicOnUnwind ends_if_thrown(engine_.get());
-    engine_->Post([this, job] { engine_->Begin(job); });
-    status = SaveHandle(job->state).Wait();
+    status = Do(job);
     if (status.code() != StatusCode::kAborted || !freeze_->Check().ok()) break;
     // Something else rewrote the step in between (reclaim moves steps): look again.
   }
@@ -561,7 +566,7 @@ Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> ite
   if (job->rewritten == nullptr || job->rewritten->record.commit != reader->step().commit) {
     return AbortedError(StrCat("step ", step, " was changed or deleted meanwhile"));
   }
-  STEPWELL_ASSIGN_OR_RETURN(job->record, RecordWithTexts(*job->rewritten, *core_->files));
+  job->record = reader->step();
   std::vector<std::string> gone;
   for (const std::string& name : items) {
     const auto is_it = [&](const auto& item) { return item.name == name; };

@@ -171,24 +171,7 @@ Status WriterStore::Recover() {
       recovery_.problems.push_back(DescribeLoss(loss));
     }
   }
-  for (const std::string& problem : recovery_.problems) {
-    Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
-  }
-  if (!state.losses.empty()) {
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(
-            path_,
-            ": until `stepwell repair --accept` (Store::Repair), retention deletes nothing and no "
-            "space is given back: the store grows with each save"));
-  }
-  for (const std::string& repaired : recovery_.repaired) {
-    Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", repaired));
-  }
-  if (!recovery_.clean) {
-    Log(options_.log, LogLevel::kInfo,
-        StrCat(path_, ": the last writer did not close the store; ", recovery_.commits_recovered,
-               " commits recovered, ", recovery_.commits_rejected, " incomplete ones discarded"));
-  }
+  if (state.losses.empty()) LogRecovery();  // else there may be something to be done
   core_->live.Load(state);
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
@@ -205,20 +188,22 @@ Status WriterStore::Recover() {
         .IgnoreError("space is given back later");
   });
   MakeBallast(file_system, path_);
-  core_->index->StartOpen();
-  // The frames that recovery took from a copy get a place of their own again.
-  for (const auto& live : core_->live.All()) {
-    if (std::find(state.damaged_frames.begin(), state.damaged_frames.end(), live->record.commit) ==
-        state.damaged_frames.end()) {
-      continue;
+  if (!state.losses.empty()) {
+    std::string what;
+    const Status restored = io::Guarded("ask the index", [&] { return RestoreLost(state, &what); });
+    if (restored.ok()) {
+      for (const format::LossRecord& loss : state.losses) {
+        std::erase(recovery_.problems, DescribeLoss(loss));
+      }
+      recovery_.repaired.push_back(std::move(what));
+    } else {
+      Log(options_.log, LogLevel::kInfo,
+          StrCat(path_, ": the index does not make the loss good: ", restored.message()));
     }
-    const auto rewritten = RewriteIfDamaged(*live);
-    if (!rewritten.ok()) {
-      Log(options_.log, LogLevel::kError,
-          StrCat(path_, ": step ", live->record.step,
-                 " was not written anew: ", rewritten.status().message()));
-    }
+    LogRecovery();
   }
+  core_->index->StartOpen();
+  RewriteDamaged(state.damaged_frames);
   return OkStatus();
 }
 

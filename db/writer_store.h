@@ -129,6 +129,12 @@ class WriterStore final : public Store {
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status Rewrite(uint64_t step, std::span<const std::string> without_items);
   Result<bool> RewriteIfDamaged(const LiveStep& live);
+  Status Do(const std::shared_ptr<SaveJob>& job);
+  Status AcceptLosses();
+  Status RestoreLost(const LogState& state, std::string* what);
+  Status Restore(const IndexedStep& lost, Index& index);
+  void LogRecovery();
+  void RewriteDamaged(const std::vector<uint64_t>& commits);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
   void OpenViews();
   Status StartTrace();

@@ -3,9 +3,12 @@
 // that is not.
 #include <gmock/gmock.h>
 
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "db/layout.h"
+#include "format/frame.h"
 #include "format/records.h"
 #include "tests/db/damage_support.h"
 
@@ -182,9 +185,11 @@ TEST_F(DamageTest, LoadingADamagedLeafIsDataLoss) {
 class LargeDamageTest : public DamageTest {
  protected:
   void Expect(uint64_t right_at_least, const char* what) {
-    for (const bool read_only : {true, false}) {
-      SCOPED_TRACE(StrCat(what, read_only ? ", mode r" : ", mode a"));
+    for (const auto& [read_only, with_index] :
+         {std::pair{true, false}, std::pair{false, false}, std::pair{false, true}}) {
+      SCOPED_TRACE(StrCat(what, read_only ? ", mode r" : with_index ? ", mode a" : ", no index"));
       CopyStore(path_, dir_ / "copy");  // opening for writing seals and reclaims
+      if (!with_index) fs::remove_all(IndexPath(dir_ / "copy"));
       const Survey survey = SurveyStore(dir_ / "copy", read_only ? ReaderOptions() : PosixOptions(),
                                         seeds_, DamageState());
       EXPECT_OK(survey.open);
@@ -193,7 +198,12 @@ class LargeDamageTest : public DamageTest {
       for (const std::string& error : survey.errors) {
         EXPECT_THAT(error, Not(HasSubstr("was deleted while"))) << "it was not deleted";
       }
-      if (survey.right < right_at_least) ExpectALoss(right_at_least);
+      if (with_index) {
+        EXPECT_GE(survey.right, right_at_least) << "the index has what the frames did";
+        EXPECT_THAT(survey.errors, Not(Contains(HasSubstr("repair --accept"))));
+      } else if (survey.right < right_at_least) {
+        ExpectALoss(right_at_least);
+      }
     }
   }
   // Frames are gone without a copy: what they may have ended is refused, and named for as long as
@@ -245,6 +255,47 @@ TEST_F(LargeDamageTest, ASegmentIsDeleted) {
     fs::remove(SegmentFile(segment));
     Expect(HalfTheLeaves(), StrCat("deleted ", segment).c_str());
   }
+}
+
+// Blocks of leaf records have no copy in the log.
+TEST_F(DamageTest, RecordsThatAreDamagedAreWrittenAnewFromTheIndex) {
+  const std::string path = dir_ / "many";
+  std::vector<LeafSpec> leaves;
+  for (int i = 0; i < 1200; ++i) leaves.push_back({StrCat("leaf", 1000 + i), {3}, false, false});
+  {
+    auto store = Store::Open(path, PosixOptions());
+    ASSERT_OK(store.status());
+    ASSERT_OK(SaveSeeded(store->get(), 1, 7, leaves)->Wait());
+    ASSERT_OK((*store)->Close());
+  }
+  const std::string segment = FilesIn(SegmentsPath(path)).front();
+  std::ifstream file(segment, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  uint64_t blocks = 0;
+  for (uint64_t at = 0; at + 4096 <= bytes.size(); at += 4096) {
+    const auto header =
+        format::DecodeFrameHeader(AsBytes(bytes).subspan(at, format::kFrameHeaderBytes));
+    if (!header.ok() || header->kind != format::FrameKind::kRecords) continue;
+    FlipByte(segment, at + 200, '\x01');
+    ++blocks;
+  }
+  ASSERT_GT(blocks, 1U);
+  const std::map<uint64_t, uint64_t> seeds = {{1, 7}};
+  EXPECT_THAT(SurveyStore(path, ReaderOptions(), seeds, leaves).errors, Not(IsEmpty()));
+  {
+    auto store = Store::Open(path, PosixOptions());
+    ASSERT_OK(store.status());
+    WaitForIndex(store->get());
+    EXPECT_OK(CheckSeeded(store->get(), 1, 7, leaves));
+    EXPECT_THAT((*store)->Verify({})->problems, Not(IsEmpty())) << "the log is what is verified";
+    EXPECT_THAT((*store)->Repair(/*accept_losses=*/false)->steps_rewritten,
+                ::testing::ElementsAre(1));
+    EXPECT_THAT((*store)->Verify({})->problems, IsEmpty());
+    ASSERT_OK((*store)->Close());
+  }
+  const Survey survey = SurveyStore(path, ReaderOptions(), seeds, leaves);
+  EXPECT_THAT(survey.errors, IsEmpty());
+  EXPECT_THAT(survey.found, IsEmpty());
 }
 
 TEST_F(LargeDamageTest, TwoSegmentsAreSwapped) {

@@ -275,6 +275,49 @@ TEST(IndexTest, LeafThatGoesOnInAnotherRecord) {
   EXPECT_EQ(opened.index->Read(1, 1, whole.frame_crc, format::KeysBelow("")).value(), whole.leaves);
 }
 
+// A row says what a step's frame says, and its pin; the meta row whether none is left out.
+TEST(IndexTest, PinsTextsAndWhetherItIsComplete) {
+  const auto world = NewWorld();
+  sim::SimFileSystem files(world);
+  {
+    const Opened opened = Open(&files);
+    EXPECT_FALSE(opened.index->complete());
+    const StepData data = MakeStep(5, 1);
+    IndexBatch batch;
+    batch.added.push_back({&data.record, data.frame_crc, &data.leaves});
+    batch.through_commit = 1;
+    batch.complete = true;
+    ASSERT_TRUE(opened.index->Apply(batch).ok());
+    EXPECT_TRUE(opened.index->complete());
+    IndexBatch pins;
+    pins.pins = {{5, true}, {6, true}};  // and one that is not there
+    pins.through_commit = 2;
+    pins.complete = true;
+    ASSERT_TRUE(opened.index->Apply(pins).ok());
+    ASSERT_TRUE(opened.index->Flush().ok());
+    pins.complete = false;
+    ASSERT_TRUE(opened.index->Apply(pins).ok());
+    EXPECT_FALSE(opened.index->complete());
+  }
+  const StepData data = MakeStep(5, 1);
+  const auto image = world->Crash({.seed = 1, .odds = std::nullopt, .names = std::nullopt});
+  sim::SimFileSystem after(image);
+  const Opened opened = Open(&after);
+  ASSERT_TRUE(opened.status.ok()) << opened.status.ToString();
+  const auto steps = opened.index->Steps();
+  ASSERT_EQ(steps->size(), 1U);
+  EXPECT_TRUE(steps->front().pinned);
+  EXPECT_FALSE(steps->front().of_group);
+  const auto record = opened.index->ReadStep(5, 1, data.frame_crc);
+  ASSERT_TRUE(record.ok() && record->has_value());
+  format::StepRecord expected = data.record;
+  expected.pinned = true;
+  EXPECT_EQ(**record, expected);
+  EXPECT_FALSE(opened.index->ReadStep(5, 2, data.frame_crc)->has_value());
+  EXPECT_FALSE(opened.index->ReadStep(5, 1, data.frame_crc + 1)->has_value());
+  EXPECT_FALSE(opened.index->ReadStep(6, 1, data.frame_crc)->has_value());
+}
+
 TEST(IndexTest, MissingChunksAreDataLoss) {
   sim::SimFileSystem files(NewWorld());
   const Opened opened = Open(&files);

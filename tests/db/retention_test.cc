@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -13,6 +14,7 @@
 #include <set>
 #include <string>
 
+#include "db/layout.h"
 #include "db/retention_state.h"
 #include "io/bytes.h"
 #include "tests/db/store_support.h"
@@ -242,6 +244,7 @@ TEST(RetentionTest, TheBestStepIsNotDroppedBecauseItsMetricsAreDamaged) {
     file.put('N');
   }
   file.close();
+  std::filesystem::remove_all(IndexPath(dir / "run"));  // which has them, too
   auto store = Store::Open(dir / "run", options);
   ASSERT_OK(store.status());
   EXPECT_THAT(log, HasSubstr("the metrics of step 1 cannot be read"));

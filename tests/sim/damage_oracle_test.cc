@@ -12,168 +12,10 @@
 #include <map>
 
 #include "format/frame.h"
-#include "tests/sim/store_workload.h"
+#include "tests/sim/damage_sample.h"
 
 namespace stepwell::sim {
 namespace {
-
-constexpr uint64_t kBlock = 4096;
-constexpr uint64_t kNewStep = 1'000'000;
-
-// Of steps that lie in their commit frame alone, but for one payload of 28 bytes.
-constexpr uint64_t SmallSeed(uint64_t i) { return kTiny | (3 * i + 2); }
-
-// A store, and what it must give.
-struct Sample {
-  std::string name;
-  std::shared_ptr<SimWorld> world;
-  Steps wanted;
-  std::vector<std::string> older_slots;  // STEPWELL as it was after each acknowledged change
-};
-
-class SampleMaker {
- public:
-  SampleMaker(uint64_t sessions, bool clean)
-      : world_(SimWorld::Make({7 + sessions, kPlenty})), machine_(world_, 7) {
-    for (uint64_t session = 0; session < sessions; ++session) {
-      store_ = std::move(*machine_.Open({}));
-      if (session == 0) {
-        for (uint64_t step = 10; step < 14; ++step) Save(step);
-        Note(store_->Delete(std::vector<uint64_t>{10}));
-        steps_.erase(10);
-        Pin(12, true);
-      }
-      Save(11);  // replaces it, each time with another value
-      if (session > 0) {
-        Pin(12, session % 2 == 0);
-        Save(20 + session);
-        Note(store_->Delete(std::vector<uint64_t>{20 + session}));
-        steps_.erase(20 + session);
-      }
-      Save(30 + session);
-      Pin(13, session % 2 == 0);  // frames behind that of the newest step
-      Pin(11, true);
-      Pin(11, false);
-      if (session + 1 < sessions) Note(store_->Close());  // STEPWELL then says that it was
-    }
-    if (clean) EXPECT_OK(store_->Close());
-    sample_.name =
-        StrCat(sessions, sessions == 1 ? " session, " : " sessions, ", clean ? "closed" : "killed");
-    sample_.world = world_->CrashImageProcessKill(1);
-    sample_.wanted = steps_;
-  }
-
-  Sample Take() { return std::move(sample_); }
-
- private:
-  void Note(const Status& status) {
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    sample_.older_slots.push_back(*world_->Contents("/store/STEPWELL"));
-  }
-  void Save(uint64_t step) {
-    const uint64_t seed = SmallSeed(++seeds_);
-    Note(SaveStep(store_.get(), step, seed, db::IfExists::kReplace)->Wait());
-    steps_[step] = HeldOf(seed);
-  }
-  void Pin(uint64_t step, bool pinned) {
-    Note(store_->SetPinned(std::vector<uint64_t>{step}, pinned));
-    steps_[step] = SeedOf(steps_[step]) | (pinned ? kPinned : 0);
-  }
-
-  std::shared_ptr<SimWorld> world_;
-  StoreMachine machine_;
-  std::unique_ptr<db::Store> store_;
-  Steps steps_;
-  uint64_t seeds_ = 0;
-  Sample sample_;
-};
-
-// One look at the store: what is wrong with it, in a few words that stand for a class; "" where all
-// is right or named.
-std::string Look(StoreMachine* machine, const Steps& wanted, bool read_only, bool* whole,
-                 std::unique_ptr<db::Store>* opened) {
-  *whole = false;
-  auto store = machine->Open({.read_only = read_only});
-  if (!store.ok()) return "";
-  bool named = !(*store)->recovery().problems.empty();
-  const auto report = (*store)->Verify({});
-  named = named || !report.ok() || !report->problems.empty();
-  const auto listed = (*store)->Steps();
-  std::set<uint64_t> numbers;
-  for (const auto& [step, held] : wanted) numbers.insert(step);
-  if (listed.ok()) {
-    for (const auto& summary : *listed) numbers.insert(summary.step.step);
-  }
-  std::string missing;
-  bool errors = !listed.ok();
-  for (const uint64_t step : numbers) {
-    const auto it = wanted.find(step);
-    const auto reader = (*store)->Read(step);
-    if (reader.status().code() == StatusCode::kNotFound) {
-      if (it != wanted.end()) missing = "a step is missing";
-      continue;
-    }
-    if (!reader.ok()) {
-      errors = true;
-      continue;
-    }
-    if (it == wanted.end()) {
-      if ((*reader)->Leaves("").ok()) return "a deleted step is back";
-      errors = true;
-      continue;
-    }
-    const Status status = CheckStep(reader->get(), it->second);
-    if (status.code() == StatusCode::kInternal) return "a wrong version is served";
-    errors = errors || !status.ok();
-    if (status.ok() && (*reader)->step().pinned != ((it->second & kPinned) != 0)) {
-      missing = "a pin is wrong";
-    }
-  }
-  // A trainer goes on from the newest: an older one is a step back without a word.
-  if (const auto newest = (*store)->Newest(); newest.ok()) {
-    const uint64_t expected = wanted.empty() ? 0 : wanted.rbegin()->first;
-    if (newest->value_or(0) != expected) return "an older step is the newest";
-  }
-  *whole = missing.empty() && !errors;
-  if (!missing.empty() && !named) return missing + ", unnamed";
-  // A reader that fails and a verify that is content do not go together.
-  if (errors && !named) return "verify is content though reads fail";
-  *opened = std::move(*store);
-  return "";
-}
-
-// Readers look, a writer opens and saves, readers look again. With `has_copy` all must be there.
-std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, bool with_writer,
-                    bool has_copy = false) {
-  bool whole = false;
-  {
-    StoreMachine machine(world, 1);
-    std::unique_ptr<db::Store> store;
-    const std::string wrong = Look(&machine, wanted, true, &whole, &store);
-    if (!wrong.empty()) return "reader: " + wrong;
-    if (has_copy && !whole) return "reader: not repaired from the copy";
-  }
-  if (!with_writer) return "";
-  {
-    StoreMachine machine(world, 2);
-    std::unique_ptr<db::Store> store;
-    const std::string wrong = Look(&machine, wanted, false, &whole, &store);
-    if (!wrong.empty()) return "writer: " + wrong;
-    if (store != nullptr) {
-      const auto handle = SaveStep(store.get(), kNewStep, SmallSeed(1000));
-      if (handle.ok() && handle->Wait().ok()) wanted[kNewStep] = HeldOf(SmallSeed(1000));
-      store->Close().IgnoreError("a damaged store may say so");
-    }
-  }
-  for (const bool read_only : {true, false}) {
-    StoreMachine machine(world, 3);
-    std::unique_ptr<db::Store> store;
-    const std::string wrong = Look(&machine, wanted, read_only, &whole, &store);
-    if (!wrong.empty()) return "after a writer: " + wrong;
-    if (has_copy && !whole) return "after a writer: not repaired from the copy";
-  }
-  return "";
-}
 
 // Which frame of a file a byte lies in.
 std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t offset) {
@@ -238,7 +80,7 @@ uint64_t OutsideSeed() {
 
 class DamageOracle : public ::testing::TestWithParam<std::pair<uint64_t, bool>> {
  protected:
-  const Sample sample_ = SampleMaker(GetParam().first, GetParam().second).Take();
+  const Sample sample_ = MakeSample(GetParam().first, GetParam().second);
 
   void Apply(Tally* tally, const std::string& what, const std::string& region, bool with_writer,
              const std::function<void(SimWorld*)>& damage) {
@@ -372,7 +214,7 @@ TEST_P(DamageOracle, BlocksThatCannotBeRead) {
             wanted[kNewStep] = HeldOf(SmallSeed(1000));
           }
         }
-        wrong = Look(&machine, wanted, read_only, &whole, &store);
+        wrong = Look(&machine, wanted, {.read_only = read_only}, &whole, &store);
         store.reset();
         if (wrong.empty() && !whole) wrong = "not whole on the healthy disk";
         if (!wrong.empty()) break;

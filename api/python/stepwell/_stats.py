@@ -174,7 +174,8 @@ class VerifyReport(NamedTuple):
 class RepairReport(NamedTuple):
     """What `Store.repair` found and did.
 
-    steps_rewritten: steps of which a damaged record was written anew from its second copy.
+    steps_rewritten: steps of which a damaged record was written anew, from its second copy or
+        the index.
     losses: records that are gone for good, in words. losses_accepted: whether they are no error
         any more.
     """

@@ -128,8 +128,9 @@ struct ReclaimReport {
 
 // What Open found and did; also said in the log.
 struct RepairReport {
-  std::vector<uint64_t> steps_rewritten;  // a frame of theirs was damaged and had a good copy
-  std::vector<std::string> losses;        // in words
+  std::vector<uint64_t>
+      steps_rewritten;              // a frame of theirs was damaged; a copy or the index had it
+  std::vector<std::string> losses;  // in words
   bool losses_accepted = false;
 };
 
@@ -139,7 +140,7 @@ struct RecoveryReport {
   uint64_t commits_rejected = 0;   // frames that were not complete on disk
   bool index_rebuilt = false;
   std::vector<std::string> problems;  // damage found, in words
-  std::vector<std::string> repaired;  // damage found that a second copy made good, in words
+  std::vector<std::string> repaired;  // damage found that a copy or the index made good, in words
 };
 
 }  // namespace stepwell
