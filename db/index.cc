@@ -34,13 +34,8 @@ constexpr uint64_t kFreeBytesMin = uint64_t{8} << 20;
 constexpr size_t kJobsMax = 10000;  // of one flush; far beyond what any needs
 
 // RocksDB ends the process where some of its functions meet no memory: it is only entered while
-// there is more than they take. Others of the process may take it meanwhile.
+// there is more than they take.
 constexpr size_t kSpareBytes = size_t{16} << 20;
-bool HasMemory() {
-  void* const memory = ::operator new(kSpareBytes, std::nothrow);
-  ::operator delete(memory);
-  return memory != nullptr;
-}
 
 // The row of the default family: version (4 bytes), store id (16), applied commit (8), complete
 // (1). Version 1 had no `complete`, and no pins in its rows.
@@ -104,7 +99,7 @@ class RocksIndex final : public Index {
   }
 
   ~RocksIndex() override {
-    if (!broken_ && HasMemory()) {
+    if (!broken_ && io::HasMemory(kSpareBytes)) {
       const Status closed = Guard("close the index", [&] {
         for (rocksdb::ColumnFamilyHandle* handle : handles_) {
           if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
@@ -164,7 +159,7 @@ class RocksIndex final : public Index {
   // RocksDB is not exception-safe: after one (memory) the index is not used any more.
   template <typename Call>
   Status Guard(const char* what, Call call) noexcept {
-    if (!HasMemory()) return io::NoMemoryTo(what);
+    if (!io::HasMemory(kSpareBytes)) return io::NoMemoryTo(what);
     try {
       return call();
     } catch (const std::exception& error) {

@@ -10,6 +10,7 @@
 #include "format/codec.h"
 #include "format/codec_internal.h"
 #include "format/endian.h"
+#include "io/guard.h"
 
 namespace stepwell::format::internal {
 namespace {
@@ -17,6 +18,12 @@ namespace {
 // The level has no influence on LZ4's speed class here; 5 chooses the block size (256 KiB and
 // less).
 constexpr int kLevel = 5;
+
+// C-Blosc does not look whether it was given memory, and crashes: it takes three blocks, and what
+// an inner codec takes.
+constexpr size_t kBlockBytesMax = size_t{256} << 10;  // of that level
+constexpr size_t kSpareBytes = size_t{1} << 20;
+bool HasMemory(size_t block_bytes) { return io::HasMemory(3 * block_bytes + kSpareBytes); }
 
 // Header: version, inner version, flags, type size, then nbytes, blocksize and cbytes (uint32
 // each).
@@ -45,6 +52,7 @@ Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes o
   }
   // With more room than this Blosc makes streams that are longer than plainly copied bytes.
   const size_t room = std::min(out.size(), BloscBytesMax(logical.size()));
+  if (!HasMemory(kBlockBytesMax)) return io::NoMemoryTo("compress a chunk");
   const int size = blosc_compress_ctx(kLevel, BLOSC_BITSHUFFLE, item_bytes, logical.size(),
                                       logical.data(), out.data(), room, BLOSC_LZ4_COMPNAME,
                                       /*blocksize=*/0, /*numinternalthreads=*/1);
@@ -100,6 +108,7 @@ Status Decode(ConstBytes stream, bool foreign, MutableBytes out) {
       validated_bytes != out.size()) {
     return BadStream("invalid header");
   }
+  if (!HasMemory(block_bytes)) return io::NoMemoryTo("decompress a chunk");
   const int size = blosc_decompress_ctx(stream.data(), out.data(), out.size(),
                                         /*numinternalthreads=*/1);
   if (size < 0 || static_cast<size_t>(size) != out.size()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/guard.h"
 
+#include <new>
+
 namespace stepwell::io {
 namespace {
 
@@ -15,6 +17,12 @@ Status NoMemoryTo(std::string_view what) noexcept {
   } catch (const std::exception&) {
     return kNoMemory;
   }
+}
+
+bool HasMemory(size_t bytes) noexcept {
+  void* const memory = ::operator new(bytes, std::nothrow);
+  ::operator delete(memory);
+  return memory != nullptr;
 }
 
 Status CannotDo(std::string_view what, const std::exception& error) noexcept {

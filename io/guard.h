@@ -3,6 +3,7 @@
 // and threads of ours, where an exception would end the training process.
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -16,6 +17,10 @@ namespace stepwell::io {
 // The errors of the two below; without `what` where there is no memory for it.
 Status NoMemoryTo(std::string_view what) noexcept;
 Status CannotDo(std::string_view what, const std::exception& error) noexcept;
+
+// Whether so much can be had just now: for libraries that end the process where they have none.
+// Others of the process may take it meanwhile.
+bool HasMemory(size_t bytes) noexcept;
 
 // What `work`, a Status(), says; or what it threw, as an error. `what` is for the message: "encode
 // a block".
