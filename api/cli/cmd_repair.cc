@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell repair STORE`: writes damaged frames anew from their second copies; with --accept, ends
-// losses; with --discard, gives up steps that cannot be checked.
+// `stepwell repair STORE`: writes damaged frames anew, from copies or the index; with --accept,
+// ends losses; with --discard, gives up steps that cannot be checked.
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -35,7 +35,7 @@ Result<Outcome> RunRepair(const Arguments& arguments, Invocation* invocation) {
   }
   for (const std::string& line : opened.repaired) outcome.text += Printable(line) + "\n";
   for (const uint64_t step : report.steps_rewritten) {
-    outcome.text += StrCat("step ", step, ": a damaged frame was written anew from its copy\n");
+    outcome.text += StrCat("step ", step, ": a damaged frame was written anew\n");
   }
   for (const std::string& loss : report.losses) {
     outcome.text += StrCat(report.losses_accepted ? "accepted: " : "", Printable(loss), "\n");
@@ -49,9 +49,9 @@ Result<Outcome> RunRepair(const Arguments& arguments, Invocation* invocation) {
 
 void AddRepair(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
-      AddCommand(program, invocation, "repair", "write damaged records anew from their copies",
-                 [=] { return RunRepair(*arguments, invocation); });
+  CLI::App* command = AddCommand(program, invocation, "repair",
+                                 "write damaged records anew, from copies or the index",
+                                 [=] { return RunRepair(*arguments, invocation); });
   AddStore(command, &arguments->store);
   command->add_flag("--accept", arguments->accept,
                     "take what is there as it is where records are lost for good");

@@ -4,6 +4,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 from typing import Any
 
@@ -329,14 +330,31 @@ def test_repair_has_nothing_to_do_in_a_store_that_is_whole(store: pathlib.Path) 
     assert report["losses"] == [] and report["steps_rewritten"] == []
 
 
-def test_repair_accepts_a_loss(tmp_path: pathlib.Path) -> None:
-    """A segment with the frames of two steps is gone, and so are the copies of the first."""
+def store_without_frames(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "run"
     with stepwell.open(path) as store:
         store.save(1, {"w": np.zeros(4)}).result()
         store.save(2, {"w": np.ones(4)}).result()
     log = sorted((path / "segments").glob("*.seg"))[-1]
     os.truncate(log, 8192)
+    return path
+
+
+def test_repair_restores_steps_from_the_index(tmp_path: pathlib.Path) -> None:
+    path = store_without_frames(tmp_path)
+    done = run("repair", path)
+    assert done.returncode == 0 and "the index had what they did" in done.stdout
+    assert [step["step"] for step in document("ls", path)["steps"]] == [1, 2]
+    # What they held went with the segment, too.
+    problems = document("verify", path, status=4)["problems"]
+    assert {(problem["step"], problem["path"]) for problem in problems} >= {(2, "w")}
+    assert ok("repair", path) == "nothing to repair\n"
+
+
+def test_repair_accepts_a_loss(tmp_path: pathlib.Path) -> None:
+    """The frames of two steps are gone, so are the copies of the first, and the index."""
+    path = store_without_frames(tmp_path)
+    shutil.rmtree(path / "index")
     assert "repair --accept" in error("show", path, "1", status=4)
     done = run("repair", path)
     assert done.returncode == 4 and "--accept" in done.stdout

@@ -44,17 +44,17 @@ INSTANTIATE_TEST_SUITE_P(
     Every, NthTest,
     ::testing::Combine(
         ::testing::Values(
-            Series{"Kill", {Kind::kKill, "all", 0, Until::kOnce}, 211},
-            Series{"DiskEio", {Kind::kError, "disk", EIO, Until::kOnce}, 73},
-            Series{"DiskEioFromThere", {Kind::kError, "disk", EIO, Until::kEnd}, 101},
-            Series{"DiskFull", {Kind::kError, "disk", ENOSPC, Until::kOnce}, 103},
-            Series{"NamesEio", {Kind::kError, "names", EIO, Until::kOnce}, 307},
-            Series{"NoDescriptors", {Kind::kError, "names", EMFILE, Until::kEnd}, 401},
+            Series{"Kill", {Kind::kKill, "all", 0, Until::kOnce}, 431},
+            Series{"DiskEio", {Kind::kError, "disk", EIO, Until::kOnce}, 149},
+            Series{"DiskEioFromThere", {Kind::kError, "disk", EIO, Until::kEnd}, 151},
+            Series{"DiskFull", {Kind::kError, "disk", ENOSPC, Until::kOnce}, 157},
+            Series{"NamesEio", {Kind::kError, "names", EIO, Until::kOnce}, 599},
+            Series{"NoDescriptors", {Kind::kError, "names", EMFILE, Until::kEnd}, 601},
             Series{"NoThread", {Kind::kError, "threads", EAGAIN, Until::kOnce}, 7, 2},
             Series{"NoThreads", {Kind::kError, "threads", EAGAIN, Until::kEnd}, 5, 2},
-            Series{"NoMemory", {Kind::kAlloc, "", 0, Until::kOnce}, 8009},
-            Series{"NoMemoryForAnOperation", {Kind::kAlloc, "", 0, Until::kOperation}, 9001},
-            Series{"NoMemoryFromThere", {Kind::kAlloc, "", 0, Until::kEnd}, 9203}),
+            Series{"NoMemory", {Kind::kAlloc, "", 0, Until::kOnce}, 16001},
+            Series{"NoMemoryForAnOperation", {Kind::kAlloc, "", 0, Until::kOperation}, 18013},
+            Series{"NoMemoryFromThere", {Kind::kAlloc, "", 0, Until::kEnd}, 18401}),
         ::testing::Values(io::DiskKind::kUring, io::DiskKind::kPosix)),
     [](const auto& param) {
       return std::string(std::get<0>(param.param).name) +

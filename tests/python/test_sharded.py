@@ -284,12 +284,17 @@ def test_memory_comes_from_the_numa_node_of_the_device(run_python, path):
 import os, types
 from stepwell import _numa, _place, _stepwell
 
+def maps():  # read in pieces, between which other threads may map and unmap: until it stays
+    read = lambda: open("/proc/self/numa_maps").readlines()
+    while (lines := read()) != read():
+        pass
+    return lines
+
 def policies(array):
     found = set()
     for shard in array.addressable_shards:
         address = shard.data.unsafe_buffer_pointer()
-        with open("/proc/self/numa_maps") as maps:
-            below = [line.split() for line in maps if int(line.split()[0], 16) <= address]
+        below = [line.split() for line in maps() if int(line.split()[0], 16) <= address]
         found.add(below[-1][1])
     return found
 

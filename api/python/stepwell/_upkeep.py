@@ -22,7 +22,7 @@ def reclaim(self: Store) -> ReclaimReport:
 
 
 def repair(self: Store, *, accept: bool = False) -> RepairReport:
-    """Writes damaged records of steps anew from their second copies.
+    """Writes damaged records of steps anew, from their second copies or the index.
 
     Where a record of the log is lost for good, what it did is not known: a step from before may
     have been replaced, deleted or pinned by it. Such a step is not loaded, nothing is deleted by
