@@ -312,15 +312,17 @@ Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
   return AddRecords(job, std::move(live), entry);
 }
 
-// As old as it was when the last session ended.
+// As old as it was when the last session ended (LiveSteps::Load).
 Status Engine::AddRestored(const SaveJob& job, GroupEntry* entry) {
   auto live = std::make_shared<LiveStep>();
   live->record = job.record;
-  int64_t newest_ns = job.record.time_ns;
-  for (const auto& other : options_.live->All()) {
-    newest_ns = std::max(newest_ns, other->record.time_ns);
+  const format::StepRecord* newest = &job.record;
+  const auto others = options_.live->All();
+  for (const auto& other : others) {
+    const uint64_t commit = other->record.commit;
+    if (commit > newest->commit && commit <= old_tip_) newest = &other->record;
   }
-  live->age_time_ns = job.record.time_ns - newest_ns;
+  live->age_time_ns = std::min<int64_t>(job.record.time_ns - newest->time_ns, 0);
   if (auto old = FindAsOf(job.record.step)) entry->change.killed.push_back(std::move(old));
   return AddRecords(job, std::move(live), entry);
 }
@@ -518,7 +520,8 @@ Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
   for (const uint64_t step : job.steps) {
     const LiveStepPtr live = FindAsOf(step);
     if (live == nullptr) return NotThere(step);
-    if (live->record.pinned == job.pinned) continue;
+    // A lost frame may have changed it since: it is said again.
+    if (live->record.pinned == job.pinned && losses_.empty()) continue;
     meta.changes.push_back({live->record.commit, job.pinned});
     entry->change.pins.emplace_back(step, job.pinned);
   }

@@ -266,6 +266,7 @@ void Engine::Publish() {
       for (const auto& extent : dead->record.extents) moved_into_.erase(extent.segment);
     }
     if (entry.job->is_move) NoteMoved(entry);
+    entry.change.frame_crc = entry.place.crc;
     options_.live->Commit(entry.change);
     catalogs_.Note(entry.change);
     if (entry.change.losses) losses_ = *entry.change.losses;

@@ -37,14 +37,15 @@ constexpr size_t kJobsMax = 10000;  // of one flush; far beyond what any needs
 // there is more than they take.
 constexpr size_t kSpareBytes = size_t{16} << 20;
 
-// The row of the default family: version (4 bytes), store id (16), applied commit (8), complete
-// (1). Version 1 had no `complete`, and no pins in its rows.
+// The row of the default family: version (4 bytes), store id (16), applied commit (8) and its
+// frame's CRC (4), complete (1). Version 1 had neither of the last two, and no pins in its rows.
 constexpr char kMetaKey[] = "stepwell";
 constexpr uint32_t kMetaVersion = 2;
-constexpr size_t kMetaBytes = 29;
+constexpr size_t kMetaBytes = 33;
 
 struct Meta {
   uint64_t applied_commit = 0;
+  uint32_t applied_crc = 0;
   bool complete = false;
 };
 
@@ -54,7 +55,8 @@ std::string EncodeMeta(const format::Id128& store_id, const Meta& meta) {
   std::transform(store_id.begin(), store_id.end(), row.begin() + 4,
                  [](uint8_t byte) { return std::byte{byte}; });
   format::StoreLittle(row.data() + 20, meta.applied_commit);
-  row[28] = std::byte{meta.complete};
+  format::StoreLittle(row.data() + 28, meta.applied_crc);
+  row[32] = std::byte{meta.complete};
   return std::string(AsText(row));
 }
 
@@ -65,7 +67,9 @@ Result<Meta> DecodeMeta(std::string_view row, const format::Id128& store_id) {
     return DataLossError(StrCat("index: version ", version, "; this library has ", kMetaVersion));
   }
   if (row.size() != kMetaBytes) return DataLossError("index: its meta row has a wrong length");
-  const Meta meta{format::LoadLittle<uint64_t>(AsBytes(row).data() + 20), row.back() != 0};
+  const std::byte* const fields = AsBytes(row).data() + 20;
+  const Meta meta{format::LoadLittle<uint64_t>(fields), format::LoadLittle<uint32_t>(fields + 8),
+                  row.back() != 0};
   if (row != EncodeMeta(store_id, meta)) {
     return DataLossError("index: it belongs to another store");
   }
@@ -120,6 +124,7 @@ class RocksIndex final : public Index {
   }
 
   uint64_t applied_commit() const override { return applied_commit_; }
+  uint32_t applied_crc() const override { return applied_crc_; }
   bool complete() const override { return complete_; }
   uint64_t unflushed_bytes() const override { return unflushed_bytes_; }
 
@@ -210,6 +215,7 @@ class RocksIndex final : public Index {
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
   IndexFamilies families_;
   std::atomic<uint64_t> applied_commit_{0};
+  std::atomic<uint32_t> applied_crc_{0};
   std::atomic<bool> complete_{false};
   std::atomic<uint64_t> unflushed_bytes_{0};
   std::atomic<bool> broken_{false};
@@ -233,6 +239,7 @@ Status RocksIndex::OpenGuarded() {
   if (got.ok()) {
     STEPWELL_ASSIGN_OR_RETURN(const Meta meta, DecodeMeta(row, store_id_));
     applied_commit_ = meta.applied_commit;
+    applied_crc_ = meta.applied_crc;
     complete_ = meta.complete;
     return OkStatus();
   }
@@ -312,9 +319,11 @@ Status RocksIndex::ApplyGuarded(const IndexBatch& batch) {
     }
   }
   STEPWELL_RETURN_IF_ERROR(AddPins(batch, &rows));
-  rows.Put(families_.meta, kMetaKey, EncodeMeta(store_id_, {batch.through_commit, batch.complete}));
+  rows.Put(families_.meta, kMetaKey,
+           EncodeMeta(store_id_, {batch.through_commit, batch.through_crc, batch.complete}));
   STEPWELL_RETURN_IF_ERROR(FromRocks(Write(&rows), "write to the index"));
   applied_commit_ = batch.through_commit;
+  applied_crc_ = batch.through_crc;
   complete_ = batch.complete;
   unflushed_bytes_ += rows.GetDataSize();
   RunJobs();  // of a memtable that grew too large

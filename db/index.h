@@ -44,6 +44,7 @@ struct IndexBatch {
   std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned), of steps that the batch neither
                                                 // adds nor removes
   uint64_t through_commit = 0;
+  uint32_t through_crc = 0;  // of its frame, and so of all before it; 0: not known
   // With this batch the index has every step that is live at `through_commit`, so that the absence
   // of one says something.
   bool complete = false;
@@ -68,6 +69,7 @@ class Index {
   virtual ~Index() = default;
   // "Applied through": 0 for a new index.
   virtual uint64_t applied_commit() const = 0;
+  virtual uint32_t applied_crc() const = 0;
   // IndexBatch::complete of the last batch.
   virtual bool complete() const = 0;
   virtual Result<std::vector<IndexedStep>> Steps() = 0;

@@ -88,7 +88,7 @@ Status IndexKeeper::OpenAndSync(bool* rebuilt) {
 // and frame CRC agree, else it is taken out, and put in again from the log. Complete it is only
 // then, and not where the log cannot say what is live.
 Status IndexKeeper::SyncWithLog(Index* index) {
-  const uint64_t tip = options_.live->tip();
+  const auto [tip, tip_crc] = options_.live->TipAndCrc();
   bool complete = options_.live->Losses().empty();
   STEPWELL_ASSIGN_OR_RETURN(const auto indexed, index->Steps());
   std::map<uint64_t, std::shared_ptr<const LiveStep>> missing;
@@ -106,6 +106,7 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     }
   }
   stale.through_commit = tip;
+  stale.through_crc = tip_crc;
   stale.complete = complete && missing.empty();
   STEPWELL_RETURN_IF_ERROR(index->Apply(stale));
   for (const auto& [step, live] : missing) {
@@ -129,6 +130,7 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     IndexBatch batch;
     batch.added.push_back({&record, live->place.crc, leaves});
     batch.through_commit = tip;
+    batch.through_crc = tip_crc;
     STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
     if (index->unflushed_bytes() >= kFlushBytes) STEPWELL_RETURN_IF_ERROR(index->Flush());
     options_.live->DropOverlay(step, live->record.commit);
@@ -136,6 +138,7 @@ Status IndexKeeper::SyncWithLog(Index* index) {
   if (!missing.empty() && complete) {
     IndexBatch all;
     all.through_commit = tip;
+    all.through_crc = tip_crc;
     all.complete = true;
     STEPWELL_RETURN_IF_ERROR(index->Apply(all));
   }
@@ -145,7 +148,7 @@ Status IndexKeeper::SyncWithLog(Index* index) {
 }
 
 void IndexKeeper::Apply(const LiveSteps::Change& change) {
-  Applied applied{change.added, {}, change.pins, change.commit};
+  Applied applied{change.added, {}, change.pins, change.commit, change.frame_crc};
   for (const auto& step : change.killed) applied.removed.push_back(step->record.step);
   options_.environment.index_worker->Run(
       [this, applied = std::move(applied)] { ApplyNow(applied); });
@@ -196,6 +199,7 @@ Status IndexKeeper::ApplyTo(const Applied& change, bool* durable) {
     batch.added.push_back({&added->record, added->place.crc, added->records.get()});
   }
   batch.through_commit = change.commit;
+  batch.through_crc = change.frame_crc;
   STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
   if (index->unflushed_bytes() < kFlushBytes) return OkStatus();
   const Status flushed = index->Flush();

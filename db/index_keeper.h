@@ -40,6 +40,8 @@ class IndexKeeper {
 
   // Any thread: queue work for the index worker.
   void StartOpen();
+  // Any thread: nothing reads or writes it in this session, or not any more.
+  void GiveUp(const Status& why);
   void Apply(const LiveSteps::Change& change);
   // Any thread: nothing more is queued, but for Close.
   void BeginClose();
@@ -71,10 +73,10 @@ class IndexKeeper {
     std::vector<uint64_t> removed;          // steps
     std::vector<std::pair<uint64_t, bool>> pins;
     uint64_t commit = 0;
+    uint32_t frame_crc = 0;
   };
   void ApplyNow(const Applied& change);
   Status ApplyTo(const Applied& change, bool* durable);
-  void GiveUp(const Status& why);
   void Rebuild(const Status& why);
   std::shared_ptr<Index> current() const;
 

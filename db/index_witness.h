@@ -19,10 +19,16 @@ struct Witnessed {
   std::vector<std::pair<uint64_t, bool>> pins;  // (live step, pinned) that a lost frame changed
 };
 
-// For a log with losses. `steps`, `applied` and `complete` are the index's. kFailedPrecondition
-// says why it is no witness: it is older than the losses, does not have all, or contradicts the
-// log.
+// What an index is as of.
+struct IndexMark {
+  uint64_t applied = 0;    // through this commit
+  uint32_t frame_crc = 0;  // of its frame
+  bool complete = false;
+};
+
+// For a log with losses. `steps` and `mark` are the index's. kFailedPrecondition says
+// why it is no witness: it is older than the losses, does not have all, or contradicts the log.
 Result<Witnessed> AskIndex(const LogState& state, const std::vector<IndexedStep>& steps,
-                           uint64_t applied, bool complete);
+                           const IndexMark& mark);
 
 }  // namespace stepwell::db

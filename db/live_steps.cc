@@ -40,6 +40,7 @@ void LiveSteps::Load(const LogState& state) {
   dead_.assign(state.dead.begin(), state.dead.end());
   losses_ = state.losses;
   tip_ = state.tip_commit;
+  tip_crc_ = state.tip_place.crc;
 }
 
 std::vector<std::shared_ptr<const LiveStep>> LiveSteps::All() const {
@@ -162,6 +163,7 @@ void LiveSteps::Commit(const Change& change) {
     EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
   }
   tip_ = change.commit;
+  tip_crc_ = change.frame_crc;
   if (change.losses) losses_ = *change.losses;
   for (const auto& [owner, callback] : on_commit_) callback();
 }
@@ -303,6 +305,11 @@ std::vector<format::LossRecord> LiveSteps::Losses() const {
 uint64_t LiveSteps::tip() const {
   const std::lock_guard lock(mutex_);
   return tip_;
+}
+
+std::pair<uint64_t, uint32_t> LiveSteps::TipAndCrc() const {
+  const std::lock_guard lock(mutex_);
+  return {tip_, tip_crc_};
 }
 
 }  // namespace stepwell::db

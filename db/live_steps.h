@@ -75,6 +75,7 @@ class LiveSteps {
   // Engine thread: one committed change.
   struct Change {
     uint64_t commit = 0;
+    uint32_t frame_crc = 0;  // of its frame
     std::vector<std::shared_ptr<const LiveStep>> killed;
     std::shared_ptr<const LiveStep> added;
     std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned)
@@ -116,6 +117,7 @@ class LiveSteps {
   // steps; null: nobody.
   void OnRelease(std::function<void()> callback);
   uint64_t tip() const;
+  std::pair<uint64_t, uint32_t> TipAndCrc() const;  // of its frame; 0: not known
   std::vector<format::LossRecord> Losses() const;
 
  private:
@@ -146,6 +148,7 @@ class LiveSteps {
   std::vector<uint64_t> seen_pins_;             // when pinned_dead_ was made, ascending
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;
+  uint32_t tip_crc_ = 0;
   std::vector<format::LossRecord> losses_;
   std::function<void()> on_release_;
   std::map<const void*, std::function<void()>> on_commit_;

@@ -77,6 +77,10 @@ void NoteLoss(const format::LossRecord& loss, LogState* state) {
 
 }  // namespace
 
+void NoteCrc(uint64_t commit, const FramePlace& place, LogState* state) {
+  if (place.length_bytes > 0) state->frame_crcs.emplace(commit, place.crc);
+}
+
 void AddLive(LogStep step, LogState* state) {
   const uint64_t commit = step.record.commit;
   const auto& group = step.record.group;
@@ -194,6 +198,8 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
     default:
       return DataLossError("a frame in the chain is of no chain kind");
   }
+  NoteCrc(header.previous_commit, header.previous, state);
+  NoteCrc(header.commit, place, state);
   state->tip_commit = header.commit;
   state->tip_place = place;
   state->epoch = std::max(state->epoch, header.epoch);

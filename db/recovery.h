@@ -60,6 +60,8 @@ struct LogState {
   std::map<uint64_t, uint64_t> changed;
   // Ascending. After RecoverByMarks: those of the catalog (newer ones may exist).
   std::vector<SegmentInfo> segments;
+  // CRCs of chain frames from the catalog's last commit on, of lost ones where others name them.
+  std::map<uint64_t, uint32_t> frame_crcs;
   // Where chain frames after the catalog lie: (commit, segment).
   std::vector<std::pair<uint64_t, uint64_t>> chain;
   // Every chain frame found in unsealed segments: what their footers will list.
@@ -75,6 +77,8 @@ struct LogState {
   RecoveryReport report;
 };
 
+// Where the frame of a commit lies, or lay.
+void NoteCrc(uint64_t commit, const format::FramePlace& place, LogState* state);
 // A commit that lives from here on, decided or not, or is known in another way than before.
 void AddLive(LogStep step, LogState* state);
 // Takes it out; none: it was not live.

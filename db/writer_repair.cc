@@ -7,6 +7,7 @@
 #include "db/lock.h"
 #include "db/step_records.h"
 #include "db/writer_store.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 
@@ -76,15 +77,35 @@ Status WriterStore::Restore(const IndexedStep& lost, Index& index) {
   return Do(job);
 }
 
+// The index, whose following the log begins here, unless it has what is lost and could not say so
+// (its disk, or a full one): then it stays as it is, for the next open.
+void WriterStore::AskForLost(const LogState& state) {
+  bool is_witness = false;
+  const Status restored =
+      io::Guarded("ask the index", [&] { return RestoreLost(state, &is_witness); });
+  if (!restored.ok()) {
+    Log(options_.log, LogLevel::kInfo,
+        StrCat(path_, ": the index does not make the loss good: ", restored.message()));
+  }
+  if (restored.ok() || !is_witness) {
+    core_->index->StartOpen();
+  } else {
+    core_->index->GiveUp(restored);
+  }
+}
+
 // Does again what lost frames did, where the index knows it, and ends the losses. In this order:
-// cut off in between it is as if more had been lost.
-Status WriterStore::RestoreLost(const LogState& state, std::string* what) {
+// cut off in between it is as if more had been lost. `is_witness`: whether it may know it.
+Status WriterStore::RestoreLost(const LogState& state, bool* is_witness) {
   if (environment_.without_index) return FailedPreconditionError("it is not used");
   if (part_.part != 0) return FailedPreconditionError("the store is a part of a group");
+  *is_witness = true;
   STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<Index> index, core_->index->OpenAsItIs());
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, index->Steps());
-  STEPWELL_ASSIGN_OR_RETURN(const Witnessed witnessed,
-                            AskIndex(state, steps, index->applied_commit(), index->complete()));
+  const auto asked =
+      AskIndex(state, steps, {index->applied_commit(), index->applied_crc(), index->complete()});
+  *is_witness = asked.ok();
+  STEPWELL_ASSIGN_OR_RETURN(const Witnessed witnessed, asked);
   for (const IndexedStep& lost : witnessed.lost) {
     STEPWELL_RETURN_IF_ERROR(Restore(lost, *index));
   }
@@ -94,13 +115,16 @@ Status WriterStore::RestoreLost(const LogState& state, std::string* what) {
     STEPWELL_RETURN_IF_ERROR(SetPinned({&step, 1}, pinned));
   }
   STEPWELL_RETURN_IF_ERROR(AcceptLosses());
+  std::string what;
   for (const format::LossRecord& loss : state.losses) {
-    if (!what->empty()) *what += ", ";
-    *what += StrCat("the frames of commits ", loss.first_commit, " to ", loss.last_commit);
+    std::erase(recovery_.problems, DescribeLoss(loss));
+    if (!what.empty()) what += ", ";
+    what += StrCat("the frames of commits ", loss.first_commit, " to ", loss.last_commit);
   }
-  *what += StrCat(" are damaged or missing; the index had what they did: ", witnessed.lost.size(),
-                  " steps were written anew, ", witnessed.ended.size(), " ended, ",
-                  witnessed.pins.size(), " pinned or unpinned");
+  what += StrCat(" are damaged or missing; the index had what they did: ", witnessed.lost.size(),
+                 " steps were written anew, ", witnessed.ended.size(), " ended, ",
+                 witnessed.pins.size(), " pinned or unpinned");
+  recovery_.repaired.push_back(std::move(what));
   return OkStatus();
 }
 
@@ -114,6 +138,7 @@ Result<RepairReport> WriterStore::Repair(bool accept_losses) {
     STEPWELL_RETURN_IF_ERROR(AcceptLosses());
     report.losses_accepted = true;
   }
+  index_tasks_->Wait();  // it may be opening
   for (const auto& live : core_->live.All()) {
     const auto rewritten = RewriteIfDamaged(*live);
     // Without a copy the step's damage stays what it is, and Verify names it.

@@ -188,21 +188,12 @@ Status WriterStore::Recover() {
         .IgnoreError("space is given back later");
   });
   MakeBallast(file_system, path_);
-  if (!state.losses.empty()) {
-    std::string what;
-    const Status restored = io::Guarded("ask the index", [&] { return RestoreLost(state, &what); });
-    if (restored.ok()) {
-      for (const format::LossRecord& loss : state.losses) {
-        std::erase(recovery_.problems, DescribeLoss(loss));
-      }
-      recovery_.repaired.push_back(std::move(what));
-    } else {
-      Log(options_.log, LogLevel::kInfo,
-          StrCat(path_, ": the index does not make the loss good: ", restored.message()));
-    }
+  if (state.losses.empty()) {
+    core_->index->StartOpen();
+  } else {
+    AskForLost(state);
     LogRecovery();
   }
-  core_->index->StartOpen();
   RewriteDamaged(state.damaged_frames);
   return OkStatus();
 }

@@ -131,7 +131,8 @@ class WriterStore final : public Store {
   Result<bool> RewriteIfDamaged(const LiveStep& live);
   Status Do(const std::shared_ptr<SaveJob>& job);
   Status AcceptLosses();
-  Status RestoreLost(const LogState& state, std::string* what);
+  void AskForLost(const LogState& state);
+  Status RestoreLost(const LogState& state, bool* is_witness);
   Status Restore(const IndexedStep& lost, Index& index);
   void LogRecovery();
   void RewriteDamaged(const std::vector<uint64_t>& commits);

@@ -282,6 +282,14 @@ TEST_F(DamageTest, RecordsThatAreDamagedAreWrittenAnewFromTheIndex) {
   ASSERT_GT(blocks, 1U);
   const std::map<uint64_t, uint64_t> seeds = {{1, 7}};
   EXPECT_THAT(SurveyStore(path, ReaderOptions(), seeds, leaves).errors, Not(IsEmpty()));
+  CopyStore(path, dir_ / "copy");
+  {  // at once, as `stepwell repair` does it: the index is still being opened
+    auto store = Store::Open(dir_ / "copy", PosixOptions());
+    ASSERT_OK(store.status());
+    EXPECT_THAT((*store)->Repair(/*accept_losses=*/false)->steps_rewritten,
+                ::testing::ElementsAre(1));
+    ASSERT_OK((*store)->Close());
+  }
   {
     auto store = Store::Open(path, PosixOptions());
     ASSERT_OK(store.status());

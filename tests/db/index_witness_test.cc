@@ -23,7 +23,10 @@ struct Payload {
 };
 
 format::FramePlace PlaceOf(uint64_t number) {
-  return {.segment = 1, .offset_bytes = 4096 * number, .crc = static_cast<uint32_t>(7 * number)};
+  return {.segment = 1,
+          .offset_bytes = 4096 * number,
+          .length_bytes = 64,
+          .crc = static_cast<uint32_t>(7 * number)};
 }
 
 void Apply(const Payload& payload, uint64_t number, LogState* state) {
@@ -121,7 +124,8 @@ TEST(IndexWitnessTest, WithWhatItSaysAllIsAsItWas) {
     std::set<uint64_t> lost;
     for (uint64_t count = 1 + log.Below(3); count > 0; --count) lost.insert(1 + log.Below(applied));
     const LogState found = log.Without(lost);
-    const auto witnessed = AskIndex(found, RowsOf(log.After(applied)), applied, true);
+    const auto witnessed =
+        AskIndex(found, RowsOf(log.After(applied)), {applied, PlaceOf(applied).crc, true});
     ASSERT_TRUE(witnessed.ok()) << "seed " << seed << ": " << witnessed.status().ToString();
     Pins pins = PinsOf(found);
     for (const IndexedStep& step : witnessed->lost) pins[step.step] = {step.commit, step.pinned};
@@ -138,7 +142,7 @@ class IndexWitnessRefuses : public ::testing::Test {
  protected:
   void ExpectRefused(const LogState& state, const std::vector<IndexedStep>& rows, uint64_t applied,
                      bool complete, const std::string& why) {
-    const auto witnessed = AskIndex(state, rows, applied, complete);
+    const auto witnessed = AskIndex(state, rows, {applied, PlaceOf(applied).crc, complete});
     EXPECT_EQ(witnessed.status().code(), StatusCode::kFailedPrecondition);
     EXPECT_THAT(witnessed.status().message(), HasSubstr(why));
   }
@@ -149,12 +153,19 @@ class IndexWitnessRefuses : public ::testing::Test {
 };
 
 TEST_F(IndexWitnessRefuses, WhatIsOlderOrNewerThanTheLossOrNotComplete) {
-  ASSERT_OK(AskIndex(found_, rows_, 12, true).status());
+  ASSERT_OK(AskIndex(found_, rows_, {12, PlaceOf(12).crc, true}).status());
   ExpectRefused(found_, rows_, 12, false, "does not have all steps");
   ExpectRefused(found_, RowsOf(log_.After(5)), 5, true, "as of commit 5");
   ExpectRefused(found_, rows_, 13, true, "as of commit 13, the log ends at 12");
   found_.catalog_commit = 8;  // frames up to there were not looked at
   ExpectRefused(found_, RowsOf(log_.After(7)), 7, true, "as of commit 7");
+}
+
+TEST_F(IndexWitnessRefuses, WhatIsOfAnotherHistory) {
+  const LogState late = log_.Without({12});
+  EXPECT_OK(AskIndex(late, rows_, {12, 5, true}).status());  // the lost frame is not known
+  found_.frame_crcs[12] = 5;
+  ExpectRefused(found_, rows_, 12, true, "another frame of commit 12");
 }
 
 TEST_F(IndexWitnessRefuses, WhatContradictsTheLog) {
@@ -192,24 +203,55 @@ TEST(IndexWitnessTest, WhatALaterFrameEndedStaysEnded) {
   state.losses.back().last_commit = 1;
   state.tip_commit = 1;
   const std::vector<IndexedStep> rows = {{10, 1, 7, false, false}};
-  ASSERT_THAT(AskIndex(state, rows, 1, true)->lost.size(), 1U);
+  ASSERT_THAT(AskIndex(state, rows, {1, PlaceOf(1).crc, true})->lost.size(), 1U);
   LogState deleted = state;
   Apply({FrameKind::kDelete, format::EncodeDelete({{1}, {10}})}, 2, &deleted);
-  EXPECT_THAT(AskIndex(deleted, rows, 1, true)->lost, IsEmpty());
+  EXPECT_THAT(AskIndex(deleted, rows, {1, PlaceOf(1).crc, true})->lost, IsEmpty());
   // Saved again by a writer that did not know of it, and deleted.
   format::Commit commit;
   commit.step.step = 10;
   commit.step.commit = 2;
   LogState again = state;
   Apply({FrameKind::kCommit, format::EncodeCommit(commit)}, 2, &again);
-  EXPECT_THAT(AskIndex(again, rows, 1, true)->lost, IsEmpty());
+  EXPECT_THAT(AskIndex(again, rows, {1, PlaceOf(1).crc, true})->lost, IsEmpty());
   Apply({FrameKind::kDelete, format::EncodeDelete({{2}, {10}})}, 3, &again);
-  EXPECT_THAT(AskIndex(again, rows, 1, true)->lost, IsEmpty());
+  EXPECT_THAT(AskIndex(again, rows, {1, PlaceOf(1).crc, true})->lost, IsEmpty());
+  // An older version of it, which the log still had, was deleted or pinned.
+  LogState older = state;
+  commit.step.commit = 1;
+  older.losses.back().first_commit = older.losses.back().last_commit = 2;
+  Apply({FrameKind::kCommit, format::EncodeCommit(commit)}, 1, &older);
+  older.tip_commit = 2;
+  const std::vector<IndexedStep> newer = {{10, 2, 14, false, false}};
+  ASSERT_EQ(AskIndex(older, newer, {2, 14, true})->lost.size(), 1U);
+  LogState gone = older;
+  Apply({FrameKind::kDelete, format::EncodeDelete({{1}, {10}})}, 3, &gone);
+  EXPECT_THAT(AskIndex(gone, newer, {2, 14, true})->lost, IsEmpty());
+  Apply({FrameKind::kMeta, format::EncodeMeta({{{1, true}}})}, 3, &older);
+  EXPECT_TRUE(AskIndex(older, newer, {2, 14, true})->lost.at(0).pinned);
   // Pinned by one, it comes back pinned.
   Apply({FrameKind::kMeta, format::EncodeMeta({{{1, true}}})}, 2, &state);
-  const auto pinned = AskIndex(state, rows, 1, true);
+  const auto pinned = AskIndex(state, rows, {1, PlaceOf(1).crc, true});
   ASSERT_EQ(pinned->lost.size(), 1U);
   EXPECT_TRUE(pinned->lost[0].pinned);
+}
+
+// An index that follows the log may have steps of frames behind `applied` already, with the pins of
+// others before them: what the log says of them counts.
+TEST(IndexWitnessTest, StepsFromBehindItAreAsTheLogHasThem) {
+  LogState state;
+  state.losses.emplace_back().first_commit = 1;
+  state.losses.back().last_commit = 1;
+  state.tip_commit = 1;
+  format::Commit commit;
+  commit.step.step = 10;
+  commit.step.commit = 3;
+  Apply({FrameKind::kEpoch, format::EncodeEpoch({})}, 2, &state);
+  Apply({FrameKind::kCommit, format::EncodeCommit(commit)}, 3, &state);
+  const auto witnessed =
+      AskIndex(state, {{10, 3, PlaceOf(3).crc, true, false}}, {2, PlaceOf(2).crc, true});
+  ASSERT_OK(witnessed.status());
+  EXPECT_THAT(witnessed->pins, IsEmpty());
 }
 
 }  // namespace

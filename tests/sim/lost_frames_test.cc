@@ -207,5 +207,107 @@ TEST_P(LostFramesTest, StoppedWhileTheyAreRestored) {
   std::cout << stops << " stops\n";
 }
 
+// One call of the disk fails while they are restored: the next open does the rest.
+TEST_P(LostFramesTest, OnADiskThatFailsOnce) {
+  const auto damaged = Without({chain_.end() - 5, chain_.end()});
+  uint64_t struck = 0;
+  for (const OpKind kind : {OpKind::kRead, OpKind::kOpen, OpKind::kLook, OpKind::kWrite,
+                            OpKind::kSync, OpKind::kAllocate, OpKind::kRename}) {
+    for (uint64_t nth = 1;; nth += kind == OpKind::kRead ? 5 : 2) {
+      const auto world = damaged->CrashImageProcessKill(1);
+      world->AddFault({.kind = kind, .nth = nth, .os_error = nth % 4 == 1 ? ENOMEM : EIO});
+      {
+        StoreMachine machine(world, 3);
+        bool whole = false;
+        std::unique_ptr<db::Store> store;
+        EXPECT_EQ(Look(&machine, sample_.wanted, {.with_index = true}, &whole, &store), "");
+        if (store != nullptr) store->Close().IgnoreError("its disk fails");
+      }
+      if (world->faults_struck() == 0) break;
+      ++struck;
+      std::string said;
+      EXPECT_TRUE(Restored(world->CrashImageProcessKill(2), &said))
+          << NameOf(kind) << " " << nth << " failed\n"
+          << said;
+    }
+  }
+  std::cout << struck << " failures\n";
+}
+
+// By a writer that had no index, and so saw what the log had left: that counts.
+TEST_P(LostFramesTest, WhatWasChangedMeanwhile) {
+  uint64_t restored = 0;
+  for (size_t i = chain_.size() - 12; i < chain_.size(); ++i) {
+    for (const auto& [step, held] : sample_.wanted) {
+      for (const std::string_view what : {"delete", "pin", "replace"}) {
+        auto world = Without({chain_[i]});
+        Steps wanted = sample_.wanted;
+        {
+          StoreMachine machine(world, 2);
+          const auto store = machine.Open({.with_index = false});
+          ASSERT_TRUE(store.ok());
+          const std::vector<uint64_t> steps = {step};
+          if (what == "delete") {
+            if (!(*store)->SetPinned(steps, false).ok()) continue;  // it is not there
+            ASSERT_TRUE((*store)->Delete(steps).ok());
+            wanted.erase(step);
+          } else if (what == "pin") {
+            if (!(*store)->SetPinned(steps, true).ok()) continue;
+            wanted[step] |= kPinned;
+          } else {
+            const auto saved = SaveStep(store->get(), step, SmallSeed(99), db::IfExists::kReplace);
+            if (!saved.ok()) continue;  // pinned
+            ASSERT_TRUE(saved->Wait().ok());
+            wanted[step] = HeldOf(SmallSeed(99));
+          }
+          ASSERT_TRUE((*store)->Close().ok());
+        }
+        StoreMachine machine(world, 3);
+        bool whole = false;
+        std::unique_ptr<db::Store> store;
+        EXPECT_EQ(Look(&machine, wanted, {.with_index = true}, &whole, &store), "")
+            << "without commit " << chain_[i].header.commit << ", " << what << " " << step << "\n"
+            << machine.log();
+        restored += machine.log().find("the index had what they did") != std::string::npos ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(restored, 20U);
+}
+
+// From one state the store went on twice, and now has the log of one time and the other's index.
+TEST_P(LostFramesTest, TheIndexOfAnotherHistoryIsNoWitness) {
+  const auto go_on = [&](uint64_t seed) {
+    const auto world = sample_.world->CrashImageProcessKill(1);
+    StoreMachine machine(world, seed);
+    const auto store = machine.Open({.with_index = true});
+    EXPECT_TRUE(store.ok() && SaveStep(store->get(), 500, SmallSeed(seed))->Wait().ok());
+    EXPECT_TRUE((*store)->SetPinned(std::vector<uint64_t>{500}, true).ok());
+    EXPECT_TRUE((*store)->Close().ok());
+    return world;
+  };
+  const auto other = go_on(50);
+  const auto ours = go_on(51);
+  Steps wanted = sample_.wanted;
+  wanted[500] = HeldOf(SmallSeed(51)) | kPinned;
+  const std::vector<ChainFrame> chain = ChainOf(*ours);
+  for (size_t lost = 1; lost <= 3; ++lost) {
+    const auto world = ours->CrashImageProcessKill(1);
+    RemoveIndex(world.get());
+    SimFileSystem files(world);
+    for (const auto& [path, size] : other->Files()) {
+      if (path.find("/index/") == std::string::npos) continue;
+      const auto file = files.Open(path, {.write = true, .create = true});
+      ASSERT_TRUE(file.ok() && (*file)->WriteAt(0, AsBytes(*other->Contents(path))).ok());
+    }
+    Destroy(world.get(), chain[chain.size() - lost]);
+    StoreMachine machine(world, 7);
+    bool whole = false;
+    std::unique_ptr<db::Store> store;
+    EXPECT_EQ(Look(&machine, wanted, {.with_index = true}, &whole, &store), "") << machine.log();
+    EXPECT_THAT(machine.log(), HasSubstr("the index has another frame of commit")) << lost;
+  }
+}
+
 }  // namespace
 }  // namespace stepwell::sim
