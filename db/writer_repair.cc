@@ -121,9 +121,9 @@ Status WriterStore::RestoreLost(const LogState& state, bool* is_witness) {
     if (!what.empty()) what += ", ";
     what += StrCat("the frames of commits ", loss.first_commit, " to ", loss.last_commit);
   }
-  what += StrCat(" are damaged or missing; the index had what they did: ", witnessed.lost.size(),
-                 " steps were written anew, ", witnessed.ended.size(), " ended, ",
-                 witnessed.pins.size(), " pinned or unpinned");
+  what += StrCat(" are damaged or missing; the index had what they did (steps written anew: ",
+                 witnessed.lost.size(), ", ended: ", witnessed.ended.size(),
+                 ", pinned or unpinned: ", witnessed.pins.size(), ")");
   recovery_.repaired.push_back(std::move(what));
   return OkStatus();
 }
