@@ -235,6 +235,7 @@ class Engine {
   void CommitMove(const std::shared_ptr<Move>& move);
   void EndMove(const std::shared_ptr<Move>& move, const Status& status);
   void OnReclaimWorker(std::function<void()> task);
+  Status MendHeaders(const LogState& state);
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
   void NoteCatalog(const Segment& segment);

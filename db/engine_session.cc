@@ -117,7 +117,37 @@ std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
   return format::EncodeFrame(frame->header, frame->payload, /*block_bytes=*/1, nullptr);
 }
 
+format::Id128 MakeNonce(const std::function<uint64_t()>& random) {
+  format::Id128 nonce;
+  for (size_t i = 0; i < nonce.size(); i += 8) {
+    const uint64_t word = random();
+    std::memcpy(nonce.data() + i, &word, 8);
+  }
+  return nonce;
+}
+
 }  // namespace
+
+// Before this epoch makes the steps in doubt durable: then only damage takes a header away. A
+// segment that an export has a link to does not change (rule 18), and keeps what it has.
+Status Engine::MendHeaders(const LogState& state) {
+  for (const uint64_t id : state.torn_headers) {
+    const auto file = options_.environment.file_system->Stat(options_.files->PathOf(id));
+    if (!file.ok() || file->link_count > 1) continue;
+    format::SegmentHeader header;
+    header.store_id = slot_.store_id;
+    header.segment = id;
+    header.nonce = MakeNonce(options_.environment.random);
+    header.created_ns = options_.environment.clock->WallNanos();
+    header.group_id = slot_.group_id;
+    header.process = slot_.part;
+    STEPWELL_RETURN_IF_ERROR(RewriteHeader(options_.environment.file_system, options_.store_path,
+                                           header, epoch_, options_.freeze));
+    segments_[id].nonce = header.nonce;
+    options_.files->Drop(id);
+  }
+  return OkStatus();
+}
 
 Status Engine::Start(const LogState& state) {
   old_tip_ = tip_commit_ = state.tip_commit;
@@ -149,6 +179,7 @@ Status Engine::Start(const LogState& state) {
   // with it.
   slot_.clean = false;
   STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
+  STEPWELL_RETURN_IF_ERROR(MendHeaders(state));
   LogWriterOptions log;
   log.file_system = options_.environment.file_system;
   log.store_path = options_.store_path;
@@ -157,14 +188,7 @@ Status Engine::Start(const LogState& state) {
   log.part = slot_.part;
   log.freeze = options_.freeze;
   log.segment_bytes_max = options_.segment_bytes_max;
-  log.make_nonce = [random = options_.environment.random] {
-    format::Id128 nonce;
-    for (size_t i = 0; i < nonce.size(); i += 8) {
-      const uint64_t word = random();
-      std::memcpy(nonce.data() + i, &word, 8);
-    }
-    return nonce;
-  };
+  log.make_nonce = [random = options_.environment.random] { return MakeNonce(random); };
   log.wall_nanos = [clock = options_.environment.clock] { return clock->WallNanos(); };
   log.make_catalog = [this](uint64_t block_bytes, bool short_of_space) {
     format::Catalog head;

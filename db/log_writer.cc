@@ -402,6 +402,24 @@ Status LogWriter::SealIdle(bool all) {
   return OkStatus();
 }
 
+Status RewriteHeader(io::FileSystem* file_system, const std::string& store_path,
+                     const format::SegmentHeader& header, uint64_t epoch,
+                     std::shared_ptr<io::Freeze> freeze) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file,
+                            file_system->Open(SegmentPath(store_path, header.segment),
+                                              {.write = true, .freeze = std::move(freeze)}));
+  FrameHeader frame;
+  frame.kind = FrameKind::kSegmentHeader;
+  frame.nonce = header.nonce;
+  frame.epoch = epoch;
+  // The frame and nothing behind it: the block size of the time when the file was made is not
+  // known.
+  const std::string bytes =
+      format::EncodeFrame(frame, format::EncodeSegmentHeader(header), /*block_bytes=*/1, nullptr);
+  STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
+  return file->Sync();
+}
+
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,
                      const format::Id128& nonce, uint64_t epoch, uint64_t end_bytes, bool keep_tail,
                      std::shared_ptr<io::Freeze> freeze,

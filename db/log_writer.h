@@ -150,6 +150,13 @@ class LogWriter {
 // kInvalidArgument for what no frame can hold: asked before it is encoded, which would abort.
 Status CheckFrameSize(std::string_view payload);
 
+// Gives a segment of an earlier process that has payloads, but neither a header nor a chain frame,
+// a header, in place and synced. Its nonce is a new one: no frame of the segment carries the old
+// one.
+Status RewriteHeader(io::FileSystem* file_system, const std::string& store_path,
+                     const format::SegmentHeader& header, uint64_t epoch,
+                     std::shared_ptr<io::Freeze> freeze);
+
 // Seals a segment that an earlier process left open: gives back what lies behind `end_bytes`
 // (unless `keep_tail`), then appends a footer that lists `frames`, and the trailer.
 Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path, uint64_t segment,

@@ -74,6 +74,9 @@ struct LogState {
   std::map<uint64_t, PinFrame> lost_pins;
   // Live steps whose commit frame is damaged: it was taken from its copy.
   std::vector<uint64_t> damaged_frames;
+  // Segments without a header that only steps need that were in doubt: a power cut may have kept it
+  // from the disk while the payloads arrived.
+  std::set<uint64_t> torn_headers;
   RecoveryReport report;
 };
 

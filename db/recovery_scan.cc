@@ -124,24 +124,32 @@ class ChainBuilder {
   std::map<uint64_t, std::vector<Found>> by_commit_;
 };
 
-// A segment that a crash cut off before its first flush has no header, and holds nothing; without
-// one that a live step needs, damage has been there.
-void ReportHeaders(SegmentFiles& files, LogState* state) {
-  std::set<uint64_t> needed;
+// A segment that a crash cut off before its first flush has no header, and holds nothing that was
+// acknowledged. Without one that a step needs from before the last known flush, damage has been
+// there; of one that only newer steps need, the header may not have arrived.
+void ReportHeaders(uint64_t durable_commit, SegmentFiles& files, LogState* state) {
+  std::set<uint64_t> durable;
+  std::set<uint64_t> in_doubt;
   for (const auto* steps : {&state->live, &state->undecided}) {
     for (const auto& [number, step] : *steps) {
-      for (const auto& extent : step.record.extents) needed.insert(extent.segment);
+      const bool newer = step.record.commit > durable_commit && state->losses.empty();
+      for (const auto& extent : step.record.extents) {
+        (newer ? in_doubt : durable).insert(extent.segment);
+      }
     }
   }
   for (const SegmentInfo& info : state->segments) {
-    if (info.header_ok || !needed.contains(info.segment)) continue;
+    const bool needed = durable.contains(info.segment) || in_doubt.contains(info.segment);
+    if (info.header_ok || !needed) continue;
     if (info.foreign) {
       state->report.problems.push_back(
           StrCat(files.PathOf(info.segment), " belongs to another store"));
-      continue;
+    } else if (durable.contains(info.segment)) {
+      state->report.problems.push_back(
+          StrCat(files.PathOf(info.segment), ": the segment's header is damaged"));
+    } else {
+      state->torn_headers.insert(info.segment);
     }
-    state->report.problems.push_back(
-        StrCat(files.PathOf(info.segment), ": the segment's header is damaged"));
   }
 }
 
@@ -377,7 +385,7 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
   STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, files, state));
   std::erase_if(state.damaged_frames,
                 [&](uint64_t commit) { return !state.step_of.contains(commit); });
-  ReportHeaders(files, &state);
+  ReportHeaders(chain.durable(), files, &state);
   for (const format::LossRecord& loss : state.losses) {
     state.report.problems.push_back(DescribeLoss(loss));
   }

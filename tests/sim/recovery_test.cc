@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "db/layout.h"
+#include "db/segment_scan.h"
 #include "format/frame.h"
 #include "tests/sim/store_workload.h"
 
@@ -18,6 +19,9 @@ namespace stepwell::sim {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 const std::string kSlots = kStorePath + "/STEPWELL";
@@ -59,6 +63,28 @@ class RecoveryTest : public ::testing::Test {
       chunks.insert(chunks.end(), leaf.chunks.begin(), leaf.chunks.end());
     }
     return chunks;
+  }
+  // A segment of the step that has payloads, but no chain frame, and with it no copy of its header;
+  // and where its seal begins.
+  std::optional<std::pair<uint64_t, uint64_t>> WithoutFrames(uint64_t step) {
+    SimFileSystem file_system(world_);
+    db::SegmentFiles files(&file_system, kStorePath);
+    for (const auto& chunk : ChunksOf(step)) {
+      db::SegmentInfo info;
+      info.segment = chunk.segment;
+      info.length_bytes = world_->Contents(files.PathOf(chunk.segment))->size();
+      const auto file = files.Get(chunk.segment);
+      const auto header = db::ReadSegmentHeader(**file, chunk.segment, info.length_bytes);
+      EXPECT_TRUE(header.ok()) << header.status().ToString();
+      info.nonce = header->nonce;
+      db::SegmentScan scan;
+      EXPECT_OK(db::ScanSegment(info, files, &scan));
+      if (!scan.frames.empty()) continue;
+      const auto trailer = db::ReadTrailer(info, files);
+      return std::pair(chunk.segment,
+                       trailer.ok() ? trailer->footer.offset_bytes : info.length_bytes);
+    }
+    return std::nullopt;
   }
   void Damage(uint64_t segment, uint64_t offset) {
     ASSERT_TRUE(world_->FlipBit(db::SegmentPath(kStorePath, segment), offset, 3));
@@ -117,6 +143,41 @@ TEST_F(RecoveryTest, ADamagedPayloadInASealedSegmentIsNoTear) {
     EXPECT_EQ(store_->recovery().commits_rejected, 0U);
     EXPECT_EQ(CheckStep(store_.get(), 11, HeldOf(kLong)).code(), StatusCode::kDataLoss);
   }
+}
+
+// A power cut kept the header of a segment of payloads from the disk, and let all else of the step
+// through. That is no damage, and does not look like it once the step is durable.
+TEST_F(RecoveryTest, AHeaderThatDidNotArriveIsWritten) {
+  Open(kSmall);
+  std::string slots;
+  uint64_t step = 9;
+  std::optional<std::pair<uint64_t, uint64_t>> payloads_only;
+  while (!payloads_only && step < 200) {
+    slots = Slots();
+    ++step;
+    Save(step, step);
+    payloads_only = WithoutFrames(step);
+  }
+  ASSERT_TRUE(payloads_only);
+  Kill(slots);
+  // Neither the header nor the seal reached the disk.
+  const std::string file = db::SegmentPath(kStorePath, payloads_only->first);
+  const uint64_t end = payloads_only->second;
+  const uint64_t size = world_->Contents(file)->size();
+  ASSERT_TRUE(world_->Poke(file, 0, AsBytes(std::string(4096, '\0'))));
+  ASSERT_TRUE(world_->Poke(file, end, AsBytes(std::string(size - end, '\0'))));
+  for (const OpenSpec& spec : {OpenSpec{.read_only = true}, kSmall, kSmall}) {
+    Open(spec);
+    EXPECT_THAT(store_->recovery().problems, IsEmpty());
+    EXPECT_OK(CheckStep(store_.get(), step, HeldOf(step)));
+    EXPECT_THAT(store_->Verify({})->problems, IsEmpty());
+    if (!spec.read_only) Kill(std::nullopt);
+  }
+  // Of a durable step it is damage.
+  ASSERT_TRUE(world_->FlipBit(file, 40, 3));
+  Open(kSmall);
+  EXPECT_THAT(store_->recovery().problems, ElementsAre(HasSubstr("header is damaged")));
+  EXPECT_OK(CheckStep(store_.get(), step, HeldOf(step)));
 }
 
 // The frames that took a rejected frame's number are lost with their file: it stays rejected.
