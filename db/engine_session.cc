@@ -165,10 +165,13 @@ Status Engine::Start(const LogState& state) {
                                .length_bytes = info.sealed ? info.length_bytes : 0};
   }
   catalogs_.Begin(state, segments_);
+  const std::string tip = TipFrame(*options_.files, state.tip_place);
+  // Of a damaged frame the slot may have the only copy.
+  if (!tip.empty() || slot_.durable_place != state.tip_place) {
+    slot_.tip = format::MakeFrameCopy(tip, format::kSlotTipBytesMax);
+  }
   slot_.durable_commit = state.tip_commit;
   slot_.durable_place = state.tip_place;
-  const std::string tip = TipFrame(*options_.files, state.tip_place);
-  slot_.tip = format::MakeFrameCopy(tip, format::kSlotTipBytesMax);
   losses_ = state.losses;
   for (format::LossRecord& loss : losses_) {
     if (loss.found_ns == 0) loss.found_ns = options_.environment.clock->WallNanos();

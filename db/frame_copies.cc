@@ -17,12 +17,11 @@ constexpr size_t kCopiesMax = 1024;
 // A copy is written with the next flush, and so in the same segment or one of the next.
 constexpr uint64_t kSegmentsAhead = 3;
 
-}  // namespace
-
-Result<std::vector<FrameCopy>> ReadCopiesBehind(io::File& file, const FramePlace& place,
-                                                const format::Id128& nonce) {
-  std::vector<FrameCopy> copies;
-  uint64_t at = AlignUp(place.offset_bytes + place.length_bytes, format::kCopyAlignment);
+// Appends the copies that are whole; returns where the last one ends, or the frame.
+Result<uint64_t> WalkCopies(io::File& file, const FramePlace& place, const format::Id128& nonce,
+                            std::vector<FrameCopy>* copies) {
+  uint64_t end = place.offset_bytes + place.length_bytes;
+  uint64_t at = AlignUp(end, format::kCopyAlignment);
   for (size_t count = 0; count < kCopiesMax; ++count) {
     auto head = ReadRange(file, at, format::kCopyHeaderBytes);
     if (!head.ok() && IsDamage(head.status())) break;  // the file ends
@@ -32,22 +31,28 @@ Result<std::vector<FrameCopy>> ReadCopiesBehind(io::File& file, const FramePlace
     auto bytes = ReadRange(file, at + format::kCopyHeaderBytes, header->length_bytes);
     if (!bytes.ok() && !IsDamage(bytes.status())) return bytes.status();
     if (bytes.ok() && format::Crc32c(AsBytes(*bytes)) == header->crc) {
-      copies.push_back({header->place, std::move(*bytes)});
+      copies->push_back({header->place, std::move(*bytes)});
     }
     at += format::FrameCopySpace(header->length_bytes);
+    end = at;
   }
+  return end;
+}
+
+}  // namespace
+
+Result<std::vector<FrameCopy>> ReadCopiesBehind(io::File& file, const FramePlace& place,
+                                                const format::Id128& nonce) {
+  std::vector<FrameCopy> copies;
+  STEPWELL_RETURN_IF_ERROR(WalkCopies(file, place, nonce, &copies).status());
   return copies;
 }
 
 Result<uint64_t> EndOfCopies(SegmentFiles& files, const FramePlace& place,
                              const format::Id128& nonce) {
   STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(place.segment));
-  STEPWELL_ASSIGN_OR_RETURN(const auto copies, ReadCopiesBehind(*file, place, nonce));
-  uint64_t end = place.offset_bytes + place.length_bytes;
-  for (const FrameCopy& copy : copies) {
-    end = AlignUp(end, format::kCopyAlignment) + format::FrameCopySpace(copy.bytes.size());
-  }
-  return end;
+  std::vector<FrameCopy> copies;
+  return WalkCopies(*file, place, nonce, &copies);
 }
 
 Result<Frame> FindFrameCopy(SegmentFiles& files, const FramePlace& place) {

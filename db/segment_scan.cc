@@ -100,7 +100,8 @@ Result<format::SegmentHeader> ReadSegmentHeader(io::File& file, uint64_t segment
       length_bytes < kScanStepBytes) {
     return NotFoundError("no segment header");
   }
-  // The first chain frame has a copy of it, and so has the footer.
+  // The first chain frame has a copy of it, and so has the footer. Without it none of the segment's
+  // frames are found, so it counts as missing only if all could be read.
   Result<format::SegmentHeader> found = NotFoundError("no segment header");
   UnreadablePlaces unreadable;
   if (IsUnreadable(first.status())) found = first.status();
@@ -108,7 +109,10 @@ Result<format::SegmentHeader> ReadSegmentHeader(io::File& file, uint64_t segment
       file, segment, length_bytes, &unreadable, [](const FrameHeader&) { return true; },
       [&](const FramePlace& at, const Frame& frame) {
         auto copies = ReadCopiesBehind(file, at, frame.header.nonce);
-        if (!copies.ok()) return true;
+        if (!copies.ok()) {
+          found = copies.status();
+          return true;
+        }
         for (const auto& copy : *copies) {
           if (copy.place.segment != segment || copy.place.offset_bytes != 0) continue;
           auto opened = format::OpenFrameCopy(copy);
@@ -121,6 +125,7 @@ Result<format::SegmentHeader> ReadSegmentHeader(io::File& file, uint64_t segment
         }
         return true;
       }));
+  if (!found.ok() && !unreadable.empty()) return unreadable.front().status;
   return found;
 }
 
@@ -162,7 +167,10 @@ Result<FramePlace> FindCatalog(const SegmentInfo& info, SegmentFiles& files) {
   STEPWELL_ASSIGN_OR_RETURN(const auto frames, ListFrames(files, info.segment));
   for (const FramePlace& one : frames.places) {
     const auto copies = ReadCopiesBehind(*file, one, frames.nonce);
-    if (!copies.ok()) continue;
+    if (!copies.ok()) {
+      missing = copies.status();
+      continue;
+    }
     for (const auto& copy : *copies) {
       if (copy.place.segment != info.segment) continue;
       auto opened = format::OpenFrameCopy(copy);
@@ -177,22 +185,38 @@ Result<FramePlace> FindCatalog(const SegmentInfo& info, SegmentFiles& files) {
   return NotFoundError(StrCat(file->path(), ": the segment's catalog is damaged"));
 }
 
+namespace {
+
+// A copy that cannot be read may be the one that is needed.
+Status AddCopiesBehind(io::File& file, const SegmentInfo& info, const FramePlace& place,
+                       SegmentScan* scan) {
+  auto copies = ReadCopiesBehind(file, place, info.nonce);
+  if (!copies.ok() && IsUnreadable(copies.status())) {
+    scan->unreadable.push_back({info.segment, place.offset_bytes, copies.status()});
+    return OkStatus();
+  }
+  STEPWELL_RETURN_IF_ERROR(copies.status());
+  std::move(copies->begin(), copies->end(), std::back_inserter(scan->copies));
+  return OkStatus();
+}
+
+}  // namespace
+
 Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, SegmentScan* scan) {
   STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
-  return WalkFrames(
+  Status status;
+  STEPWELL_RETURN_IF_ERROR(WalkFrames(
       *file, info.segment, info.length_bytes, &scan->unreadable,
       [&](const FrameHeader& header) { return header.nonce == info.nonce; },
       [&](const FramePlace& place, Frame frame) {
-        if (frame.header.kind == FrameKind::kFooter || format::IsChainFrame(frame.header.kind)) {
-          auto copies = ReadCopiesBehind(*file, place, info.nonce);
-          if (copies.ok()) {
-            std::move(copies->begin(), copies->end(), std::back_inserter(scan->copies));
-          }
+        const bool in_chain = format::IsChainFrame(frame.header.kind);
+        if (frame.header.kind == FrameKind::kFooter || in_chain) {
+          status = AddCopiesBehind(*file, info, place, scan);
         }
-        if (!format::IsChainFrame(frame.header.kind)) return true;
-        scan->frames.push_back({std::move(frame), place});
-        return true;
-      });
+        if (in_chain) scan->frames.push_back({std::move(frame), place});
+        return status.ok();
+      }));
+  return status;
 }
 
 namespace {
@@ -214,9 +238,7 @@ Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& 
   STEPWELL_ASSIGN_OR_RETURN(const auto trailer, ReadTrailer(info, files));
   STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
   // A copy of the last frame before may lie here although nothing newer does.
-  if (auto behind = ReadCopiesBehind(*file, trailer.footer, info.nonce); behind.ok()) {
-    std::move(behind->begin(), behind->end(), std::back_inserter(scan->copies));
-  }
+  STEPWELL_RETURN_IF_ERROR(AddCopiesBehind(*file, info, trailer.footer, scan));
   if (trailer.commit_max <= after_commit) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto footer, ReadFooter(info, trailer, files));
   std::set<uint64_t> seen;
@@ -227,9 +249,7 @@ Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& 
     if (entry.place.segment != info.segment || !seen.insert(entry.place.offset_bytes).second) {
       continue;
     }
-    if (auto copies = ReadCopiesBehind(*file, entry.place, info.nonce); copies.ok()) {
-      std::move(copies->begin(), copies->end(), std::back_inserter(scan->copies));
-    }
+    STEPWELL_RETURN_IF_ERROR(AddCopiesBehind(*file, info, entry.place, scan));
     auto frame = ReadOriginalFrame(files, entry.place, static_cast<FrameKind>(entry.kind));
     if (!frame.ok() && IsUnreadable(frame.status())) {
       scan->unreadable.push_back({info.segment, entry.place.offset_bytes, frame.status()});

@@ -11,30 +11,10 @@
 #include <iostream>
 #include <map>
 
-#include "format/frame.h"
 #include "tests/sim/damage_sample.h"
 
 namespace stepwell::sim {
 namespace {
-
-// Which frame of a file a byte lies in.
-std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t offset) {
-  if (!path.ends_with(".seg")) return path.substr(path.rfind('/') + 1);
-  static const char* const kNames[] = {"?",       "header", "catalog", "epoch",  "records",
-                                       "commit",  "delete", "meta",    "footer", "trailer",
-                                       "decided", "parity", "prepared"};
-  for (uint64_t at = offset / kBlock * kBlock;; at -= kBlock) {
-    const auto header = format::DecodeFrameHeader(
-        AsBytes(bytes).subspan(at, std::min<size_t>(format::kFrameHeaderBytes, bytes.size() - at)));
-    if (header.ok()) {
-      const uint64_t end = at + format::kFrameHeaderBytes + header->payload_bytes;
-      const auto kind = static_cast<size_t>(header->kind);
-      if (offset < end) return kind < std::size(kNames) ? kNames[kind] : "?";
-      return at == offset / kBlock * kBlock ? "padding" : "payload";
-    }
-    if (at == 0) return "payload";
-  }
-}
 
 // What was done, and where; counts by class and region.
 class Tally {
@@ -61,17 +41,6 @@ class Tally {
 };
 
 constexpr char kFlip[] = "a flipped bit";
-
-// Frames that are written twice (FORMAT.md, "Copies").
-bool HasCopy(const std::string& region) {
-  static const std::set<std::string> kRegions = {"header", "catalog", "epoch",  "commit",
-                                                 "delete", "meta",    "decided"};
-  return kRegions.contains(region);
-}
-
-bool IsOfTheStore(const std::string& path) {
-  return path.ends_with("/STEPWELL") || path.ends_with(".seg");
-}
 
 uint64_t OutsideSeed() {
   const char* text = std::getenv("STEPWELL_SIM_SEED");

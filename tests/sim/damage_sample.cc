@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "format/frame.h"
+
 namespace stepwell::sim {
 namespace {
 
@@ -68,6 +70,34 @@ class SampleMaker {
 };
 
 }  // namespace
+
+std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t offset) {
+  if (!path.ends_with(".seg")) return path.substr(path.rfind('/') + 1);
+  static const char* const kNames[] = {"?",       "header", "catalog", "epoch",  "records",
+                                       "commit",  "delete", "meta",    "footer", "trailer",
+                                       "decided", "parity", "prepared"};
+  for (uint64_t at = offset / kBlock * kBlock;; at -= kBlock) {
+    const auto header = format::DecodeFrameHeader(
+        AsBytes(bytes).subspan(at, std::min<size_t>(format::kFrameHeaderBytes, bytes.size() - at)));
+    if (header.ok()) {
+      const uint64_t end = at + format::kFrameHeaderBytes + header->payload_bytes;
+      const auto kind = static_cast<size_t>(header->kind);
+      if (offset < end) return kind < std::size(kNames) ? kNames[kind] : "?";
+      return at == offset / kBlock * kBlock ? "padding" : "payload";
+    }
+    if (at == 0) return "payload";
+  }
+}
+
+bool HasCopy(const std::string& region) {
+  static const std::set<std::string> kRegions = {"header", "catalog", "epoch",  "commit",
+                                                 "delete", "meta",    "decided"};
+  return kRegions.contains(region);
+}
+
+bool IsOfTheStore(const std::string& path) {
+  return path.ends_with("/STEPWELL") || path.ends_with(".seg");
+}
 
 Sample MakeSample(uint64_t sessions, bool clean, bool with_index) {
   return SampleMaker(sessions, clean, with_index).Take();

@@ -26,6 +26,13 @@ struct Sample {
   bool with_index = false;
 };
 
+// STEPWELL, or a segment.
+bool IsOfTheStore(const std::string& path);
+// Which frame of a file a byte lies in: "commit", "payload", "padding", …
+std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t offset);
+// Of frames that are written twice (FORMAT.md, "Copies").
+bool HasCopy(const std::string& region);
+
 // Saves, replaces, deletes, pins, in so many sessions; the last one is closed, or killed.
 Sample MakeSample(uint64_t sessions, bool clean, bool with_index = false);
 

@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "db/frame_copies.h"
 #include "db/layout.h"
 #include "db/segment_scan.h"
 #include "format/frame.h"
+#include "format/frame_copy.h"
 #include "tests/sim/store_workload.h"
 
 namespace stepwell::sim {
@@ -41,6 +43,18 @@ class RecoveryTest : public ::testing::Test {
     const auto handle = SaveStep(store_.get(), step, seed);
     ASSERT_TRUE(handle.ok()) << handle.status().ToString();
     ASSERT_OK(handle->Wait());
+  }
+  // A step whose commit frame takes several blocks; returns its metadata.
+  std::string SaveLongFrame(uint64_t step) {
+    std::vector<std::vector<float>> scratch;
+    const auto specs = SpecsOf(kTiny);
+    scratch.reserve(specs.size());
+    db::SaveRequest request = db::MakeRequest(step, kTiny, specs, &scratch);
+    request.metadata_json = "\"" + std::string(20'000, 'm') + "\"";
+    const auto handle = store_->Save(request);
+    EXPECT_OK(handle.status());
+    EXPECT_OK(handle->Wait());
+    return request.metadata_json;
   }
   std::string Slots() const { return *world_->Contents(kSlots); }
   // The process is killed; STEPWELL is as it once was.
@@ -211,14 +225,7 @@ TEST_F(RecoveryTest, ARejectedFrameDoesNotComeBack) {
 TEST_F(RecoveryTest, CopiesOutliveTheSealOfAKilledWritersSegment) {
   Open({});
   Save(9, 1);
-  std::vector<std::vector<float>> scratch;
-  const auto specs = SpecsOf(kTiny);
-  scratch.reserve(specs.size());
-  db::SaveRequest request = db::MakeRequest(10, kTiny, specs, &scratch);
-  request.metadata_json = "\"" + std::string(20'000, 'm') + "\"";
-  const auto handle = store_->Save(request);
-  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-  ASSERT_OK(handle->Wait());
+  const std::string metadata = SaveLongFrame(10);
   const auto steps = store_->Steps();
   const auto& extent = steps->back().step.extents.back();
   ASSERT_OK(store_->Delete(std::vector<uint64_t>{9}));
@@ -229,7 +236,42 @@ TEST_F(RecoveryTest, CopiesOutliveTheSealOfAKilledWritersSegment) {
   Open({.read_only = true});
   const auto reader = store_->Read(10);
   ASSERT_TRUE(reader.ok()) << reader.status().ToString();
-  EXPECT_EQ((*reader)->step().metadata_json, request.metadata_json);
+  EXPECT_EQ((*reader)->step().metadata_json, metadata);
+}
+
+// Also those behind a damaged one.
+TEST_F(RecoveryTest, ADamagedCopyCostsNoOther) {
+  // The end of the segment's first frame, and the copies behind it.
+  const auto behind_first = [&](uint64_t segment) {
+    SimFileSystem file_system(world_);
+    db::SegmentFiles files(&file_system, kStorePath);
+    const auto frames = db::ListFrames(files, segment);
+    EXPECT_TRUE(frames.ok()) << frames.status().ToString();
+    const auto& place = frames->places.front();
+    const auto copies = db::ReadCopiesBehind(**files.Get(segment), place, frames->nonce);
+    EXPECT_TRUE(copies.ok()) << copies.status().ToString();
+    return std::pair(place.offset_bytes + place.length_bytes, *copies);
+  };
+  Open(kSmall);
+  Save(9, kTiny);
+  SaveLongFrame(10);
+  ASSERT_OK(store_->Delete(std::vector<uint64_t>{9}));
+  const uint64_t segment = CountSegments(*world_);  // the last one: none was removed
+  Kill(std::nullopt);
+  const auto [end, copies] = behind_first(segment);
+  uint64_t at = AlignUp(end, format::kCopyAlignment);
+  size_t longest = 0;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i].bytes.size() > copies[longest].bytes.size()) longest = i;
+  }
+  for (size_t i = 0; i < longest; ++i) at += format::FrameCopySpace(copies[i].bytes.size());
+  ASSERT_LT(longest + 1, copies.size()) << "none follows";
+  Damage(segment, at + format::kCopyHeaderBytes + 20);
+  EXPECT_EQ(behind_first(segment).second.size(), copies.size() - 1);
+  Open(kSmall);
+  Kill(std::nullopt);
+  EXPECT_TRUE(IsSealed(segment));
+  EXPECT_EQ(behind_first(segment).second.size(), copies.size() - 1);
 }
 
 }  // namespace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two faults at a time: a small store with one damaged block, whose disk fails once while a reader
+// or a writer opens it. What is served then is right, and a healthy disk finds what it would have
+// found before.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/sim/damage_sample.h"
+
+namespace stepwell::sim {
+namespace {
+
+// What a store on a failing disk must not do. It may refuse anything.
+std::string Served(db::Store* store, const Steps& wanted) {
+  const auto listed = store->Steps();
+  if (!listed.ok()) return "";
+  const bool named = !store->recovery().problems.empty();
+  for (const auto& summary : *listed) {
+    const auto it = wanted.find(summary.step.step);
+    const auto reader = store->Read(summary.step.step);
+    if (!reader.ok()) continue;
+    if (it == wanted.end()) {
+      if ((*reader)->Leaves("").ok()) return "a deleted step is back";
+    } else if (CheckStep(reader->get(), it->second).code() == StatusCode::kInternal) {
+      return "a wrong version is served";
+    }
+  }
+  if (!named && listed->size() < wanted.size()) return "a step is missing, unnamed";
+  return "";
+}
+
+// All operations, by hand: STEPWELL_SIM_EVERY_BYTE=1.
+uint64_t Every() { return std::getenv("STEPWELL_SIM_EVERY_BYTE") != nullptr ? 1'000'000 : 4; }
+
+struct Case {
+  std::string path;
+  std::string region;
+  uint64_t offset_bytes = 0;
+};
+
+class DamageFaults : public ::testing::TestWithParam<std::pair<uint64_t, bool>> {
+ protected:
+  // One byte in each region of each file.
+  std::vector<Case> Cases() const {
+    std::vector<Case> cases;
+    for (const auto& [path, size] : sample_.world->Files()) {
+      if (!IsOfTheStore(path)) continue;
+      const std::string bytes = *sample_.world->Contents(path);
+      std::string last;
+      for (uint64_t at = 40; at < size; at += kBlock) {
+        const std::string region = RegionOf(path, bytes, at);
+        if (region != last || Every() > 4) cases.push_back({path, region, at});
+        last = region;
+      }
+    }
+    return cases;
+  }
+
+  // The n-th operation of a kind fails while the store is opened, read and closed again. False:
+  // there is no n-th one.
+  bool Strike(const Case& one, bool read_only, const Fault& fault) {
+    const std::string what =
+        StrCat(sample_.name, ": ", one.region, " at ", one.path, ":", one.offset_bytes,
+               read_only ? ", read: " : ", written: ", NameOf(*fault.kind), " ", fault.nth,
+               " fails with errno ", fault.os_error);
+    const auto world = sample_.world->CrashImageProcessKill(1);
+    EXPECT_TRUE(world->FlipBit(one.path, one.offset_bytes, 3));
+    world->AddFault(fault);
+    {
+      StoreMachine machine(world, 1);
+      const auto store = machine.Open({.read_only = read_only});
+      if (store.ok()) {
+        EXPECT_EQ(Served(store->get(), sample_.wanted), "") << what;
+        (*store)->Close().IgnoreError("its disk fails");
+      }
+    }
+    if (world->faults_struck() == 0) return false;
+    ++struck_;
+    world->ClearFaults();
+    EXPECT_EQ(Examine(world, sample_.wanted, /*with_writer=*/false, HasCopy(one.region)), "")
+        << what;
+    return !HasFailure();
+  }
+
+  const Sample sample_ = MakeSample(GetParam().first, GetParam().second);
+  uint64_t struck_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, DamageFaults,
+                         ::testing::Values(std::pair{1, false}, std::pair{3, true},
+                                           std::pair{3, false}),
+                         [](const auto& param) {
+                           return StrCat(param.param.first == 1 ? "OneSession" : "Sessions",
+                                         param.param.second ? "Closed" : "Killed");
+                         });
+
+// Blocks that cannot be read stay so; too little memory and too few descriptors pass.
+TEST_P(DamageFaults, AReaderOfADiskThatFails) {
+  for (const Case& one : Cases()) {
+    for (const OpKind kind : {OpKind::kRead, OpKind::kOpen, OpKind::kLook}) {
+      for (const int os_error : {EIO, kind == OpKind::kOpen ? EMFILE : ENOMEM}) {
+        uint64_t nth = 1;
+        while (Strike(one, true, {.kind = kind, .nth = nth, .os_error = os_error})) {
+          nth += 1 + nth / Every();
+        }
+      }
+    }
+    if (HasFailure()) return;
+  }
+  std::cout << struck_ << " failures\n";
+}
+
+TEST_P(DamageFaults, AWriterOnADiskThatFails) {
+  for (const Case& one : Cases()) {
+    for (const OpKind kind : {OpKind::kRead, OpKind::kOpen, OpKind::kLook, OpKind::kWrite,
+                              OpKind::kSync, OpKind::kAllocate, OpKind::kTruncate, OpKind::kCreate,
+                              OpKind::kRename, OpKind::kSyncDirectory}) {
+      for (const int os_error : {EIO, kind == OpKind::kAllocate ? ENOSPC : ENOMEM}) {
+        uint64_t nth = 1;
+        while (Strike(one, false, {.kind = kind, .nth = nth, .os_error = os_error})) {
+          nth += 1 + nth / Every();
+        }
+      }
+    }
+    if (HasFailure()) return;
+  }
+  std::cout << struck_ << " failures\n";
+}
+
+// The recovery of a damaged store is cut off after each of its operations.
+TEST_P(DamageFaults, AWriterThatIsCutOff) {
+  // All of it durable, STEPWELL too: of a step in doubt a flipped bit is a tear.
+  const auto durable = sample_.world->Crash({1, SectorOdds{1, 0, 0, 0}, NameLoss::kNone});
+  for (const Case& one : Cases()) {
+    bool ended = false;
+    for (uint64_t nth = 1; !ended; nth += 1 + nth / Every()) {
+      const auto world = durable->CrashImageProcessKill(1);
+      ASSERT_TRUE(world->FlipBit(one.path, one.offset_bytes, 3));
+      world->FreezeAt(world->mutating_ops() + nth);
+      {
+        StoreMachine machine(world, 1);
+        const auto store = machine.Open({});
+        ended = !world->frozen();
+        world->FreezeNow();
+      }
+      ++struck_;
+      ASSERT_EQ(Examine(ImageOf(*world, nth), sample_.wanted, /*with_writer=*/nth % 8 == 0,
+                        HasCopy(one.region)),
+                "")
+          << sample_.name << ": " << one.region << " at " << one.path << ":" << one.offset_bytes
+          << ", cut off at operation " << nth;
+    }
+  }
+  std::cout << struck_ << " cuts\n";
+}
+
+}  // namespace
+}  // namespace stepwell::sim
