@@ -11,6 +11,8 @@
 
 #include <functional>
 
+#include "tests/io/end_child.h"
+
 namespace stepwell::db {
 
 // A pipe between processes, one byte at a time.
@@ -36,7 +38,7 @@ inline pid_t Fork(const std::function<bool()>& body) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  _exit(body() ? 0 : 1);
+  EndChild(body() ? 0 : 1);
 }
 inline int Reap(pid_t pid) {
   int status = -1;

@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "tests/db/nth.h"
+#include "tests/io/end_child.h"
 
 namespace stepwell::db::nth {
 namespace {
@@ -54,7 +55,7 @@ Ended RunApart(const std::function<void(int)>& body) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(ends[0]);
     body(ends[1]);
-    _exit(0);
+    EndChild(0);
   }
   close(ends[1]);
   std::string text;

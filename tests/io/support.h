@@ -18,6 +18,7 @@
 #include "io/buffer.h"
 #include "io/disk.h"
 #include "io/open_disk.h"
+#include "tests/io/end_child.h"
 
 #define EXPECT_OK(expr)                                                              \
   do {                                                                               \
@@ -149,7 +150,7 @@ inline std::string InChild(const std::function<std::string()>& body) {
     const std::string said = body();
     const bool whole =
         write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size());
-    _exit(whole ? 0 : 1);
+    EndChild(whole ? 0 : 1);
   }
   close(ends[1]);
   std::string said;
