@@ -22,30 +22,30 @@ uint64_t EstimatedBytes(const format::StepRecord& record) {
   return bytes;
 }
 
-// Sorts entries into the root, or into pages where they are many.
+// Sorts entries into the root, or into pages where they are many. Finish says what failed
+// meanwhile.
 class Entries {
  public:
   explicit Entries(uint64_t small_bytes) : small_bytes_(small_bytes) {}
 
-  Status Add(const LiveStep& live) {
+  void Add(const LiveStep& live) {
     format::LiveCommit& entry = current_.live.emplace_back();
     entry.step = live.record;
     entry.step.metadata_json.clear();
     entry.step.metrics_json.clear();
     entry.place = live.place;
-    return Count(EstimatedBytes(entry.step));
+    Count(EstimatedBytes(entry.step));
   }
-  Status Add(const format::SegmentEntry& segment) {
+  void Add(const format::SegmentEntry& segment) {
     current_.segments.push_back(segment);
-    return Count(64);
+    Count(64);
   }
 
   Result<CatalogPayload> Finish(format::Catalog head) {
     CatalogPayload payload;
-    if (!pages_.empty() || bytes_ > small_bytes_) {
-      STEPWELL_RETURN_IF_ERROR(EndPage());
-      payload.pages = std::move(pages_);
-    }
+    if (!pages_.empty() || bytes_ > small_bytes_) EndPage();
+    STEPWELL_RETURN_IF_ERROR(status_);
+    payload.pages = std::move(pages_);
     head.live = std::move(current_.live);
     head.segments = std::move(current_.segments);
     head.pages.resize(payload.pages.size());
@@ -55,21 +55,25 @@ class Entries {
   }
 
  private:
-  Status Count(uint64_t bytes) {
+  void Count(uint64_t bytes) {
     bytes_ += bytes;
-    return bytes_ < kSmallsPerPage * small_bytes_ ? OkStatus() : EndPage();
+    if (bytes_ >= kSmallsPerPage * small_bytes_) EndPage();
   }
 
-  Status EndPage() {
-    if (current_.live.empty() && current_.segments.empty()) return OkStatus();
-    STEPWELL_ASSIGN_OR_RETURN(std::string page, format::EncodeCatalogPage(current_));
-    pages_.push_back(std::move(page));
+  void EndPage() {
+    if (bytes_ == 0) return;
+    auto page = format::EncodeCatalogPage(current_);
+    if (page.ok()) {
+      pages_.push_back(std::move(page).value());
+    } else {
+      status_ = page.status();
+    }
     current_ = {};
     bytes_ = 0;
-    return OkStatus();
   }
 
   const uint64_t small_bytes_;
+  Status status_;
   format::Catalog current_;
   uint64_t bytes_ = 0;
   std::vector<std::string> pages_;
@@ -157,7 +161,7 @@ Result<CatalogPayload> CatalogWriter::MakeDelta(format::Catalog head,
       live = it == undecided.end() ? nullptr : it->second;
     }
     if (live != nullptr) {
-      STEPWELL_RETURN_IF_ERROR(entries.Add(*live));
+      entries.Add(*live);
     } else if (commit <= previous.last_commit) {
       head.gone.push_back(commit);
     }
@@ -165,7 +169,7 @@ Result<CatalogPayload> CatalogWriter::MakeDelta(format::Catalog head,
   for (const auto& [id, when] : segments_changed_) {
     const auto it = segments.find(id);
     if (it != segments.end()) {
-      STEPWELL_RETURN_IF_ERROR(entries.Add(it->second));
+      entries.Add(it->second);
     } else {
       head.segments_gone.push_back(id);
     }
@@ -181,8 +185,8 @@ Result<CatalogPayload> CatalogWriter::MakeBase(format::Catalog head,
   Entries entries(small_bytes_);
   const auto needing = live_->Needing();
   head.live_count = needing.size();
-  for (const auto& live : needing) STEPWELL_RETURN_IF_ERROR(entries.Add(*live));
-  for (const auto& [id, entry] : segments) STEPWELL_RETURN_IF_ERROR(entries.Add(entry));
+  for (const auto& live : needing) entries.Add(*live);
+  for (const auto& [id, entry] : segments) entries.Add(entry);
   STEPWELL_ASSIGN_OR_RETURN(CatalogPayload payload, entries.Finish(std::move(head)));
   payload.clock = clock_;
   return payload;
