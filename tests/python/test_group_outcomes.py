@@ -52,9 +52,16 @@ def opens_with(roots: list[pathlib.Path], disks: str, steps: list[int]) -> None:
 @pytest.mark.parametrize("point", ["flush", "after_decide"])
 def test_what_part_0_may_have_committed_is_aborted_nowhere(tmp_path: pathlib.Path, point: str,
                                                            disks: str) -> None:
-    roots = roots_of(tmp_path, disks)
-    said = run(roots, [["open", {"disks": disks}], ["save", {"step": 1}], fault(point),
-                       ["save", {"step": 2}]], posix=True)
+    for attempt in range(8):
+        (tmp_path / str(attempt)).mkdir()
+        roots = roots_of(tmp_path / str(attempt), disks)
+        said = run(roots, [["open", {"disks": disks}], ["save", {"step": 1}], fault(point),
+                           ["save", {"step": 2}]], posix=True)
+        if outcomes(said, 3) != ["StorageError"] * 2:
+            break
+        # The first flush that failed was that of STEPWELL, behind the prepared step, and came
+        # before the decision was begun: then it is not done, and nothing else.
+        opens_with(roots, disks, [1])
     assert outcomes(said, 3) == ["OutcomeUnknownError"] * 2, [one.lines for one in said]
     for one in said:
         text = one.lines[3]["text"]
