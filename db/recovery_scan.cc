@@ -2,6 +2,7 @@
 // Recovery from the segments themselves.
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "db/layout.h"
@@ -153,17 +154,48 @@ void ReportHeaders(uint64_t durable_commit, SegmentFiles& files, LogState* state
   }
 }
 
+// In-doubt steps that are torn, until a later frame of the chain ends them: what a store has erased
+// of a step that was replaced or deleted does not count against the frame that ended it.
+class TornSteps {
+ public:
+  explicit TornSteps(LogState* state) : state_(state) {}
+
+  // Before the frame of this commit is applied.
+  void Add(uint64_t commit) {
+    if (commits_.empty()) before_ = *state_;
+    commits_.insert(commit);
+  }
+  bool Has(uint64_t commit) const { return commits_.contains(commit); }
+  // After a frame was applied.
+  void Settle() {
+    std::erase_if(commits_, [&](uint64_t commit) {
+      return !state_->step_of.contains(commit) && !state_->undecided.contains(commit);
+    });
+    if (commits_.empty()) before_.reset();
+  }
+  // At the end of the chain: without the first of them, and all behind it.
+  void Reject() {
+    if (before_) *state_ = std::move(*before_);
+  }
+
+ private:
+  LogState* const state_;
+  std::set<uint64_t> commits_;
+  std::optional<LogState> before_;
+};
+
 // Whether what is wrong with a payload of an in-doubt step can be a tear. It cannot where the
 // payload was durable before the step's frame was written: a segment is sealed behind its sync, and
 // a step that is committed again keeps the payloads that it has.
 class OldPayloads {
  public:
-  OldPayloads(const format::Commit& commit, SegmentFiles& files, const LogState& state) {
+  OldPayloads(const format::Commit& commit, SegmentFiles& files, const LogState& state,
+              const TornSteps& torn) {
     for (const SegmentInfo& info : state.segments) {
       if (info.sealed) sealed_.insert(info.segment);
     }
     const auto old = state.live.find(commit.step.step);
-    if (old == state.live.end()) return;
+    if (old == state.live.end() || torn.Has(old->second.record.commit)) return;
     const auto records = ReadStepRecords(files, old->second.place, "");
     if (!records.ok()) return;
     for (const format::LeafRecord& leaf : *records) {
@@ -183,31 +215,33 @@ class OldPayloads {
 
 // The first payload that may be torn.
 Status CheckPayloads(const Found& next, const std::vector<format::LeafRecord>& records,
-                     SegmentFiles& files, const ScanOptions& options, const LogState& state) {
+                     SegmentFiles& files, const ScanOptions& options, const LogState& state,
+                     const TornSteps& torn) {
   if (!options.check_payloads) return OkStatus();
   std::vector<BadChunk> bad;
   STEPWELL_RETURN_IF_ERROR(
       options.check_payloads(records, [&](const BadChunk& chunk) { bad.push_back(chunk); }));
   if (bad.empty()) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto head, format::DecodeCommitHead(AsBytes(next.frame.payload)));
-  const OldPayloads old(head.commit, files, state);
-  const auto torn =
+  const OldPayloads old(head.commit, files, state, torn);
+  const auto first =
       std::find_if(bad.begin(), bad.end(), [&](const BadChunk& chunk) { return !old.Has(chunk); });
-  return torn == bad.end() ? OkStatus() : torn->status;
+  return first == bad.end() ? OkStatus() : first->status;
 }
 
-// Whether the chain ends before an in-doubt frame: it is proven to be torn. `synced`: whether what
+// Whether an in-doubt frame is of a step that is proven to be torn. `synced`: whether what
 // is read is durable; in the page cache alone it is not served, as a power cut would take it back.
 // An error of the device proves nothing, and the step may be acknowledged: then it is refused.
-Result<bool> EndsBefore(const std::string& store_path, const Found& next, const Status& synced,
-                        SegmentFiles& files, const ScanOptions& options, const LogState& state) {
+Result<bool> IsTorn(const std::string& store_path, const Found& next, const Status& synced,
+                    SegmentFiles& files, const ScanOptions& options, const LogState& state,
+                    const TornSteps& torn) {
   const FrameKind kind = next.frame.header.kind;
   const bool is_step = kind == FrameKind::kCommit || kind == FrameKind::kPrepared;
   Status status = synced;
   if (is_step && status.ok()) {
     auto records = ReadStepRecords(files, next.place, "");
     status = records.status();
-    if (records.ok()) status = CheckPayloads(next, *records, files, options, state);
+    if (records.ok()) status = CheckPayloads(next, *records, files, options, state, torn);
   }
   if (status.ok()) return false;
   if (IsDamage(status)) return true;
@@ -242,16 +276,19 @@ Status CheckOwner(const std::string& store_path, const std::vector<SegmentInfo>&
 }
 
 // Extends the state along the chain; in-doubt steps (newer than everything known flushed) are
-// believed only when all of their payloads are there.
+// believed only when all of their payloads are there, or the chain goes on to end them.
 Status FollowChain(const std::string& store_path, const Status& synced, ChainBuilder* chain,
                    SegmentFiles& files, const ScanOptions& options, LogState* state) {
+  TornSteps torn(state);
   while (const Found* next = chain->Next()) {
     const FrameHeader& header = next->frame.header;
     const bool in_doubt = header.commit > chain->durable();
     if (in_doubt) {
-      STEPWELL_ASSIGN_OR_RETURN(const bool ends,
-                                EndsBefore(store_path, *next, synced, files, options, *state));
-      if (ends) break;
+      if (IsDamage(synced)) break;
+      STEPWELL_ASSIGN_OR_RETURN(const bool is_torn,
+                                IsTorn(store_path, *next, synced, files, options, *state, torn));
+      if (is_torn && chain->FramesAfter(header.commit) == 0) break;
+      if (is_torn) torn.Add(header.commit);
     }
     if (next->copied && next->whole) files.Remember(next->place, next->frame);
     if (Status status = ApplyChainFrame(header, next->place, next->frame.payload, state);
@@ -266,6 +303,7 @@ Status FollowChain(const std::string& store_path, const Status& synced, ChainBui
       state->tip_place = next->place;
       continue;
     }
+    torn.Settle();
     if (next->copied) {
       state->damaged_frames.push_back(header.commit);
       state->report.repaired.push_back(
@@ -275,6 +313,7 @@ Status FollowChain(const std::string& store_path, const Status& synced, ChainBui
     }
     if (in_doubt) ++state->report.commits_recovered;
   }
+  torn.Reject();
   state->report.commits_rejected = chain->FramesAfter(state->tip_commit);
   return OkStatus();
 }

@@ -159,6 +159,57 @@ TEST_F(RecoveryTest, ADamagedPayloadInASealedSegmentIsNoTear) {
   }
 }
 
+// Changes that share a flush, so that no frame says of another that it was flushed. STEPWELL is
+// older than what was erased then, or its newest slot cannot be read: the frame that ended a step
+// counts although nothing is left of the step.
+TEST_F(RecoveryTest, AStepThatTheChainEndedNeedsNoPayloads) {
+  constexpr uint64_t kHeld = 4;
+  std::string slots;
+  const auto save = [&] {
+    Open({});
+    Save(10, 1);
+    slots = Slots();
+    ASSERT_OK(SaveStep(store_.get(), 20, kTiny).status());  // has a flush of its own
+    ASSERT_OK(SaveStep(store_.get(), 11, 3).status());
+  };
+  save();
+  ASSERT_OK(store_->Wait());
+  const auto replaced = ChunksOf(11).front();
+  store_.reset();
+  machine_.reset();
+  machines_ = 0;
+  world_ = SimWorld::Make({7, kPlenty});
+  save();  // the same once more
+  ASSERT_OK(SaveStep(store_.get(), 11, kHeld, db::IfExists::kReplace).status());
+  ASSERT_OK(store_->Wait());
+  Kill(slots);
+  Damage(replaced.segment, replaced.offset_bytes);
+  for (const bool read_only : {true, false}) {
+    Open({.read_only = read_only});
+    EXPECT_EQ(store_->recovery().commits_rejected, 0U);
+    EXPECT_THAT(db::StepNumbers(store_.get()), ElementsAre(10, 11, 20));
+    EXPECT_OK(CheckStep(store_.get(), 11, HeldOf(kHeld)));
+  }
+}
+
+TEST_F(RecoveryTest, ATornStepThatTheChainKeepsEndsIt) {
+  Open({});
+  Save(10, 1);
+  const std::string slots = Slots();
+  ASSERT_OK(SaveStep(store_.get(), 20, kTiny).status());
+  ASSERT_OK(SaveStep(store_.get(), 11, 3).status());
+  ASSERT_OK(SaveStep(store_.get(), 12, 4).status());
+  ASSERT_OK(store_->Wait());
+  const auto torn = ChunksOf(11).front();
+  Kill(slots);
+  Damage(torn.segment, torn.offset_bytes);
+  for (const bool read_only : {true, false}) {
+    Open({.read_only = read_only});
+    EXPECT_EQ(store_->recovery().commits_rejected, 2U);
+    EXPECT_THAT(db::StepNumbers(store_.get()), ElementsAre(10, 20));
+  }
+}
+
 // A power cut kept the header of a segment of payloads from the disk, and let all else of the step
 // through. That is no damage, and does not look like it once the step is durable.
 TEST_F(RecoveryTest, AHeaderThatDidNotArriveIsWritten) {
