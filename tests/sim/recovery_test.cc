@@ -15,6 +15,7 @@
 #include "db/segment_scan.h"
 #include "format/frame.h"
 #include "format/frame_copy.h"
+#include "tests/sim/store_checker.h"
 #include "tests/sim/store_workload.h"
 
 namespace stepwell::sim {
@@ -190,6 +191,32 @@ TEST_F(RecoveryTest, AStepThatTheChainEndedNeedsNoPayloads) {
     EXPECT_THAT(db::StepNumbers(store_.get()), ElementsAre(10, 11, 20));
     EXPECT_OK(CheckStep(store_.get(), 11, HeldOf(kHeld)));
   }
+}
+
+// A step, and what replaces it, share a flush; reclaim erases the first one. Wherever the power is
+// cut, STEPWELL being as it was last synced, the second one is there once it was acknowledged.
+TEST_F(RecoveryTest, NothingIsErasedBeforeADurableMark) {
+  uint64_t acknowledged = 0;
+  for (uint64_t stop = 1, ended = 0; ended == 0; ++stop) {
+    store_.reset();
+    machine_.reset();
+    world_ = SimWorld::Make({7, kPlenty});
+    Open(kSmall);
+    Save(10, 1);
+    world_->FreezeAt(world_->mutating_ops() + stop);
+    SaveStep(store_.get(), 20, kTiny).status().IgnoreError("cut off");
+    SaveStep(store_.get(), 11, kLong).status().IgnoreError("cut off");
+    const auto second = SaveStep(store_.get(), 11, 4, db::IfExists::kReplace);
+    store_->Wait().IgnoreError("cut off");
+    store_->Reclaim().status().IgnoreError("cut off");
+    ended = world_->frozen() ? 0 : 1;
+    if (!second.ok() || !second->done() || !second->status().ok()) continue;
+    ++acknowledged;
+    const Steps steps = {{10, HeldOf(1)}, {11, HeldOf(4)}, {20, HeldOf(kTiny)}};
+    EXPECT_EQ(CheckImage(OldSlotImageOf(*world_, stop), {steps}, {stop, false, 0}), "")
+        << "cut off at operation " << stop;
+  }
+  EXPECT_GT(acknowledged, 3U);
 }
 
 TEST_F(RecoveryTest, ATornStepThatTheChainKeepsEndsIt) {
