@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The beginning and the end of a session, and marks.
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <utility>
 
@@ -117,15 +116,6 @@ std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
   return format::EncodeFrame(frame->header, frame->payload, /*block_bytes=*/1, nullptr);
 }
 
-format::Id128 MakeNonce(const std::function<uint64_t()>& random) {
-  format::Id128 nonce;
-  for (size_t i = 0; i < nonce.size(); i += 8) {
-    const uint64_t word = random();
-    std::memcpy(nonce.data() + i, &word, 8);
-  }
-  return nonce;
-}
-
 }  // namespace
 
 // Before this epoch makes the steps in doubt durable: then only damage takes a header away. A
@@ -137,7 +127,7 @@ Status Engine::MendHeaders(const LogState& state) {
     format::SegmentHeader header;
     header.store_id = slot_.store_id;
     header.segment = id;
-    header.nonce = MakeNonce(options_.environment.random);
+    header.nonce = RandomId(options_.environment.random);
     header.created_ns = options_.environment.clock->WallNanos();
     header.group_id = slot_.group_id;
     header.process = slot_.part;
@@ -194,7 +184,7 @@ Status Engine::Start(const LogState& state) {
   log.part = slot_.part;
   log.freeze = options_.freeze;
   log.segment_bytes_max = options_.segment_bytes_max;
-  log.make_nonce = [random = options_.environment.random] { return MakeNonce(random); };
+  log.make_nonce = [random = options_.environment.random] { return RandomId(random); };
   log.wall_nanos = [clock = options_.environment.clock] { return clock->WallNanos(); };
   log.make_catalog = [this](uint64_t block_bytes, bool short_of_space) {
     format::Catalog head;

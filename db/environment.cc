@@ -2,6 +2,7 @@
 #include "db/environment.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -33,6 +34,15 @@ uint64_t Random() {
 }
 
 }  // namespace
+
+format::Id128 RandomId(const std::function<uint64_t()>& random) {
+  format::Id128 id;
+  for (size_t i = 0; i < id.size(); i += 8) {
+    const uint64_t word = random();
+    std::memcpy(id.data() + i, &word, 8);
+  }
+  return id;
+}
 
 Result<Environment> MakeEnvironment(const StoreOptions& options) {
   Environment environment;

@@ -36,6 +36,9 @@ struct Environment {
   bool without_pins = false;
 };
 
+// 128 random bits: a store's id, a segment's nonce.
+format::Id128 RandomId(const std::function<uint64_t()>& random);
+
 Result<Environment> MakeEnvironment(const StoreOptions& options);
 
 // Store::Open on a given environment.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open: what is there, what may be made, who may write.
 #include <algorithm>
-#include <cstring>
 
 #include "db/environment.h"
 #include "db/group_status.h"
@@ -43,10 +42,7 @@ Status CreateStore(const std::string& path, const std::optional<StoreGroup>& gro
     if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
   }
   format::StoreSlot slot;
-  for (size_t i = 0; i < slot.store_id.size(); i += 8) {
-    const uint64_t word = environment.random();
-    std::memcpy(slot.store_id.data() + i, &word, 8);
-  }
+  slot.store_id = RandomId(environment.random);
   slot.clean = true;
   if (group && group->part != 0) {
     slot.group_id = group->group_id;

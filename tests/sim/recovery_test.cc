@@ -193,9 +193,9 @@ TEST_F(RecoveryTest, AStepThatTheChainEndedNeedsNoPayloads) {
   }
 }
 
-// A step, and what replaces it, share a flush; reclaim erases the first one. Wherever the power is
-// cut, STEPWELL being as it was last synced, the second one is there once it was acknowledged.
-TEST_F(RecoveryTest, NothingIsErasedBeforeADurableMark) {
+// The power is cut at each operation of a save, its replacement and a reclaim; STEPWELL is as it
+// was last synced. An acknowledged replacement is there.
+TEST_F(RecoveryTest, AnAcknowledgedReplacementSurvivesEachCut) {
   uint64_t acknowledged = 0;
   for (uint64_t stop = 1, ended = 0; ended == 0; ++stop) {
     store_.reset();
@@ -237,8 +237,8 @@ TEST_F(RecoveryTest, ATornStepThatTheChainKeepsEndsIt) {
   }
 }
 
-// A power cut kept the header of a segment of payloads from the disk, and let all else of the step
-// through. That is no damage, and does not look like it once the step is durable.
+// A power cut kept the header of a payload segment from the disk; all else of the step arrived. The
+// writer writes the header again, and no open reports damage.
 TEST_F(RecoveryTest, AHeaderThatDidNotArriveIsWritten) {
   Open(kSmall);
   std::string slots;
