@@ -15,9 +15,6 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-// Smaller buffers come from the heap: two system calls and the page faults cost more than reading a
-// frame of one page does.
-constexpr size_t kMappedBytesMin = size_t{128} << 10;
 constexpr std::chrono::milliseconds kAskInterval{100};
 
 size_t MappedBytes(size_t size_bytes) { return AlignUp(size_bytes, kPageBytes); }

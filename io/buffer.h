@@ -18,6 +18,10 @@ namespace stepwell::io {
 // MiB on. Empty when the kernel has no memory to give.
 class AlignedBuffer {
  public:
+  // From this size on a buffer is a mapping of its own. Smaller ones come from the heap: two system
+  // calls and the page faults cost more than reading a frame of one page does.
+  static constexpr size_t kMappedBytesMin = size_t{128} << 10;
+
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t size_bytes);
   ~AlignedBuffer();

@@ -30,6 +30,8 @@ struct Owned {
 };
 
 Owned NewBuffer(size_t size_bytes, int numa_node) {
+  // A node is preferred for a whole mapping: pages of the heap would keep it for what comes later.
+  if (numa_node >= 0) size_bytes = std::max(size_bytes, io::AlignedBuffer::kMappedBytesMin);
   auto buffer = std::make_unique<io::AlignedBuffer>(size_bytes);
   if (!*buffer) throw std::bad_alloc();
   if (numa_node >= 0) {
