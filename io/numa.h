@@ -13,8 +13,8 @@ namespace stepwell::io {
 // not say, as those with one node do. Where Linux keeps it: /sys/bus/pci/devices/*/numa_node.
 int NumaNodeOfPciDevice(std::string bus_id);
 
-// Has the kernel take pages of `memory` (a mapping of its own, not yet written to) from `node`, or from
-// another when that has none left (mbind(2), MPOL_PREFERRED). An error of the system where the
+// Has the kernel take pages of `memory` (a mapping of its own, not yet written to) from `node`, or
+// from another when that has none left (mbind(2), MPOL_PREFERRED). An error of the system where the
 // kernel has no NUMA (ENOSYS), a container forbids it (EPERM), or there is no such node (EINVAL).
 Status PreferNumaNode(MutableBytes memory, int node);
 
