@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "db/alignment.h"
 #include "db/catalog.h"
 #include "db/recovery.h"
 
@@ -12,8 +13,6 @@ namespace {
 using format::Catalog;
 using format::FrameKind;
 using format::FramePlace;
-
-constexpr uint64_t kGrainBytes = 4096;
 
 struct Link {
   FramePlace place;

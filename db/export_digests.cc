@@ -8,12 +8,12 @@
 #include <span>
 #include <utility>
 
-#include "db/import_source.h"
 #include "format/codec.h"
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/orbax/json.h"
 #include "io/buffer.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
@@ -263,7 +263,7 @@ Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view te
 Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
                                                  const std::string& checkpoint) {
   const std::string path = StrCat(checkpoint, "/", kDigestsName);
-  const auto text = import::ReadSmallFile(file_system, path, kDigestsBytesMax);
+  const auto text = io::ReadSmallFile(file_system, path, kDigestsBytesMax);
   if (text.status().code() == StatusCode::kNotFound) return std::optional<ExportDigests>();
   if (!text.ok()) return text.status();
   STEPWELL_ASSIGN_OR_RETURN(ExportDigests digests, DecodeDigests(path, *text));

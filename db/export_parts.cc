@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "db/environment.h"
-#include "db/group_read.h"
 #include "db/group_status.h"
 #include "db/layout.h"
+#include "db/part_merge.h"
 #include "db/restore.h"
 #include "format/key.h"
 #include "format/records.h"

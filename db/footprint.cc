@@ -5,14 +5,12 @@
 #include <set>
 #include <utility>
 
+#include "db/alignment.h"
 #include "db/recovery.h"
-#include "db/save_plan.h"
 #include "db/step_records.h"
 
 namespace stepwell::db {
 namespace {
-
-constexpr uint64_t kGrainBytes = 4096;
 
 ByteRange Grains(uint64_t offset_bytes, uint64_t length_bytes) {
   return {AlignDown(offset_bytes, kGrainBytes), AlignUp(offset_bytes + length_bytes, kGrainBytes)};

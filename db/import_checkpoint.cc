@@ -9,14 +9,15 @@
 #include "format/orbax/orbax_files.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
 
 using format::orbax::Printable;
-using import::HasFile;
-using import::ReadSmallFile;
-using import::StatIfThere;
+using io::HasFile;
+using io::ReadSmallFile;
+using io::StatIfThere;
 
 constexpr uint64_t kSmallFileBytesMax = uint64_t{64} << 20;
 constexpr std::string_view kRootMetadataFolder = "metadata";

@@ -3,6 +3,7 @@
 #include "db/import_tree.h"
 #include "format/key.h"
 #include "format/orbax/json.h"
+#include "io/small_file.h"
 
 namespace stepwell::db::import {
 namespace {
@@ -66,7 +67,7 @@ Status AddJson(const Json& value, format::KeyPath* path, ItemInput* item) {
 Result<ItemInput> ReadJsonItem(io::FileSystem* file_system, const OrbaxItem& item) {
   const std::string path = StrCat(item.path, "/", item.json_file);
   STEPWELL_ASSIGN_OR_RETURN(const std::string text,
-                            ReadSmallFile(file_system, path, kJsonFileBytesMax));
+                            io::ReadSmallFile(file_system, path, kJsonFileBytesMax));
   STEPWELL_ASSIGN_OR_RETURN(
       const Json json, format::orbax::ParseJson(path, text, format::orbax::JsonDialect::kPython));
   ItemInput input;

@@ -14,6 +14,7 @@
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/user_json.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
@@ -166,7 +167,7 @@ Status ImportPlan::State::Describe(const ImportOptions& options) {
       case OrbaxItem::Kind::kMetrics: {
         const std::string path = StrCat(item->path, "/", item->json_file);
         STEPWELL_ASSIGN_OR_RETURN(const std::string text,
-                                  import::ReadSmallFile(file_system, path, kMetricsBytesMax));
+                                  io::ReadSmallFile(file_system, path, kMetricsBytesMax));
         STEPWELL_ASSIGN_OR_RETURN(metrics_json, format::orbax::NormalJsonObject(path, text));
         break;
       }
@@ -258,8 +259,8 @@ Result<std::string> ImportPlan::Identity() const {
     identity.append(StrCat(text.size(), ":")).append(text);
   };
   const auto add_file = [&](const std::string& folder, std::string_view name) -> Status {
-    const auto text = import::ReadSmallFile(checkpoint.file_system(), StrCat(folder, "/", name),
-                                            kIdentityBytesMax);
+    const auto text =
+        io::ReadSmallFile(checkpoint.file_system(), StrCat(folder, "/", name), kIdentityBytesMax);
     if (text.status().code() == StatusCode::kNotFound) return OkStatus();
     if (text.ok()) add(*text);
     return text.status();

@@ -6,6 +6,7 @@
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/ocdbt_read.h"
 #include "format/orbax/python_text.h"
+#include "io/small_file.h"
 
 namespace stepwell::db::import {
 namespace {
@@ -16,41 +17,7 @@ constexpr uint64_t kSmallValueBytesMax = uint64_t{16} << 20;
 // Keys share their beginnings on disk, so that few bytes there may be many here.
 constexpr size_t kIndexBytesMax = size_t{4} << 30;
 
-Result<std::string> ReadRange(io::File* file, uint64_t offset_bytes, uint64_t length_bytes) {
-  std::string bytes(length_bytes, '\0');
-  STEPWELL_ASSIGN_OR_RETURN(
-      const size_t size,
-      file->ReadAt(offset_bytes, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
-  bytes.resize(size);
-  return bytes;
-}
-
 }  // namespace
-
-Result<std::string> ReadSmallFile(io::FileSystem* file_system, const std::string& path,
-                                  uint64_t bytes_max) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto file, file_system->Open(path, {}));
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
-  if (info.is_directory) return DataLossError(StrCat(path, " is a directory, not a file"));
-  if (info.size_bytes > bytes_max) {
-    return UnimplementedError(
-        StrCat(path, ": ", info.size_bytes, " bytes; at most ", bytes_max, " are read"));
-  }
-  return ReadRange(file.get(), 0, info.size_bytes);
-}
-
-Result<std::optional<io::FileInfo>> StatIfThere(io::FileSystem* file_system,
-                                                const std::string& path) {
-  Result<io::FileInfo> info = file_system->Stat(path);
-  if (info.ok()) return std::optional(*info);
-  if (info.status().code() == StatusCode::kNotFound) return std::optional<io::FileInfo>();
-  return info.status();
-}
-
-Result<bool> HasFile(io::FileSystem* file_system, const std::string& path) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system, path));
-  return info && !info->is_directory;
-}
 
 Result<std::unique_ptr<ValueIndex>> ValueIndex::OfOcdbt(io::FileSystem* file_system,
                                                         const std::string& folder) {
@@ -73,7 +40,7 @@ uint32_t ValueIndex::FileOf(const std::string& path) {
 
 Status ValueIndex::Fill() {
   const std::string manifest_path = StrCat(folder_, "/", format::orbax::kOcdbtManifestName);
-  Result<std::string> manifest = ReadSmallFile(file_system_, manifest_path, kManifestBytesMax);
+  Result<std::string> manifest = io::ReadSmallFile(file_system_, manifest_path, kManifestBytesMax);
   if (manifest.status().code() == StatusCode::kNotFound) {
     return DataLossError(StrCat(manifest_path,
                                 " is missing: the checkpoint is damaged, or its save was never "
@@ -83,7 +50,7 @@ Status ValueIndex::Fill() {
   const auto newest = format::orbax::NewestOcdbtManifest(
       *std::move(manifest), [&] { return file_system_->List(folder_); },
       [&](const std::string& name) {
-        return ReadSmallFile(file_system_, StrCat(folder_, "/", name), kManifestBytesMax);
+        return io::ReadSmallFile(file_system_, StrCat(folder_, "/", name), kManifestBytesMax);
       });
   if (!newest.ok()) return newest.status().WithContext(manifest_path);
   // Nodes of one file mostly lie together: it stays open.
@@ -108,7 +75,7 @@ Status ValueIndex::Fill() {
       return DataLossError(StrCat(full, ": no node of ", length_bytes, " bytes at ", offset_bytes,
                                   " in a file of ", info.size_bytes));
     }
-    return ReadRange(open_file.get(), offset_bytes, length_bytes);
+    return io::ReadRange(open_file.get(), offset_bytes, length_bytes);
   };
   const auto visit = [&](std::string_view key, const format::orbax::OcdbtValue& value) -> Status {
     Entry entry;
@@ -151,7 +118,8 @@ Result<std::optional<ValuePlace>> ValueIndex::Find(std::string_view key) {
     return std::optional(place);
   }
   STEPWELL_RETURN_IF_ERROR(format::orbax::CheckOcdbtPath(key));
-  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system_, StrCat(folder_, "/", key)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto info,
+                            io::StatIfThere(file_system_, StrCat(folder_, "/", key)));
   if (!info || info->is_directory) return std::optional<ValuePlace>();
   place.file = FileOf(std::string(key));
   place.length_bytes = info->size_bytes;
@@ -169,7 +137,7 @@ Result<std::string> ValueIndex::Read(const ValuePlace& place) {
   }
   if (!file.ok()) return file.status();
   STEPWELL_ASSIGN_OR_RETURN(std::string bytes,
-                            ReadRange(file->get(), place.offset_bytes, place.length_bytes));
+                            io::ReadRange(file->get(), place.offset_bytes, place.length_bytes));
   if (bytes.size() != place.length_bytes) {
     return DataLossError(StrCat(Describe(place), ": the file ends early"));
   }

@@ -18,15 +18,6 @@
 
 namespace stepwell::db::import {
 
-// All of a file; kNotFound when there is none, kUnimplemented when it is longer than `bytes_max`.
-Result<std::string> ReadSmallFile(io::FileSystem* file_system, const std::string& path,
-                                  uint64_t bytes_max);
-// Nothing when there is no such file or directory.
-Result<std::optional<io::FileInfo>> StatIfThere(io::FileSystem* file_system,
-                                                const std::string& path);
-// Whether there is such a file (a directory is none).
-Result<bool> HasFile(io::FileSystem* file_system, const std::string& path);
-
 // A value: bytes that are in the index itself, or a range of a file, which nobody has looked at.
 struct ValuePlace {
   static constexpr uint32_t kInline = UINT32_MAX;

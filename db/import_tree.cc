@@ -15,6 +15,7 @@
 #include "format/orbax/param_name.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
+#include "io/small_file.h"
 
 namespace stepwell::db::import {
 namespace {
@@ -42,7 +43,7 @@ struct Notes {
 
 Result<std::optional<std::string>> ReadIfThere(io::FileSystem* file_system,
                                                const std::string& path) {
-  Result<std::string> text = ReadSmallFile(file_system, path, kMetadataBytesMax);
+  Result<std::string> text = io::ReadSmallFile(file_system, path, kMetadataBytesMax);
   if (text.ok()) return std::optional(*std::move(text));
   if (text.status().code() == StatusCode::kNotFound) return std::optional<std::string>();
   return text.status();
@@ -65,14 +66,14 @@ Status ReadShardings(io::FileSystem* file_system, const std::string& folder, Not
 // One file of each process that wrote.
 Status ReadKeyImpls(io::FileSystem* file_system, const std::string& folder, Notes* notes) {
   const std::string path = StrCat(folder, "/", format::orbax::kArrayMetadatasFolder);
-  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system, path));
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, io::StatIfThere(file_system, path));
   if (!info || !info->is_directory) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(path));
   for (const std::string& name : names) {
     if (!name.starts_with("process_")) continue;
     const std::string file = StrCat(path, "/", name);
     STEPWELL_ASSIGN_OR_RETURN(const std::string text,
-                              ReadSmallFile(file_system, file, kMetadataBytesMax));
+                              io::ReadSmallFile(file_system, file, kMetadataBytesMax));
     STEPWELL_ASSIGN_OR_RETURN(auto leaves, format::orbax::DecodeArrayMetadatas(file, text));
     for (auto& leaf : leaves) {
       if (leaf.random_key_impl) notes->key_impls[leaf.param_name] = *leaf.random_key_impl;
@@ -144,7 +145,7 @@ Status TreeReader::OpenIndex(io::FileSystem* file_system) {
   if (!metadata_.use_ocdbt) {
     STEPWELL_ASSIGN_OR_RETURN(
         is_ocdbt,
-        HasFile(file_system, StrCat(source_.path, "/", format::orbax::kOcdbtManifestName)));
+        io::HasFile(file_system, StrCat(source_.path, "/", format::orbax::kOcdbtManifestName)));
   }
   if (!is_ocdbt) {
     tree_.index = ValueIndex::OfFiles(file_system, source_.path);
@@ -311,7 +312,7 @@ Result<ImportTree> TreeReader::Read(io::FileSystem* file_system) {
   tree_.item.name = source_.target;
   const std::string path = StrCat(source_.path, "/", format::orbax::kTreeMetadataName);
   STEPWELL_ASSIGN_OR_RETURN(const std::string text,
-                            ReadSmallFile(file_system, path, kMetadataBytesMax));
+                            io::ReadSmallFile(file_system, path, kMetadataBytesMax));
   STEPWELL_ASSIGN_OR_RETURN(metadata_, format::orbax::DecodeTreeMetadata(path, text));
   if (metadata_.custom_metadata != "null") tree_.custom_metadata = metadata_.custom_metadata;
   if (source_.kind == OrbaxItem::Kind::kArray && metadata_.entries.size() != 1) {

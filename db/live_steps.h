@@ -13,7 +13,6 @@
 #include <set>
 #include <vector>
 
-#include "db/index.h"
 #include "db/pins.h"
 #include "db/recovery.h"
 #include "db/store.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "db/alignment.h"
 #include "db/layout.h"
 #include "db/pins.h"
 
@@ -11,7 +12,6 @@ namespace stepwell::db {
 namespace {
 
 constexpr uint32_t kOwnerWrites = 0200;
-constexpr uint64_t kGrainBytes = 4096;
 
 // An export that had a link took the write mode away (rule 18); it is gone.
 void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,

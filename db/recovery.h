@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "db/bad_chunk.h"
 #include "db/catalog.h"
-#include "db/restore.h"
 #include "db/segment_scan.h"
 #include "db/store.h"
 #include "format/frame.h"

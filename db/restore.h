@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "db/bad_chunk.h"
 #include "db/restore_plan.h"
 #include "db/segment_files.h"
 #include "db/store.h"
@@ -19,14 +20,6 @@
 #include "io/executor.h"
 
 namespace stepwell::db {
-
-// A chunk whose bytes could not be read or were wrong.
-struct BadChunk {
-  const format::LeafRecord* leaf = nullptr;
-  uint64_t chunk_index = 0;
-  const format::ChunkRecord* record = nullptr;  // null: the leaf's record itself is damaged
-  Status status;                                // kDataLoss with file and offset
-};
 
 class ReadContext;
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "db/alignment.h"
 #include "db/save_shards.h"
 #include "db/store.h"
 #include "format/codec.h"
@@ -19,12 +20,6 @@ namespace stepwell::db {
 
 // Four chunks of the target size with their trailers, and any single chunk.
 inline constexpr size_t kBlockBytes = (size_t{4} << 20) + (size_t{128} << 10);
-inline constexpr size_t kLargePayloadBytes = size_t{64} << 10;  // from here on: kLargeAlignment
-inline constexpr size_t kLargeAlignment = 4096;
-inline constexpr size_t kSmallAlignment = 64;
-constexpr size_t PayloadAlignment(size_t payload_bytes) {
-  return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
-}
 
 struct ChunkTask {
   uint32_t leaf = 0;  // index into the step's leaves

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include <stepwell/keep.h>
 #include <stepwell/reports.h>
 #include <stepwell/save_handle.h>
 
 #include "db/group.h"
-#include "db/retention.h"
 #include "format/key.h"
 #include "format/records.h"
 #include "io/log.h"
@@ -31,6 +31,7 @@ namespace stepwell::db {
 
 using stepwell::CodecPolicy;
 using stepwell::IfExists;
+using stepwell::KeepRule;
 using stepwell::LatencyStats;
 using stepwell::LoadStats;
 using stepwell::ReclaimReport;

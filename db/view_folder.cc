@@ -10,9 +10,9 @@
 
 #include "db/export_build.h"
 #include "db/export_plan.h"
-#include "db/group_read.h"
 #include "db/layout.h"
 #include "db/lock.h"
+#include "db/part_merge.h"
 #include "db/slot_file.h"
 #include "db/view_options.h"
 #include "format/orbax/orbax_files.h"

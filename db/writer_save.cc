@@ -233,7 +233,7 @@ Status WriterStore::CheckGroupSave(const SaveRequest& request) const {
   }
   const std::vector<uint32_t>& parts = request.group->parts;
   const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
-  if (parts.empty() || parts.front() != 0 || parts.size() > format::kGroupPartsMax ||
+  if (parts.empty() || parts.front() != 0 || parts.size() > format::kPartStoresMax ||
       std::adjacent_find(parts.begin(), parts.end(), not_ascending) != parts.end() ||
       !std::binary_search(parts.begin(), parts.end(), part_.part)) {
     return InvalidArgumentError(StrCat(path_, ": step ", request.step,

@@ -77,7 +77,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
   core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
                                                environment_.make_disk);
-  core_->parts = std::make_shared<GroupParts>(path_, ForReaders(), core_->files.get());
+  core_->parts = std::make_shared<PartStores>(path_, ForReaders(), core_->files.get());
   ScopeTasks();
 }
 

@@ -14,10 +14,10 @@
 
 #include "db/engine.h"
 #include "db/environment.h"
-#include "db/group_read.h"
 #include "db/index_keeper.h"
 #include "db/instruments.h"
 #include "db/live_steps.h"
+#include "db/part_merge.h"
 #include "db/restore.h"
 #include "db/slot_file.h"
 #include "db/store.h"
@@ -46,7 +46,7 @@ struct ReadCore {
   std::unique_ptr<SegmentFiles> files;
   std::unique_ptr<FootprintCache> footprints;
   std::unique_ptr<Restorer> restorer;
-  std::shared_ptr<GroupParts> parts;  // of part 0's group
+  std::shared_ptr<PartStores> parts;  // of part 0's group
   LiveSteps live;
   std::unique_ptr<IndexKeeper> index;
 };

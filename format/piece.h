@@ -12,7 +12,7 @@
 
 namespace stepwell::format {
 
-inline constexpr size_t kGroupPartsMax = 65536;
+inline constexpr size_t kPartStoresMax = 65536;
 
 // Whether a box of an array begins and ends where chunks of record.chunk_shape do, or the array.
 bool LiesOnGrid(const LeafRecord& record, const Shape& origin, const Shape& shape);

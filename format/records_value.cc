@@ -230,8 +230,8 @@ void ReadGroup(schema::Group::Reader in, GroupRecord* record) {
   record->state = static_cast<GroupState>(state);
   record->save_id = ReadId(in.getSaveId(), "save id is not 16 bytes");
   const auto parts = in.getParts();
-  record->parts.reserve(std::min<size_t>(parts.size(), kGroupPartsMax));
-  Require(parts.size() <= kGroupPartsMax, "too many parts");
+  record->parts.reserve(std::min<size_t>(parts.size(), kPartStoresMax));
+  Require(parts.size() <= kPartStoresMax, "too many parts");
   for (const uint32_t part : parts) record->parts.push_back(part);
   Require(!record->parts.empty() && record->parts.front() == 0, "a group without part 0");
   const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };

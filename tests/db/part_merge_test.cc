@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "db/environment.h"
-#include "db/group_read.h"
 #include "db/group_share.h"
+#include "db/part_merge.h"
 #include "format/piece.h"
 #include "tests/db/group_support.h"
 
@@ -105,7 +105,7 @@ TEST_F(GroupReadTest, ASnapshotKeepsEveryShareThatItNames) {
   auto environment = MakeEnvironment({});
   ASSERT_OK(environment.status());
   SegmentFiles files(environment->file_system, root_);
-  GroupParts parts(root_, *environment, &files);
+  PartStores parts(root_, *environment, &files);
   int calls = 0;
   const auto own = [&]() -> Result<StoreSnapshot> {
     if (++calls == 2) {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/group_read.h"
+#include "db/part_merge.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "db/group_status.h"
-#include "db/reader_store.h"
 #include "db/restore_plan.h"
 #include "db/step_reader.h"
 #include "format/key.h"
@@ -16,18 +14,6 @@ namespace stepwell::db {
 namespace {
 
 using format::LeafRecord;
-
-std::string PartsText(const std::vector<uint32_t>& parts) {
-  std::string text;
-  for (const uint32_t part : parts) text += StrCat(text.empty() ? "" : ", ", part);
-  return text;
-}
-
-// Why a step cannot be read without a part.
-Status WithoutPart(uint32_t part, const format::StepRecord& step, const std::string& why) {
-  return DataLossError(StrCat("step ", step.step, " was saved by parts ",
-                              PartsText(step.group->parts), "; part ", part, " ", why));
-}
 
 // Records of several parts, each list ascending by key, with the parts' numbers in their chunks.
 Result<std::vector<LeafRecord>> Merge(std::vector<std::vector<LeafRecord>> lists) {
@@ -55,7 +41,7 @@ class MergedReader final : public StepReader {
   };
 
   // The first part is part 0. Without a restorer only its chunks can be loaded.
-  MergedReader(std::vector<Part> parts, std::shared_ptr<GroupParts> group, Restorer* restorer,
+  MergedReader(std::vector<Part> parts, std::shared_ptr<PartStores> group, Restorer* restorer,
                const std::string& root)
       : parts_(std::move(parts)), group_(std::move(group)), restorer_(restorer) {
     // Part 0 knows every leaf; what is stored is where it was written.
@@ -144,7 +130,7 @@ class MergedReader final : public StepReader {
   }
 
   const std::vector<Part> parts_;
-  const std::shared_ptr<GroupParts> group_;
+  const std::shared_ptr<PartStores> group_;
   Restorer* const restorer_;
   format::StepRecord step_;
   std::string where_;
@@ -176,7 +162,7 @@ std::shared_ptr<const StoreSnapshot> WithShares(StoreSnapshot snapshot,
 
 // Pins shares of the step that came after the parts were pinned. What is still not there has gone
 // since (then from part 0, too), or is not to be had.
-void LookAgain(GroupParts& parts, const StoreSnapshot::Step& step,
+void LookAgain(PartStores& parts, const StoreSnapshot::Step& step,
                std::map<uint32_t, PartShares>* known) {
   if (!step.group) return;
   for (const uint32_t part : step.group->parts) {
@@ -240,87 +226,8 @@ Result<LeafRecord> MergeLeaf(std::vector<LeafRecord> records) {
   return leaf;
 }
 
-GroupParts::GroupParts(std::string root, Environment environment, SegmentFiles* files)
-    : root_(std::move(root)), environment_(std::move(environment)), files_(files) {}
-
-GroupParts::~GroupParts() = default;
-
-Result<std::shared_ptr<ReaderStore>> GroupParts::Get(uint32_t part,
-                                                     const format::StepRecord& step) {
-  const std::lock_guard lock(mutex_);
-  if (const auto it = stores_.find(part); it != stores_.end()) return it->second;
-  const std::string path = PartPath(root_, part);
-  StoreOptions options;
-  options.read_only = true;
-  auto store = ReaderStore::OpenPart(path, options, environment_);
-  if (store.status().code() == StatusCode::kNotFound) {
-    return WithoutPart(part, step, StrCat("is missing: there is no ", path));
-  }
-  if (!store.ok()) {
-    return store.status().WithContext(
-        StrCat("step ", step.step, ", saved by parts ", PartsText(step.group->parts)));
-  }
-  const std::shared_ptr<ReaderStore> shared = std::move(*store);
-  if (shared->part().part != part || shared->part().group_id != step.group->group_id) {
-    return WithoutPart(
-        part, step,
-        StrCat("is missing: ", path, " is of another store (part ", shared->part().part, ")"));
-  }
-  files_->SetPart(part, shared->files());
-  stores_[part] = shared;
-  return shared;
-}
-
-void GroupParts::Close() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [part, store] : stores_) store->files()->KeepNone();
-  stores_.clear();
-}
-
-void GroupParts::Forget(uint32_t part) {
-  const std::lock_guard lock(mutex_);
-  stores_.erase(part);
-}
-
-Result<std::shared_ptr<StepReader>> GroupParts::Read(uint32_t part,
-                                                     const format::StepRecord& step) {
-  // Its directory may have been replaced since it was opened.
-  for (int attempt = 0;; ++attempt) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
-    auto reader = store->ReadShare(step);
-    if (reader.ok() || attempt > 0) {
-      if (reader.status().code() != StatusCode::kNotFound) return reader;
-      return WithoutPart(part, step,
-                         StrCat("(", store->path(),
-                                ") does not have it: it is older, or the step "
-                                "was deleted there"));
-    }
-    Forget(part);
-  }
-}
-
-Result<PartShares> GroupParts::Shares(uint32_t part, const format::StepRecord& step) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
-  return store->Shares();
-}
-
-Status GroupParts::Verify(uint32_t part, const format::StepRecord& step,
-                          const VerifyOptions& options, VerifyReport* report) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
-  VerifyOptions share_options;
-  // What is told of the progress counts part 0's bytes, which are done; it may still say stop.
-  share_options.progress = [&](uint64_t, uint64_t) {
-    return !options.progress || options.progress(1, 1);
-  };
-  STEPWELL_ASSIGN_OR_RETURN(const VerifyReport share, store->VerifyShare(step, share_options));
-  report->chunks += share.chunks;
-  report->bytes += share.bytes;
-  report->problems.insert(report->problems.end(), share.problems.begin(), share.problems.end());
-  return OkStatus();
-}
-
 Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> own,
-                                                  const std::shared_ptr<GroupParts>& parts,
+                                                  const std::shared_ptr<PartStores>& parts,
                                                   Restorer* restorer, const std::string& root,
                                                   const std::function<bool()>& is_there) {
   const format::StepRecord step = own->step();
@@ -376,7 +283,7 @@ std::shared_ptr<StepReader> ReadWithRecords(std::shared_ptr<StepReader> own,
 // Steps go from part 0 first, and the others' pins come first: what part 0 has afterwards cannot
 // have gone from a part before its pin. What a part has prepared since then is pinned by a second
 // look: a pin keeps nothing that is saved later.
-Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts,
+Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(PartStores& parts,
                                                                const SnapshotOwn& own) {
   std::map<uint32_t, PartShares> known;  // of those that are not to be had: empty
   for (;;) {
@@ -400,7 +307,7 @@ Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(GroupParts& parts
   }
 }
 
-Status VerifyOtherParts(const std::vector<LogStep>& steps, GroupParts& parts, const ReadStep& read,
+Status VerifyOtherParts(const std::vector<LogStep>& steps, PartStores& parts, const ReadStep& read,
                         const VerifyOptions& options, VerifyReport* report) {
   for (const LogStep& step : steps) {
     if (!HasOtherParts(step.record)) continue;
