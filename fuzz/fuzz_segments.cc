@@ -3,9 +3,9 @@
 // scan, the chain, records, restore plans. Input as of fuzz_store; faster, and for forged frames it
 // goes on where Store would stop.
 #include "db/layout.h"
-#include "db/recovery.h"
-#include "db/restore_plan.h"
-#include "db/segment_files.h"
+#include "db/log/recovery.h"
+#include "db/log/segment_files.h"
+#include "db/read/restore_plan.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/edit.h"
 #include "fuzz/support/frames.h"

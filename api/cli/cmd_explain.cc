@@ -4,7 +4,7 @@
 #include "api/cli/names.h"
 #include "api/cli/output.h"
 #include "api/cli/select.h"
-#include "db/mesh_plan.h"
+#include "db/mesh/plan.h"
 
 namespace stepwell::cli {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell export STORE STEP DEST`: a step as a checkpoint of Orbax, or as one file of arrays.
-#include "db/export.h"
+#include "db/export/export.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include "api/cli/output.h"
 #include "api/cli/select.h"
 #include "api/cli/text.h"
-#include "db/export_archive.h"
+#include "db/export/archive/archive.h"
 
 namespace stepwell::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
-#include "db/import.h"
+#include "db/import/import.h"
 #include "io/open_disk.h"
 
 namespace stepwell::cli {

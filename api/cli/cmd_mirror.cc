@@ -8,7 +8,7 @@
 #include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
-#include "db/view.h"
+#include "db/view/view.h"
 
 namespace stepwell::cli {
 namespace {

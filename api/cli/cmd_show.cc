@@ -6,7 +6,7 @@
 #include "api/cli/select.h"
 #include "api/cli/text.h"
 #include "api/cli/values.h"
-#include "db/sharding.h"
+#include "db/mesh/sharding.h"
 
 namespace stepwell::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
-#include "db/export_digests.h"
-#include "db/import.h"
+#include "db/export/orbax/digests.h"
+#include "db/import/import.h"
 #include "db/layout.h"
 #include "io/open_disk.h"
 

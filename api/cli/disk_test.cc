@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "db/save_plan.h"
+#include "db/save/plan.h"
 #include "io/buffer.h"
 #include "io/bytes.h"
 #include "io/clock.h"

@@ -16,7 +16,7 @@
 #include <sstream>
 
 #include "api/cli/text.h"
-#include "db/save_plan.h"
+#include "db/save/plan.h"
 #include "io/buffer.h"
 #include "io/bytes.h"
 #include "io/clock.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "api/cpp/step.h"
-#include "db/staging_plan.h"
+#include "db/mesh/staging_plan.h"
 #include "format/dtype.h"
 #include "io/buffer.h"
 #include "io/bytes.h"

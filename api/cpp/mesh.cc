@@ -4,7 +4,7 @@
 #include <map>
 
 #include "api/cpp/step.h"
-#include "db/mesh_plan.h"
+#include "db/mesh/plan.h"
 #include "io/bytes.h"
 #ifdef STEPWELL_CUDA
 #include "api/cpp/cuda.h"

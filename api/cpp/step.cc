@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <new>
 
-#include "db/restore_plan.h"
+#include "db/read/restore_plan.h"
 #include "io/bytes.h"
 
 namespace stepwell {

@@ -5,7 +5,7 @@
 
 #include "api/cpp/core.h"
 #include "api/cpp/step.h"
-#include "db/export.h"
+#include "db/export/export.h"
 
 namespace stepwell {
 namespace {

@@ -13,7 +13,7 @@
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
-#include "db/export_archive.h"
+#include "db/export/archive/archive.h"
 #include "format/key.h"
 
 namespace stepwell::python {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "db/export_parts.h"
+#include "db/export/orbax/parts.h"
 
 namespace stepwell::python {
 

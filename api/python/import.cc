@@ -10,7 +10,7 @@
 
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
-#include "db/import.h"
+#include "db/import/import.h"
 #include "io/open_disk.h"
 
 namespace stepwell::python {

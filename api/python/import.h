@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "db/import.h"
+#include "db/import/import.h"
 #include "db/store.h"
 
 namespace stepwell::python {

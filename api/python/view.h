@@ -10,7 +10,7 @@
 
 #include <sys/types.h>
 
-#include "db/view.h"
+#include "db/view/view.h"
 
 namespace stepwell::python {
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "db/save_plan.h"
+#include "db/save/plan.h"
 #include "format/key.h"
 #include "fuzz/support/check.h"
 #include "tests/sim/inline_environment.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "db/recovery.h"
+#include "db/log/recovery.h"
 #include "tests/db/store_support.h"
 
 namespace stepwell::db {

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "db/environment.h"
-#include "db/index_env.h"
+#include "db/index/env.h"
 #include "db/layout.h"
 #include "format/frame.h"
 #include "tests/db/damage_support.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
-#include "db/export_digests.h"
+#include "db/export/orbax/digests.h"
 #include "tests/db/big_state.h"
 #include "tests/db/crash_soak.h"
 

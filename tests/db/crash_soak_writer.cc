@@ -6,7 +6,7 @@
 #include <random>
 #include <sstream>
 
-#include "db/export.h"
+#include "db/export/export.h"
 #include "tests/db/big_state.h"
 #include "tests/db/crash_soak.h"
 

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "db/export_archive.h"
-#include "db/export_convert.h"
-#include "db/export_slabs.h"
+#include "db/export/archive/archive.h"
+#include "db/export/orbax/convert.h"
+#include "db/export/orbax/slabs.h"
 #include "format/zip.h"
 #include "tests/db/export_support.h"
 #include "tests/db/stopping_file_system.h"

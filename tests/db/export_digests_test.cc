@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checksums that exports carry: every flipped byte of an export is found and named, by
 // verifying it and by importing it.
-#include "db/export_digests.h"
+#include "db/export/orbax/digests.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/export_json.h"
+#include "db/export/orbax/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "db/import_tree.h"
+#include "db/import/tree.h"
 #include "format/key.h"
 
 namespace stepwell::db {

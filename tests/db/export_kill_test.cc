@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <random>
 
-#include "db/export_bytes.h"
+#include "db/export/orbax/bytes.h"
 #include "db/layout.h"
 #include "tests/db/big_state.h"
 #include "tests/db/export_support.h"

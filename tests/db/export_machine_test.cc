@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "db/export_folder.h"
+#include "db/export/orbax/folder.h"
 #include "db/layout.h"
 #include "tests/db/export_support.h"
 #include "tests/db/forked.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers keep the element type that they were imported with, if it holds them.
-#include "db/export_numbers.h"
+#include "db/export/orbax/numbers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes into an export, and under which names.
-#include "db/export_plan.h"
+#include "db/export/orbax/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "db/export_bytes.h"
-#include "db/export_files.h"
+#include "db/export/orbax/bytes.h"
+#include "db/export/orbax/files.h"
 #include "format/orbax/ocdbt_read.h"
 #include "tests/db/store_support.h"
 

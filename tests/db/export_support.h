@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "db/export.h"
-#include "db/import.h"
+#include "db/export/export.h"
+#include "db/import/import.h"
 #include "format/codec.h"
 #include "format/grid.h"
 #include "io/open_disk.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exports on the real disk: they stay as they are, do the store no harm, appear whole or not at
 // all. What Orbax and TensorStore make of them: tests/python/test_export.py.
-#include "db/export.h"
+#include "db/export/export.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <map>
 
-#include "db/export_folder.h"
+#include "db/export/orbax/folder.h"
 #include "db/layout.h"
 #include "tests/db/export_support.h"
 

@@ -14,8 +14,8 @@
 #include <fstream>
 #include <map>
 
-#include "db/export.h"
-#include "db/export_digests.h"
+#include "db/export/export.h"
+#include "db/export/orbax/digests.h"
 #include "tests/db/big_state.h"
 #include "tests/db/mount.h"
 #include "tests/db/store_support.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "db/layout.h"
-#include "db/view.h"
+#include "db/view/view.h"
 #include "tests/db/export_support.h"
 #include "tests/db/group_support.h"
 

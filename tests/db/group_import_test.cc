@@ -8,8 +8,8 @@
 #include <functional>
 #include <set>
 
-#include "db/export.h"
-#include "db/import.h"
+#include "db/export/export.h"
+#include "db/import/import.h"
 #include "io/open_disk.h"
 #include "tests/db/group_support.h"
 

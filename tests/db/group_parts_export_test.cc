@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "db/export_parts.h"
-#include "db/group_share.h"
+#include "db/export/orbax/parts.h"
+#include "db/store/group_share.h"
 #include "tests/db/export_support.h"
 #include "tests/db/group_support.h"
 

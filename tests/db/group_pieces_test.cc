@@ -8,8 +8,8 @@
 #include <fstream>
 #include <random>
 
-#include "db/export.h"
-#include "db/import.h"
+#include "db/export/export.h"
+#include "db/import/import.h"
 #include "db/layout.h"
 #include "tests/db/group_support.h"
 

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-#include "db/export.h"
+#include "db/export/export.h"
 #include "db/layout.h"
 #include "tests/db/reclaim_support.h"
 

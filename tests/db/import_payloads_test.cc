@@ -5,8 +5,8 @@
 
 #include <fstream>
 
-#include "db/export.h"
-#include "db/import.h"
+#include "db/export/export.h"
+#include "db/import/import.h"
 #include "format/codec.h"
 #include "format/crc32c.h"
 #include "format/endian.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which share reads what of a checkpoint's arrays, against counting every element.
-#include "db/import_shares.h"
+#include "db/import/shares.h"
 
 #include <gtest/gtest.h>
 

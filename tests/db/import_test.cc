@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints in Orbax's layout from bytes that nobody vouches for. What the real Orbax writes:
 // tests/python/test_import.py.
-#include "db/import.h"
+#include "db/import/import.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The index is a cache of the log, so the one thing it must never do is lie: after any crash or
 // damage it is a whole prefix of what was applied, or it says that it is bad.
-#include "db/index.h"
+#include "db/index/index.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an index says of lost frames, against a log of which none is lost.
-#include "db/index_witness.h"
+#include "db/index/witness.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 
 #include "db/environment.h"
 #include "db/layout.h"
-#include "db/view.h"
+#include "db/view/view.h"
 #include "tests/db/damage_support.h"
 
 namespace stepwell::db {

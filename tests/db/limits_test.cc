@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "db/layout.h"
-#include "db/pins.h"
+#include "db/log/pins.h"
 #include "format/frame.h"
 #include "format/records.h"
 #include "io/open_disk.h"

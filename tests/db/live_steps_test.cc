@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What reclaim must leave alone, against a plain reading of every commit's life.
-#include "db/live_steps.h"
+#include "db/log/live_steps.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

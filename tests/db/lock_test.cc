@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/lock.h"
+#include "db/log/lock.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -8,10 +8,10 @@
 
 #include <set>
 
-#include "db/mesh_plan.h"
-#include "db/path_glob.h"
-#include "db/restore_plan.h"
-#include "db/sharding.h"
+#include "db/mesh/path_glob.h"
+#include "db/mesh/plan.h"
+#include "db/mesh/sharding.h"
+#include "db/read/restore_plan.h"
 #include "tests/sim/prng.h"
 
 namespace stepwell::db {

@@ -10,9 +10,9 @@
 #include <optional>
 #include <sstream>
 
-#include "db/export.h"
-#include "db/export_digests.h"
-#include "db/import.h"
+#include "db/export/export.h"
+#include "db/export/orbax/digests.h"
+#include "db/import/import.h"
 #include "tests/db/big_state.h"
 #include "tests/db/crash_soak.h"
 #include "tests/db/nth.h"

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "db/environment.h"
-#include "db/group_share.h"
-#include "db/part_merge.h"
+#include "db/read/part_merge.h"
+#include "db/store/group_share.h"
 #include "format/piece.h"
 #include "tests/db/group_support.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/pins.h"
+#include "db/log/pins.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

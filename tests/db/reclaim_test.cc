@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "db/reclaim_plan.h"
+#include "db/commit/reclaim_plan.h"
 #include "tests/db/reclaim_support.h"
 
 namespace stepwell::db {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The planner against a naive one, on random leaves, boxes and places; and on damaged records.
-#include "db/restore_plan.h"
+#include "db/read/restore_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The restore executor on segments built by hand: every box, stride, type and codec comes back as
 // it was; whatever is wrong is said with file, offset and leaf.
-#include "db/restore.h"
+#include "db/read/restore.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "db/layout.h"
-#include "db/restore_plan.h"
-#include "db/step_reader.h"
+#include "db/read/restore_plan.h"
+#include "db/read/step_reader.h"
 #include "io/open_disk.h"
 #include "tests/sim/prng.h"
 

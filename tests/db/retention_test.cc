@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of retention against a plain reading of what they say.
-#include "db/retention.h"
+#include "db/commit/retention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include <set>
 #include <string>
 
+#include "db/commit/retention_state.h"
 #include "db/layout.h"
-#include "db/retention_state.h"
 #include "io/bytes.h"
 #include "tests/db/store_support.h"
 

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "db/save_plan.h"
-#include "db/save_source.h"
+#include "db/save/plan.h"
+#include "db/save/source.h"
 #include "db/store.h"
 #include "tests/db/store_support.h"
 #include "tests/format/prng.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random arrays, and boxes of them, through staging memory; compared byte for byte.
-#include "db/staging_plan.h"
+#include "db/mesh/staging_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step's records read in part: the same as filtering the whole, and no more bytes than needed.
-#include "db/step_records.h"
+#include "db/log/step_records.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "db/layout.h"
-#include "db/recovery.h"
-#include "db/slot_file.h"
+#include "db/log/recovery.h"
+#include "db/log/slot_file.h"
 #include "io/open_disk.h"
 #include "tests/db/store_support.h"
 

@@ -35,7 +35,7 @@
 #include <string>
 #include <thread>
 
-#include "db/export.h"
+#include "db/export/export.h"
 #include "io/guard.h"
 #include "tests/db/big_state.h"
 #include "tests/db/group_support.h"

@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "db/save_plan.h"
+#include "db/save/plan.h"
 #include "tests/db/store_support.h"
 
 namespace stepwell::db {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "db/view.h"
+#include "db/view/view.h"
 #include "io/thread.h"
 #include "tests/db/process_support.h"
 #include "tests/db/store_support.h"

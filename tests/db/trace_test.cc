@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the store says of itself: counters, latencies, the trace file, one log line a save.
-#include "db/trace.h"
+#include "db/stats/trace.h"
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "db/histogram.h"
+#include "db/stats/histogram.h"
 #include "io/open_disk.h"
 #include "tests/db/store_support.h"
 

@@ -2,7 +2,7 @@
 // Views on the real disk: they follow the store, what they show is readable until they stop showing
 // it, and nothing that befalls them reaches a save. What Orbax makes of them:
 // tests/python/test_view.py.
-#include "db/view.h"
+#include "db/view/view.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

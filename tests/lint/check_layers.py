@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house rules that a program can check: check_layers.py ROOT.
+"""The house rules that a program can check: check_layers.py [ROOT] [--rooms].
 
-Include direction io <- format <- db <- api, no test outside the build, and small things. Prints one
-line for each breach and exits 1 when there is one. Tested by test_check_layers.py, which plants a
-breach of each rule.
+Include direction io <- format <- db <- api and among the rooms of db/, no test outside the build,
+and small things. Prints one line for each breach and exits 1 when there is one. --rooms prints the
+rooms, each with those that it includes and how often. Tested by test_check_layers.py, which plants
+a breach of each rule.
 """
 
+import collections
 import pathlib
 import re
 import sys
@@ -23,6 +25,8 @@ IMPURE = {
     "mutex", "random", "sys/mman.h", "sys/stat.h", "thread", "unistd.h",
 }  # fmt: skip
 
+GROUND = "ground"  # the files of db/ itself
+ROOM = re.compile(r"^stepwell_room\((\w+)(?: NEEDS ([\w ]+))?", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:home|Users|root|work|mnt)/[\w.-]")
 TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
@@ -50,6 +54,62 @@ def read_text(path: pathlib.Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return None  # binary
+
+
+def declared_rooms(root: pathlib.Path) -> dict[str, set[str]]:
+    """The rooms of db/ and what each may include, as db/CMakeLists.txt declares them."""
+    listing = root / "db" / "CMakeLists.txt"
+    text = listing.read_text() if listing.is_file() else ""
+    return {match[1]: set((match[2] or "").split()) for match in ROOM.finditer(text)}
+
+
+def room_of(name: str) -> str | None:
+    parts = name.split("/")
+    if parts[0] != "db" or parts[1] == "include" or not name.endswith((".h", ".cc")):
+        return None
+    return parts[1] if len(parts) > 2 else GROUND
+
+
+def room_includes(root: pathlib.Path) -> Iterator[tuple[str, str, str, str]]:
+    """Each include that leaves a room: the place, the room, the included file, its room."""
+    for path in sorted((root / "db").rglob("*")):
+        name = path.relative_to(root).as_posix()
+        room = room_of(name)
+        if room is None:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            match = INCLUDE.match(line)
+            target = room_of(match[2]) if match else None
+            if match and target is not None and target != room:
+                yield f"{name}:{number}", room, match[2], target
+
+
+def check_rooms(root: pathlib.Path) -> Iterator[str]:
+    rooms = declared_rooms(root)
+    # Each room may need only those before it: so the declarations cannot have a circle.
+    known: set[str] = set()
+    for room, needs in rooms.items():
+        for need in sorted(needs - known):
+            yield f"db/CMakeLists.txt: {room} needs {need}, which is not declared before it"
+        known.add(room)
+    unused = {(room, need) for room, needs in rooms.items() for need in needs - {GROUND}}
+    for where, room, included, target in room_includes(root):
+        unused.discard((room, target))
+        if room == GROUND:
+            yield f"{where}: the ground of db/ may not include {included}, which is in a room"
+        elif room not in rooms:
+            yield f"{where}: db/CMakeLists.txt has no room {room}"
+        elif target != GROUND and target not in rooms[room]:
+            yield f"{where}: the room {room} may not include {included} (db/CMakeLists.txt)"
+    for room, need in sorted(unused):
+        yield f"db/CMakeLists.txt: {room} needs {need} but includes nothing of it"
+
+
+def print_rooms(root: pathlib.Path) -> None:
+    counts = collections.Counter((room, to) for _, room, _, to in room_includes(root))
+    for room in declared_rooms(root):
+        to = [f"{b} ({n})" for (a, b), n in sorted(counts.items()) if a == room]
+        print(f"{room:8} -> {', '.join(to) or 'nothing'}")
 
 
 def check_includes(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
@@ -130,11 +190,16 @@ def check_file(path: pathlib.Path, root: pathlib.Path) -> Iterator[str]:
 
 
 def check(root: pathlib.Path) -> list[str]:
-    return [problem for path in source_files(root) for problem in check_file(path, root)]
+    problems = [problem for path in source_files(root) for problem in check_file(path, root)]
+    return problems + list(check_rooms(root))
 
 
 def main() -> int:
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    args = [arg for arg in sys.argv[1:] if arg != "--rooms"]
+    root = pathlib.Path(args[0] if args else ".").resolve()
+    if "--rooms" in sys.argv:
+        print_rooms(root)
+        return 0
     problems = check(root)
     print("\n".join(problems) if problems else "the house rules hold")
     return 1 if problems else 0

@@ -58,6 +58,45 @@ def test_a_breach_is_caught(house: pathlib.Path, name: str, text: str, message: 
     assert name in problems[0]
 
 
+ROOMS = """stepwell_room(ground SOURCES layout.cc)
+stepwell_room(log NEEDS ground
+  SOURCES
+    log/lock.cc)
+stepwell_room(read NEEDS log
+  SOURCES
+    read/pieces.cc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rooms", "name", "included", "message"),
+    [
+        (ROOMS, "db/read/a.h", "", ""),
+        (ROOMS, "db/log/a.h", "db/read/pieces.h", "the room log may not include db/read/pieces.h"),
+        (ROOMS, "db/layout.h", "db/log/lock.h", "the ground of db/ may not include db/log/lock.h"),
+        (ROOMS, "db/cellar/a.h", "db/layout.h", "has no room cellar"),
+        (ROOMS.replace("NEEDS ground", "NEEDS read"), "db/log/a.h", "db/read/pieces.h",
+         "log needs read, which is not declared before it"),
+        (ROOMS + "stepwell_room(mesh NEEDS log)", "db/mesh/a.h", "db/layout.h",
+         "mesh needs log but includes nothing of it"),
+    ],
+)  # fmt: skip
+def test_rooms(
+    house: pathlib.Path, rooms: str, name: str, included: str, message: str
+) -> None:
+    for room in ("log", "read", "mesh", "cellar"):
+        (house / "db" / room).mkdir()
+    (house / "db/CMakeLists.txt").write_text("add_library(stepwell_db store.cc)\n" + rooms)
+    (house / "db/layout.h").write_text(HEADER)
+    (house / "db/log/lock.h").write_text(HEADER + '#include "db/layout.h"\n')
+    (house / "db/read/pieces.h").write_text(HEADER + '#include "db/log/lock.h"\n')
+    line = f'#include "{included}"\n' if included else ""
+    (house / name).write_text(HEADER + line)
+    problems = check_layers.check(house)
+    assert len(problems) == (1 if message else 0), problems
+    assert all(message in problem for problem in problems)
+
+
 def test_a_test_commented_out_of_the_build_is_caught(house: pathlib.Path) -> None:
     (house / "db/crash_test.cc").write_text(SPDX)
     (house / "db/CMakeLists.txt").write_text("add_library(stepwell_db store.cc)\n# crash_test.cc\n")

@@ -7,10 +7,10 @@
 #include <memory>
 #include <set>
 
-#include "db/catalog.h"
 #include "db/layout.h"
-#include "db/recovery.h"
-#include "db/slot_file.h"
+#include "db/log/catalog.h"
+#include "db/log/recovery.h"
+#include "db/log/slot_file.h"
 #include "tests/db/store_support.h"
 #include "tests/sim/prng.h"
 #include "tests/sim/sim_file_system.h"

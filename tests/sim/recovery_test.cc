@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "db/frame_copies.h"
 #include "db/layout.h"
-#include "db/segment_scan.h"
+#include "db/log/frame_copies.h"
+#include "db/log/segment_scan.h"
 #include "format/frame.h"
 #include "format/frame_copy.h"
 #include "tests/sim/store_checker.h"

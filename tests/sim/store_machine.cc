@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "db/save_plan.h"
+#include "db/save/plan.h"
 #include "tests/sim/inline_environment.h"
 
 namespace stepwell::sim {

@@ -4,7 +4,7 @@ processes see.
 
 Process 0 plans the checkpoint from the records that the others send it, makes its directory and
 describes it, as it does with any export; each process copies the chunks of its own part into files
-there that process 0 has named (db/export_parts.h).
+there that process 0 has named (db/export/orbax/parts.h).
 """
 
 from __future__ import annotations

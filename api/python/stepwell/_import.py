@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of other libraries: which step a path means, and files as trees. Orbax's directories
-are read by the engine (db/import.h); the libraries of the files are imported when they are needed.
+are read by the engine (db/import/import.h); the libraries of the files are imported when needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An Orbax checkpoint that several processes import together: what each sees of it, and which share
-of it each saves. Those that see it read it in equal shares (db/import_shares.h); a process on a
+of it each saves. Those that see it read it in equal shares (db/import/shares.h); a process on a
 machine where it is not saves a part with nothing in it."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ._store import Store
 
-# The file of a viewed step that its readers lock; db/view_folder.h.
+# The file of a viewed step that its readers lock; db/view/folder.h.
 _PIN_NAME = "stepwell-view"
 _SLICE_S = 0.1  # how long a wait runs before it looks for Ctrl-C
 

@@ -26,7 +26,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 
 
 class _Rule(NamedTuple):
-    """A rule as the engine takes it (KeepRule in db/retention.h)."""
+    """A rule as the engine takes it (KeepRule in db/commit/retention.h)."""
 
     kind: int
     number: int = 0  # of steps or bytes

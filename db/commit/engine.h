@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: takes encoded blocks to the log, commits steps in order, retires old ones.
+// DESIGN.md has the protocol as numbered steps. One thread (the one that calls Step) owns all of
+// it; other threads only Post.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/commit/reclaim.h"
+#include "db/commit/retention_state.h"
+#include "db/commit/save_job.h"
+#include "db/environment.h"
+#include "db/index/keeper.h"
+#include "db/log/catalog_write.h"
+#include "db/log/footprint.h"
+#include "db/log/live_steps.h"
+#include "db/log/log_writer.h"
+#include "db/log/recovery.h"
+#include "db/log/slot_file.h"
+#include "io/buffer.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+struct EngineOptions {
+  Environment environment;
+  std::string store_path;
+  format::StoreSlot slot;
+  std::shared_ptr<io::Freeze> freeze;  // of the log
+  SlotFile* slot_file = nullptr;
+  SegmentFiles* files = nullptr;
+  LiveSteps* live = nullptr;
+  IndexKeeper* index = nullptr;
+  Instruments* instruments = nullptr;
+  io::BufferPool* pool = nullptr;
+  io::Disk* disk = nullptr;
+  std::vector<KeepRule> keep;
+  uint64_t segment_bytes_max = 0;
+  uint64_t reclaim_bytes_per_second = 0;
+  FootprintCache* footprints = nullptr;
+  LogSink log;
+  // Ends all changes that did not end, as of unknown outcome, without an allocation: see Panic.
+  std::function<void()> end_changes;
+};
+
+// Space that is given up when a disk is full, for the frames of an open and of deletes: so that
+// room can be made. Best effort; nothing where it is there already, or little is free.
+void MakeBallast(io::FileSystem* file_system, const std::string& store_path);
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine();
+
+  // ---- any thread --------------------------------------------------------------------------
+  // Throws where there is no memory, as does all that is not said to work without.
+  void Post(std::function<void()> task);
+  // Something of the engine's work was lost to an exception, so nobody knows any more what it has
+  // still to do. The store freezes; what is on its way to the disk ends there, then every change
+  // and every call that waits for the engine ends with an error. Works without memory; any thread.
+  void Panic(const Status& why) noexcept;
+  bool panicked() const { return panicked_.load(); }
+  // A block was encoded (or the encoding failed) into `block`.
+  void PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
+                   io::BufferPool::Block* block, EncodedBlock encoded);
+
+  // ---- before the engine thread starts -----------------------------------------------------
+  // Begins a new epoch after recovery: new segment, epoch frame, marks; all durable. Then seals or
+  // removes what the last writer left open.
+  Status Start(const LogState& state);
+
+  // ---- engine thread -----------------------------------------------------------------------
+  // Runs posted tasks and completions; with `wait`, sleeps until there is something.
+  void Step(bool wait);
+  void Begin(std::shared_ptr<SaveJob> job);
+  void StagingDone(SaveJob* job, size_t expected, const Status& status);
+  // A staged block that must be encoded into another one.
+  void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged);
+  void HeldPlanned(SaveJob* job, const Status& status);
+  // After the last Step, before the disk goes: what others still post wakes nobody.
+  void LeaveDisk();
+  // And when it is gone.
+  void CloseFiles() {
+    if (log_ != nullptr) log_->CloseFiles();
+  }
+  // Start() went through.
+  bool started() const { return started_; }
+  // No new work for the index and reclaim workers from here on; what runs there ends soon.
+  void BeginClose();
+  // The second half of that; any thread.
+  void StopReclaim();
+  // Gives back everything that can be given back now, then calls `done`, on this thread.
+  void ReclaimAll(std::function<void(const Status&)> done);
+  // Begins a new segment if the current one is among these, and seals what has nothing in flight.
+  // False: some are still to be sealed.
+  Result<bool> SealSegments(const std::set<uint64_t>& segments);
+  // Calls `done` on this thread once nothing of reclaim is under way.
+  void WhenReclaimIdle(std::function<void()> done);
+  // A reader of this process let go what only it kept.
+  void PinReleased();
+  // Seals, syncs and marks the store clean; nothing may be in flight.
+  Status Finish();
+  void IndexReached(uint64_t commit, bool durable);
+
+  // ---- any thread --------------------------------------------------------------------------
+  struct ReclaimCounters {
+    std::atomic<uint64_t> bytes_pinned{0};  // dead, but somebody may read them: of the last pass
+    std::atomic<uint64_t> bytes_linked{0};  // dead, but with another link: of the last pass
+  };
+  const ReclaimCounters& reclaim_counters() const { return reclaim_counters_; }
+  // Ends of what is placed in the segments that are open, as of the last commit.
+  std::map<uint64_t, uint64_t> OpenEnds() const;
+  // What recovery may read of catalogs, by segment.
+  std::map<uint64_t, ByteRange> CatalogRanges() const;
+  uint64_t bytes_written() const { return bytes_written_.load(); }
+  uint64_t syncs() const { return syncs_.load(); }
+  // What blocks are padded to; fixed once Start() has run.
+  size_t block_bytes() const { return block_bytes_.load(); }
+
+ private:
+  struct BlockWrite;
+  struct FrameWrite;
+  struct SegmentSync;
+  struct SlotSync;
+  struct GroupEntry;
+  struct Group;
+  struct ReadyBlock {
+    std::shared_ptr<SaveJob> job;
+    bool held = false;
+    size_t index = 0;
+    io::BufferPool::Block* block = nullptr;
+    EncodedBlock encoded;
+  };
+  // Where a frame goes, with the copies behind it.
+  struct Run {
+    LogWriter::Placement spot;
+    size_t bytes = 0;
+  };
+  struct PendingOutput {
+    std::shared_ptr<SaveJob> job;
+    size_t index = 0;
+    io::BufferPool::Block* staged = nullptr;
+  };
+
+  int64_t AgeTime(int64_t wall_ns);
+  bool RunPosted();
+  bool DropBallast();
+  Status CheckNotRemoved();
+  template <typename Work>
+  void PanicOnThrow(Work work);
+  void EndAll();
+  void BeginDecision(std::shared_ptr<SaveJob> job);
+  void LeaveLinkedSegment();
+  void Pump();
+  io::BufferPool::Block* AcquireOutput(SaveJob* job);
+  void StartEncodes();
+  void StartWrites();
+  void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index, io::BufferPool::Block* staged,
+              io::BufferPool::Block* output);
+  void BlockDone(const ReadyBlock& ready);
+  void BlockWritten(BlockWrite* write);
+  void Fail(SaveJob* job, const Status& status);
+  void FailAll(const Status& status);
+  void ReleaseHolds(SaveJob* job);
+
+  void FailReadyHeads();
+  // Ends a job of which nothing is in the log's chain.
+  void Drop(SaveJob* job, const Status& status);
+  void StartGroup();
+  Status AddToGroup(const std::shared_ptr<SaveJob>& job);
+  Status AddSave(SaveJob* job, GroupEntry* entry);
+  Status AddRewrite(const SaveJob& job, GroupEntry* entry);
+  Status AddRestored(const SaveJob& job, GroupEntry* entry);
+  Status AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, GroupEntry* entry);
+  Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
+                   std::shared_ptr<LiveStep> live, GroupEntry* entry);
+  Status AddDelete(const SaveJob& job, GroupEntry* entry);
+  Status AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing);
+  template <typename Wanted>
+  std::shared_ptr<const LiveStep> FindUndecided(const Wanted& wanted) const;
+  Status NotThere(uint64_t step) const;
+  Status AddPins(const SaveJob& job, GroupEntry* entry);
+  Status AddSmall(format::FrameKind kind, const std::string& payload, GroupEntry* entry);
+  std::shared_ptr<const LiveStep> FindAsOf(uint64_t step) const;
+  void AddRetired(const LiveStep& added, LiveSteps::Change* change);
+  void LoadRetention();
+  void NoteRetention(const SaveJob& job, const LiveSteps::Change& change);
+  Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
+                                         uint64_t step_bytes);
+  Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,
+                                         const Run& run);
+  Result<Run> PlaceRun(format::FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
+                       bool may_drop_ballast);
+  Result<LogWriter::Placement> PlaceWithBallast(uint64_t length, uint64_t step_bytes,
+                                                bool may_drop_ballast);
+  void FrameWritten(FrameWrite* write);
+  void SyncGroup();
+  void SegmentSynced(SegmentSync* sync);
+  void Publish();
+  void NoteCommitted(const Group& group, const GroupEntry& entry);
+  void FailGroup(const Status& status);
+  void NoteSegments();
+  struct Move;
+  struct MoveWrite;
+  void NoteDead(const std::vector<format::SegmentExtent>& extents);
+  void ForgetFailedWrites();
+  void NoteMoved(const GroupEntry& entry);
+  void ScheduleReclaim(bool again_left);
+  void StartPass(bool thorough);
+  bool WaitForSpace();
+  std::set<uint64_t> InUse() const;
+  bool IsSettled(uint64_t segment);
+  void PassDone(ReclaimResult result);
+  void ReclaimStep();
+  Status RollForReclaim();
+  void FinishReclaimAll(const Status& status);
+  void StartMoves(ReclaimResult* result);
+  void NextMove();
+  Status LoadMove(Move* move);
+  Status ReadMoveBlock(Move* move);
+  void LimitMoves(uint64_t bytes);
+  void WriteMoveBlock(const std::shared_ptr<Move>& move);
+  void MoveWritten(MoveWrite* write);
+  void CommitMove(const std::shared_ptr<Move>& move);
+  void EndMove(const std::shared_ptr<Move>& move, const Status& status);
+  void OnReclaimWorker(std::function<void()> task);
+  Status MendHeaders(const LogState& state);
+  Status SettleAbandoned(const LogState& state);
+  Status WriteSlot(bool sync);
+  void NoteCatalog(const Segment& segment);
+  void MarkDurable();
+  void SlotSynced();
+  Status AddAccepted(GroupEntry* entry);
+  uint64_t GuardSegment();
+
+  EngineOptions options_;
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+
+  // ---- engine thread only ------------------------------------------------------------------
+  std::unique_ptr<LogWriter> log_;
+  format::StoreSlot slot_;
+  uint64_t epoch_ = 0;
+  uint64_t tip_commit_ = 0;  // of the last frame placed
+  format::FramePlace tip_place_;
+  std::string tip_copy_;       // of that frame, for the slot
+  uint64_t durable_mark_ = 0;  // the newest commit that a synced slot names
+  std::unique_ptr<SlotSync> slot_sync_;
+  bool slot_sync_again_ = false;
+  bool killed_unmarked_ = false;            // by a commit that no slot sync covers yet
+  std::vector<format::LossRecord> losses_;  // not accepted: nothing is erased or retired meanwhile
+  std::deque<std::shared_ptr<SaveJob>> jobs_;  // in commit order
+  std::deque<ReadyBlock> ready_;
+  std::deque<PendingOutput> pending_outputs_;
+  size_t encodes_in_flight_ = 0;
+  size_t writes_in_flight_ = 0;
+  std::unique_ptr<Group> group_;
+  RetentionState retention_;                         // as of the last frame placed
+  std::deque<std::pair<uint64_t, uint64_t>> chain_;  // (commit, segment) of chain frames
+  CatalogWriter catalogs_;
+  std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist
+  uint64_t old_tip_ = 0;                               // the tip when this session began
+  bool started_ = false;
+  // Reclaim. Segments in which something died: not looked at since, or looked at and left.
+  std::set<uint64_t> suspects_;
+  std::set<uint64_t> left_;
+  bool has_failed_writes_ = false;            // of saves and moves; no flush need ever cover them
+  std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
+  std::set<uint64_t> unmovable_;              // moving out of them failed
+  std::set<uint64_t> moved_into_;             // since when nothing died there but by moves
+  std::unique_ptr<Reclaimer> reclaimer_;
+  bool pass_running_ = false;
+  bool pass_again_ = false;
+  bool guard_moved_ = false;
+  bool space_asked_ = false;  // by a full disk, since something was placed, or died, last
+  int64_t last_pass_ns_ = 0;
+  std::deque<std::shared_ptr<Move>> moves_;  // the first is under way
+  std::set<uint64_t> move_from_;
+  std::set<uint64_t> move_segments_;  // where the first has written to
+  std::vector<std::function<void(const Status&)>> reclaim_waiters_;
+  int reclaim_rounds_ = 0;  // of the waiters
+  bool reclaim_progress_ = false;
+  std::vector<std::function<void()>> idle_waiters_;
+  int64_t age_time_ns_ = 0;  // of the newest save, as LiveStep has it
+  std::optional<std::pair<int64_t, int64_t>> last_commit_clocks_;  // wall, monotonic; its
+  bool closing_ = false;
+  bool frozen_reported_ = false;
+  uint64_t unapplied_ = 0;  // commits that the index has not taken yet
+  // Any thread.
+  std::atomic<bool> panicked_{false};
+  std::atomic<bool> stop_reclaim_{false};
+  std::mutex stop_mutex_;
+  std::condition_variable stopped_;  // with stop_mutex_
+  ReclaimCounters reclaim_counters_;
+  mutable std::mutex ends_mutex_;
+  std::map<uint64_t, uint64_t> open_ends_;        // guarded by ends_mutex_
+  std::map<uint64_t, ByteRange> catalog_ranges_;  // guarded by ends_mutex_
+  std::atomic<size_t> block_bytes_{4096};
+  std::atomic<uint64_t> bytes_written_{0};
+  std::atomic<uint64_t> syncs_{0};
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the frames of a commit group say: saves, deletes, pins, rewrites (DESIGN.md, "Changes").
+#include <algorithm>
+#include <utility>
+
+#include "db/commit/engine.h"
+#include "db/commit/engine_internal.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::FrameKind;
+using format::FramePlace;
+using format::LeafRecord;
+using LiveStepPtr = std::shared_ptr<const LiveStep>;
+
+// Records that are more than this go to frames of about this size, and none to the commit frame
+// (rule 10): looking one leaf up reads that, which is then small, and one or two of them.
+constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
+
+size_t EstimatedRecordBytes(const LeafRecord& record) {
+  return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
+         record.type_name.size() + record.variable_types.size() + 16 * record.shape.size() +
+         record.pieces.size() * (64 + 24 * record.shape.size());
+}
+constexpr size_t kChunkRecordBytes = 64;
+
+// Leaf records for one frame, in order.
+struct RecordsRun {
+  std::span<const LeafRecord> whole;
+  std::vector<LeafRecord> parts;  // instead: of a leaf that one frame cannot take
+
+  std::span<const LeafRecord> records() const { return parts.empty() ? whole : parts; }
+};
+
+// A leaf with very many chunks goes on in the next run with records that have only key and chunks.
+void SplitLeaf(const LeafRecord& record, std::vector<RecordsRun>* runs) {
+  for (size_t done = 0; done < record.chunks.size();) {
+    LeafRecord part;
+    part.key = record.key;
+    part.kind = record.kind;
+    part.dtype = record.dtype;
+    if (done == 0) {
+      part = record;
+      part.chunks.clear();
+    }
+    const size_t used = EstimatedRecordBytes(part);
+    const size_t room =
+        used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
+    const size_t end = std::min(done + room, record.chunks.size());
+    part.first_chunk = done;
+    part.chunk_count = record.chunk_count;
+    part.chunks.assign(record.chunks.begin() + static_cast<ptrdiff_t>(done),
+                       record.chunks.begin() + static_cast<ptrdiff_t>(end));
+    done = end;
+    runs->emplace_back().parts.push_back(std::move(part));
+  }
+}
+
+// Cuts leaf records into runs of about kRecordsFrameBytes.
+std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
+  std::vector<RecordsRun> runs;
+  size_t begin = 0;
+  size_t used = 0;
+  const auto close = [&](size_t end) {
+    if (begin < end) runs.emplace_back().whole = records.subspan(begin, end - begin);
+    used = 0;
+  };
+  for (size_t i = 0; i < records.size(); ++i) {
+    const size_t bytes =
+        EstimatedRecordBytes(records[i]) + records[i].chunks.size() * kChunkRecordBytes;
+    if (used + bytes > kRecordsFrameBytes) {
+      close(i);
+      begin = i;
+    }
+    if (bytes > kRecordsFrameBytes && records[i].chunks.size() > 1) {
+      SplitLeaf(records[i], &runs);
+      begin = i + 1;
+      continue;
+    }
+    used += bytes;
+  }
+  close(records.size());
+  return runs;
+}
+
+// Part 0 counts whole leaves, the others what they have of them.
+uint64_t LogicalBytesIn(const LeafRecord& record, uint32_t part) {
+  if (!record.partial || part == 0) return record.logical_bytes;
+  uint64_t bytes = 0;
+  for (const format::PieceRecord& piece : record.pieces) {
+    bytes += format::ChunkBytes(piece.shape, format::FindDType(record.dtype)->item_bytes);
+  }
+  return bytes;
+}
+
+// Counts what the leaves of one item hold.
+void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
+  for (const auto& chunk : record.chunks) item->stored_bytes += chunk.stored_bytes;
+  item->stored_bytes += record.inline_value.size();
+  if (record.kind != format::LeafKind::kNode) {
+    ++item->leaf_count;
+    item->logical_bytes += LogicalBytesIn(record, step->group ? step->group->part : 0);
+  }
+  step->chunk_count += record.chunk_count;
+}
+
+void SumItems(format::StepRecord* step) {
+  for (const auto& item : step->items) {
+    step->leaf_count += item.leaf_count;
+    step->logical_bytes += item.logical_bytes;
+    step->stored_bytes += item.stored_bytes;
+  }
+}
+
+// What chunks at these places hold of each segment.
+std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord>& records,
+                                                    size_t block_bytes) {
+  std::map<uint64_t, format::SegmentExtent> extents;
+  for (const LeafRecord& record : records) {
+    for (const auto& chunk : record.chunks) {
+      auto& extent = extents[chunk.segment];
+      extent.segment = chunk.segment;
+      extent.end_bytes =
+          std::max(extent.end_bytes, AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes));
+      extent.stored_bytes += chunk.stored_bytes;
+    }
+  }
+  return extents;
+}
+
+Status Pinned(uint64_t step, const char* what) {
+  return FailedPreconditionError(StrCat("step ", step, " is pinned; unpin it to ", what, " it"));
+}
+
+}  // namespace
+
+Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
+  GroupEntry entry;
+  entry.job = job;
+  switch (job->kind) {
+    case SaveJob::Kind::kSave:
+      STEPWELL_RETURN_IF_ERROR(AddSave(job.get(), &entry));
+      break;
+    case SaveJob::Kind::kDelete:
+      STEPWELL_RETURN_IF_ERROR(AddDelete(*job, &entry));
+      break;
+    case SaveJob::Kind::kDecide: {
+      bool nothing = false;
+      STEPWELL_RETURN_IF_ERROR(AddDecision(job.get(), &entry, &nothing));
+      if (!nothing) break;
+      group_->repeated.push_back(job);
+      return OkStatus();
+    }
+    case SaveJob::Kind::kPin:
+      STEPWELL_RETURN_IF_ERROR(AddPins(*job, &entry));
+      break;
+    case SaveJob::Kind::kRewrite:
+      STEPWELL_RETURN_IF_ERROR(AddRewrite(*job, &entry));
+      break;
+    case SaveJob::Kind::kRestore:
+      STEPWELL_RETURN_IF_ERROR(AddRestored(*job, &entry));
+      break;
+    case SaveJob::Kind::kAccept:
+      STEPWELL_RETURN_IF_ERROR(AddAccepted(&entry));
+      break;
+  }
+  NoteRetention(*job, entry.change);
+  group_->entries.push_back(std::move(entry));
+  return OkStatus();
+}
+
+namespace {
+
+// `live` after one more change of the group; null when that killed it.
+LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr live) {
+  for (const auto& killed : change.killed) {
+    if (live != nullptr && killed->record.commit == live->record.commit) live = nullptr;
+  }
+  if (change.added != nullptr && change.added->record.step == step) live = change.added;
+  for (const auto& [pinned_step, pinned] : change.pins) {
+    if (live == nullptr || pinned_step != step) continue;
+    auto edited = std::make_shared<LiveStep>(*live);
+    edited->record.pinned = pinned;
+    live = std::move(edited);
+  }
+  return live;
+}
+
+}  // namespace
+
+// What stands under this number for the next frame: committed steps, and this group's changes.
+LiveStepPtr Engine::FindAsOf(uint64_t step) const {
+  LiveStepPtr live = options_.live->Find(step);
+  for (const GroupEntry& entry : group_->entries) live = After(entry.change, step, std::move(live));
+  return live;
+}
+
+// The clock of retention stands still between the last commit of one session and the first of the
+// next, and follows the monotonic clock where the machine's own was set in between two commits: so
+// neither a pause nor a clock that is set, or was wrong when the machine started, makes steps old.
+int64_t Engine::AgeTime(int64_t wall_ns) {
+  constexpr int64_t kSetNanos = 1'000'000'000;  // beyond what slewing and two calls differ by
+  const int64_t monotonic_ns = options_.environment.clock->MonotonicNanos();
+  if (last_commit_clocks_) {
+    const auto [last_wall_ns, last_monotonic_ns] = *last_commit_clocks_;
+    const int64_t passed_ns = monotonic_ns - last_monotonic_ns;
+    const int64_t shown_ns = wall_ns - last_wall_ns;
+    age_time_ns_ += std::abs(shown_ns - passed_ns) > kSetNanos ? passed_ns : shown_ns;
+  }
+  last_commit_clocks_ = {wall_ns, monotonic_ns};
+  return age_time_ns_;
+}
+
+namespace {
+
+KeepCandidate CandidateOf(const LiveStep& live) {
+  return {live.record.step,   live.age_time_ns,  live.record.stored_bytes,
+          live.record.pinned, live.metrics_json, live.metrics_unknown};
+}
+
+}  // namespace
+
+// All committed steps, as of the next frame.
+void Engine::LoadRetention() {
+  retention_.Reset();
+  for (const auto& live : options_.live->All()) retention_.Add(CandidateOf(*live));
+  for (const GroupEntry& entry : group_->entries) {
+    for (const auto& killed : entry.change.killed) retention_.Remove(killed->record.step);
+    if (entry.change.added != nullptr) retention_.Add(CandidateOf(*entry.change.added));
+    for (const auto& [step, pinned] : entry.change.pins) {
+      if (const LiveStepPtr live = FindAsOf(step)) retention_.Add(CandidateOf(*live));
+    }
+  }
+  retention_.SetKnown();
+}
+
+// What the commit of `added` makes retention drop.
+void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) {
+  // What a lost frame pinned or replaced is not known, so nothing is given up.
+  if (!retention_.has_rules() || !losses_.empty()) return;
+  if (!retention_.known()) LoadRetention();
+  for (const uint64_t step : retention_.Drop(CandidateOf(added))) {
+    if (auto live = FindAsOf(step)) change->killed.push_back(std::move(live));
+  }
+}
+
+// A frame was placed. Others than those of saves may let steps come back to what a rule counts.
+void Engine::NoteRetention(const SaveJob& job, const LiveSteps::Change& change) {
+  if (!retention_.known()) return;
+  if (job.kind == SaveJob::Kind::kDelete || job.kind == SaveJob::Kind::kPin) {
+    retention_.Reset();
+    return;
+  }
+  for (const auto& killed : change.killed) retention_.Remove(killed->record.step);
+  if (change.added != nullptr) retention_.Add(CandidateOf(*change.added));
+}
+
+Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {
+  auto records = std::make_shared<std::vector<LeafRecord>>();
+  records->reserve(job->leaves.size());
+  auto live = std::make_shared<LiveStep>();
+  format::StepRecord& step = live->record;
+  step.step = job->step;
+  step.time_ns = options_.environment.clock->WallNanos();
+  live->age_time_ns = AgeTime(step.time_ns);
+  step.metadata_json = job->metadata_json;
+  step.metrics_json = job->metrics_json;
+  step.items = job->items;
+  step.group = job->group;
+  for (PlannedLeaf& leaf : job->leaves) {
+    LeafRecord& record = leaf.input.record;
+    record.partial = leaf.input.partial;
+    for (const Piece& piece : leaf.pieces) {
+      const ShardInput& shard = leaf.shards.shards()[piece.shard];
+      record.pieces.push_back({shard.origin, shard.shape, piece.chunk_shape, piece.first_chunk});
+    }
+    Count(record, &step.items[leaf.item], &step);
+    records->push_back(std::move(record));
+  }
+  SumItems(&step);
+  live->records = std::move(records);
+  live->metrics_json = step.metrics_json;
+  if (job->group) {
+    STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
+    entry->change.prepared = std::move(entry->change.added);
+    ReleaseHolds(job);
+    job->leaves.clear();
+    return OkStatus();
+  }
+  if (auto replaced = FindAsOf(job->step)) {
+    if (replaced->record.pinned) return Pinned(job->step, "replace");
+    entry->change.killed.push_back(std::move(replaced));
+  }
+  AddRetired(*live, &entry->change);
+  STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
+  ReleaseHolds(job);
+  job->leaves.clear();
+  return OkStatus();
+}
+
+Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
+  LiveStepPtr old = FindAsOf(job.record.step);
+  if (old == nullptr || old->record.commit != job.rewritten->record.commit) {
+    return AbortedError(StrCat("step ", job.record.step, " was changed or deleted meanwhile"));
+  }
+  auto live = std::make_shared<LiveStep>();
+  live->age_time_ns = old->age_time_ns;
+  live->record = job.record;
+  TakeState(old->record, &live->record);
+  entry->change.killed.push_back(std::move(old));
+  return AddRecords(job, std::move(live), entry);
+}
+
+// As old as it was when the last session ended (LiveSteps::Load).
+Status Engine::AddRestored(const SaveJob& job, GroupEntry* entry) {
+  auto live = std::make_shared<LiveStep>();
+  live->record = job.record;
+  const format::StepRecord* newest = &job.record;
+  const auto others = options_.live->All();
+  for (const auto& other : others) {
+    const uint64_t commit = other->record.commit;
+    if (commit > newest->commit && commit <= old_tip_) newest = &other->record;
+  }
+  live->age_time_ns = std::min<int64_t>(job.record.time_ns - newest->time_ns, 0);
+  if (auto old = FindAsOf(job.record.step)) entry->change.killed.push_back(std::move(old));
+  return AddRecords(job, std::move(live), entry);
+}
+
+// A commit frame of a step whose chunks are where they were.
+Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, GroupEntry* entry) {
+  format::StepRecord& step = live->record;
+  step.leaf_count = step.chunk_count = step.logical_bytes = step.stored_bytes = 0;
+  std::map<std::string, format::ItemRecord*, std::less<>> items;  // by key prefix
+  for (auto& item : step.items) {
+    item.leaf_count = item.logical_bytes = item.stored_bytes = 0;
+    items[format::EncodeItem(item.name)] = &item;
+  }
+  for (const LeafRecord& record : *job.records) {
+    auto it = items.upper_bound(record.key);
+    if (it == items.begin() || !record.key.starts_with((--it)->first)) {
+      return InternalError("a rewritten leaf belongs to no item of its step");
+    }
+    Count(record, it->second, &step);
+  }
+  SumItems(&step);
+  live->records = job.records;
+  live->metrics_json = step.metrics_json;
+  return AddCommit(ExtentsOf(*job.records, log_->block_bytes()), job.estimated_bytes,
+                   std::move(live), entry);
+}
+
+// Records frames and the commit frame of a step whose payloads are written, at `extents`.
+Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
+                         std::shared_ptr<LiveStep> live, GroupEntry* entry) {
+  format::Commit commit;
+  for (const auto& killed : entry->change.killed) commit.kills.push_back(killed->record.commit);
+  if (entry->job->kind == SaveJob::Kind::kRestore) {
+    commit.kills.push_back(entry->job->record.commit);  // which no log has any more
+  }
+  const std::vector<RecordsRun> runs = SplitRecords(*live->records);
+  if (runs.size() == 1) {
+    commit.records.assign(runs[0].records().begin(), runs[0].records().end());
+  }
+  for (size_t i = 0; runs.size() > 1 && i < runs.size(); ++i) {
+    const std::span<const LeafRecord> run = runs[i].records();
+    STEPWELL_ASSIGN_OR_RETURN(
+        const FramePlace place,
+        AppendFrame(FrameKind::kRecords, format::EncodeRecords(run), step_bytes));
+    auto& extent = extents[place.segment];
+    extent.segment = place.segment;
+    extent.end_bytes = std::max(
+        extent.end_bytes, AlignUp(place.offset_bytes + place.length_bytes, log_->block_bytes()));
+    commit.blocks.push_back({place, run.front().key, run.front().first_chunk});
+  }
+  live->record.commit = tip_commit_ + 1;
+  commit.step = live->record;
+  const bool prepared =
+      live->record.group && live->record.group->state == format::GroupState::kPrepared;
+  const FrameKind kind = prepared ? FrameKind::kPrepared : FrameKind::kCommit;
+
+  // The frame names the segments of its step, its own included, so its place is decided first.
+  for (int attempt = 0;; ++attempt) {
+    Segment* segment = log_->current();
+    auto with_frame = extents;
+    with_frame[segment->id].segment = segment->id;
+    const auto set_extents = [&](uint64_t end) {
+      with_frame[segment->id].end_bytes = end;
+      commit.step.extents.clear();
+      for (const auto& [id, extent] : with_frame) commit.step.extents.push_back(extent);
+    };
+    set_extents(0);
+    STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                              PlaceRun(kind, format::EncodeCommit(commit).size(), step_bytes,
+                                       /*may_drop_ballast=*/false));
+    if (run.spot.segment != segment) {  // rolled: name the new one instead
+      if (attempt == 3) return InternalError("a commit frame found no place");
+      log_->GiveBack(run.spot);
+      continue;
+    }
+    set_extents(run.spot.offset_bytes + run.bytes);
+    STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, format::EncodeCommit(commit), run));
+    break;
+  }
+  for (const auto& extent : commit.step.extents) {
+    const auto it = log_->open_segments().find(extent.segment);
+    if (it != log_->open_segments().end() && (it->second->dirty || it->second->writes_in_flight)) {
+      group_->touched.insert(it->second.get());
+    }
+  }
+  live->record = std::move(commit.step);
+  live->place = entry->place;
+  live->texts_known = true;
+  entry->change.commit = live->record.commit;
+  entry->change.added = std::move(live);
+  return OkStatus();
+}
+
+// What is prepared and not decided, as of the next frame; `wanted` says which, null: none.
+template <typename Wanted>
+LiveStepPtr Engine::FindUndecided(const Wanted& wanted) const {
+  LiveStepPtr found;
+  for (auto& live : options_.live->Undecided()) {
+    if (wanted(*live)) found = std::move(live);
+  }
+  for (const GroupEntry& entry : group_->entries) {
+    const LiveStepPtr& prepared = entry.change.prepared;
+    if (prepared != nullptr && wanted(*prepared)) found = prepared;
+    if (found != nullptr && entry.change.decided != nullptr &&
+        entry.change.decided->record.commit == found->record.commit) {
+      found = nullptr;
+    }
+  }
+  return found;
+}
+
+Status Engine::NotThere(uint64_t step) const {
+  if (FindUndecided([step](const LiveStep& live) { return live.record.step == step; }) != nullptr) {
+    return FailedPreconditionError(
+        StrCat("step ", step, " is prepared by several processes and not decided yet"));
+  }
+  return NotFoundError(StrCat("step ", step, " is not in the store"));
+}
+
+// Part 0: what ends with the step is found here. Other parts are told.
+Status Engine::AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing) {
+  const Decision& decision = job->decision;
+  const auto is_it = [&](const LiveStep& live) {
+    return live.record.step == decision.step && live.record.group->save_id == decision.save_id;
+  };
+  const LiveStepPtr prepared = FindUndecided(is_it);
+  LiveStepPtr old = FindAsOf(decision.step);
+  const bool is_primary = slot_.part == 0;
+  if (prepared == nullptr) {
+    *nothing = true;
+    const bool committed =
+        old != nullptr && old->record.group && old->record.group->save_id == decision.save_id;
+    if (decision.commit && committed) {
+      job->decided.mark = old->record.group->mark;
+      return OkStatus();
+    }
+    if (committed) {
+      return FailedPreconditionError(
+          StrCat("step ", decision.step, " is committed already and cannot be aborted"));
+    }
+    if (!decision.commit) return OkStatus();
+    return NotFoundError(StrCat("step ", decision.step, " is not prepared here"));
+  }
+  LiveSteps::Change* change = &entry->change;
+  change->decided = prepared;
+  format::Decided record;
+  record.group = *prepared->record.group;
+  record.group.state = format::GroupState::kDecided;
+  record.group.mark = is_primary ? tip_commit_ + 1 : decision.mark;
+  record.commit = prepared->record.commit;
+  record.committed = decision.commit;
+  if (decision.commit) {
+    auto live = std::make_shared<LiveStep>(*prepared);
+    live->record.group = record.group;
+    if (old != nullptr) {
+      if (is_primary && old->record.pinned) return Pinned(decision.step, "replace");
+      change->killed.push_back(std::move(old));
+    }
+    if (is_primary) {
+      AddRetired(*live, change);
+    } else {
+      for (const uint64_t step : decision.dead) {
+        if (step == decision.step) continue;
+        if (auto dead = FindAsOf(step)) change->killed.push_back(std::move(dead));
+      }
+    }
+    change->added = std::move(live);
+    for (const auto& killed : change->killed) {
+      record.kills.push_back(killed->record.commit);
+      record.steps.push_back(killed->record.step);
+    }
+  }
+  STEPWELL_RETURN_IF_ERROR(AddSmall(FrameKind::kDecided, format::EncodeDecided(record), entry));
+  job->decided.dead = std::move(record.steps);
+  std::sort(job->decided.dead.begin(), job->decided.dead.end());
+  job->decided.mark = record.group.mark;
+  return OkStatus();
+}
+
+Status Engine::AddDelete(const SaveJob& job, GroupEntry* entry) {
+  format::Delete deletion;
+  for (const uint64_t step : job.steps) {
+    LiveStepPtr live = FindAsOf(step);
+    if (live == nullptr) return NotThere(step);
+    if (live->record.pinned) return Pinned(step, "delete");
+    deletion.kills.push_back(live->record.commit);
+    deletion.steps.push_back(step);
+    entry->change.killed.push_back(std::move(live));
+  }
+  return AddSmall(FrameKind::kDelete, format::EncodeDelete(deletion), entry);
+}
+
+Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
+  format::Meta meta;
+  for (const uint64_t step : job.steps) {
+    const LiveStepPtr live = FindAsOf(step);
+    if (live == nullptr) return NotThere(step);
+    // A lost frame may have changed it since: it is said again.
+    if (live->record.pinned == job.pinned && losses_.empty()) continue;
+    meta.changes.push_back({live->record.commit, job.pinned});
+    entry->change.pins.emplace_back(step, job.pinned);
+  }
+  return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry);
+}
+
+// One frame for all losses: it covers the range from the first to the last.
+Status Engine::AddAccepted(GroupEntry* entry) {
+  format::LossRecord accepted;
+  accepted.accepted = true;
+  accepted.found_ns = options_.environment.clock->WallNanos();
+  for (const format::LossRecord& loss : losses_) {
+    const bool first = accepted.first_commit == 0 || loss.first_commit < accepted.first_commit;
+    if (first) accepted.first_commit = loss.first_commit;
+    accepted.last_commit = std::max(accepted.last_commit, loss.last_commit);
+  }
+  entry->change.losses.emplace();
+  return AddSmall(FrameKind::kLoss, format::EncodeLoss(accepted), entry);
+}
+
+// A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
+Status Engine::AddSmall(FrameKind kind, const std::string& payload, GroupEntry* entry) {
+  STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                            PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, run));
+  entry->change.commit = tip_commit_;
+  return OkStatus();
+}
+
+}  // namespace stepwell::db

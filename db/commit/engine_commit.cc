@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commit groups: frames, one flush a touched segment, publication (DESIGN.md, "Commit").
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "db/commit/engine.h"
+#include "db/commit/engine_internal.h"
+#include "db/layout.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::FrameKind;
+using format::FramePlace;
+
+constexpr uint64_t kUnappliedMax = 256;
+
+std::string StepsText(const std::vector<uint64_t>& steps) {
+  if (steps.size() == 1) return StrCat("step ", steps[0], " was");
+  return StrCat(steps.size(), " steps (", steps.front(), " to ", steps.back(), ") were");
+}
+
+std::string WhatOf(const SaveJob& job) {
+  switch (job.kind) {
+    case SaveJob::Kind::kSave:
+      return StrCat("step ", job.step, " was saved");
+    case SaveJob::Kind::kDelete:
+      return StepsText(job.steps) + " deleted";
+    case SaveJob::Kind::kPin:
+      return StepsText(job.steps) + (job.pinned ? " pinned" : " unpinned");
+    case SaveJob::Kind::kDecide:
+      return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");
+    case SaveJob::Kind::kAccept:
+      return "the loss was accepted";
+    case SaveJob::Kind::kRestore:
+      return StrCat("step ", job.step, " was restored");
+    case SaveJob::Kind::kRewrite:
+      break;
+  }
+  return StrCat("step ", job.step, " was changed");
+}
+
+Status Unknown(const SaveJob& job, const Status& cause) {
+  return OutcomeUnknownError(
+      StrCat("whether ", WhatOf(job), " is not known: ", cause.message(),
+             "; close the store and open it again, which decides, then look at its steps"),
+      cause.os_error());
+}
+
+}  // namespace
+
+// Jobs at the head that failed are over; nothing of them is in the log's chain.
+void Engine::FailReadyHeads() {
+  while (!jobs_.empty() && jobs_.front()->Ready() && !jobs_.front()->error.ok()) {
+    const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    Drop(job.get(), job->error);
+  }
+}
+
+void Engine::Drop(SaveJob* job, const Status& status) {
+  std::vector<format::SegmentExtent> lost;
+  for (const auto& [id, extent] : job->extents) lost.push_back(extent);
+  NoteDead(lost);
+  has_failed_writes_ = has_failed_writes_ || !lost.empty();
+  ReleaseHolds(job);
+  job->state->Finish(status);
+}
+
+void Engine::StartGroup() {
+  if (group_ != nullptr || jobs_.empty() || !jobs_.front()->Ready()) return;
+  if (unapplied_ > kUnappliedMax) return;
+  const int64_t started_ns = options_.instruments->Now();
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "frames");
+  group_ = std::make_unique<Group>();
+  while (!jobs_.empty() && jobs_.front()->Ready()) {
+    const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    Status status = job->error;
+    if (status.ok()) status = AddToGroup(job);
+    if (!status.ok()) Drop(job.get(), status);
+  }
+  if (group_->entries.empty() && group_->frames.empty()) {
+    for (const auto& job : group_->repeated) job->state->Finish(OkStatus());
+    group_.reset();
+    return;
+  }
+  group_->writes_left = group_->frames.size();
+  group_->times.start_ns = started_ns;
+  // Submitted together: whatever lands first, recovery believes a commit frame only when its
+  // records and, until a flush is known, its payloads are all there.
+  for (auto& frame : group_->frames) {
+    frame->submitted_ns = options_.instruments->Now();
+    options_.disk->Submit(frame.get());
+  }
+}
+
+Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payload,
+                                       uint64_t step_bytes) {
+  STEPWELL_ASSIGN_OR_RETURN(const Run run, PlaceRun(kind, payload.size(), step_bytes,
+                                                    /*may_drop_ballast=*/false));
+  return SubmitFrame(kind, payload, run);
+}
+
+// Room for a frame with what lies behind it: chain frames take copies of those before along, where
+// the disk has room for them. Copies that come up later wait for the next frame.
+Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
+                                     bool may_drop_ballast) {
+  const size_t frame_bytes = format::kFrameHeaderBytes + payload_bytes;
+  Run run;
+  run.bytes = AlignUp(frame_bytes, log_->block_bytes());
+  if (format::IsChainFrame(kind) && log_->CopySpace(frame_bytes) > 0) {
+    const size_t with_copies =
+        AlignUp(frame_bytes + log_->CopySpace(frame_bytes), log_->block_bytes());
+    auto spot = log_->Place(with_copies, step_bytes, /*may_use_reserve=*/false);
+    if (spot.ok()) return Run{*spot, with_copies};
+    if (spot.status().code() != StatusCode::kResourceExhausted) return spot.status();
+  }
+  STEPWELL_ASSIGN_OR_RETURN(run.spot, PlaceWithBallast(run.bytes, step_bytes, may_drop_ballast));
+  return run;
+}
+
+// Queues the frame for the group; chain frames take the next number.
+Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payload, const Run& run) {
+  STEPWELL_RETURN_IF_ERROR(CheckFrameSize(payload));
+  const LogWriter::Placement& spot = run.spot;
+  Segment* segment = spot.segment;
+  format::FrameHeader header;
+  header.kind = kind;
+  header.nonce = segment->nonce;
+  header.epoch = epoch_;
+  header.commit = tip_commit_;
+  header.durable_through = slot_.durable_commit;
+  if (format::IsChainFrame(kind)) {
+    header.commit = tip_commit_ + 1;
+    header.previous = tip_place_;
+    header.previous_commit = tip_commit_;
+  }
+  FramePlace place;
+  auto write = std::make_unique<FrameWrite>();
+  write->buffer = io::AlignedBuffer(run.bytes);
+  if (!write->buffer) return ResourceExhaustedError("no memory for a frame");
+  format::EncodeFrameTo(header, payload, write->buffer.bytes(), &place.crc);
+  place.segment = segment->id;
+  place.offset_bytes = spot.offset_bytes;
+  place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
+  write->engine = this;
+  write->kind = io::Op::Kind::kWrite;
+  write->file = segment->file.get();
+  write->offset_bytes = spot.offset_bytes;
+  write->segment = segment;
+  write->vector = {write->buffer.data(), write->buffer.size()};
+  write->vectors = {&write->vector, 1};
+  ++segment->writes_in_flight;
+  group_->touched.insert(segment);
+  group_->frames.push_back(std::move(write));
+  segment->frames.push_back({static_cast<uint16_t>(kind), header.commit, place});
+  if (format::IsChainFrame(kind)) {
+    io::AlignedBuffer& buffer = group_->frames.back()->buffer;
+    log_->PutCopies(segment->nonce, place.length_bytes, buffer.bytes());
+    const std::string_view frame(reinterpret_cast<const char*>(buffer.data()), place.length_bytes);
+    log_->AddCopy({place, format::MakeFrameCopy(frame, format::kCopyBytesMax)});
+    tip_copy_ = format::MakeFrameCopy(frame, format::kSlotTipBytesMax);
+    tip_commit_ = header.commit;
+    tip_place_ = place;
+    chain_.emplace_back(header.commit, segment->id);
+  }
+  return place;
+}
+
+Result<LogWriter::Placement> Engine::PlaceWithBallast(uint64_t length, uint64_t step_bytes,
+                                                      bool may_drop_ballast) {
+  auto placement = log_->Place(length, step_bytes, may_drop_ballast);
+  if (placement.ok() || !may_drop_ballast ||
+      placement.status().code() != StatusCode::kResourceExhausted) {
+    return placement;
+  }
+  // A delete must work on a full disk: that is how space comes back.
+  DropBallast();
+  return log_->Place(length, step_bytes, may_drop_ballast);
+}
+
+bool Engine::DropBallast() {
+  return options_.environment.file_system->Remove(BallastFilePath(options_.store_path)).ok();
+}
+
+void Engine::FrameWritten(FrameWrite* write) {
+  if (panicked()) return;
+  --write->segment->writes_in_flight;
+  write->segment->dirty = true;
+  bytes_written_ += write->vector.iov_len;
+  options_.instruments->DiskSpan("write frame", write->submitted_ns, Trace::kNoStep,
+                                 write->vector.iov_len);
+  if (write->status.code() == StatusCode::kResourceExhausted && DropBallast()) {
+    // The chain goes through this frame: it is written once more, where the ballast was.
+    ++write->segment->writes_in_flight;
+    options_.disk->Submit(write);
+    return;
+  }
+  // kAborted: the log was frozen before the write began.
+  if (write->status.code() != StatusCode::kAborted || write->transferred_bytes > 0) {
+    group_->reached_disk = true;
+  }
+  if (!write->status.ok()) {
+    options_.freeze->Trip(write->status);
+    if (group_->error.ok()) group_->error = write->status;
+  }
+  if (--group_->writes_left == 0) SyncGroup();
+}
+
+void Engine::SyncGroup() {
+  if (!group_->error.ok()) return FailGroup(group_->error);
+  group_->syncs_left = group_->touched.size();
+  group_->times.frames_ns = options_.instruments->Now();
+  for (Segment* segment : group_->touched) {
+    auto sync = std::make_unique<SegmentSync>();
+    sync->engine = this;
+    sync->kind = io::Op::Kind::kSync;
+    sync->file = segment->file.get();
+    sync->segment = segment;
+    segment->dirty = false;  // writes that complete from here on set it again
+    ++segment->writes_in_flight;
+    ++syncs_;
+    sync->submitted_ns = group_->times.frames_ns;
+    group_->sync_ops.push_back(std::move(sync));
+    options_.disk->Submit(group_->sync_ops.back().get());
+  }
+}
+
+void Engine::SegmentSynced(SegmentSync* sync) {
+  if (panicked()) return;
+  --sync->segment->writes_in_flight;
+  options_.instruments->DiskSpan("fdatasync", sync->submitted_ns, Trace::kNoStep, 0);
+  if (!sync->status.ok()) {
+    options_.freeze->Trip(sync->status);
+    if (group_->error.ok()) group_->error = sync->status;
+  } else {
+    NoteCatalog(*sync->segment);
+  }
+  if (--group_->syncs_left > 0) return;
+  if (group_->error.ok()) {
+    group_->error = CheckNotRemoved();
+    if (!group_->error.ok()) options_.freeze->Trip(group_->error);
+  }
+  if (group_->error.ok()) {
+    Publish();
+  } else {
+    FailGroup(group_->error);
+  }
+}
+
+// Durable: now visible, marked, and told.
+void Engine::Publish() {
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "publish");
+  const std::unique_ptr<Group> group = std::move(group_);
+  bool killed = false;
+  for (GroupEntry& entry : group->entries) {
+    const auto& decided = entry.change.decided;
+    const bool aborted = decided != nullptr && entry.change.added == nullptr;
+    killed = killed || aborted || !entry.change.killed.empty();
+    if (aborted) NoteDead(decided->record.extents);
+    for (const auto& dead : entry.change.killed) {
+      NoteDead(dead->record.extents);
+      if (entry.job->is_move) continue;
+      for (const auto& extent : dead->record.extents) moved_into_.erase(extent.segment);
+    }
+    if (entry.job->is_move) NoteMoved(entry);
+    entry.change.frame_crc = entry.place.crc;
+    options_.live->Commit(entry.change);
+    catalogs_.Note(entry.change);
+    if (entry.change.losses) losses_ = *entry.change.losses;
+    slot_.durable_commit = entry.change.commit;
+    slot_.durable_place = entry.place;
+  }
+  slot_.tip = tip_copy_;
+  killed_unmarked_ = killed_unmarked_ || killed;
+  MarkDurable();
+  NoteSegments();
+  if (guard_moved_ || !left_.empty()) ScheduleReclaim(/*again_left=*/false);
+  for (GroupEntry& entry : group->entries) {
+    ++unapplied_;
+    options_.index->Apply(entry.change);
+    NoteCommitted(*group, entry);
+    entry.job->state->Finish(OkStatus());
+  }
+  for (const auto& job : group->repeated) job->state->Finish(OkStatus());
+}
+
+// The slot, for other processes now, and on the device soon: what recovery then takes for durable
+// without looking, and so what may be erased on the strength of it (rule 6). No handle waits for
+// this sync.
+void Engine::MarkDurable() {
+  if (Status status = WriteSlot(/*sync=*/false); !status.ok()) {
+    options_.freeze->Trip(status);
+    return;
+  }
+  if (slot_sync_ != nullptr) {
+    slot_sync_again_ = true;
+    return;
+  }
+  slot_sync_ = std::make_unique<SlotSync>();
+  slot_sync_->engine = this;
+  slot_sync_->kind = io::Op::Kind::kSync;
+  slot_sync_->file = options_.slot_file->file();
+  slot_sync_->commit = slot_.durable_commit;
+  slot_sync_->killed = std::exchange(killed_unmarked_, false);
+  options_.slot_file->BeginSync();
+  ++syncs_;
+  options_.disk->Submit(slot_sync_.get());
+}
+
+void Engine::SlotSynced() {
+  if (panicked()) return;
+  const std::unique_ptr<SlotSync> sync = std::move(slot_sync_);
+  options_.slot_file->EndSync(sync->status.ok());
+  if (!sync->status.ok()) {
+    options_.freeze->Trip(sync->status);
+    return;
+  }
+  durable_mark_ = sync->commit;
+  if (std::exchange(slot_sync_again_, false) && !options_.freeze->frozen()) MarkDurable();
+  if (!sync->killed) return;
+  // What died by that commit may go now, for a full disk at once.
+  space_asked_ = false;
+  ScheduleReclaim(/*again_left=*/true);
+}
+
+// The store is frozen. Frames that reached the disk may be found there, flushed or not, so only
+// recovery can say what became of these changes; without one they were not done. Nor is a prepared
+// step, found or not: it takes a decision, which does not come.
+void Engine::FailGroup(const Status& status) {
+  const std::unique_ptr<Group> group = std::move(group_);
+  const Status& cause = options_.freeze->frozen() ? options_.freeze->first_error() : status;
+  for (const GroupEntry& entry : group->entries) {
+    const bool unknown = group->reached_disk && !entry.job->group;
+    entry.job->state->Finish(unknown ? Unknown(*entry.job, cause) : status);
+  }
+  for (const auto& job : group->repeated) job->state->Finish(Unknown(*job, cause));
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// The beginning and the end of a session, and marks.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "db/commit/engine.h"
+#include "db/commit/engine_internal.h"
+#include "db/layout.h"
+#include "db/log/frame_copies.h"
+#include "db/log/pins.h"
+
+namespace stepwell::db {
+
+using format::FrameKind;
+using format::FramePlace;
+
+namespace {
+
+// Enough for a delete, the frames of an open, and RocksDB's files of an open; on a small disk a
+// share of what is free, which does for the first two.
+constexpr uint64_t kBallastBytesMax = uint64_t{16} << 20;
+constexpr uint64_t kBallastBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kBallastShareOfFree = 8;
+
+}  // namespace
+
+void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
+  const std::string path = BallastFilePath(store_path);
+  // A power cut may have left the name without the space.
+  const auto info = file_system->Stat(path);
+  if (info.ok() ? info->allocated_bytes >= kBallastBytesMin
+                : info.status().code() != StatusCode::kNotFound) {
+    return;
+  }
+  const auto free = file_system->FreeBytes(store_path);
+  if (!free.ok()) return;
+  const uint64_t bytes = std::min(kBallastBytesMax, AlignDown(*free / kBallastShareOfFree, 4096));
+  if (bytes < kBallastBytesMin) return;
+  auto ballast = file_system->Open(path, {.write = true, .create = true});
+  if (!ballast.ok()) return;
+  Status status = (*ballast)->Allocate(0, bytes);
+  const auto made = (*ballast)->Info();
+  if (status.ok() && made.ok() && made->allocated_bytes >= bytes) return;
+  // Without fallocate only what is written takes space.
+  const std::string zeros(kBallastBytesMin, '\0');
+  for (uint64_t at = 0; status.ok() && at < bytes; at += zeros.size()) {
+    const size_t size = std::min<uint64_t>(zeros.size(), bytes - at);
+    status = (*ballast)->WriteAt(at, AsBytes(std::string_view(zeros).substr(0, size)));
+  }
+  if (status.ok()) return;
+  file_system->Remove(path).IgnoreError("best effort");
+}
+
+// The segment was synced, and with it its catalog.
+void Engine::NoteCatalog(const Segment& segment) {
+  const CatalogNote* newest = catalogs_.newest();
+  if (newest != nullptr && newest->place.segment >= segment.id) return;
+  uint64_t oldest_in_flight = segment.id;
+  for (const auto& [id, open] : log_->open_segments()) {
+    oldest_in_flight = std::min(oldest_in_flight, open->catalog.first_segment);
+  }
+  for (const uint64_t id : catalogs_.Durable(segment.catalog, oldest_in_flight)) {
+    suspects_.insert(id);
+  }
+  slot_.catalog_place = segment.catalog.place;
+  guard_moved_ = true;
+  const std::lock_guard lock(ends_mutex_);
+  catalog_ranges_ = catalogs_.Needed();
+}
+
+Status Engine::WriteSlot(bool sync) {
+  Status status = options_.slot_file->Write(slot_, sync);
+  // Where writes go to new blocks (btrfs) also this one needs room.
+  if (status.code() == StatusCode::kResourceExhausted && DropBallast()) {
+    status = options_.slot_file->Write(slot_, sync);
+  }
+  return status;
+}
+
+// Files that were removed take writes and syncs without an error, until they are closed: that would
+// acknowledge steps that nobody can ever open.
+Status Engine::CheckNotRemoved() {
+  const auto gone = [](const std::string& path) {
+    return NotFoundError(StrCat(
+        path, " was removed while the store is open for writing: what is saved now would be lost"));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(const bool slot_removed, options_.slot_file->IsRemoved());
+  if (slot_removed) return gone(SlotFilePath(options_.store_path));
+  for (const Segment* segment : group_->touched) {
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
+    if (info.link_count == 0) return gone(segment->file->path());
+  }
+  return OkStatus();
+}
+
+void Engine::NoteSegments() {
+  std::map<uint64_t, uint64_t> ends;
+  for (const auto& [id, segment] : log_->open_segments()) {
+    if (!segments_.contains(id)) catalogs_.NoteSegment(id);
+    segments_[id] = {.segment = id, .directory = 0, .nonce = segment->nonce, .length_bytes = 0};
+    ends[id] = segment->end_bytes;
+  }
+  const std::lock_guard lock(ends_mutex_);
+  open_ends_ = std::move(ends);
+}
+
+namespace {
+
+// The bytes of the newest frame, for a copy of it; empty where there is none any more: behind newer
+// catalogs it may have been erased.
+std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
+  if (place.length_bytes == 0) return {};
+  const auto frame = ReadOriginalFrame(files, place, FrameKind{});
+  if (!frame.ok()) return {};
+  return format::EncodeFrame(frame->header, frame->payload, /*block_bytes=*/1, nullptr);
+}
+
+}  // namespace
+
+// Before this epoch makes the steps in doubt durable: then only damage takes a header away. A
+// segment that an export has a link to does not change (rule 18), and keeps what it has.
+Status Engine::MendHeaders(const LogState& state) {
+  for (const uint64_t id : state.torn_headers) {
+    const auto file = options_.environment.file_system->Stat(options_.files->PathOf(id));
+    if (!file.ok() || file->link_count > 1) continue;
+    format::SegmentHeader header;
+    header.store_id = slot_.store_id;
+    header.segment = id;
+    header.nonce = RandomId(options_.environment.random);
+    header.created_ns = options_.environment.clock->WallNanos();
+    header.group_id = slot_.group_id;
+    header.process = slot_.part;
+    const Status status = RewriteHeader(options_.environment.file_system, options_.store_path,
+                                        header, epoch_, options_.freeze);
+    // Where writes go to new blocks (btrfs) a full disk has no room for it; the step is whole.
+    if (status.code() == StatusCode::kResourceExhausted) continue;
+    STEPWELL_RETURN_IF_ERROR(status);
+    segments_[id].nonce = header.nonce;
+    options_.files->Drop(id);
+  }
+  return OkStatus();
+}
+
+Status Engine::Start(const LogState& state) {
+  old_tip_ = tip_commit_ = state.tip_commit;
+  tip_place_ = state.tip_place;
+  epoch_ = std::max(state.epoch_max, slot_.epoch) + 1;
+  for (const auto& [commit, segment] : state.chain) chain_.emplace_back(commit, segment);
+  uint64_t highest = 0;
+  for (const SegmentInfo& info : state.segments) {
+    highest = std::max(highest, info.segment);
+    if (info.foreign) continue;
+    suspects_.insert(info.segment);
+    segments_[info.segment] = {.segment = info.segment,
+                               .directory = 0,
+                               .nonce = info.nonce,
+                               .length_bytes = info.sealed ? info.length_bytes : 0};
+  }
+  catalogs_.Begin(state, segments_);
+  const std::string tip = TipFrame(*options_.files, state.tip_place);
+  // Of a damaged frame the slot may have the only copy.
+  if (!tip.empty() || slot_.durable_place != state.tip_place) {
+    slot_.tip = format::MakeFrameCopy(tip, format::kSlotTipBytesMax);
+  }
+  slot_.durable_commit = state.tip_commit;
+  slot_.durable_place = state.tip_place;
+  losses_ = state.losses;
+  for (format::LossRecord& loss : losses_) {
+    if (loss.found_ns == 0) loss.found_ns = options_.environment.clock->WallNanos();
+  }
+
+  // The clean mark goes durably before the first write (rule 4). One that is gone already may be
+  // gone from the page cache only, after a kill: a power cut would bring it back, and this epoch
+  // with it.
+  slot_.clean = false;
+  STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
+  STEPWELL_RETURN_IF_ERROR(MendHeaders(state));
+  LogWriterOptions log;
+  log.file_system = options_.environment.file_system;
+  log.store_path = options_.store_path;
+  log.store_id = slot_.store_id;
+  log.group_id = slot_.group_id;
+  log.part = slot_.part;
+  log.freeze = options_.freeze;
+  log.segment_bytes_max = options_.segment_bytes_max;
+  log.make_nonce = [random = options_.environment.random] { return RandomId(random); };
+  log.wall_nanos = [clock = options_.environment.clock] { return clock->WallNanos(); };
+  log.make_catalog = [this](uint64_t block_bytes, bool short_of_space) {
+    format::Catalog head;
+    head.epoch = epoch_;
+    head.last_commit = slot_.durable_commit;
+    head.last_place = slot_.durable_place;
+    head.losses = losses_;
+    return catalogs_.Make(std::move(head), segments_, block_bytes, short_of_space);
+  };
+  log.disk = options_.disk;
+  log_ = std::make_unique<LogWriter>(std::move(log), highest + 1, epoch_);
+  log_->FindSpares();
+  Status status = log_->Start();
+  if (status.code() == StatusCode::kResourceExhausted && DropBallast()) status = log_->Start();
+  STEPWELL_RETURN_IF_ERROR(status);
+  block_bytes_ = log_->block_bytes();
+  // A killed writer's last frame has no copy yet.
+  if (!state.report.clean && !tip.empty()) {
+    log_->AddCopy({state.tip_place, format::MakeFrameCopy(tip, format::kCopyBytesMax)});
+  }
+
+  // The epoch frame, durable before anything else: older epochs' frames beyond the tip are void.
+  group_ = std::make_unique<Group>();
+  format::EpochRecord record;
+  record.epoch = epoch_;
+  record.last_commit = state.tip_commit;
+  record.last_place = state.tip_place;
+  const auto append = [this](FrameKind kind, const std::string& payload) -> Result<FramePlace> {
+    STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                              PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
+    return SubmitFrame(kind, payload, run);
+  };
+  STEPWELL_ASSIGN_OR_RETURN(auto place, append(FrameKind::kEpoch, format::EncodeEpoch(record)));
+  // Losses are a part of what this epoch begins with, and said from here on.
+  for (const format::LossRecord& loss : losses_) {
+    STEPWELL_ASSIGN_OR_RETURN(place, append(FrameKind::kLoss, format::EncodeLoss(loss)));
+  }
+  for (const auto& frame : group_->frames) {
+    STEPWELL_RETURN_IF_ERROR(frame->segment->file->WriteAt(
+        frame->offset_bytes, ConstBytes(frame->buffer.data(), frame->buffer.size())));
+    --frame->segment->writes_in_flight;
+  }
+  for (Segment* touched : group_->touched) {
+    STEPWELL_RETURN_IF_ERROR(touched->file->Sync());
+    touched->dirty = false;
+  }
+  group_.reset();
+  NoteCatalog(*log_->current());
+  slot_.epoch = epoch_;
+  slot_.durable_commit = tip_commit_;
+  slot_.durable_place = place;
+  slot_.tip = tip_copy_;
+  STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
+  durable_mark_ = tip_commit_;
+  NoteSegments();
+  STEPWELL_RETURN_IF_ERROR(SettleAbandoned(state));
+  Reclaimer::Options reclaim;
+  reclaim.file_system = options_.environment.file_system;
+  reclaim.store_path = options_.store_path;
+  reclaim.store_id = slot_.store_id;
+  reclaim.files = options_.files;
+  reclaim.live = options_.live;
+  reclaim.footprints = options_.footprints;
+  reclaim.freeze = options_.freeze;
+  reclaim.stop = &stop_reclaim_;
+  reclaimer_ = std::make_unique<Reclaimer>(std::move(reclaim));
+  started_ = true;
+  ScheduleReclaim(/*again_left=*/true);
+  return OkStatus();
+}
+
+namespace {
+
+Result<uint64_t> EndOfCatalog(const SegmentInfo& info, SegmentFiles& files) {
+  STEPWELL_ASSIGN_OR_RETURN(const FramePlace root, FindCatalog(info, files));
+  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, root, FrameKind::kCatalog));
+  STEPWELL_ASSIGN_OR_RETURN(const auto catalog, format::DecodeCatalog(AsBytes(frame.payload)));
+  uint64_t end = root.offset_bytes + root.length_bytes;
+  for (const FramePlace& page : catalog.pages) {
+    end = std::max(end, page.offset_bytes + page.length_bytes);
+  }
+  return end;
+}
+
+}  // namespace
+
+// Segments that the last writer left open: sealed behind what they still hold, so that no rejected
+// frame is found again, should those that took its number be lost. What the rejected tail took
+// comes back here; reclaim then removes those that hold nothing.
+Status Engine::SettleAbandoned(const LogState& state) {
+  bool pinned = true;
+  if (auto lock = ReclaimLock::Acquire(options_.environment.file_system, options_.store_path,
+                                       io::LockKind::kExclusive);
+      lock.ok()) {
+    const auto pins = ReadPins(options_.environment.file_system, options_.store_path);
+    pinned = !pins.ok() || pins->any();
+  } else {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(options_.store_path,
+               ": opened without giving space back: ", lock.status().message()));
+  }
+  const std::set<std::pair<uint64_t, uint64_t>> accepted(state.chain.begin(), state.chain.end());
+  for (const SegmentInfo& info : state.segments) {
+    if (info.sealed || info.foreign || !info.header_ok || state.report.clean) continue;
+    uint64_t end = 0;
+    for (const auto& live : options_.live->Needing()) {
+      for (const auto& extent : live->record.extents) {
+        if (extent.segment == info.segment) end = std::max(end, extent.end_bytes);
+      }
+    }
+    std::vector<format::FooterEntry> frames;
+    if (const auto it = state.scanned.find(info.segment); it != state.scanned.end()) {
+      for (const format::FooterEntry& entry : it->second) {
+        // Another frame of this number may have been accepted in its place.
+        const bool known = entry.commit <= state.catalog_commit;
+        if (known || accepted.contains({entry.commit, info.segment})) frames.push_back(entry);
+      }
+    }
+    const auto frames_end = frames.empty()
+                                ? EndOfCatalog(info, *options_.files)
+                                : EndOfCopies(*options_.files, frames.back().place, info.nonce);
+    if (!frames_end.ok()) continue;  // then it is scanned again
+    end = std::max(end, *frames_end);
+    options_.files->Drop(info.segment);
+    // A segment that an export has a link to was sealed, though that cannot be read just now, and
+    // does not change (rule 18).
+    const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
+    if (!file.ok() || file->link_count > 1) continue;
+    // Nothing is cut off while it is not known what was lost.
+    const bool keep_tail = pinned || !losses_.empty();
+    const Status sealed =
+        SealAbandoned(options_.environment.file_system, options_.store_path, info.segment,
+                      info.nonce, epoch_, end, keep_tail, options_.freeze, frames);
+    // A full disk may refuse the seal and must open all the same: the segment is scanned again.
+    if (!sealed.ok() && sealed.code() != StatusCode::kResourceExhausted) return sealed;
+    options_.files->Drop(info.segment);
+  }
+  return OkStatus();
+}
+
+Status Engine::Finish() {
+  while (slot_sync_ != nullptr && !panicked()) options_.disk->Poll(/*wait=*/true);
+  STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+  for (const auto& [id, segment] : log_->open_segments()) {
+    if (!segment->dirty) continue;
+    STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
+    segment->dirty = false;
+  }
+  // A full disk may refuse the footers; the next open then scans these segments.
+  log_->SealIdle(/*all=*/true).IgnoreError("an unsealed segment is scanned");
+  STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
+  slot_.clean = true;
+  return WriteSlot(/*sync=*/true);
+}
+
+void Engine::IndexReached(uint64_t commit, bool durable) {
+  unapplied_ = slot_.durable_commit > commit ? slot_.durable_commit - commit : 0;
+  if (durable && commit > slot_.index_commit) {
+    slot_.index_commit = commit;
+    if (options_.freeze->frozen()) return;
+    if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
+  }
+}
+
+}  // namespace stepwell::db

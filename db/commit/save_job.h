@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// One change of the store on its way through the engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "db/log/live_steps.h"
+#include "db/save/plan.h"
+#include "db/save/state.h"
+#include "db/stats/instruments.h"
+#include "db/store.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+struct SaveJob {
+  enum class Kind {
+    kSave,
+    kDelete,   // ends `steps`
+    kPin,      // pins or unpins `steps`
+    kDecide,   // commits or aborts what `decision` names
+    kRewrite,  // commits `rewritten` again, under a new number, with other records
+    kRestore,  // commits what a lost frame had committed, in place of what stands there
+    kAccept,   // ends the losses: what is live counts as it is
+  };
+
+  // ---- constant once the job was handed to the engine -------------------------------------
+  Kind kind = Kind::kSave;
+  uint64_t step = 0;
+  std::vector<uint64_t> steps;               // kDelete, kPin: ascending, unique
+  bool pinned = false;                       // kPin
+  std::optional<format::GroupRecord> group;  // kSave: only prepared
+  Decision decision;                         // kDecide
+  // kRewrite: what the new commit replaces (kAborted when it is not live any more at the job's
+  // turn), and what it has instead: the record with texts and items, and every leaf with the places
+  // of its chunks, all of them durable or written. Number, time, texts and pin stay.
+  std::shared_ptr<const LiveStep> rewritten;
+  bool is_move = false;  // kRewrite: of chunks, to give space back
+  // kRestore: `record` and `records` are the step's, pin and lost commit number included.
+  format::StepRecord record;
+  std::shared_ptr<std::vector<format::LeafRecord>> records;  // ascending by key
+  std::vector<format::ItemRecord> items;
+  std::string metadata_json;
+  std::string metrics_json;
+  std::shared_ptr<SaveHandle::State> state;
+  uint64_t estimated_bytes = 0;  // logical bytes: sizes segments
+
+  // ---- written by the caller (staged) or a worker (held) before the blocks it describes ----
+  std::vector<PlannedLeaf> leaves;  // ascending by key
+  std::vector<BlockTask> staged_blocks;
+  std::vector<BlockTask> held_blocks;
+
+  SaveTimes times;  // each by the thread that it names
+
+  // Set by the engine at the first error; callers stop staging. Any thread.
+  std::atomic<bool> failed{false};
+  // Staged blocks that are encoded and not written yet. Any thread.
+  std::atomic<size_t> staged_ahead{0};
+
+  // Written before `state` finishes, read after: kDecide.
+  Decided decided;
+
+  // ---- engine thread only ------------------------------------------------------------------
+  Status error;
+  bool staging_done = false;
+  bool held_planned = false;
+  size_t staged_expected = 0;
+  size_t staged_arrived = 0;
+  size_t held_started = 0;
+  size_t held_arrived = 0;
+  size_t held_encoding = 0;  // blocks whose source memory is still being read
+  std::map<uint64_t, format::SegmentExtent> extents;
+
+  bool Ready() const {
+    return kind != Kind::kSave ||
+           (staging_done && held_planned && staged_arrived == staged_expected &&
+            held_arrived == held_started && (!error.ok() || held_started == held_blocks.size()));
+  }
+};
+
+}  // namespace stepwell::db

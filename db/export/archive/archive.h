@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A committed step as one file of arrays by name, for whoever ships those: .safetensors or .npz.
+// What such files cannot hold (containers, Python's values) is refused or left out as the caller
+// says (DESIGN.md, "Archives").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "db/export/export.h"
+
+namespace stepwell::db {
+
+enum class ArchiveFormat : uint8_t { kSafetensors, kNpz };
+
+struct ArchiveOptions {
+  ArchiveFormat format = ArchiveFormat::kSafetensors;
+  // kWiden: element types become the next wider one of NumPy's, Python's numbers arrays of rank 0,
+  // PRNG keys their data.
+  OnUnsupported on_unsupported = OnUnsupported::kError;
+  // Encoded leaf key (format::EncodeLeafKey) of the item, subtree or leaf to export; "": the step.
+  std::string subtree_key;
+  // That of the store and the destination; null: the machine's.
+  io::FileSystem* file_system = nullptr;
+  // As in ExportOptions.
+  std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
+};
+
+// Writes the file beside its name, syncs and renames it; on error nothing is left. Streams: memory
+// is bounded, whatever the step's size. Names are paths below the subtree, joined by "/"; the
+// item's name comes first unless it is "state" and the only one. A .safetensors file has the step's
+// metadata, one string a key, "stepwell.step" and "stepwell.metrics"; .npz files have no place for
+// them.
+//
+// kInvalidArgument: what the format cannot hold (all of it, with paths), no leaf at all, no
+// directory to put it in, a destination inside the store. kNotFound: no such step. kAlreadyExists.
+// kUnavailable: another export to there is under way. kResourceExhausted, kDataLoss as they come.
+Result<ExportReport> ExportArchive(Store& store, uint64_t step, const std::string& destination,
+                                   const ArchiveOptions& options);
+
+}  // namespace stepwell::db

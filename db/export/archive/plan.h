@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes into a file of arrays: names, types and order of every leaf. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/export/archive/archive.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+struct ArchiveArray {
+  std::string name;
+  std::string path;  // "item/path", for messages
+  format::DType dtype = format::DType::kInvalid;
+  format::Shape shape;
+  const format::LeafRecord* leaf = nullptr;  // whose chunks these are; null: `element` is it
+  std::string element;                       // one element, as in memory
+  uint64_t size_bytes = 0;                   // in the file
+
+  bool convert() const { return leaf != nullptr && leaf->dtype != dtype; }
+};
+
+struct ArchivePlan {
+  std::vector<ArchiveArray> arrays;  // in the file's order
+  std::vector<std::pair<std::string, std::string>> metadata;
+  ExportReport report;  // leaves, chunks, stored bytes, skipped, widened
+};
+
+// `leaves`: the records of the step or of the subtree, in key order. The plan points at them.
+// kInvalidArgument with everything that the format cannot hold; kDataLoss.
+Result<ArchivePlan> PlanArchive(const format::StepRecord& step,
+                                std::span<const format::LeafRecord> leaves,
+                                const ArchiveOptions& options);
+
+}  // namespace stepwell::db

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export/orbax/bytes.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "db/layout.h"
+#include "db/log/footprint.h"
+#include "db/log/pins.h"
+#include "db/log/segment_files.h"
+
+namespace stepwell::db {
+namespace {
+
+// Between two looks at whether the caller wants to go on.
+constexpr uint64_t kPartBytes = uint64_t{64} << 20;
+constexpr uint32_t kWriteModes = 0222;
+constexpr uint32_t kReadModes = 0444;
+
+bool IsWholeStep(const ExportOptions& options) {
+  return options.items.empty() && options.subtree_key.empty();
+}
+
+class Placer {
+ public:
+  explicit Placer(const ByteSource& source) : source_(source) {
+    for (const ExportItem& item : source_.plan->items) {
+      item_segments_.push_back(SegmentsOf(item));
+      segments_.insert(item_segments_.back().begin(), item_segments_.back().end());
+    }
+  }
+
+  Result<PlacedBytes> Run() {
+    if (!source_.linked_store.empty()) return LinkSymbolically();
+    const ExportMode wanted = source_.options->mode;
+    if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
+    if (wanted == ExportMode::kReflink) {
+      auto cloned = Pack(/*clone=*/true);
+      if (cloned.ok()) return cloned;
+      return CannotClone(cloned.status());
+    }
+    if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
+    if (IsWholeStep(*source_.options)) {
+      auto linked = Link(/*automatic=*/true);
+      if (linked.ok() || !MayTryNext(linked.status())) return linked;
+    }
+    auto cloned = Pack(/*clone=*/true);
+    if (cloned.ok() || !MayTryNext(cloned.status())) return cloned;
+    return Pack(/*clone=*/false);
+  }
+
+ private:
+  std::string StoreOf(uint32_t part) const { return PartPath(source_.store->path(), part); }
+  std::string PathOf(PartSegment segment) const {
+    return SegmentPath(StoreOf(segment.part), segment.segment);
+  }
+  std::string InItem(size_t item, std::string_view name) const {
+    return StrCat(source_.plan->items[item].folder, "/", name);
+  }
+
+  Status Progress(uint64_t done, uint64_t total) const {
+    if (!source_.options->progress || source_.options->progress(done, total)) return OkStatus();
+    return CancelledError("the export was cancelled");
+  }
+
+  // kFailedPrecondition: why links are not possible, or for `automatic` ones not wanted.
+  Status CheckLinkable(bool automatic) const {
+    if (source_.store->untrusted()) {
+      return FailedPreconditionError(
+          "the store is open as untrusted: nothing is linked to its files; use mode copy");
+    }
+    const io::FileInfo& own = source_.folder->own_file();
+    for (const PartSegment segment : segments_) {
+      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info,
+                                source_.file_system->Stat(PathOf(segment)));
+      if (info.device != own.device) {
+        return FailedPreconditionError(
+            StrCat(source_.folder->path(), " is on another file system than ",
+                   StoreOf(segment.part), ": there are no hard links between them; use mode copy"));
+      }
+      if (!automatic) continue;
+      if (info.owner != own.owner || (info.mode | kWriteModes) != (own.mode | kWriteModes)) {
+        return FailedPreconditionError("the segments have another owner or mode");
+      }
+    }
+    return OkStatus();
+  }
+
+  // Segments that are sealed get a second name. Of what a writer, here or elsewhere, still appends
+  // to and seals later, the step's ranges are cloned or copied: so nothing of the export changes.
+  Result<PlacedBytes> Link(bool automatic) {
+    STEPWELL_RETURN_IF_ERROR(CheckLinkable(automatic));
+    STEPWELL_RETURN_IF_ERROR(Progress(0, 0));
+    STEPWELL_RETURN_IF_ERROR(SealOwn());
+    std::vector<std::string> made;
+    auto placed = LinkAndPack(&made);
+    if (placed.ok()) return placed;
+    for (const std::string& path : made) {  // another way must not find them in the directory
+      source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
+    }
+    return placed;
+  }
+
+  Result<PlacedBytes> LinkAndPack(std::vector<std::string>* made) {
+    std::set<uint32_t> parts;
+    for (const PartSegment segment : segments_) parts.insert(segment.part);
+    std::set<PartSegment> open = segments_;
+    for (const uint32_t part : parts) STEPWELL_RETURN_IF_ERROR(LinkPart(part, &open, made));
+    PlacedBytes placed;
+    for (const std::string& path : *made) {
+      STEPWELL_ASSIGN_OR_RETURN(const auto info, source_.file_system->Stat(path));
+      placed.linked_bytes += info.size_bytes;
+    }
+    placed.mode = ExportMode::kLink;
+    std::vector<std::vector<ByteRun>> runs(item_segments_.size());
+    if (!open.empty()) {
+      auto packed = PackRuns(/*clone=*/true, &open);
+      const bool cloned = packed.ok();
+      if (!cloned && MayTryNext(packed.status())) packed = PackRuns(/*clone=*/false, &open);
+      STEPWELL_ASSIGN_OR_RETURN(runs, std::move(packed));
+      for (const auto& each : runs) placed.cloned_bytes += cloned ? RunsEnd(each) : 0;
+      if (made->empty()) placed.mode = cloned ? ExportMode::kReflink : ExportMode::kCopy;
+    }
+    for (size_t i = 0; i < item_segments_.size(); ++i) {
+      std::set<PartSegment> linked = item_segments_[i];
+      for (const PartSegment segment : open) linked.erase(segment);
+      placed.items.push_back(ChunkPlaces::Linked(linked, std::move(runs[i])));
+    }
+    return placed;
+  }
+
+  // Of the segments of this process, as far as they can be sealed soon.
+  Status SealOwn() const {
+    std::set<uint64_t> own;
+    for (const PartSegment segment : segments_) {
+      if (segment.part == 0) own.insert(segment.segment);
+    }
+    return source_.store->SealSegments(own);
+  }
+
+  // Of sealed segments; takes them out of `open`. RECLAIM is held shared: reclaim looks at link
+  // counts and changes segments under the exclusive lock, so a segment either gets its second name
+  // before that, or was changed before (and then had nothing of a pinned step). Each part reclaims,
+  // and is locked, by itself.
+  Status LinkPart(uint32_t part, std::set<PartSegment>* open,
+                  std::vector<std::string>* made) const {
+    const auto lock =
+        ReclaimLock::Acquire(source_.file_system, StoreOf(part), io::LockKind::kShared);
+    if (lock.status().code() == StatusCode::kPermissionDenied) {
+      return FailedPreconditionError(
+          StrCat(lock.status().message(), " (links are made under this lock; use mode copy)"));
+    }
+    STEPWELL_RETURN_IF_ERROR(lock.status());
+    SegmentFiles files(source_.file_system, StoreOf(part), /*direct=*/false);
+    FootprintCache edges(&files);
+    for (const PartSegment segment : segments_) {
+      if (segment.part != part) continue;
+      const auto found = edges.EdgesOf(segment.segment);
+      if (!found.ok() || !found->own || !found->sealed) continue;
+      open->erase(segment);
+      for (size_t i = 0; i < item_segments_.size(); ++i) {
+        if (!item_segments_[i].contains(segment)) continue;
+        const std::string name = source_.folder->Now(InItem(i, LinkedName(segment)));
+        STEPWELL_RETURN_IF_ERROR(LinkOne(segment, name));
+        made->push_back(name);
+      }
+      STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
+      TakeWriteMode(segment);
+      // A writer that died may have synced neither the step nor the seal, and then the next one
+      // would seal it again.
+      STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment.segment));
+      STEPWELL_RETURN_IF_ERROR(file->Sync());
+    }
+    return OkStatus();
+  }
+
+  // Reclaim goes on with such segments, so nothing is sealed.
+  Result<PlacedBytes> LinkSymbolically() {
+    PlacedBytes placed;
+    placed.mode = ExportMode::kLink;
+    for (size_t i = 0; i < item_segments_.size(); ++i) {
+      for (const PartSegment segment : item_segments_[i]) {
+        const std::string store = PartPath(source_.linked_store, segment.part);
+        STEPWELL_RETURN_IF_ERROR(
+            source_.file_system->SymbolicLink(SegmentPath(store, segment.segment),
+                                              source_.folder->Now(InItem(i, LinkedName(segment)))));
+      }
+      placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
+    }
+    return placed;
+  }
+
+  Status LinkOne(PartSegment segment, const std::string& name) const {
+    const Status status = source_.file_system->Link(PathOf(segment), name);
+    if (status.os_error() == EXDEV || status.os_error() == EPERM || status.os_error() == EMLINK) {
+      return {StatusCode::kFailedPrecondition,
+              StrCat(status.message(), " (hard links are not possible here; use mode copy)"),
+              status.os_error()};
+    }
+    return status;
+  }
+
+  Status GiveReadMode(PartSegment segment) const {
+    const uint32_t wanted = source_.options->file_mode & kReadModes;
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(PathOf(segment)));
+    if ((info.mode & wanted) == wanted) return OkStatus();
+    const Status status = source_.file_system->SetMode(PathOf(segment), info.mode | wanted);
+    if (status.code() != StatusCode::kPermissionDenied) return status;
+    return FailedPreconditionError(
+        StrCat(status.message(), " (only its owner can let others read it; use mode copy)"));
+  }
+
+  void TakeWriteMode(PartSegment segment) const {
+    const auto info = source_.file_system->Stat(PathOf(segment));
+    if (!info.ok() || (info->mode & kWriteModes) == 0) return;
+    source_.file_system->SetMode(PathOf(segment), info->mode & ~kWriteModes)
+        .IgnoreError("a guard against others; the store itself looks at link counts");
+  }
+
+  Result<PlacedBytes> Pack(bool clone) {
+    STEPWELL_ASSIGN_OR_RETURN(auto runs, PackRuns(clone, nullptr));
+    PlacedBytes placed;
+    placed.mode = clone ? ExportMode::kReflink : ExportMode::kCopy;
+    for (std::vector<ByteRun>& each : runs) {
+      if (clone) placed.cloned_bytes += RunsEnd(each);
+      placed.items.push_back(ChunkPlaces::Packed(kExportDataFile, std::move(each)));
+    }
+    return placed;
+  }
+
+  // Makes the data files of all items, and says what is in them. On failure there are none.
+  Result<std::vector<std::vector<ByteRun>>> PackRuns(bool clone,
+                                                     const std::set<PartSegment>* only) {
+    // A selection takes none of its neighbours' bytes along.
+    const uint64_t granule = clone || IsWholeStep(*source_.options) ? kCloneGranuleBytes : 1;
+    const uint64_t wanted = source_.options->data_file_bytes;
+    const uint64_t file_bytes_max = wanted == 0 ? UINT64_MAX : AlignUp(wanted, kCloneGranuleBytes);
+    std::vector<std::vector<ByteRun>> runs;
+    uint64_t total = 0;
+    for (const ExportItem& item : source_.plan->items) {
+      runs.push_back(PlanRuns(item.arrays, granule, file_bytes_max, only));
+      total += RunsEnd(runs.back());
+    }
+    uint64_t done = 0;
+    STEPWELL_RETURN_IF_ERROR(Progress(done, total));
+    std::vector<std::string> made;
+    Status status;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      for (size_t begin = 0, end = 0; status.ok() && begin < runs[i].size(); begin = end) {
+        while (end < runs[i].size() && runs[i][end].file == runs[i][begin].file) ++end;
+        made.push_back(InItem(i, DataFileName(kExportDataFile, runs[i], runs[i][begin].file)));
+        status = PackFile(made.back(), std::span(runs[i]).subspan(begin, end - begin), clone, &done,
+                          total);
+      }
+    }
+    if (status.ok()) return runs;
+    for (const std::string& name : made) {  // not in the way of another attempt
+      source_.file_system->Remove(source_.folder->Now(name))
+          .IgnoreError("the folder's destructor tries again");
+    }
+    return status;
+  }
+
+  Status PackFile(const std::string& name, std::span<const ByteRun> runs, bool clone,
+                  uint64_t* done, uint64_t total) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, source_.folder->NewFile(name));
+    const Status status = FillFromRuns(
+        source_.file_system, [this](PartSegment segment) { return PathOf(segment); }, runs, clone,
+        [&](uint64_t bytes) {
+          *done += bytes;
+          return Progress(*done, total);
+        },
+        file.get());
+    return status.ok() ? source_.folder->Finish(file.get()) : status;
+  }
+
+  const ByteSource& source_;
+  std::vector<std::set<PartSegment>> item_segments_;
+  std::set<PartSegment> segments_;
+};
+
+}  // namespace
+
+std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t granule_bytes,
+                              uint64_t file_bytes_max, const std::set<PartSegment>* only) {
+  std::vector<ByteRun> runs;
+  for (const ExportArray& array : arrays) {
+    if (array.leaf == nullptr || array.rewrite) continue;
+    for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+      if (only != nullptr && !only->contains({chunk.process, chunk.segment})) continue;
+      const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
+      const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
+      runs.push_back(
+          {.segment = chunk.segment, .from = from, .length = end - from, .part = chunk.process});
+    }
+  }
+  std::sort(runs.begin(), runs.end(), [](const ByteRun& a, const ByteRun& b) {
+    return std::tuple(a.part, a.segment, a.from) < std::tuple(b.part, b.segment, b.from);
+  });
+  size_t count = 0;
+  for (ByteRun run : runs) {
+    ByteRun* last = count == 0 ? nullptr : &runs[count - 1];
+    const bool same_file =
+        last != nullptr && last->part == run.part && last->segment == run.segment;
+    if (same_file && run.from <= last->from + last->length) {
+      const uint64_t length = std::max(last->length, run.from + run.length - last->from);
+      if (length == last->length || last->to + length <= file_bytes_max) {
+        last->length = length;
+        continue;
+      }
+    }
+    if (last != nullptr) {
+      const uint64_t end = last->to + last->length;
+      const bool fits = run.length <= file_bytes_max && end <= file_bytes_max - run.length;
+      run.file = fits ? last->file : last->file + 1;
+      run.to = fits ? end : 0;
+    }
+    runs[count++] = run;
+  }
+  runs.resize(count);
+  return runs;
+}
+
+std::vector<uint32_t> SplitByPart(std::vector<ByteRun>* runs) {
+  std::vector<uint32_t> parts;
+  uint64_t begin = 0;
+  for (ByteRun& run : *runs) {
+    if (parts.empty() || parts.back() != run.part) {
+      parts.push_back(run.part);
+      begin = run.to;
+    }
+    run.file = parts.size() - 1;
+    run.to -= begin;
+  }
+  return parts;
+}
+
+uint64_t RunsEnd(const std::vector<ByteRun>& runs) {
+  uint64_t bytes = 0;
+  for (const ByteRun& run : runs) bytes += run.length;
+  return bytes;
+}
+
+std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file) {
+  if (runs.empty() || runs.back().file == 0) return std::string(name);
+  char number[32];
+  std::snprintf(number, sizeof(number), "-%06zu", file);
+  return StrCat(name, number);
+}
+
+std::string LinkedName(PartSegment segment) {
+  char name[48];
+  std::snprintf(name, sizeof(name), "d/segment-%010llu",
+                static_cast<unsigned long long>(segment.segment));
+  if (segment.part == 0) return name;
+  return StrCat(name, "-part-", segment.part);
+}
+
+std::set<PartSegment> SegmentsOf(const ExportItem& item) {
+  std::set<PartSegment> segments;
+  std::optional<PartSegment> last;
+  for (const ExportArray& array : item.arrays) {
+    if (array.leaf == nullptr || array.rewrite) continue;
+    for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+      const PartSegment segment{chunk.process, chunk.segment};
+      if (segment != last) segments.insert(segment);
+      last = segment;
+    }
+  }
+  return segments;
+}
+
+ChunkPlaces ChunkPlaces::Linked(const std::set<PartSegment>& segments, std::vector<ByteRun> runs) {
+  ChunkPlaces places = Packed(kExportDataFile, std::move(runs));
+  for (const PartSegment segment : segments) {
+    places.by_segment_[segment] = places.files_.size();
+    places.files_.push_back(LinkedName(segment));
+  }
+  return places;
+}
+
+ChunkPlaces ChunkPlaces::Packed(std::string_view file, std::vector<ByteRun> runs) {
+  ChunkPlaces places;
+  for (size_t i = 0; !runs.empty() && i <= runs.back().file; ++i) {
+    places.files_.push_back(DataFileName(file, runs, i));
+  }
+  places.runs_ = std::move(runs);
+  return places;
+}
+
+ChunkPlaces ChunkPlaces::Packed(std::vector<std::string> files, std::vector<ByteRun> runs) {
+  ChunkPlaces places;
+  places.files_ = std::move(files);
+  places.runs_ = std::move(runs);
+  return places;
+}
+
+void ChunkPlaces::AddRewritten(std::string file) {
+  by_segment_[{}] = files_.size();
+  files_.push_back(std::move(file));
+}
+
+Result<ChunkPlaces::Place> ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
+  if (const auto it = by_segment_.find({chunk.process, chunk.segment}); it != by_segment_.end()) {
+    return Place{it->second, chunk.offset_bytes};
+  }
+  const auto next = std::upper_bound(
+      runs_.begin(), runs_.end(), chunk, [](const format::ChunkRecord& what, const ByteRun& run) {
+        return std::tuple(what.process, what.segment, what.offset_bytes) <
+               std::tuple(run.part, run.segment, run.from);
+      });
+  if (next == runs_.begin()) return InternalError("a chunk outside of what is linked or copied");
+  const ByteRun& run = *std::prev(next);
+  return Place{run.file, run.to + (chunk.offset_bytes - run.from)};
+}
+
+Status FillFromRuns(io::FileSystem* file_system,
+                    const std::function<std::string(PartSegment)>& path_of,
+                    std::span<const ByteRun> runs, bool clone,
+                    const std::function<Status(uint64_t)>& advance, io::File* file) {
+  if (!clone) {
+    STEPWELL_RETURN_IF_ERROR(file->Allocate(0, runs.back().to + runs.back().length));
+  }
+  std::unique_ptr<io::File> segment;
+  PartSegment opened;
+  for (const ByteRun& run : runs) {
+    const PartSegment wanted{run.part, run.segment};
+    if (segment == nullptr || wanted != opened) {
+      STEPWELL_ASSIGN_OR_RETURN(segment, file_system->Open(path_of(wanted), {}));
+      opened = wanted;
+    }
+    for (uint64_t at = 0; at < run.length;) {
+      const uint64_t part = std::min(run.length - at, kPartBytes);
+      STEPWELL_RETURN_IF_ERROR(clone ? file->CloneFrom(*segment, run.from + at, part, run.to + at)
+                                     : file->CopyFrom(*segment, run.from + at, part, run.to + at));
+      at += part;
+      STEPWELL_RETURN_IF_ERROR(advance(part));
+    }
+  }
+  return OkStatus();
+}
+
+bool MayTryNext(const Status& status) {
+  return status.code() == StatusCode::kUnimplemented ||
+         status.code() == StatusCode::kFailedPrecondition ||
+         status.code() == StatusCode::kPermissionDenied;
+}
+
+Status CannotClone(const Status& status) {
+  const bool missing = status.code() == StatusCode::kUnimplemented;
+  if (!missing && status.code() != StatusCode::kFailedPrecondition) return status;
+  return FailedPreconditionError(
+      StrCat(status.message(), missing ? " share blocks" : "", "; use mode copy"));
+}
+
+Result<PlacedBytes> PlaceBytes(const ByteSource& source) {
+  Placer placer(source);
+  return placer.Run();
+}
+
+}  // namespace stepwell::db

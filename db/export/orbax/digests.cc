@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export/orbax/digests.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <span>
+#include <utility>
+
+#include "format/codec.h"
+#include "format/crc32c.h"
+#include "format/endian.h"
+#include "format/orbax/json.h"
+#include "io/buffer.h"
+#include "io/small_file.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::orbax::Json;
+
+constexpr std::string_view kFirstLine = "stepwell digests 1 crc32c";
+constexpr uint64_t kDigestsBytesMax = uint64_t{1} << 30;
+constexpr size_t kReadBytes = size_t{4} << 20;
+
+std::string Hex(uint32_t crc) {
+  char text[9];
+  std::snprintf(text, sizeof(text), "%08x", crc);
+  return text;
+}
+
+std::string Quoted(const std::string& name) {
+  return Json(name).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
+uint32_t TailOf(ConstBytes bytes) {
+  std::array<std::byte, format::kCrcBytes> tail{};
+  std::copy(bytes.begin(), bytes.end(), tail.begin());
+  return format::LoadLittle<uint32_t>(tail.data());
+}
+
+// The words of a line, one after the other.
+class Words {
+ public:
+  explicit Words(std::string_view line) : rest_(line) {}
+
+  std::string_view Next() {
+    const size_t end = std::min(rest_.find(' '), rest_.size());
+    const std::string_view word = rest_.substr(0, end);
+    rest_.remove_prefix(std::min(end + 1, rest_.size()));
+    return word;
+  }
+  template <typename Number>
+  bool Next(Number* out, int base = 10) {
+    const std::string_view word = Next();
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), *out, base);
+    return error == std::errc() && stop == word.data() + word.size() && !word.empty();
+  }
+  bool Rest(std::string* name) const {
+    const Json json = Json::parse(rest_, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_string()) return false;
+    *name = json.get<std::string>();
+    return true;
+  }
+  bool empty() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+// A name that leads out of the checkpoint is none of an export's.
+bool IsBelow(const std::string& name) {
+  if (name.empty() || name.front() == '/') return false;
+  const std::string slashed = StrCat("/", name, "/");
+  return slashed.find("/../") == std::string::npos && slashed.find('\0') == std::string::npos;
+}
+
+bool DecodeLine(std::string_view line, ExportDigests* digests) {
+  Words words(line);
+  if (line.starts_with("file ")) {
+    words.Next();
+    FileDigest& file = digests->files.emplace_back();
+    return words.Next(&file.crc, 16) && words.Next(&file.tail, 16) && words.Next(&file.bytes) &&
+           words.Rest(&file.name) && IsBelow(file.name);
+  }
+  if (line.starts_with("data ")) {
+    words.Next();
+    DataDigest& data = digests->data.emplace_back();
+    return words.Next(&data.bytes) && words.Rest(&data.name) && IsBelow(data.name);
+  }
+  if (digests->data.empty()) return false;
+  DataDigest& data = digests->data.back();
+  ChunkDigest chunk;
+  if (!words.Next(&chunk.offset_bytes) || !words.Next(&chunk.stored_bytes) ||
+      !words.Next(&chunk.crc, 16) || !words.empty()) {
+    return false;
+  }
+  const uint64_t after =
+      data.chunks.empty() ? 0 : data.chunks.back().offset_bytes + data.chunks.back().stored_bytes;
+  if (chunk.offset_bytes < after || chunk.stored_bytes < format::kCrcBytes ||
+      chunk.offset_bytes > data.bytes || chunk.stored_bytes > data.bytes - chunk.offset_bytes) {
+    return false;
+  }
+  data.chunks.push_back(chunk);
+  return true;
+}
+
+// Of one file; reads far ahead, as chunks lie together.
+class DataReader {
+ public:
+  explicit DataReader(io::File* file) : file_(file) {}
+
+  // Bytes that live until the next call. Fewer only at the end of the file.
+  Result<ConstBytes> Read(uint64_t offset, size_t length) {
+    if (offset < begin_ || offset + length > begin_ + filled_) {
+      const size_t wanted = std::max(length, kReadBytes);
+      if (buffer_.size() < wanted) buffer_ = io::AlignedBuffer(wanted);
+      if (!buffer_) return ResourceExhaustedError(StrCat("no memory for ", wanted, " bytes"));
+      begin_ = offset;
+      filled_ = 0;
+      STEPWELL_ASSIGN_OR_RETURN(filled_, file_->ReadAt(offset, buffer_.bytes().first(wanted)));
+      read_bytes_ += filled_;
+    }
+    const size_t at = offset - begin_;
+    return ConstBytes(buffer_.bytes())
+        .subspan(at, std::min(length, filled_ - std::min(filled_, at)));
+  }
+  uint64_t read_bytes() const { return read_bytes_; }
+
+ private:
+  io::File* const file_;
+  io::AlignedBuffer buffer_;
+  uint64_t begin_ = 0;
+  size_t filled_ = 0;
+  uint64_t read_bytes_ = 0;
+};
+
+Status CheckChunk(const ChunkDigest& digest, ConstBytes stored) {
+  if (stored.size() != digest.stored_bytes) return DataLossError("the file ends within the chunk");
+  const size_t logical = stored.size() - format::kCrcBytes;
+  if (format::Crc32c(stored.first(logical)) != digest.crc) {
+    return DataLossError("the checksum of the chunk does not match");
+  }
+  if (format::LoadLittle<uint32_t>(stored.data() + logical) == digest.crc) return OkStatus();
+  return DataLossError("the checksum behind the chunk does not match");
+}
+
+class Verifier {
+ public:
+  Verifier(io::FileSystem* file_system, const std::string& checkpoint, const ExportDigests& digests,
+           const std::function<bool(uint64_t, uint64_t)>& progress)
+      : file_system_(file_system),
+        checkpoint_(checkpoint),
+        digests_(digests),
+        progress_(progress) {}
+
+  Result<DigestReport> Run() {
+    for (const FileDigest& file : digests_.files) total_ += file.bytes;
+    for (const DataDigest& data : digests_.data) {
+      for (const ChunkDigest& chunk : data.chunks) total_ += chunk.stored_bytes;
+    }
+    for (const FileDigest& file : digests_.files) {
+      STEPWELL_ASSIGN_OR_RETURN(auto problem, CheckFile(file_system_, checkpoint_, file));
+      if (problem) report_.problems.push_back(*std::move(problem));
+      ++report_.files;
+      STEPWELL_RETURN_IF_ERROR(Advance(file.bytes));
+    }
+    for (const DataDigest& data : digests_.data) {
+      STEPWELL_RETURN_IF_ERROR(CheckData(data));
+      ++report_.files;
+    }
+    return std::move(report_);
+  }
+
+ private:
+  Status Advance(uint64_t bytes) {
+    report_.bytes += bytes;
+    if (!progress_ || progress_(report_.bytes, total_)) return OkStatus();
+    return CancelledError("verifying was cancelled");
+  }
+
+  Status CheckData(const DataDigest& data) {
+    const std::string path = StrCat(checkpoint_, "/", data.name);
+    const auto found = [&](uint64_t offset, std::string message) {
+      report_.problems.push_back({path, offset, std::move(message)});
+    };
+    const auto file = file_system_->Open(path, {});
+    if (file.status().code() == StatusCode::kNotFound) {
+      found(0, "the file is missing");
+      return OkStatus();
+    }
+    STEPWELL_RETURN_IF_ERROR(file.status());
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, (*file)->Info());
+    if (info.size_bytes != data.bytes) {
+      found(0, StrCat("the file has ", info.size_bytes, " bytes, expected ", data.bytes));
+    }
+    DataReader reader(file->get());
+    for (const ChunkDigest& chunk : data.chunks) {
+      const auto bytes = reader.Read(chunk.offset_bytes, chunk.stored_bytes);
+      const Status status = bytes.ok() ? CheckChunk(chunk, *bytes) : bytes.status();
+      if (!status.ok()) found(chunk.offset_bytes, status.message());
+      ++report_.chunks;
+      STEPWELL_RETURN_IF_ERROR(Advance(chunk.stored_bytes));
+    }
+    return OkStatus();
+  }
+
+  io::FileSystem* const file_system_;
+  const std::string& checkpoint_;
+  const ExportDigests& digests_;
+  const std::function<bool(uint64_t, uint64_t)>& progress_;
+  uint64_t total_ = 0;
+  DigestReport report_;
+};
+
+}  // namespace
+
+FileDigest DigestOf(std::string_view name, std::string_view bytes) {
+  const size_t head = bytes.size() - std::min(bytes.size(), format::kCrcBytes);
+  return {std::string(name), bytes.size(), format::Crc32c(AsBytes(bytes.substr(0, head))),
+          TailOf(AsBytes(bytes.substr(head)))};
+}
+
+std::string EncodeDigests(const ExportDigests& digests) {
+  std::string text = StrCat(kFirstLine, "\n");
+  for (const FileDigest& file : digests.files) {
+    text += StrCat("file ", Hex(file.crc), " ", Hex(file.tail), " ", file.bytes, " ",
+                   Quoted(file.name), "\n");
+  }
+  for (const DataDigest& data : digests.data) {
+    text += StrCat("data ", data.bytes, " ", Quoted(data.name), "\n");
+    for (const ChunkDigest& chunk : data.chunks) {
+      text += StrCat(chunk.offset_bytes, " ", chunk.stored_bytes, " ", Hex(chunk.crc), "\n");
+    }
+  }
+  return text + StrCat("end ", Hex(format::Crc32c(AsBytes(text))), "\n");
+}
+
+Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view text) {
+  const auto damaged = [&](std::string_view what) {
+    return DataLossError(StrCat(path, ": ", what));
+  };
+  const size_t last = text.rfind("\nend ");
+  if (last == std::string_view::npos) return damaged("the digests are cut off");
+  const std::string_view body = text.substr(0, last + 1);
+  if (text.substr(last + 1) != StrCat("end ", Hex(format::Crc32c(AsBytes(body))), "\n")) {
+    return damaged("the digests' own checksum does not match");
+  }
+  ExportDigests digests;
+  size_t begin = body.find('\n') + 1;
+  if (body.substr(0, begin) != StrCat(kFirstLine, "\n")) return damaged("unknown kind of digests");
+  while (begin < body.size()) {
+    const size_t end = body.find('\n', begin);
+    if (!DecodeLine(body.substr(begin, end - begin), &digests)) {
+      return damaged(StrCat("no digest at offset ", begin));
+    }
+    begin = end + 1;
+  }
+  return digests;
+}
+
+Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
+                                                 const std::string& checkpoint) {
+  const std::string path = StrCat(checkpoint, "/", kDigestsName);
+  const auto text = io::ReadSmallFile(file_system, path, kDigestsBytesMax);
+  if (text.status().code() == StatusCode::kNotFound) return std::optional<ExportDigests>();
+  if (!text.ok()) return text.status();
+  STEPWELL_ASSIGN_OR_RETURN(ExportDigests digests, DecodeDigests(path, *text));
+  return std::optional(std::move(digests));
+}
+
+Result<std::optional<DigestProblem>> CheckFile(io::FileSystem* file_system,
+                                               const std::string& checkpoint,
+                                               const FileDigest& digest) {
+  DigestProblem problem;
+  problem.file = StrCat(checkpoint, "/", digest.name);
+  const auto file = file_system->Open(problem.file, {});
+  if (file.status().code() == StatusCode::kNotFound) {
+    problem.message = "the file is missing";
+    return std::optional(std::move(problem));
+  }
+  STEPWELL_RETURN_IF_ERROR(file.status());
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, (*file)->Info());
+  if (info.size_bytes != digest.bytes) {
+    problem.message = StrCat("the file has ", info.size_bytes, " bytes, expected ", digest.bytes);
+    return std::optional(std::move(problem));
+  }
+  DataReader reader(file->get());
+  FileDigest found = digest;
+  found.crc = 0;
+  const uint64_t tail_bytes = std::min<uint64_t>(digest.bytes, format::kCrcBytes);
+  const uint64_t head_bytes = digest.bytes - tail_bytes;
+  for (uint64_t at = 0; at < digest.bytes;) {
+    const bool is_tail = at == head_bytes;
+    const uint64_t wanted = is_tail ? tail_bytes : std::min<uint64_t>(kReadBytes, head_bytes - at);
+    auto read = reader.Read(at, wanted);
+    if (read.ok() && read->size() < wanted) read = DataLossError("the file ends early");
+    if (!read.ok()) {
+      problem.offset_bytes = at;
+      problem.message = read.status().message();
+      return std::optional(std::move(problem));
+    }
+    if (is_tail) {
+      found.tail = TailOf(*read);
+    } else {
+      found.crc = format::ExtendCrc32c(found.crc, *read);
+    }
+    at += wanted;
+  }
+  if (found == digest) return std::optional<DigestProblem>();
+  problem.message = "the checksum of the file does not match";
+  return std::optional(std::move(problem));
+}
+
+Result<DigestReport> VerifyExport(io::FileSystem* file_system, const std::string& checkpoint,
+                                  const std::function<bool(uint64_t, uint64_t)>& progress) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto digests, ReadDigests(file_system, checkpoint));
+  if (!digests) {
+    return FailedPreconditionError(StrCat(checkpoint, " has no file ", kDigestsName,
+                                          ": there is nothing to check it against"));
+  }
+  return Verifier(file_system, checkpoint, *digests, progress).Run();
+}
+
+Status CheckChunk(const ChunkDigest& digest, bool ends_in_crc, ConstBytes bytes) {
+  const bool has_crc = ends_in_crc && bytes.size() >= format::kCrcBytes;
+  const uint32_t crc = has_crc ? format::LoadLittle<uint32_t>(bytes.last(format::kCrcBytes).data())
+                               : format::Crc32c(bytes);
+  if (crc == digest.crc) return OkStatus();
+  return DataLossError("the checksum of the chunk is another one than the export's");
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export/orbax/files.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "format/grid.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace orbax = format::orbax;
+
+constexpr std::string_view kNodesFile = "d/nodes";
+
+// One key of the database: a chunk, or bytes of its own.
+struct Entry {
+  std::string key;
+  const format::ChunkRecord* chunk = nullptr;
+  const std::string* bytes = nullptr;
+};
+
+// Chunk indices in C order.
+class ChunkIndices {
+ public:
+  ChunkIndices(const format::Shape& shape, const format::Shape& chunk_shape)
+      : grid_(format::GridShape(shape, chunk_shape)), at_(grid_.size(), 0) {}
+  const format::Shape& at() const { return at_; }
+  void Next() {
+    for (size_t axis = at_.size(); axis-- > 0;) {
+      if (++at_[axis] < grid_[axis]) return;
+      at_[axis] = 0;
+    }
+  }
+
+ private:
+  const format::Shape grid_;
+  format::Shape at_;
+};
+
+void AddArray(const ExportArray& array, const std::string& metadata, int zarr_format,
+              std::vector<Entry>* entries) {
+  entries->push_back(
+      {orbax::StoreKey(array.name, orbax::ZarrMetadataName(zarr_format)), nullptr, &metadata});
+  if (array.leaf == nullptr) {
+    entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, {})), nullptr,
+                        &array.element});
+    return;
+  }
+  ChunkIndices indices(array.zarr.shape, array.zarr.chunk_shape);
+  for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+    entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, indices.at())),
+                        &chunk, nullptr});
+    indices.Next();
+  }
+}
+
+}  // namespace
+
+Result<std::vector<ExportFile>> EncodeDatabase(const ExportItem& item, const ChunkPlaces& places,
+                                               const DatabaseInfo& info) {
+  std::vector<ExportFile> files;
+  if (item.arrays.empty()) return files;
+  std::vector<std::string> metadata;
+  metadata.reserve(item.arrays.size());  // entries point at them
+  std::vector<Entry> entries;
+  for (const ExportArray& array : item.arrays) {
+    STEPWELL_ASSIGN_OR_RETURN(std::string text, orbax::EncodeZarrMetadata(array.zarr));
+    metadata.push_back(std::move(text));
+    AddArray(array, metadata.back(), info.zarr_format, &entries);
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.key < b.key; });
+  orbax::OcdbtOptions options;
+  options.uuid = info.uuid;
+  options.commit_time_ns = info.commit_time_ns;
+  options.nodes_path = kNodesFile;
+  STEPWELL_ASSIGN_OR_RETURN(auto builder, orbax::OcdbtBuilder::Create(std::move(options)));
+  std::vector<orbax::OcdbtBuilder::FileId> ids;
+  for (const std::string& file : places.files()) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto id, builder.AddFile(file));
+    ids.push_back(id);
+  }
+  const uint64_t trailer = info.zarr_format == 2 ? format::kCrcBytes : 0;
+  for (const Entry& entry : entries) {
+    if (entry.chunk == nullptr) {
+      STEPWELL_RETURN_IF_ERROR(builder.AddInline(entry.key, *entry.bytes));
+      continue;
+    }
+    STEPWELL_ASSIGN_OR_RETURN(const ChunkPlaces::Place place, places.Find(*entry.chunk));
+    STEPWELL_RETURN_IF_ERROR(builder.AddRange(entry.key, ids[place.file], place.offset_bytes,
+                                              entry.chunk->stored_bytes - trailer));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(orbax::OcdbtImage image, builder.Finish());
+  files.push_back({std::string(kNodesFile), std::move(image.nodes)});
+  files.push_back({std::string(orbax::kOcdbtManifestName), std::move(image.manifest)});
+  return files;
+}
+
+Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item) {
+  std::vector<ExportFile> files;
+  if (!item.json_file.empty()) {
+    files.push_back({item.json_file, item.json});
+    return files;
+  }
+  const auto add = [&files](std::string_view name, Result<std::string> text) -> Status {
+    if (!text.ok()) return text.status();
+    files.push_back({std::string(name), *std::move(text)});
+    return OkStatus();
+  };
+  STEPWELL_RETURN_IF_ERROR(add(orbax::kTreeMetadataName, orbax::EncodeTreeMetadata(item.tree)));
+  if (!item.strings.empty()) {
+    STEPWELL_RETURN_IF_ERROR(add(orbax::kStringsName, orbax::EncodeStrings(item.strings)));
+  }
+  if (!item.shardings.empty()) {
+    STEPWELL_RETURN_IF_ERROR(add(orbax::kShardingName, orbax::EncodeShardings(item.shardings)));
+    STEPWELL_RETURN_IF_ERROR(
+        add(orbax::kArrayMetadatasName, orbax::EncodeArrayMetadatas(item.array_metadatas)));
+  }
+  return files;
+}
+
+Result<std::vector<ExportFile>> EncodeCheckpointFiles(const ExportPlan& plan,
+                                                      const format::StepRecord& step,
+                                                      ExportLayout layout,
+                                                      const std::string& path) {
+  orbax::CheckpointMetadata metadata;
+  std::vector<orbax::ItemHandler> handlers;
+  for (const ExportItem& item : plan.items) {
+    const std::string_view type =
+        item.json_file.empty() ? orbax::kStandardHandler : orbax::kJsonHandler;
+    handlers.push_back({item.folder, std::string(type)});
+  }
+  metadata.handlers = std::move(handlers);
+  metadata.metrics = plan.metrics;
+  metadata.custom_metadata = plan.custom_metadata;
+  metadata.init_time_ns = metadata.commit_time_ns = step.time_ns;
+  STEPWELL_ASSIGN_OR_RETURN(std::string text, orbax::EncodeCheckpointMetadata(metadata));
+  std::vector<ExportFile> files;
+  files.push_back({std::string(orbax::kCheckpointMetadataName), std::move(text)});
+  if (layout == ExportLayout::kV1) files.push_back({std::string(orbax::kIndicatorName), ""});
+  files.push_back({std::string(orbax::kCommitSuccessName), orbax::EncodeCommitSuccess(path)});
+  return files;
+}
+
+}  // namespace stepwell::db

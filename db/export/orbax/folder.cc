@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export/orbax/folder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "db/layout.h"
+#include "db/log/lock.h"
+#include "format/orbax/orbax_files.h"
+#include "io/guard.h"
+
+namespace stepwell::db {
+namespace {
+
+// Says that a temporary directory is an export's, and by its lock whether that lives. Readers of
+// checkpoints do not mind it, should a crash leave it behind the rename.
+constexpr std::string_view kClaimName = "stepwell-export.lock";
+constexpr int kDepthMax = 8;
+constexpr size_t kNameBytesMax = 255;
+
+// Everything that exports make is less deep.
+void RemoveBelow(io::FileSystem* file_system, const std::string& path, int depth) {
+  const Status removed = file_system->Remove(path);
+  if (removed.ok() || depth > kDepthMax) return;
+  if (removed.os_error() != EISDIR && removed.os_error() != EPERM) return;
+  const auto names = file_system->List(path);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    RemoveBelow(file_system, StrCat(path, "/", name), depth + 1);
+  }
+  file_system->RemoveDirectory(path).IgnoreError("best effort: the next export tries again");
+}
+
+void RemoveContents(io::FileSystem* file_system, const std::string& folder) {
+  const auto names = file_system->List(folder);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name));
+  }
+  // Before the claim goes: a power cut must not bring back what was in it without it.
+  file_system->SyncDirectory(folder).IgnoreError("best effort");
+}
+
+// The claim last: without it the directory is nobody's.
+void RemoveClaimed(io::FileSystem* file_system, const std::string& folder) {
+  RemoveContents(file_system, folder);
+  file_system->Remove(StrCat(folder, "/", kClaimName)).IgnoreError("the next export tries again");
+  file_system->RemoveDirectory(folder).IgnoreError("the next export tries again");
+}
+
+Status CheckName(const std::string& path) {
+  const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
+  constexpr std::string_view kMark = format::orbax::kTemporaryMark;
+  if (name.size() + kMark.size() > kNameBytesMax) {
+    return InvalidArgumentError(StrCat(path, ": the name of an export has at most ",
+                                       kNameBytesMax - kMark.size(), " bytes"));
+  }
+  if (name.find(kMark) == std::string_view::npos) return OkStatus();
+  return InvalidArgumentError(
+      StrCat(path, ": Orbax takes a name with \"", kMark, "\" for a save that was not finished"));
+}
+
+// Who may read a file may look into its directory.
+uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 0444) >> 2); }
+
+}  // namespace
+
+Status CheckOutside(io::FileSystem* file_system, const std::string& store,
+                    const std::string& destination) {
+  constexpr int kLevelsMax = 1000;
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, file_system->Stat(store));
+  const auto there = file_system->Stat(destination);
+  std::string folder = there.ok() && there->is_directory ? destination : ParentOf(destination);
+  io::FileInfo below;
+  for (int depth = 0; depth < kLevelsMax; ++depth) {
+    const auto info = file_system->Stat(folder);
+    if (!info.ok() || (depth > 0 && io::IsSameFile(*info, below)))
+      break;  // above the topmost: itself
+    if (io::IsSameFile(*info, root)) {
+      return InvalidArgumentError(StrCat(destination, " is inside the store; export elsewhere"));
+    }
+    below = *info;
+    folder += "/..";
+  }
+  return OkStatus();
+}
+
+uint32_t ExportFileMode(Store& store, uint32_t wanted) {
+  if (wanted != 0) return wanted;
+  const auto slot = store.file_system()->Stat(SlotFilePath(store.path()));
+  return slot.ok() && (slot->mode & 077) == 0 ? 0600 : 0;
+}
+
+void RemoveTree(io::FileSystem* file_system, const std::string& path) {
+  RemoveBelow(file_system, path, 0);
+}
+
+Result<bool> LockNamed(io::FileSystem* file_system, io::File* claim) {
+  STEPWELL_ASSIGN_OR_RETURN(const bool locked, claim->TryLock(io::LockKind::kExclusive));
+  return locked ? io::IsNamed(file_system, claim) : false;
+}
+
+Status CheckIsDirectory(io::FileSystem* file_system, const std::string& path) {
+  const auto info = file_system->Stat(path);
+  if (info.ok() && info->is_directory) return OkStatus();
+  if (!info.ok() && info.status().code() != StatusCode::kNotFound) return info.status();
+  return InvalidArgumentError(StrCat(path, ": no such directory to export to; make it"));
+}
+
+ExportFolder::ExportFolder(io::FileSystem* file_system, std::string path,
+                           ExportFolderOptions options)
+    : file_system_(file_system),
+      path_(std::move(path)),
+      parent_(ParentOf(path_)),
+      temporary_(StrCat(path_, format::orbax::kTemporaryMark)),
+      options_(std::move(options)) {}
+
+Result<std::unique_ptr<ExportFolder>> ExportFolder::Create(io::FileSystem* file_system,
+                                                           std::string path,
+                                                           ExportFolderOptions options) {
+  std::unique_ptr<ExportFolder> folder(
+      new ExportFolder(file_system, std::move(path), std::move(options)));
+  STEPWELL_RETURN_IF_ERROR(CheckName(folder->path_));
+  STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system, folder->parent_));
+  STEPWELL_RETURN_IF_ERROR(folder->CheckFree());
+  STEPWELL_RETURN_IF_ERROR(folder->ClaimTemporary());
+  STEPWELL_RETURN_IF_ERROR(folder->ShowClaim());
+  return folder;
+}
+
+ExportFolder::~ExportFolder() {
+  io::Quietly([this] {
+    if (claim_ != nullptr && !committed_) RemoveClaimed(file_system_, temporary_);
+  });
+  ForgetForkDescriptors(this);
+}
+
+void ExportFolder::RemoveAbandoned(io::FileSystem* file_system, const std::string& temporary) {
+  const auto claim = file_system->Open(StrCat(temporary, "/", kClaimName), {.write = true});
+  if (!claim.ok()) return;
+  const auto dead = LockNamed(file_system, claim->get());
+  if (dead.ok() && *dead) RemoveClaimed(file_system, temporary);
+}
+
+Status ExportFolder::CheckFree() const {
+  if (!options_.old_goes_to.empty()) return OkStatus();
+  const auto taken = [this] {
+    return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
+  };
+  const auto there = file_system_->Stat(path_);
+  if (there.ok()) return taken();
+  if (there.status().code() != StatusCode::kNotFound) return there.status();
+  // A symbolic link to nothing. Where the directory cannot be listed the rename notices.
+  const auto names = file_system_->List(parent_);
+  const std::string_view name = std::string_view(path_).substr(path_.rfind('/') + 1);
+  if (names.ok() && std::find(names->begin(), names->end(), name) != names->end()) return taken();
+  return OkStatus();
+}
+
+Status ExportFolder::Busy() const {
+  return UnavailableError(StrCat(path_, ": another export is making it"));
+}
+
+// Of a temporary directory that is there: empties one whose claim nobody holds. An empty one is
+// taken as it is, one without claim is somebody else's.
+Status ExportFolder::TakeOver() const {
+  const std::string claim = Now(kClaimName);
+  const auto names = file_system_->List(temporary_);
+  if (names.status().code() == StatusCode::kNotFound) return Busy();
+  if (!names.ok()) return names.status();
+  const auto old = file_system_->Open(claim, {.write = true});
+  if (old.status().code() == StatusCode::kNotFound) {
+    if (names->empty()) return OkStatus();
+    return AlreadyExistsError(StrCat(temporary_,
+                                     " is there, of a save or export that is under way or died; if "
+                                     "no process works on it, delete it"));
+  }
+  if (!old.ok()) return old.status();
+  STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(file_system_, old->get()));
+  if (!dead) return Busy();
+  RemoveContents(file_system_, temporary_);
+  return file_system_->Remove(claim);
+}
+
+// Makes the temporary directory and the locked file in it. Who holds the lock of the file that has
+// the claim's name owns the directory: a lock of one that was replaced meanwhile is worth nothing.
+Status ExportFolder::ClaimTemporary() {
+  const Status made = file_system_->CreateDirectory(temporary_);
+  if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+  if (!made.ok()) STEPWELL_RETURN_IF_ERROR(TakeOver());
+  auto claim =
+      file_system_->Open(Now(kClaimName), {.write = true, .create = true, .exclusive = true});
+  if (claim.status().code() == StatusCode::kAlreadyExists) return Busy();
+  if (!claim.ok()) {
+    if (made.ok()) file_system_->RemoveDirectory(temporary_).IgnoreError("it is empty");
+    return claim.status();
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system_, claim->get()));
+  if (!ours) return Busy();
+  claim_ = *std::move(claim);
+  // It survives a power cut if anything does that is made here.
+  return options_.sync ? file_system_->SyncDirectory(temporary_) : OkStatus();
+}
+
+Status ExportFolder::ShowClaim() {
+  CloseInForkedChild(this, claim_->descriptor());
+  if (options_.file_mode != 0) {
+    // Whoever exports here after a crash opens the claim for writing.
+    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(Now(kClaimName), options_.file_mode | 0600));
+    STEPWELL_RETURN_IF_ERROR(
+        file_system_->SetMode(temporary_, DirectoryMode(options_.file_mode) | 0700));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(own_file_, claim_->Info());
+  return OkStatus();
+}
+
+Status ExportFolder::MakeDirectory(std::string_view name) {
+  STEPWELL_RETURN_IF_ERROR(file_system_->CreateDirectory(Now(name)));
+  directories_.emplace_back(name);
+  if (options_.file_mode == 0) return OkStatus();
+  return file_system_->SetMode(Now(name), DirectoryMode(options_.file_mode) | 0700);
+}
+
+Result<std::unique_ptr<io::File>> ExportFolder::NewFile(std::string_view name) {
+  return file_system_->Open(Now(name), {.write = true, .create = true, .exclusive = true});
+}
+
+Status ExportFolder::Finish(io::File* file) {
+  if (options_.file_mode != 0)
+    STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file->path(), options_.file_mode));
+  if (options_.sync) STEPWELL_RETURN_IF_ERROR(file->Sync());
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
+  written_bytes_ += info.size_bytes;
+  return OkStatus();
+}
+
+Status ExportFolder::Write(std::string_view name, std::string_view bytes) {
+  digests_.push_back(DigestOf(name, bytes));
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, NewFile(name));
+  if (!bytes.empty()) STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
+  return Finish(file.get());
+}
+
+Result<uint64_t> ExportFolder::SizeOf(std::string_view name) const {
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(Now(name)));
+  return info.size_bytes;
+}
+
+Status ExportFolder::Commit() {
+  if (options_.sync) {
+    for (auto it = directories_.rbegin(); it != directories_.rend(); ++it) {
+      STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(Now(*it)));
+    }
+    STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckFree());
+  if (!options_.old_goes_to.empty()) {
+    const Status moved = file_system_->Rename(path_, options_.old_goes_to);
+    if (!moved.ok() && moved.code() != StatusCode::kNotFound) return moved;
+  }
+  if (Status status = file_system_->Rename(temporary_, path_); !status.ok()) {
+    const int error = status.os_error();
+    if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return status;
+    return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
+  }
+  committed_ = true;
+  if (Status status = options_.sync ? file_system_->SyncDirectory(parent_) : OkStatus();
+      !status.ok()) {
+    committed_ = !file_system_->Rename(path_, temporary_).ok();
+    return status;
+  }
+  file_system_->Remove(StrCat(path_, "/", kClaimName)).IgnoreError("it does no harm");
+  claim_.reset();
+  return OkStatus();
+}
+
+}  // namespace stepwell::db

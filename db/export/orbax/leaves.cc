@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export/orbax/leaves.h"
+
+#include "db/export/orbax/numbers.h"
+#include "db/read/restore_plan.h"
+#include "format/codec.h"
+#include "format/dtype.h"
+#include "format/endian.h"
+#include "format/orbax/python_text.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::DType;
+using format::LeafKind;
+using format::LeafRecord;
+using OrbaxType = format::orbax::ValueType;
+
+std::string_view DTypeName(DType dtype) {
+  const format::DTypeInfo* info = format::FindDType(dtype);
+  return info == nullptr ? "of an unknown type" : info->name;
+}
+
+// The next wider type that Orbax has; `*same_bytes`: its stored bytes are the narrow one's.
+DType Wider(DType dtype, bool* same_bytes) {
+  *same_bytes = true;
+  switch (dtype) {
+    case DType::kUInt2:
+    case DType::kUInt4:
+      return DType::kUInt8;  // stored in a byte, high bits zero
+    case DType::kFloat8E4M3:
+      *same_bytes = false;
+      return DType::kFloat16;
+    default:
+      return DType::kInvalid;
+  }
+}
+
+// A NumPy scalar that .item() makes a Python number without loss: Orbax's "scalar". Not complex
+// ones: Orbax v1 takes no complex as a target.
+bool IsNumpyNumber(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kUInt8:
+    case DType::kUInt16:
+    case DType::kUInt32:
+    case DType::kUInt64:
+    case DType::kFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Status Contradiction(std::string_view what) {
+  return DataLossError(StrCat("the leaf's record is damaged: ", what));
+}
+
+Status CheckArray(const LeafRecord& leaf) {
+  const format::DTypeInfo* dtype = format::FindDType(leaf.dtype);
+  if (dtype == nullptr) return Contradiction("its element type is not known");
+  STEPWELL_RETURN_IF_ERROR(format::ElementCount(leaf.shape, dtype->item_bytes).status());
+  if (leaf.chunk_shape.size() != leaf.shape.size()) return Contradiction("its chunks' rank");
+  for (const uint64_t extent : leaf.chunk_shape) {
+    if (extent == 0) return Contradiction("an empty chunk");
+  }
+  if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count ||
+      leaf.chunk_count != format::ChunkCount(leaf.shape, leaf.chunk_shape)) {
+    return Contradiction("the number of its chunks");
+  }
+  for (const format::ChunkRecord& chunk : leaf.chunks) {
+    if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
+  }
+  return OkStatus();
+}
+
+// Of a merged step they are disjoint.
+bool HasAllElements(const LeafRecord& leaf) {
+  uint64_t missing = 1;
+  for (const uint64_t extent : leaf.shape) missing *= extent;
+  for (const format::PieceRecord& piece : leaf.pieces) {
+    uint64_t elements = 1;
+    for (const uint64_t extent : piece.shape) elements *= extent;
+    if (elements > missing) return false;
+    missing -= elements;
+  }
+  return missing == 0;
+}
+
+Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
+  LeafTranslation out;
+  const bool in_pieces = leaf.partial || !leaf.pieces.empty();
+  STEPWELL_RETURN_IF_ERROR(in_pieces ? CheckLeaf(leaf) : CheckArray(leaf));
+  if (in_pieces && !HasAllElements(leaf)) {
+    out.unsupported =
+        "is in the stores of several processes, of which this is one; export the step of their "
+        "root";
+    return out;
+  }
+  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
+    out.unsupported = "its chunks are encoded in a way that this version does not know";
+    return out;
+  }
+  DType dtype = leaf.dtype;
+  bool same_bytes = true;
+  if (!format::orbax::OrbaxHolds(dtype)) {
+    const DType wider = Wider(dtype, &same_bytes);
+    if (options.on_unsupported != OnUnsupported::kWiden || wider == DType::kInvalid) {
+      out.unsupported = StrCat("is ", DTypeName(dtype), ", which TensorStore lacks");
+      return out;
+    }
+    out.widened = StrCat(DTypeName(dtype), " became ", DTypeName(wider));
+    dtype = wider;
+  }
+  ExportArray array;
+  array.leaf = &leaf;
+  array.rewrite = !same_bytes || in_pieces;
+  array.codec = same_bytes ? leaf.codec : format::CodecId::kRaw;
+  // Pieces with grids of their own get one for the whole array.
+  const format::Shape chunk_shape =
+      in_pieces
+          ? format::ChooseChunkShape(leaf.shape, format::FindDType(leaf.dtype)->item_bytes, {})
+          : leaf.chunk_shape;
+  array.zarr = format::orbax::StepwellZarrArray(options.zarr_format, dtype, leaf.shape, chunk_shape,
+                                                array.codec);
+  out.array = std::move(array);
+  // NumPy has no PRNG keys: as its array one would be mere uint32.
+  const bool is_jax =
+      leaf.value_type == format::ValueType::kPrngKey ||
+      (leaf.value_type == format::ValueType::kJaxArray && options.leaves == ExportLeaves::kJax);
+  if (leaf.value_type == format::ValueType::kNumpyScalar && leaf.shape.empty() &&
+      IsNumpyNumber(dtype)) {
+    out.type = OrbaxType::kScalar;
+  } else if (is_jax) {
+    out.type = OrbaxType::kJaxArray;
+  } else {
+    out.type = OrbaxType::kNumpyArray;
+  }
+  return out;
+}
+
+// A 0-d array of these bytes.
+Result<LeafTranslation> Element(DType dtype, ConstBytes value, const ExportOptions& options) {
+  std::string stored(format::PayloadBytesMax(format::CodecId::kRaw, value.size()), '\0');
+  STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
+                            format::EncodePayload(format::CodecId::kRaw, value.size(), value,
+                                                  std::as_writable_bytes(std::span(stored))));
+  stored.resize(payload.size_bytes - (options.zarr_format == 2 ? format::kCrcBytes : 0));
+  LeafTranslation out;
+  out.type = OrbaxType::kScalar;
+  out.array.emplace();
+  out.array->zarr =
+      format::orbax::StepwellZarrArray(options.zarr_format, dtype, {}, {}, format::CodecId::kRaw);
+  out.array->element = std::move(stored);
+  return out;
+}
+
+Result<LeafTranslation> Element(const NumberElement& number, const ExportOptions& options) {
+  return Element(number.dtype, AsBytes(number.bytes), options);
+}
+
+Result<LeafTranslation> TranslateInt(const LeafRecord& leaf, const ExportOptions& options) {
+  if (leaf.chunk_count == 0) {
+    const auto number = IntegerElement(leaf.inline_value, leaf.dtype);
+    if (number) return Element(*number, options);
+  }
+  LeafTranslation out;
+  out.unsupported = "is an integer beyond 64 bits";
+  return out;
+}
+
+Result<LeafTranslation> TranslateValue(const LeafRecord& leaf, const ExportOptions& options) {
+  LeafTranslation out;
+  const ConstBytes bytes = AsBytes(leaf.inline_value);
+  switch (leaf.value_type) {
+    case format::ValueType::kNone:
+      out.type = OrbaxType::kNone;
+      return out;
+    case format::ValueType::kInt:
+      return TranslateInt(leaf, options);
+    case format::ValueType::kFloat:
+      if (bytes.size() != sizeof(double)) return Contradiction("the size of a float");
+      return Element(FloatElement(format::LoadLittle<double>(bytes.data()), leaf.dtype), options);
+    case format::ValueType::kBool:
+      if (bytes.size() != 1) return Contradiction("the size of a bool");
+      return Element(DType::kBool, bytes, options);
+    case format::ValueType::kStr:
+      if (!format::orbax::IsUtf8(leaf.inline_value)) {
+        out.unsupported = "is a str with lone surrogates, which is no UTF-8";
+        return out;
+      }
+      out.type = OrbaxType::kString;
+      out.text = leaf.inline_value;
+      return out;
+    case format::ValueType::kBytes:
+      out.unsupported = "is of type bytes";
+      return out;
+    case format::ValueType::kComplex: {
+      if (bytes.size() != 2 * sizeof(double)) return Contradiction("the size of a complex");
+      if (options.on_unsupported != OnUnsupported::kWiden) {
+        out.unsupported = "is a Python complex";
+        return out;
+      }
+      STEPWELL_ASSIGN_OR_RETURN(out, Element(DType::kComplex128, bytes, options));
+      out.type = OrbaxType::kNumpyArray;
+      out.widened = "Python's complex became a complex128 array of rank 0";
+      return out;
+    }
+    default:
+      out.unsupported = "is of a type that this version does not know";
+      return out;
+  }
+}
+
+LeafTranslation TranslateNode(const LeafRecord& leaf) {
+  LeafTranslation out;
+  if (leaf.child_count > 0) return out;
+  switch (leaf.container) {
+    case format::ContainerKind::kList:
+      out.type = OrbaxType::kList;
+      break;
+    case format::ContainerKind::kTuple:
+      out.type = OrbaxType::kTuple;
+      break;
+    case format::ContainerKind::kNamedTuple:
+    case format::ContainerKind::kObject:
+      out.type = OrbaxType::kNone;  // as Orbax writes them
+      break;
+    default:
+      out.type = OrbaxType::kDict;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<LeafTranslation> TranslateLeaf(const LeafRecord& leaf, const ExportOptions& options) {
+  switch (leaf.kind) {
+    case LeafKind::kNode:
+      return TranslateNode(leaf);
+    case LeafKind::kArray:
+      return TranslateArray(leaf, options);
+    case LeafKind::kValue:
+      return TranslateValue(leaf, options);
+  }
+  return Contradiction("its kind is not known");
+}
+
+const std::optional<format::orbax::Sharding>& ShardingCache::Get(const std::string& json) {
+  const auto [it, is_new] = parsed_.try_emplace(json);
+  if (!is_new || json.empty() || !format::orbax::IsUtf8(json)) return it->second;
+  // Orbax's decoder reads files: one with a single leaf.
+  std::string file = R"({"YQ==":)";
+  format::orbax::AppendJsonString(json, &file);
+  auto decoded = format::orbax::DecodeShardings("sharding", file + "}");
+  if (!decoded.ok() || decoded->size() != 1) return it->second;
+  format::orbax::Sharding& sharding = decoded->front().sharding;
+  if (!std::holds_alternative<format::orbax::UnknownSharding>(sharding)) {
+    it->second = std::move(sharding);
+  }
+  return it->second;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// One leaf as Orbax has it. Pure; private to the planner of exports.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "db/export/orbax/plan.h"
+
+namespace stepwell::db {
+
+// What a leaf becomes; none of them and no reason: it is no leaf (a container with children).
+struct LeafTranslation {
+  std::optional<format::orbax::ValueType> type;
+  std::optional<ExportArray> array;  // without its name
+  std::string text;                  // of kString
+  std::string unsupported;           // why Orbax cannot hold it; else empty
+  std::string widened;               // what became of its element type
+};
+
+// kDataLoss: the record contradicts itself.
+Result<LeafTranslation> TranslateLeaf(const format::LeafRecord& leaf, const ExportOptions& options);
+
+// Shardings by their JSON, each parsed once.
+class ShardingCache {
+ public:
+  // None: there is none, or Orbax has no word for it.
+  const std::optional<format::orbax::Sharding>& Get(const std::string& json);
+
+ private:
+  std::map<std::string, std::optional<format::orbax::Sharding>> parsed_;
+};
+
+}  // namespace stepwell::db

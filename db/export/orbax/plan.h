@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes into an export: names, types and metadata of every leaf as Orbax has them. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "db/export/export.h"
+#include "format/orbax/orbax_files.h"
+#include "format/orbax/tree_metadata.h"
+#include "format/orbax/zarr_metadata.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+struct ExportArray {
+  std::string name;  // Orbax's, of the leaf
+  format::orbax::ZarrArray zarr;
+  const format::LeafRecord* leaf = nullptr;  // its chunks are the array's; null: it is one element,
+  std::string element;                       // whose stored value this is
+  // The leaf's chunks are to be decoded, and made of `zarr`'s type and grid, with this codec.
+  bool rewrite = false;
+  format::CodecId codec = format::CodecId::kRaw;
+};
+
+// A directory of the checkpoint.
+struct ExportItem {
+  std::string name;  // in the step
+  std::string folder;
+  // A tree ...
+  format::orbax::TreeMetadata tree;
+  std::vector<ExportArray> arrays;
+  std::vector<format::orbax::LeafString> strings;
+  std::vector<format::orbax::LeafSharding> shardings;
+  std::vector<format::orbax::LeafArrayMetadata> array_metadatas;
+  // ... or one JSON file.
+  std::string json_file;
+  std::string json;
+};
+
+struct ExportPlan {
+  std::vector<ExportItem> items;
+  std::string custom_metadata = "{}";  // JSON objects, as json.dumps writes them
+  std::string root_metadata;           // of the root that is made with it; "": none
+  std::string metrics = "{}";
+  uint64_t leaves = 0;
+  uint64_t chunks = 0;
+  uint64_t stored_bytes = 0;
+  std::vector<ExportReport::Leaf> skipped;
+  std::vector<ExportReport::Leaf> widened;
+  std::vector<ExportReport::Leaf> as_numpy;
+};
+
+// `leaves`: the records of the items (or of the subtree) that `options` names, nodes too, in key
+// order; long strings have been loaded into inline_value. The plan points at them.
+//
+// kInvalidArgument with every leaf, item and text that Orbax cannot hold, as `options` says.
+// kDataLoss: records that contradict themselves.
+Result<ExportPlan> PlanExport(const format::StepRecord& step,
+                              std::span<const format::LeafRecord> leaves,
+                              const ExportOptions& options);
+
+// The name of the step's directory in a CheckpointManager's root. kInvalidArgument: a prefix that
+// is no file name.
+Result<std::string> ExportStepName(uint64_t step, const ExportOptions& options);
+
+}  // namespace stepwell::db

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an export's format cannot hold, collected, so that all of it is told at once. Pure.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/export/export.h"
+#include "format/orbax/python_text.h"
+
+namespace stepwell::db {
+
+class ExportVerdicts {
+ public:
+  // `format`: its name in messages.
+  ExportVerdicts(const char* format, OnUnsupported policy) : format_(format), policy_(policy) {}
+
+  void Unsupported(std::string path, std::string reason) {
+    auto& list = policy_ == OnUnsupported::kSkip ? skipped_ : errors_;
+    list.push_back({std::move(path), std::move(reason)});
+  }
+
+  // kInvalidArgument with all of them, unless they are left out: then `skipped` are those.
+  Status Finish(std::vector<ExportReport::Leaf>* skipped) {
+    if (errors_.empty()) {
+      *skipped = std::move(skipped_);
+      return OkStatus();
+    }
+    const bool one = errors_.size() == 1;
+    std::string text = StrCat(format_, " cannot hold ");
+    if (!one) text += StrCat(errors_.size(), " parts of the step:");
+    for (const auto& [path, reason] : errors_) {
+      text += StrCat(one ? "" : "\n  ", format::orbax::Printable(path), ": ", reason);
+    }
+    return InvalidArgumentError(text);
+  }
+
+ private:
+  const char* const format_;
+  const OnUnsupported policy_;
+  std::vector<ExportReport::Leaf> skipped_;
+  std::vector<ExportReport::Leaf> errors_;
+};
+
+}  // namespace stepwell::db

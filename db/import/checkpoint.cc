@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a directory of Orbax's holds: steps, items, metadata.
+#include <algorithm>
+#include <charconv>
+
+#include "db/import/import.h"
+#include "db/import/source.h"
+#include "db/layout.h"
+#include "format/orbax/orbax_files.h"
+#include "format/orbax/python_text.h"
+#include "format/orbax/tree_metadata.h"
+#include "io/small_file.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::orbax::Printable;
+using io::HasFile;
+using io::ReadSmallFile;
+using io::StatIfThere;
+
+constexpr uint64_t kSmallFileBytesMax = uint64_t{64} << 20;
+constexpr std::string_view kRootMetadataFolder = "metadata";
+constexpr std::string_view kJsonFiles[] = {"data.json", "metadata", "metrics"};
+
+std::string_view NameOf(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+bool IsTemporary(std::string_view name) {
+  return name.find(format::orbax::kTemporaryMark) != std::string_view::npos;
+}
+
+Result<std::vector<std::string>> Folders(io::FileSystem* file_system, const std::string& path) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system->List(path));
+  std::vector<std::string> folders;
+  for (const std::string& name : names) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system, StrCat(path, "/", name)));
+    if (info && info->is_directory) folders.push_back(name);
+  }
+  return folders;
+}
+
+// The file of an item that is JSON; empty when there is none.
+Result<std::string> JsonFileOf(io::FileSystem* file_system, const std::string& folder) {
+  for (const std::string_view name : kJsonFiles) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool there, HasFile(file_system, StrCat(folder, "/", name)));
+    if (there) return std::string(name);
+  }
+  return std::string();
+}
+
+// Whether a directory is a step's: one of its files, or of its items', says so.
+Result<bool> IsStep(io::FileSystem* file_system, const std::string& path) {
+  for (const std::string_view name :
+       {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName,
+        format::orbax::kIndicatorName}) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool there, HasFile(file_system, StrCat(path, "/", name)));
+    if (there) return true;
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system, path));
+  for (const std::string& name : folders) {
+    if (IsTemporary(name)) continue;
+    STEPWELL_ASSIGN_OR_RETURN(
+        const bool there,
+        HasFile(file_system, StrCat(path, "/", name, "/", format::orbax::kTreeMetadataName)));
+    if (there) return true;
+  }
+  return false;
+}
+
+Status Unfinished(const std::string& path) {
+  return InvalidArgumentError(StrCat(path, " is a save that Orbax did not finish: its name has \"",
+                                     format::orbax::kTemporaryMark, "\""));
+}
+
+}  // namespace
+
+std::optional<uint64_t> StepOfName(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const std::string_view name = NameOf(path);
+  size_t begin = name.size();
+  while (begin > 0 && name[begin - 1] >= '0' && name[begin - 1] <= '9') --begin;
+  if (begin == name.size()) return std::nullopt;
+  if (begin > 0 && name[begin - 1] != '_' && name[begin - 1] != '-') return std::nullopt;
+  uint64_t step = 0;
+  const auto [stop, error] = std::from_chars(name.data() + begin, name.data() + name.size(), step);
+  if (error != std::errc() || step > INT64_MAX) return std::nullopt;
+  return step;
+}
+
+Result<std::vector<OrbaxStep>> FindOrbaxSteps(io::FileSystem* file_system,
+                                              const std::string& root_path) {
+  const std::string root = WithoutTrailingSlashes(root_path);
+  std::vector<OrbaxStep> steps;
+  // What has none of these may still be a step (of items); the names of its folders decide then.
+  for (const std::string_view name :
+       {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName}) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool is_step, HasFile(file_system, StrCat(root, "/", name)));
+    if (is_step) return steps;
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system, root));
+  for (const std::string& name : folders) {
+    if (IsTemporary(name)) continue;
+    const std::optional<uint64_t> step = StepOfName(name);
+    if (!step) continue;
+    OrbaxStep found{*step, name, StrCat(root, "/", name)};
+    STEPWELL_ASSIGN_OR_RETURN(const bool holds, IsStep(file_system, found.path));
+    if (holds) steps.push_back(std::move(found));
+  }
+  std::stable_sort(steps.begin(), steps.end(),
+                   [](const OrbaxStep& a, const OrbaxStep& b) { return a.step < b.step; });
+  for (size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i].step != steps[i - 1].step) continue;
+    return InvalidArgumentError(StrCat(root, ": ", steps[i - 1].name, " and ", steps[i].name,
+                                       " are both step ", steps[i].step,
+                                       "; import one of them by its own path"));
+  }
+  return steps;
+}
+
+Result<OrbaxCheckpoint> OrbaxCheckpoint::Open(io::FileSystem* file_system,
+                                              const std::string& path) {
+  OrbaxCheckpoint checkpoint(file_system, WithoutTrailingSlashes(path));
+  STEPWELL_RETURN_IF_ERROR(checkpoint.Load());
+  return checkpoint;
+}
+
+Status OrbaxCheckpoint::Load() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system_, path_));
+  if (!info) return NotFoundError(StrCat(path_, ": there is no such directory"));
+  if (!info->is_directory) {
+    return InvalidArgumentError(StrCat(path_, " is a file; an Orbax checkpoint is a directory"));
+  }
+  if (IsTemporary(NameOf(path_))) return Unfinished(path_);
+  step_ = StepOfName(path_);
+  folder_ = path_;
+  STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(path_));
+  STEPWELL_ASSIGN_OR_RETURN(
+      const bool is_item,
+      HasFile(file_system_, StrCat(path_, "/", format::orbax::kTreeMetadataName)));
+  STEPWELL_ASSIGN_OR_RETURN(
+      const bool is_step,
+      HasFile(file_system_, StrCat(path_, "/", format::orbax::kCheckpointMetadataName)));
+  if (is_item) {
+    const std::string parent = ParentOf(path_);
+    STEPWELL_ASSIGN_OR_RETURN(
+        const bool in_step,
+        HasFile(file_system_, StrCat(parent, "/", format::orbax::kCheckpointMetadataName)));
+    if (!is_step && in_step) {
+      if (!step_) step_ = StepOfName(parent);
+      folder_ = parent;
+      STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(parent));
+      STEPWELL_RETURN_IF_ERROR(AddItem(std::string(NameOf(path_)), path_));
+    } else {
+      STEPWELL_RETURN_IF_ERROR(AddItem("state", path_));
+    }
+  } else {
+    STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system_, path_));
+    for (const std::string& name : folders) {
+      if (IsTemporary(name)) continue;
+      STEPWELL_RETURN_IF_ERROR(AddItem(name, StrCat(path_, "/", name)));
+    }
+  }
+  const auto known = [](const OrbaxItem& item) { return item.kind != OrbaxItem::Kind::kUnknown; };
+  if (!is_step && std::none_of(items_.begin(), items_.end(), known)) return NotACheckpoint();
+  const auto named = [this](std::string_view name) {
+    return std::find_if(items_.begin(), items_.end(),
+                        [name](const OrbaxItem& item) { return item.target == name; });
+  };
+  // What Orbax calls an item that was given no name.
+  const auto unnamed = named("default");
+  if (unnamed != items_.end() && named("state") == items_.end()) unnamed->target = "state";
+  return ReadRootMetadata();
+}
+
+Status OrbaxCheckpoint::NotACheckpoint() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, FindOrbaxSteps(file_system_, path_));
+  if (steps.empty()) {
+    return InvalidArgumentError(StrCat(path_, " is no Orbax checkpoint: there is neither ",
+                                       format::orbax::kCheckpointMetadataName, " nor ",
+                                       format::orbax::kTreeMetadataName, " in it"));
+  }
+  return InvalidArgumentError(StrCat(path_, " holds ", steps.size(), " checkpoints, ",
+                                     steps.front().name, " to ", steps.back().name,
+                                     "; name one of them"));
+}
+
+Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& folder) {
+  OrbaxItem item;
+  item.name = name;
+  item.target = name;
+  item.path = folder;
+  STEPWELL_ASSIGN_OR_RETURN(
+      const bool is_tree,
+      HasFile(file_system_, StrCat(folder, "/", format::orbax::kTreeMetadataName)));
+  if (is_tree) {
+    // ArraySave's item looks like a tree with the one leaf "checkpoint".
+    const bool is_array = std::find(arrays_.begin(), arrays_.end(), name) != arrays_.end();
+    item.kind = is_array ? OrbaxItem::Kind::kArray : OrbaxItem::Kind::kTree;
+  } else {
+    STEPWELL_ASSIGN_OR_RETURN(item.json_file, JsonFileOf(file_system_, folder));
+    if (!item.json_file.empty()) {
+      item.kind =
+          item.json_file == format::orbax::kMetricsItem && name == format::orbax::kMetricsItem
+              ? OrbaxItem::Kind::kMetrics
+              : OrbaxItem::Kind::kJson;
+    }
+  }
+  items_.push_back(std::move(item));
+  return OkStatus();
+}
+
+Status OrbaxCheckpoint::ReadCheckpointMetadata(const std::string& folder) {
+  const std::string path = StrCat(folder, "/", format::orbax::kCheckpointMetadataName);
+  const Result<std::string> text = ReadSmallFile(file_system_, path, kSmallFileBytesMax);
+  if (text.status().code() == StatusCode::kNotFound) return OkStatus();
+  if (!text.ok()) return text.status();
+  STEPWELL_ASSIGN_OR_RETURN(const auto metadata,
+                            format::orbax::DecodeCheckpointMetadata(path, *text));
+  using Items = std::vector<format::orbax::ItemHandler>;
+  if (const auto* items = std::get_if<Items>(&metadata.handlers)) {
+    for (const format::orbax::ItemHandler& item : *items) {
+      const auto* handler = item.type ? format::orbax::FindHandler(*item.type) : nullptr;
+      if (handler != nullptr && handler->kind == format::orbax::HandlerKind::kArray) {
+        arrays_.push_back(item.item);
+      }
+    }
+  }
+  if (metadata.custom_metadata != "{}") custom_metadata_ = metadata.custom_metadata;
+  if (metadata.metrics != "{}") metrics_ = metadata.metrics;
+  return OkStatus();
+}
+
+Status OrbaxCheckpoint::ReadRootMetadata() {
+  const std::string parent = ParentOf(path_);
+  STEPWELL_ASSIGN_OR_RETURN(const auto folder,
+                            StatIfThere(file_system_, StrCat(parent, "/", kRootMetadataFolder)));
+  if (!folder || !folder->is_directory) return OkStatus();
+  const std::string path = StrCat(parent, "/", format::orbax::kRootMetadataName);
+  const Result<std::string> text = ReadSmallFile(file_system_, path, kSmallFileBytesMax);
+  if (text.status().code() == StatusCode::kNotFound) return OkStatus();
+  if (!text.ok()) return text.status();
+  STEPWELL_ASSIGN_OR_RETURN(const auto metadata, format::orbax::DecodeRootMetadata(path, *text));
+  if (metadata.custom_metadata != "{}") root_metadata_ = metadata.custom_metadata;
+  return OkStatus();
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the bytes of an Orbax item lie: its small files, and the values of its arrays by key, in an
+// OCDBT database or as files of their own. Private to db/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "db/export/orbax/digests.h"
+#include "io/disk.h"
+#include "io/result.h"
+
+namespace stepwell::db::import {
+
+// A value: bytes that are in the index itself, or a range of a file, which nobody has looked at.
+struct ValuePlace {
+  static constexpr uint32_t kInline = UINT32_MAX;
+  uint32_t file = kInline;  // of ValueIndex::path
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+  std::string_view inline_value;  // lives as long as the ValueIndex
+};
+
+// The keys of one item. One thread at a time.
+class ValueIndex {
+ public:
+  // Reads all nodes of the newest version of `folder`/manifest.ocdbt. Files that it names are below
+  // `folder`.
+  static Result<std::unique_ptr<ValueIndex>> OfOcdbt(io::FileSystem* file_system,
+                                                     const std::string& folder);
+  // `folder`/KEY is the value of KEY.
+  static std::unique_ptr<ValueIndex> OfFiles(io::FileSystem* file_system,
+                                             const std::string& folder);
+
+  // Nothing when there is no such key. kInvalidArgument: a key that would leave the folder.
+  Result<std::optional<ValuePlace>> Find(std::string_view key);
+  // The bytes of a small value.
+  Result<std::string> Read(const ValuePlace& place);
+  // For messages: where a value is, or would be.
+  std::string Describe(const ValuePlace& place) const;
+  std::string DescribeAbsent(std::string_view key) const;
+
+  const std::vector<std::string>& paths() const { return paths_; }
+
+  // What an export's chunks have to be: of files by their paths.
+  void SetDigests(std::shared_ptr<const std::map<std::string, DataDigest>> digests) {
+    digests_ = std::move(digests);
+  }
+  // Null where nothing is known of the value. Thread-safe.
+  const ChunkDigest* DigestOf(const ValuePlace& place) const;
+
+ private:
+  // Keys ascend, and lie one behind another in text_.
+  struct Entry {
+    size_t key_offset = 0;
+    uint32_t key_bytes = 0;
+    uint32_t file = ValuePlace::kInline;
+    uint64_t offset_bytes = 0;  // in text_ for inline values
+    uint64_t length_bytes = 0;
+  };
+
+  ValueIndex(io::FileSystem* file_system, std::string folder)
+      : file_system_(file_system), folder_(std::move(folder)) {}
+  Status Fill();
+  uint32_t FileOf(const std::string& path);
+  std::string_view KeyOf(const Entry& entry) const {
+    return std::string_view(text_).substr(entry.key_offset, entry.key_bytes);
+  }
+
+  io::FileSystem* const file_system_;
+  const std::string folder_;
+  bool is_ocdbt_ = false;
+  std::vector<std::string> paths_;
+  std::unordered_map<std::string, uint32_t> files_;
+  std::vector<Entry> entries_;
+  std::string text_;
+  std::shared_ptr<const std::map<std::string, DataDigest>> digests_;
+};
+
+}  // namespace stepwell::db::import

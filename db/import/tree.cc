@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/import/tree.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+
+#include "format/endian.h"
+#include "format/key.h"
+#include "format/orbax/ocdbt.h"
+#include "format/orbax/orbax_files.h"
+#include "format/orbax/param_name.h"
+#include "format/orbax/python_text.h"
+#include "format/orbax/tree_metadata.h"
+#include "io/small_file.h"
+
+namespace stepwell::db::import {
+namespace {
+
+using format::ContainerKind;
+using format::DType;
+using format::LeafKind;
+using format::orbax::Printable;
+using format::orbax::TreeEntry;
+using format::orbax::TreeKey;
+using format::orbax::TreeMetadata;
+using OrbaxType = format::orbax::ValueType;
+using StoredType = format::ValueType;
+
+constexpr uint64_t kMetadataBytesMax = uint64_t{1} << 30;
+// Smaller shards would make small chunks.
+constexpr uint64_t kShardBytesMin = uint64_t{256} << 10;
+
+// What the small files say of leaves, by name.
+struct Notes {
+  std::unordered_map<std::string, std::string> shardings;
+  std::unordered_map<std::string, std::string> key_impls;  // of PRNG keys
+  std::unordered_map<std::string, std::string> strings;
+};
+
+Result<std::optional<std::string>> ReadIfThere(io::FileSystem* file_system,
+                                               const std::string& path) {
+  Result<std::string> text = io::ReadSmallFile(file_system, path, kMetadataBytesMax);
+  if (text.ok()) return std::optional(*std::move(text));
+  if (text.status().code() == StatusCode::kNotFound) return std::optional<std::string>();
+  return text.status();
+}
+
+Status ReadShardings(io::FileSystem* file_system, const std::string& folder, Notes* notes) {
+  const std::string path = StrCat(folder, "/", format::orbax::kShardingName);
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, ReadIfThere(file_system, path));
+  if (!text) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const auto leaves, format::orbax::DecodeShardings(path, *text));
+  for (const format::orbax::LeafSharding& leaf : leaves) {
+    // That of an export which is for any machine: it is of no devices in particular.
+    if (std::holds_alternative<format::orbax::ReplicatedSharding>(leaf.sharding)) continue;
+    STEPWELL_ASSIGN_OR_RETURN(notes->shardings[leaf.param_name],
+                              format::orbax::EncodeSharding(leaf.sharding));
+  }
+  return OkStatus();
+}
+
+// One file of each process that wrote.
+Status ReadKeyImpls(io::FileSystem* file_system, const std::string& folder, Notes* notes) {
+  const std::string path = StrCat(folder, "/", format::orbax::kArrayMetadatasFolder);
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, io::StatIfThere(file_system, path));
+  if (!info || !info->is_directory) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(path));
+  for (const std::string& name : names) {
+    if (!name.starts_with("process_")) continue;
+    const std::string file = StrCat(path, "/", name);
+    STEPWELL_ASSIGN_OR_RETURN(const std::string text,
+                              io::ReadSmallFile(file_system, file, kMetadataBytesMax));
+    STEPWELL_ASSIGN_OR_RETURN(auto leaves, format::orbax::DecodeArrayMetadatas(file, text));
+    for (auto& leaf : leaves) {
+      if (leaf.random_key_impl) notes->key_impls[leaf.param_name] = *leaf.random_key_impl;
+    }
+  }
+  return OkStatus();
+}
+
+Result<Notes> ReadNotes(io::FileSystem* file_system, const std::string& folder) {
+  Notes notes;
+  STEPWELL_RETURN_IF_ERROR(ReadShardings(file_system, folder, &notes));
+  STEPWELL_RETURN_IF_ERROR(ReadKeyImpls(file_system, folder, &notes));
+  const std::string path = StrCat(folder, "/", format::orbax::kStringsName);
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, ReadIfThere(file_system, path));
+  if (!text) return notes;
+  STEPWELL_ASSIGN_OR_RETURN(auto strings, format::orbax::DecodeStrings(path, *text));
+  for (auto& leaf : strings) notes.strings[leaf.param_name] = std::move(leaf.text);
+  return notes;
+}
+
+// ---- structure ----
+
+// A node of the tree, by its encoded key. One with indices and names is an object, as nnx.List is.
+struct Node {
+  ContainerKind kind = ContainerKind::kDict;
+  std::string name;  // for messages
+  uint64_t child_count = 0;
+  int64_t index_max = -1;
+};
+
+class TreeReader {
+ public:
+  TreeReader(const OrbaxItem& source, uint64_t memory_bytes_max, std::vector<ImportArray>* arrays)
+      : source_(source), memory_bytes_max_(memory_bytes_max), arrays_(arrays) {}
+
+  Result<ImportTree> Read(io::FileSystem* file_system);
+
+ private:
+  std::string Label(const format::KeyPath& path) const {
+    return StrCat("item '", Printable(source_.name), "', leaf '",
+                  Printable(format::PathToText(path)), "'");
+  }
+  Status Bad(const format::KeyPath& path, std::string_view what) const {
+    return DataLossError(StrCat(Label(path), ": ", what));
+  }
+  Status OpenIndex(io::FileSystem* file_system);
+  Status CheckNames() const;
+  Status AddEntry(const TreeEntry& entry);
+  Status AddAncestors(const format::KeyPath& path);
+  Status AddLeaf(const TreeEntry& entry, const format::KeyPath& path, std::string key);
+  Status AddArray(const TreeEntry& entry, const format::KeyPath& path, std::string key);
+  Status AddNodes();
+
+  const OrbaxItem& source_;
+  const uint64_t memory_bytes_max_;
+  std::vector<ImportArray>* const arrays_;
+  TreeMetadata metadata_;
+  Notes notes_;
+  ImportTree tree_;
+  std::map<std::string, Node> nodes_;
+};
+
+Status TreeReader::OpenIndex(io::FileSystem* file_system) {
+  const auto has_data = [](const TreeEntry& entry) {
+    return !format::orbax::IsEmptyNode(entry.type) && entry.type != OrbaxType::kString;
+  };
+  if (std::none_of(metadata_.entries.begin(), metadata_.entries.end(), has_data)) return OkStatus();
+  bool is_ocdbt = metadata_.use_ocdbt.value_or(true);
+  if (!metadata_.use_ocdbt) {
+    STEPWELL_ASSIGN_OR_RETURN(
+        is_ocdbt,
+        io::HasFile(file_system, StrCat(source_.path, "/", format::orbax::kOcdbtManifestName)));
+  }
+  if (!is_ocdbt) {
+    tree_.index = ValueIndex::OfFiles(file_system, source_.path);
+    return OkStatus();
+  }
+  STEPWELL_ASSIGN_OR_RETURN(tree_.index, ValueIndex::OfOcdbt(file_system, source_.path));
+  return OkStatus();
+}
+
+// Two leaves with one name have one array: Orbax has lost the other.
+Status TreeReader::CheckNames() const {
+  std::vector<std::string> names;
+  for (const TreeEntry& entry : metadata_.entries) {
+    if (!format::orbax::IsEmptyNode(entry.type)) {
+      names.push_back(format::orbax::ParamName(entry.keys));
+    }
+  }
+  const auto collisions = format::orbax::FindNameCollisions(names);
+  if (collisions.empty()) return OkStatus();
+  return DataLossError(StrCat("item '", Printable(source_.name), "': ", collisions[0].leaves.size(),
+                              " leaves have the name \"", Printable(collisions[0].name),
+                              "\" (a key has a \".\"): Orbax kept the data of one of them only"));
+}
+
+// The nodes above a leaf or empty node. What stands at a node's place itself is in nodes_ too, but
+// with no child.
+Status TreeReader::AddAncestors(const format::KeyPath& path) {
+  for (size_t depth = 0; depth < path.size(); ++depth) {
+    const format::KeyPath above(path.begin(), path.begin() + static_cast<ptrdiff_t>(depth));
+    STEPWELL_ASSIGN_OR_RETURN(std::string key, format::EncodeLeafKey(tree_.item.name, above));
+    const bool is_index = path[depth].type == PathComponent::Type::kIndex;
+    const ContainerKind kind = is_index ? ContainerKind::kList : ContainerKind::kDict;
+    const auto [found, is_new] = nodes_.emplace(std::move(key), Node{kind, Label(above), 0, -1});
+    if (found->second.kind != kind) found->second.kind = ContainerKind::kObject;
+    if (is_index) found->second.index_max = std::max(found->second.index_max, path[depth].number);
+  }
+  return OkStatus();
+}
+
+Status TreeReader::AddArray(const TreeEntry& entry, const format::KeyPath& path, std::string key) {
+  ImportArray array;
+  array.label = Label(path);
+  array.param_name =
+      source_.kind == OrbaxItem::Kind::kArray ? "checkpoint" : format::orbax::ParamName(entry.keys);
+  array.index = tree_.index.get();
+  array.may_be_absent = !metadata_.store_array_data_equal_to_fill_value.value_or(false);
+  STEPWELL_RETURN_IF_ERROR(DescribeArray(metadata_.use_zarr3 ? 3 : 2, memory_bytes_max_, &array));
+  ImportTree::Slot slot;
+  slot.leaf = tree_.item.leaves.size();
+  slot.array = arrays_->size();
+  slot.is_scalar = entry.type == OrbaxType::kScalar;
+  if (slot.is_scalar && !array.zarr.shape.empty()) {
+    return Bad(path, "a scalar that is stored as an array with axes");
+  }
+  LeafInput& leaf = tree_.item.leaves.emplace_back();
+  format::LeafRecord& record = leaf.record;
+  record.key = std::move(key);
+  record.kind = LeafKind::kArray;
+  record.dtype = array.zarr.dtype;
+  record.shape = array.zarr.shape;
+  record.value_type =
+      entry.type == OrbaxType::kNumpyArray ? StoredType::kNumpyArray : StoredType::kJaxArray;
+  if (entry.type == OrbaxType::kJaxArray) {
+    const auto sharding = notes_.shardings.find(array.param_name);
+    if (sharding != notes_.shardings.end()) record.sharding_json = sharding->second;
+    const auto impl = notes_.key_impls.find(array.param_name);
+    if (impl != notes_.key_impls.end()) {
+      if (record.dtype != DType::kUInt32 || record.shape.empty()) {
+        return Bad(path, "a PRNG key whose data is no uint32 array");
+      }
+      record.value_type = StoredType::kPrngKey;
+      record.prng_impl = impl->second;
+    }
+    if (entry.write_shape && entry.write_shape->size() == record.shape.size()) {
+      uint64_t shard_bytes = array.dtype->item_bytes;
+      for (size_t axis = 0; axis < record.shape.size(); ++axis) {
+        slot.shard_shape.push_back(std::clamp<uint64_t>((*entry.write_shape)[axis], 1,
+                                                        std::max<uint64_t>(record.shape[axis], 1)));
+        shard_bytes *= slot.shard_shape.back();  // at most the array's
+      }
+      if (shard_bytes < kShardBytesMin) slot.shard_shape.clear();
+    }
+  }
+  arrays_->push_back(std::move(array));
+  tree_.slots.push_back(std::move(slot));
+  return OkStatus();
+}
+
+Status TreeReader::AddLeaf(const TreeEntry& entry, const format::KeyPath& path, std::string key) {
+  switch (entry.type) {
+    case OrbaxType::kNone:
+    case OrbaxType::kNamedTuple:  // without fields: Orbax gives None, too
+      tree_.item.leaves.push_back(ValueInput(std::move(key), StoredType::kNone, {}));
+      return OkStatus();
+    case OrbaxType::kDict:
+      tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kDict, 0));
+      return OkStatus();
+    case OrbaxType::kList:
+      tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kList, 0));
+      return OkStatus();
+    case OrbaxType::kTuple:
+      tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kTuple, 0));
+      return OkStatus();
+    case OrbaxType::kString: {
+      const auto found = notes_.strings.find(format::orbax::ParamName(entry.keys));
+      if (found == notes_.strings.end()) {
+        return Bad(path,
+                   StrCat("its text is not in ", source_.path, "/", format::orbax::kStringsName));
+      }
+      tree_.item.leaves.push_back(ValueInput(std::move(key), StoredType::kStr, found->second));
+      return OkStatus();
+    }
+    case OrbaxType::kJaxArray:
+    case OrbaxType::kNumpyArray:
+    case OrbaxType::kScalar:
+      return AddArray(entry, path, std::move(key));
+  }
+  return Bad(path, "unknown type of value");
+}
+
+Status TreeReader::AddEntry(const TreeEntry& entry) {
+  const bool is_array_item = source_.kind == OrbaxItem::Kind::kArray;
+  STEPWELL_ASSIGN_OR_RETURN(const format::KeyPath path,
+                            is_array_item ? Result<format::KeyPath>(format::KeyPath())
+                                          : format::orbax::PathOfTreeKeys(entry.keys));
+  Result<std::string> key = format::EncodeLeafKey(tree_.item.name, path);
+  if (!key.ok()) return key.status().WithContext(Label(path));
+  // Partial saves of Orbax leave the empty node that was there before its children.
+  const bool has_children = nodes_.contains(*key);
+  if (has_children && format::orbax::IsEmptyNode(entry.type)) return OkStatus();
+  if (has_children) return Bad(path, "both a leaf and a node with children");
+  return AddLeaf(entry, path, *std::move(key));
+}
+
+Status TreeReader::AddNodes() {
+  // Children are counted by what is really there.
+  std::map<std::string, uint64_t> counts;
+  const auto count_parent = [&](std::string_view key) -> Status {
+    STEPWELL_ASSIGN_OR_RETURN(format::LeafKey decoded, format::DecodeLeafKey(key));
+    if (decoded.path.empty()) return OkStatus();
+    decoded.path.pop_back();
+    STEPWELL_ASSIGN_OR_RETURN(const std::string above,
+                              format::EncodeLeafKey(decoded.item, decoded.path));
+    ++counts[above];
+    return OkStatus();
+  };
+  for (const LeafInput& leaf : tree_.item.leaves) {
+    STEPWELL_RETURN_IF_ERROR(count_parent(leaf.record.key));
+  }
+  for (const auto& [key, node] : nodes_) STEPWELL_RETURN_IF_ERROR(count_parent(key));
+  for (const auto& [key, node] : nodes_) {
+    const uint64_t count = counts[key];
+    const bool is_list = node.kind == ContainerKind::kList;
+    if (is_list && static_cast<uint64_t>(node.index_max) + 1 != count) {
+      return DataLossError(
+          StrCat(node.name, ": a list with ", count, " elements has the index ", node.index_max));
+    }
+    tree_.item.leaves.push_back(NodeInput(key, node.kind, count));
+  }
+  return OkStatus();
+}
+
+Result<ImportTree> TreeReader::Read(io::FileSystem* file_system) {
+  tree_.item.name = source_.target;
+  const std::string path = StrCat(source_.path, "/", format::orbax::kTreeMetadataName);
+  STEPWELL_ASSIGN_OR_RETURN(const std::string text,
+                            io::ReadSmallFile(file_system, path, kMetadataBytesMax));
+  STEPWELL_ASSIGN_OR_RETURN(metadata_, format::orbax::DecodeTreeMetadata(path, text));
+  if (metadata_.custom_metadata != "null") tree_.custom_metadata = metadata_.custom_metadata;
+  if (source_.kind == OrbaxItem::Kind::kArray && metadata_.entries.size() != 1) {
+    return DataLossError(StrCat(path, ": ", metadata_.entries.size(), " leaves in an array"));
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckNames());
+  STEPWELL_ASSIGN_OR_RETURN(notes_, ReadNotes(file_system, source_.path));
+  STEPWELL_RETURN_IF_ERROR(OpenIndex(file_system));
+  if (source_.kind != OrbaxItem::Kind::kArray) {
+    for (const TreeEntry& entry : metadata_.entries) {
+      STEPWELL_ASSIGN_OR_RETURN(const format::KeyPath keys,
+                                format::orbax::PathOfTreeKeys(entry.keys));
+      STEPWELL_RETURN_IF_ERROR(AddAncestors(keys));
+    }
+  }
+  for (const TreeEntry& entry : metadata_.entries) STEPWELL_RETURN_IF_ERROR(AddEntry(entry));
+  STEPWELL_RETURN_IF_ERROR(AddNodes());
+  return std::move(tree_);
+}
+
+// ---- scalars ----
+
+// Of 2, 4 or 8 bytes; bfloat16 is the upper half of a float.
+std::optional<double> FloatOf(const ImportArray& array) {
+  switch (array.zarr.dtype) {
+    case DType::kFloat64:
+      return format::LoadLittle<double>(array.data);
+    case DType::kFloat32:
+      return format::LoadLittle<float>(array.data);
+    case DType::kBFloat16:
+      return std::bit_cast<float>(uint32_t{format::LoadLittle<uint16_t>(array.data)} << 16);
+    case DType::kFloat16: {
+      const auto bits = format::LoadLittle<uint16_t>(array.data);
+      const int exponent = bits >> 10 & 0x1F;
+      const int fraction = bits & 0x3FF;
+      const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+      if (exponent == 31) return sign * (fraction != 0 ? std::nan("") : HUGE_VAL);
+      if (exponent == 0) return sign * std::ldexp(fraction, -24);
+      return sign * std::ldexp(0x400 + fraction, exponent - 25);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<std::string> IntegerOf(const ImportArray& array) {
+  const std::byte* data = array.data;
+  switch (array.zarr.dtype) {
+    case DType::kInt8:
+      return std::to_string(format::LoadLittle<int8_t>(data));
+    case DType::kInt16:
+      return std::to_string(format::LoadLittle<int16_t>(data));
+    case DType::kInt32:
+      return std::to_string(format::LoadLittle<int32_t>(data));
+    case DType::kInt64:
+      return std::to_string(format::LoadLittle<int64_t>(data));
+    case DType::kUInt8:
+      return std::to_string(format::LoadLittle<uint8_t>(data));
+    case DType::kUInt16:
+      return std::to_string(format::LoadLittle<uint16_t>(data));
+    case DType::kUInt32:
+      return std::to_string(format::LoadLittle<uint32_t>(data));
+    case DType::kUInt64:
+      return std::to_string(format::LoadLittle<uint64_t>(data));
+    default:
+      return std::nullopt;
+  }
+}
+
+// What Orbax makes of it: array.item(). Types that Python has no number for stay NumPy's.
+LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
+  std::string key = leaf.record.key;
+  if (array.zarr.dtype == DType::kBool) {
+    return ValueInput(std::move(key), StoredType::kBool,
+                      std::string(1, static_cast<char>(array.data[0])));
+  }
+  // The element type stays with it, for exports.
+  const auto number = [&](StoredType type, std::string value) {
+    LeafInput input = ValueInput(std::move(key), type, std::move(value));
+    input.record.dtype = array.zarr.dtype;
+    return input;
+  };
+  if (auto text = IntegerOf(array)) return number(StoredType::kInt, *std::move(text));
+  if (const auto value = FloatOf(array)) return number(StoredType::kFloat, FloatValue(*value));
+  leaf.record.value_type = StoredType::kNumpyScalar;
+  return leaf;
+}
+
+}  // namespace
+
+LeafInput NodeInput(std::string key, ContainerKind container, uint64_t child_count) {
+  LeafInput leaf;
+  leaf.record.key = std::move(key);
+  leaf.record.kind = LeafKind::kNode;
+  leaf.record.container = container;
+  leaf.record.child_count = child_count;
+  return leaf;
+}
+
+LeafInput ValueInput(std::string key, StoredType type, std::string value) {
+  LeafInput leaf;
+  leaf.record.key = std::move(key);
+  leaf.record.kind = LeafKind::kValue;
+  leaf.record.value_type = type;
+  leaf.record.logical_bytes = value.size();
+  leaf.value = std::move(value);
+  return leaf;
+}
+
+std::string FloatValue(double number) {
+  std::byte bytes[sizeof(double)];
+  format::StoreLittle(bytes, number);
+  return std::string(AsText(bytes));
+}
+
+Result<ImportTree> ReadTree(io::FileSystem* file_system, const OrbaxItem& item,
+                            uint64_t memory_bytes_max, std::vector<ImportArray>* arrays) {
+  return TreeReader(item, memory_bytes_max, arrays).Read(file_system);
+}
+
+namespace {
+
+// All of an array, which this share alone has.
+void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf) {
+  leaf->hold = array.hold;
+  if (array.kept) {
+    leaf->record.chunk_shape = array.zarr.chunk_shape;
+    leaf->record.codec = *array.kept;
+    leaf->payloads.assign(array.payloads.begin(), array.payloads.end());
+    return;
+  }
+  leaf->data = array.data;
+  leaf->strides_bytes = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
+  leaf->shard_shape = std::move(slot->shard_shape);
+  if (slot->is_scalar) *leaf = ScalarInput(array, std::move(*leaf));
+}
+
+// Some boxes of an array, perhaps none. What is the same for all shares is the same here.
+void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
+               const ImportTree::Slot& slot, LeafInput* leaf) {
+  leaf->partial = true;
+  // In several shares, borders of boxes are borders of chunks, if they can be.
+  const bool is_cut = dealt.first_share != dealt.last_share;
+  leaf->shard_shape = is_cut ? dealt.cell_shape : slot.shard_shape;
+  if (boxes.empty()) return;
+  auto holds = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  for (const ImportArray& box : boxes) {
+    holds->push_back(box.hold);
+    ShardInput& shard = leaf->shards.emplace_back();
+    shard.origin = box.origin;
+    shard.shape = box.zarr.shape;
+    shard.data = box.data;
+    leaf->payloads.insert(leaf->payloads.end(), box.payloads.begin(), box.payloads.end());
+  }
+  leaf->hold = std::move(holds);
+  if (!boxes.front().kept) return;
+  leaf->record.chunk_shape = boxes.front().zarr.chunk_shape;
+  leaf->record.codec = *boxes.front().kept;
+}
+
+}  // namespace
+
+void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray> read,
+                const ImportShare& share, ImportTree* tree) {
+  std::vector<LeafInput> given;
+  for (ImportTree::Slot& slot : tree->slots) {
+    const SharedArray& array = arrays[slot.array];
+    LeafInput& leaf = tree->item.leaves[slot.leaf];
+    const auto boxes = read.subspan(array.first_box, array.dealt.boxes.size());
+    if (share.index > 0 && boxes.empty()) continue;
+    if (array.dealt.last_share == 0) {
+      GiveWhole(boxes.front(), &slot, &leaf);
+    } else {
+      GiveBoxes(array.dealt, boxes, slot, &leaf);
+    }
+    if (share.index > 0) given.push_back(std::move(leaf));
+  }
+  if (share.index > 0) tree->item.leaves = std::move(given);
+}
+
+}  // namespace stepwell::db::import

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a segment is needed: by each live step (its payloads and frames, from its records), and
+// by the segment itself (its first two frames, its footer and trailer). For reclaim and for the
+// account of space.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "db/log/live_steps.h"
+#include "db/log/segment_files.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+// [begin, end) of a segment.
+struct ByteRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
+// Sorted, disjoint, none empty; neighbours joined.
+std::vector<ByteRange> Normalize(std::vector<ByteRange> ranges);
+uint64_t TotalBytes(const std::vector<ByteRange>& normalized);
+
+// What one live step needs. Ranges are rounded outward to 4 KiB, below which no file system frees.
+struct Footprint {
+  struct Part {
+    std::vector<ByteRange> ranges;  // normalized
+    uint64_t payload_bytes = 0;
+    uint64_t moved_bytes = 0;  // what payloads, aligned, and frames take wherever they lie
+  };
+  std::map<uint64_t, Part> segments;
+};
+
+// From the step's frames in the log. kDataLoss when they cannot be read: what it holds is unknown.
+Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& commit_place);
+
+// Computed once a commit. Thread-safe.
+class FootprintCache {
+ public:
+  explicit FootprintCache(SegmentFiles* files) : files_(files) {}
+  Result<std::shared_ptr<const Footprint>> Get(uint64_t commit,
+                                               const format::FramePlace& commit_place);
+  // Forgets all but these commits; or these.
+  void Keep(const std::vector<std::shared_ptr<const LiveStep>>& live);
+  void ForgetCommits(const std::vector<uint64_t>& commits);
+  // The ends of a segment: header and catalog, and when it is sealed footer and trailer. kNotFound
+  // when it has no header.
+  struct Edges {
+    std::vector<ByteRange> ranges;  // normalized
+    bool sealed = false;
+    uint64_t commit_min = 0;  // the lowest chain frame in a sealed one; 0: has none
+    bool own = false;  // the header is of this segment, else of another (and nothing more is known)
+    format::Id128 store_id{};
+  };
+  Result<Edges> EdgesOf(uint64_t segment);
+  void Forget(uint64_t segment);
+
+ private:
+  SegmentFiles* const files_;
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const Footprint>> by_commit_;  // guarded by mutex_
+  std::map<uint64_t, Edges> sealed_;                                // guarded by mutex_
+};
+
+}  // namespace stepwell::db

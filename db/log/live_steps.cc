@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/log/live_steps.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "db/log/step_records.h"
+
+namespace stepwell::db {
+
+Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files) {
+  if (live.texts_known) return live.record;
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, live.place));
+  format::StepRecord record = records->step();
+  TakeState(live.record, &record);
+  return record;
+}
+
+void LiveSteps::Load(const LogState& state) {
+  const std::lock_guard lock(mutex_);
+  const LogStep* newest = nullptr;
+  for (const auto& [step, live] : state.live) {
+    if (newest == nullptr || live.record.commit > newest->record.commit) newest = &live;
+  }
+  const auto load = [&](const LogStep& live) {
+    LiveStep loaded;
+    // As old as they were when the last session ended; never newer than what this one commits.
+    if (newest != nullptr) {
+      loaded.age_time_ns = std::min<int64_t>(live.record.time_ns - newest->record.time_ns, 0);
+    }
+    loaded.record = live.record;
+    loaded.place = live.place;
+    return std::make_shared<const LiveStep>(std::move(loaded));
+  };
+  for (const auto& [step, live] : state.live) Insert(load(live));
+  for (const auto& [commit, live] : state.undecided) {
+    undecided_[commit] = load(live);
+    Count(*undecided_[commit], /*added=*/true);
+  }
+  dead_.assign(state.dead.begin(), state.dead.end());
+  losses_ = state.losses;
+  tip_ = state.tip_commit;
+  tip_crc_ = state.tip_place.crc;
+}
+
+std::vector<std::shared_ptr<const LiveStep>> LiveSteps::All() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  all.reserve(steps_.size());
+  for (const auto& [step, live] : steps_) all.push_back(live);
+  return all;
+}
+
+std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Undecided() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  for (const auto& [commit, live] : undecided_) all.push_back(live);
+  return all;
+}
+
+std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Needing() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  all.reserve(steps_.size() + undecided_.size());
+  for (const auto& [step, live] : steps_) all.push_back(live);
+  for (const auto& [commit, live] : undecided_) all.push_back(live);
+  return all;
+}
+
+size_t LiveSteps::CountNeeding() const {
+  const std::lock_guard lock(mutex_);
+  return steps_.size() + undecided_.size();
+}
+
+std::shared_ptr<const LiveStep> LiveSteps::Find(uint64_t step) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = steps_.find(step);
+  return it == steps_.end() ? nullptr : it->second;
+}
+
+LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  const auto it = steps_.find(step);
+  if (it == steps_.end()) return {};
+  pins_.insert(tip_);
+  return {it->second, std::make_shared<Pin>(this, tip_)};
+}
+
+std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<LiveSteps::Pin>>
+LiveSteps::AllAndPin() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveStep>> all;
+  all.reserve(steps_.size());
+  for (const auto& [step, live] : steps_) all.push_back(live);
+  pins_.insert(tip_);
+  return {std::move(all), std::make_shared<Pin>(this, tip_)};
+}
+
+void LiveSteps::Unpin(uint64_t commit) {
+  const std::lock_guard lock(mutex_);
+  pins_.erase(pins_.find(commit));
+  if ((!dead_.empty() || !pinned_dead_.empty()) && on_release_) on_release_();
+}
+
+// Readers share the old one; guarded by mutex_.
+template <typename Edit>
+void LiveSteps::EditStep(std::shared_ptr<const LiveStep>* live, Edit edit) {
+  auto edited = std::make_shared<LiveStep>(**live);
+  edit(edited.get());
+  *live = std::move(edited);
+}
+
+// A step of this number replaces the one before.
+void LiveSteps::Insert(const std::shared_ptr<const LiveStep>& live) {
+  const uint64_t step = live->record.step;
+  Erase(step);
+  steps_[step] = live;
+  Count(*live, /*added=*/true);
+  for (const auto& extent : live->record.extents) residents_[extent.segment].steps.insert(step);
+}
+
+void LiveSteps::Erase(uint64_t step) {
+  const auto it = steps_.find(step);
+  if (it == steps_.end()) return;
+  const std::shared_ptr<const LiveStep> live = std::move(it->second);
+  steps_.erase(it);
+  for (const auto& extent : live->record.extents) residents_[extent.segment].steps.erase(step);
+  Count(*live, /*added=*/false);
+}
+
+// After what it names is gone, an entry without anything goes, too.
+void LiveSteps::Count(const LiveStep& live, bool added) {
+  // Every step has at least its commit frame's extent.
+  if (live.record.extents.empty()) placeless_ += added ? 1 : -1;
+  for (const auto& extent : live.record.extents) {
+    Residents& residents = residents_[extent.segment];
+    residents.stored_bytes += added ? extent.stored_bytes : -extent.stored_bytes;
+  }
+}
+
+void LiveSteps::Commit(const Change& change) {
+  const std::lock_guard lock(mutex_);
+  const auto bury = [&](const LiveStep& live) {
+    dead_.push_back({live.record.commit, change.commit, live.record.extents, live.place});
+  };
+  for (const auto& killed : change.killed) {
+    bury(*killed);
+    Erase(killed->record.step);
+  }
+  if (change.prepared != nullptr) {
+    undecided_[change.prepared->record.commit] = change.prepared;
+    Count(*change.prepared, /*added=*/true);
+  }
+  if (change.decided != nullptr) {
+    undecided_.erase(change.decided->record.commit);
+    Count(*change.decided, /*added=*/false);
+    if (change.added == nullptr) bury(*change.decided);
+  }
+  if (change.added != nullptr) Insert(change.added);
+  for (const auto& [step, pinned] : change.pins) {
+    const auto it = steps_.find(step);
+    if (it == steps_.end()) continue;
+    EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
+  }
+  tip_ = change.commit;
+  tip_crc_ = change.frame_crc;
+  if (change.losses) losses_ = *change.losses;
+  for (const auto& [owner, callback] : on_commit_) callback();
+}
+
+void LiveSteps::SetMetrics(const format::StepRecord& step,
+                           const std::optional<std::string>& metrics_json) {
+  const std::lock_guard lock(mutex_);
+  const auto set = [&](auto& steps, uint64_t key) {
+    const auto it = steps.find(key);
+    if (it == steps.end() || it->second->record.commit != step.commit) return;
+    EditStep(&it->second, [&](LiveStep* edited) {
+      edited->metrics_json = metrics_json.value_or("");
+      edited->metrics_unknown = !metrics_json;
+    });
+  };
+  set(steps_, step.step);
+  set(undecided_, step.commit);
+}
+
+void LiveSteps::DropOverlay(uint64_t step, uint64_t commit) {
+  const std::lock_guard lock(mutex_);
+  const auto it = steps_.find(step);
+  if (it == steps_.end() || it->second->record.commit != commit) return;
+  if (it->second->records == nullptr) return;
+  EditStep(&it->second, [](LiveStep* edited) { edited->records = nullptr; });
+}
+
+void LiveSteps::DropOverlays() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [step, live] : steps_) {
+    if (live->records == nullptr) continue;
+    EditStep(&live, [](LiveStep* edited) { edited->records = nullptr; });
+  }
+}
+
+void LiveSteps::Forget(std::map<uint64_t, DeadCommit>::iterator dead,
+                       std::vector<uint64_t>* forgotten) {
+  forgotten->push_back(dead->first);
+  for (const auto& extent : dead->second.extents) {
+    pinned_bytes_ -= extent.stored_bytes;
+    residents_[extent.segment].pinned.erase(dead->first);
+  }
+  pinned_dead_.erase(dead);
+}
+
+// What died up to `published` is pinned or forgotten. Pins that come later are of `published` or a
+// later commit, so what is not pinned now never is.
+void LiveSteps::SortDead(const ReaderPins& others, uint64_t published,
+                         std::vector<uint64_t>* forgotten) {
+  std::vector<uint64_t> pins;
+  std::set_union(others.commits.begin(), others.commits.end(), pins_.begin(), pins_.end(),
+                 std::back_inserter(pins));
+  const auto is_read = [&](const DeadCommit& dead) {
+    const auto pin = std::lower_bound(pins.begin(), pins.end(), dead.commit);
+    return pin != pins.end() && *pin < dead.killer;
+  };
+  if (!std::includes(pins.begin(), pins.end(), seen_pins_.begin(), seen_pins_.end())) {
+    for (auto it = pinned_dead_.begin(); it != pinned_dead_.end();) {
+      const auto dead = it++;
+      if (!is_read(dead->second)) Forget(dead, forgotten);
+    }
+  }
+  for (; !dead_.empty() && dead_.front().killer <= published; dead_.pop_front()) {
+    DeadCommit& dead = dead_.front();
+    if (!is_read(dead)) {
+      forgotten->push_back(dead.commit);
+      continue;
+    }
+    for (const auto& extent : dead.extents) {
+      pinned_bytes_ += extent.stored_bytes;
+      residents_[extent.segment].pinned.insert(dead.commit);
+    }
+    pinned_dead_[dead.commit] = std::move(dead);
+  }
+  pins.erase(std::unique(pins.begin(), pins.end()), pins.end());
+  seen_pins_ = std::move(pins);
+}
+
+LiveSteps::Use LiveSteps::UseOf(const std::set<uint64_t>& segments, const ReaderPins& others,
+                                uint64_t published) {
+  const std::lock_guard lock(mutex_);
+  Use use;
+  use.known = placeless_ == 0;
+  if (!others.unknown) SortDead(others, published, &use.forgotten);
+  use.pinned_bytes = pinned_bytes_;
+  for (const uint64_t id : segments) {
+    const auto it = residents_.find(id);
+    if (it == residents_.end()) continue;
+    const Residents& residents = it->second;
+    if (residents.steps.empty() && residents.pinned.empty() && residents.stored_bytes == 0) {
+      residents_.erase(it);
+      continue;
+    }
+    SegmentUse& used = use.segments[id];
+    for (const uint64_t step : residents.steps) used.live.push_back(steps_.at(step));
+    for (const uint64_t commit : residents.pinned) used.pinned.push_back(pinned_dead_.at(commit));
+  }
+  for (const auto& [commit, live] : undecided_) {
+    for (const auto& extent : live->record.extents) {
+      if (segments.contains(extent.segment)) use.segments[extent.segment].live.push_back(live);
+    }
+  }
+  for (const DeadCommit& dead : dead_) {
+    for (const auto& extent : dead.extents) {
+      if (segments.contains(extent.segment)) use.segments[extent.segment].blocked = true;
+    }
+  }
+  return use;
+}
+
+uint64_t LiveSteps::StoredBytesFrom(uint64_t first) const {
+  const std::lock_guard lock(mutex_);
+  uint64_t bytes = 0;
+  for (auto it = residents_.lower_bound(first); it != residents_.end(); ++it) {
+    bytes += it->second.stored_bytes;
+  }
+  return bytes;
+}
+
+void LiveSteps::OnRelease(std::function<void()> callback) {
+  const std::lock_guard lock(mutex_);
+  on_release_ = std::move(callback);
+}
+
+void LiveSteps::OnCommit(const void* owner, std::function<void()> callback) {
+  const std::lock_guard lock(mutex_);
+  if (callback) {
+    on_commit_[owner] = std::move(callback);
+  } else {
+    on_commit_.erase(owner);
+  }
+}
+
+std::vector<format::LossRecord> LiveSteps::Losses() const {
+  const std::lock_guard lock(mutex_);
+  return losses_;
+}
+
+uint64_t LiveSteps::tip() const {
+  const std::lock_guard lock(mutex_);
+  return tip_;
+}
+
+std::pair<uint64_t, uint32_t> LiveSteps::TipAndCrc() const {
+  const std::lock_guard lock(mutex_);
+  return {tip_, tip_crc_};
+}
+
+}  // namespace stepwell::db

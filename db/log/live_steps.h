@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The committed, visible steps of a store open for writing; where readers of this process meet the
+// engine thread. Thread-safe: the one structure of db/ that both sides touch.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "db/log/pins.h"
+#include "db/log/recovery.h"
+#include "db/store.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+struct LiveStep {
+  format::StepRecord record;  // without metadata texts unless `texts_known`
+  bool texts_known = false;
+  format::FramePlace place;
+  int64_t age_time_ns = 0;       // on the clock of retention, of which only differences count
+  std::string metrics_json;      // of steps saved in this session, and where retention asks for it
+  bool metrics_unknown = false;  // it asked, and they could not be read
+  // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
+  std::shared_ptr<const std::vector<format::LeafRecord>> records;
+};
+
+// What a step's frame does not know yet: its pin, and whether it is decided.
+inline void TakeState(const format::StepRecord& live, format::StepRecord* record) {
+  record->pinned = live.pinned;
+  record->group = live.group;
+}
+
+// The step's record with its metadata texts, read from the commit frame where need be.
+Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files);
+
+class LiveSteps {
+ public:
+  void Load(const LogState& state);
+
+  // A reader's hold on everything that was live when it was made.
+  class Pin {
+   public:
+    Pin(LiveSteps* steps, uint64_t commit) : steps_(steps), commit_(commit) {}
+    ~Pin() { steps_->Unpin(commit_); }
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+   private:
+    LiveSteps* const steps_;
+    const uint64_t commit_;
+  };
+  struct Pinned {
+    std::shared_ptr<const LiveStep> step;
+    std::shared_ptr<Pin> pin;
+  };
+
+  std::vector<std::shared_ptr<const LiveStep>> All() const;   // ascending
+  std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
+  // Prepared and not decided: live space, seen by nobody. Ascending by commit number.
+  std::vector<std::shared_ptr<const LiveStep>> Undecided() const;
+  // All() and Undecided(): what space is needed for.
+  std::vector<std::shared_ptr<const LiveStep>> Needing() const;
+  size_t CountNeeding() const;
+  // The step and a pin, in one instant; step is null when there is none.
+  Pinned FindAndPin(uint64_t step);
+
+  // Engine thread: one committed change.
+  struct Change {
+    uint64_t commit = 0;
+    uint32_t frame_crc = 0;  // of its frame
+    std::vector<std::shared_ptr<const LiveStep>> killed;
+    std::shared_ptr<const LiveStep> added;
+    std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned)
+    std::shared_ptr<const LiveStep> prepared;     // not decided yet
+    // Decided: not prepared any more. Committed, it is `added`, too; else dead.
+    std::shared_ptr<const LiveStep> decided;
+    std::optional<std::vector<format::LossRecord>> losses = {};  // what is left of them
+  };
+  void Commit(const Change& change);
+  // Before there are any commits: the metrics of a step that was loaded without them; none when
+  // they cannot be read.
+  void SetMetrics(const format::StepRecord& step, const std::optional<std::string>& metrics_json);
+  // The index has the step with this commit number (or there is no index): drop its overlay.
+  void DropOverlay(uint64_t step, uint64_t commit);
+  void DropOverlays();
+  // Who needs one segment.
+  struct SegmentUse {
+    std::vector<std::shared_ptr<const LiveStep>> live;  // or not decided yet
+    std::vector<DeadCommit> pinned;                     // dead, but a reader may be reading them
+    // Something here died after commit `published`, or a reader may be reading anything.
+    bool blocked = false;
+  };
+  struct Use {
+    std::map<uint64_t, SegmentUse> segments;  // of those asked for, where there is anything
+    uint64_t pinned_bytes = 0;                // payloads of dead steps, in all segments
+    std::vector<uint64_t> forgotten;          // commits that no reader can see any more
+    bool known = true;                        // false: some live step does not say where it is
+  };
+  // As of one instant. Other processes may come to read what was live at commit `published` or
+  // later; `others` are the pins that they have, read before, under RECLAIM.
+  Use UseOf(const std::set<uint64_t>& segments, const ReaderPins& others, uint64_t published);
+  // Payload bytes of live and undecided steps in segments from `first` on.
+  uint64_t StoredBytesFrom(uint64_t first) const;
+  // The steps, and a pin on all of them, in one instant.
+  std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<Pin>> AllAndPin();
+  // Called (under this object's mutex, so it only posts) after each commit; null: not any more.
+  void OnCommit(const void* owner, std::function<void()> callback);
+  // Called (under this object's mutex, so it only posts) when a pin was let go that kept dead
+  // steps; null: nobody.
+  void OnRelease(std::function<void()> callback);
+  uint64_t tip() const;
+  std::pair<uint64_t, uint32_t> TipAndCrc() const;  // of its frame; 0: not known
+  std::vector<format::LossRecord> Losses() const;
+
+ private:
+  template <typename Edit>
+  void EditStep(std::shared_ptr<const LiveStep>* live, Edit edit);
+  void Unpin(uint64_t commit);
+  void Insert(const std::shared_ptr<const LiveStep>& live);
+  void Erase(uint64_t step);
+  void Count(const LiveStep& live, bool added);
+  void SortDead(const ReaderPins& others, uint64_t published, std::vector<uint64_t>* forgotten);
+  void Forget(std::map<uint64_t, DeadCommit>::iterator dead, std::vector<uint64_t>* forgotten);
+
+  // What lives in a segment.
+  struct Residents {
+    std::set<uint64_t> steps;  // not the undecided, which are few
+    uint64_t stored_bytes = 0;
+    std::set<uint64_t> pinned;  // keys of pinned_dead_
+  };
+
+  mutable std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> steps_;  // guarded by mutex_, as all below
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> undecided_;  // by commit number
+  std::map<uint64_t, Residents> residents_;                        // by segment
+  uint64_t placeless_ = 0;                      // steps without extents: where they are is unknown
+  std::deque<DeadCommit> dead_;                 // by killer; not looked at since they died
+  std::map<uint64_t, DeadCommit> pinned_dead_;  // by commit number
+  uint64_t pinned_bytes_ = 0;                   // their payloads
+  std::vector<uint64_t> seen_pins_;             // when pinned_dead_ was made, ascending
+  std::multiset<uint64_t> pins_;
+  uint64_t tip_ = 0;
+  uint32_t tip_crc_ = 0;
+  std::vector<format::LossRecord> losses_;
+  std::function<void()> on_release_;
+  std::map<const void*, std::function<void()>> on_commit_;
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/log/lock.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "db/layout.h"
+
+namespace stepwell::db {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds kRetryInterval{20};
+constexpr size_t kHolderBytesMax = 256;
+
+// Who holds LOCK: "pid=123 boot=<boot id> start=<start time>\n". The start time (clock ticks since
+// boot) tells a process from a later one with the same pid.
+struct Holder {
+  int pid = 0;
+  std::string boot;
+  std::string start;
+};
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Field 22 of /proc/<pid>/stat; none when there is no such process, or only its zombie.
+std::optional<std::string> StartTime(int pid) {
+  const std::string line = FirstLine(StrCat("/proc/", pid, "/stat"));
+  const size_t name_end = line.rfind(')');  // the name may hold spaces and parentheses
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  fields >> field;  // 3: state
+  if (field == "Z" || field == "X") return std::nullopt;
+  for (int number = 4; number <= 22; ++number) fields >> field;
+  if (!fields) return std::nullopt;
+  return field;
+}
+
+std::string HolderText() {
+  const int pid = getpid();
+  return StrCat("pid=", pid, " boot=", BootId(), " start=", StartTime(pid).value_or(""), "\n");
+}
+
+// None when the file says nothing that makes sense.
+std::optional<Holder> ReadHolder(io::File* file) {
+  std::string text(kHolderBytesMax, '\0');
+  const Result<size_t> read = file->ReadAt(0, std::as_writable_bytes(std::span(text)));
+  if (!read.ok()) return std::nullopt;
+  text.resize(*read);
+  std::istringstream fields(text.substr(0, text.find('\n')));
+  Holder holder;
+  std::string field;
+  while (fields >> field) {
+    const size_t equals = field.find('=');
+    if (equals == std::string::npos) return std::nullopt;
+    const std::string name = field.substr(0, equals);
+    const std::string value = field.substr(equals + 1);
+    if (name == "pid") std::istringstream(value) >> holder.pid;
+    if (name == "boot") holder.boot = value;
+    if (name == "start") holder.start = value;
+  }
+  if (holder.pid <= 0) return std::nullopt;
+  return holder;
+}
+
+bool IsRunning(const Holder& holder) {
+  return holder.boot == BootId() && StartTime(holder.pid) == holder.start;
+}
+
+Status HeldByRunning(const std::string& store_path, const Holder& holder) {
+  return UnavailableError(StrCat(store_path, ": locked by process ", holder.pid,
+                                 holder.pid == getpid() ? " (this one)" : "",
+                                 ", which is running; a store has one writer: open it with "
+                                 "mode=\"r\" to read beside it"));
+}
+
+Status HeldByDead(const std::string& store_path, const std::optional<Holder>& holder,
+                  std::chrono::milliseconds waited) {
+  std::string who;
+  if (!holder) {
+    who = "a process that left no name holds its lock";
+  } else if (holder->boot != BootId()) {
+    who = StrCat("process ", holder->pid, " of another machine holds its lock");
+  } else {
+    who = StrCat("process ", holder->pid,
+                 " is gone but its lock is still held (a process forked from it may hold it open, "
+                 "or its last writes are still landing)");
+  }
+  return UnavailableError(
+      StrCat(store_path, ": ", who, "; waited ", static_cast<double>(waited.count()) / 1000, " s"));
+}
+
+// The processes that have a lock on the file, of those whose /proc can be read. The kernel names no
+// holder of an OFD lock, but each descriptor's fdinfo lists the locks that it has.
+std::vector<int> LockHolders(io::File* file) {
+  std::vector<int> holders;
+  const auto info = file->Info();
+  if (!info.ok()) return holders;
+  std::error_code ignored;
+  for (const auto& process : fs::directory_iterator("/proc", ignored)) {
+    int pid = 0;
+    if (!(std::istringstream(process.path().filename().string()) >> pid)) continue;
+    for (fs::directory_iterator entry(process.path() / "fd", ignored), end; entry != end;
+         entry.increment(ignored)) {
+      struct stat open {};
+      if (stat(entry->path().c_str(), &open) != 0 || open.st_ino != info->inode ||
+          open.st_dev != info->device) {
+        continue;
+      }
+      std::ifstream lines(process.path() / "fdinfo" / entry->path().filename());
+      bool locked = false;
+      for (std::string line; std::getline(lines, line);) locked |= line.starts_with("lock:");
+      if (!locked) continue;
+      holders.push_back(pid);
+      break;
+    }
+  }
+  return holders;
+}
+
+bool IsStopped(int pid) {
+  const std::string line = FirstLine(StrCat("/proc/", pid, "/stat"));
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && line.size() > name_end + 2 &&
+         (line[name_end + 2] == 'T' || line[name_end + 2] == 't');
+}
+
+Status WriteHolder(io::File* file) {
+  const std::string text = HolderText();
+  STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(text)));
+  return file->Truncate(text.size());
+}
+
+struct ForkRegistry {
+  struct Entry {
+    const void* owner;
+    int descriptor;
+  };
+  std::mutex mutex;
+  std::vector<Entry> entries;  // guarded by mutex
+};
+
+// In the child, where only async-signal-safe calls are allowed. Each descriptor is replaced rather
+// than closed: a destructor that runs here later must not close somebody else's new file.
+void CloseAll(ForkRegistry* registry) {
+  const int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  for (const ForkRegistry::Entry& entry : registry->entries) {
+    if (nowhere < 0 || dup3(nowhere, entry.descriptor, O_CLOEXEC) < 0) close(entry.descriptor);
+  }
+  if (nowhere >= 0) close(nowhere);
+  registry->entries.clear();
+}
+
+// Never destroyed: a fork may come while the process exits.
+ForkRegistry* TheRegistry() {
+  static ForkRegistry* const registry = [] {
+    auto* made = new ForkRegistry;
+    // Held across the fork, so that the child finds the entries whole and the mutex free.
+    pthread_atfork([] { TheRegistry()->mutex.lock(); }, [] { TheRegistry()->mutex.unlock(); },
+                   [] {
+                     CloseAll(TheRegistry());
+                     TheRegistry()->mutex.unlock();
+                   });
+    return made;
+  }();
+  return registry;
+}
+
+// Made before main: a function's static that another thread is just making when a fork comes would
+// stay half made in the child, whose first call would wait for ever.
+[[maybe_unused]] ForkRegistry* const kMadeAtStart = TheRegistry();
+
+}  // namespace
+
+std::string BootId() { return FirstLine("/proc/sys/kernel/random/boot_id"); }
+
+Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
+                                              const std::string& store_path,
+                                              std::chrono::milliseconds timeout) {
+  io::OpenOptions options;
+  options.write = true;
+  options.create = true;
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file,
+                            file_system->Open(LockFilePath(store_path), options));
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
+    if (locked) break;
+    // A holder that has not written its name yet leaves an older text: seen as dead, tried again.
+    const std::optional<Holder> holder = ReadHolder(file.get());
+    if (holder && IsRunning(*holder)) return HeldByRunning(store_path, *holder);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return HeldByDead(store_path, holder, timeout);
+    }
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+  // The lock counts, the name in it is for people: a full disk must still open, to be emptied.
+  const Status written = WriteHolder(file.get());
+  if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
+  return file;
+}
+
+std::string DescribeLockHolders(io::File* file) {
+  std::string text;
+  for (const int pid : LockHolders(file)) {
+    text += StrCat(text.empty() ? "" : ", ", "process ", pid, pid == getpid() ? " (this one)" : "",
+                   IsStopped(pid) ? ", which is stopped" : "");
+  }
+  return text.empty() ? "a process that cannot be seen from here" : text;
+}
+
+Status LockSlotFile(io::File* slot_file, const std::string& store_path,
+                    std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, slot_file->TryLock(io::LockKind::kExclusive));
+    if (locked) return OkStatus();
+    // One that can be seen is not just waiting for its last writes.
+    if (std::chrono::steady_clock::now() >= deadline || !LockHolders(slot_file).empty()) break;
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+  return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
+                                 " writes to it; its LOCK was removed, which admits no second "
+                                 "writer: a store has one"));
+}
+
+void CloseInForkedChild(const void* owner, int descriptor) {
+  if (descriptor < 0) return;
+  ForkRegistry* registry = TheRegistry();
+  std::lock_guard lock(registry->mutex);
+  registry->entries.push_back({owner, descriptor});
+}
+
+void ForgetForkDescriptors(const void* owner) {
+  ForkRegistry* registry = TheRegistry();
+  std::lock_guard lock(registry->mutex);
+  auto& entries = registry->entries;
+  entries.erase(std::remove_if(entries.begin(), entries.end(),
+                               [&](const auto& entry) { return entry.owner == owner; }),
+                entries.end());
+}
+
+Status CheckNotForked(int pid) {
+  if (getpid() == pid) return OkStatus();
+  return FailedPreconditionError(StrCat("the store was opened by process ", pid,
+                                        " and cannot be used after fork, in process ", getpid(),
+                                        ": open it again there"));
+}
+
+}  // namespace stepwell::db

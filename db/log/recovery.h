@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is in the log: newest valid catalog + the chain of frames after it (rules 3 to 6).
+// Reads (and syncs) only; the writer seals, renumbers and reclaims afterwards (DESIGN.md,
+// "Recovery").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "db/log/bad_chunk.h"
+#include "db/log/catalog.h"
+#include "db/log/segment_scan.h"
+#include "db/store.h"
+#include "format/frame.h"
+#include "format/records.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+struct LogStep {
+  format::StepRecord record;  // without metadata texts when it came from a catalog
+  format::FramePlace place;   // of its commit frame
+};
+
+// A commit that some later frame killed; its space is taken back when nobody can be reading it. A
+// reader that sees the store as of commit p sees it when commit <= p < killer.
+struct DeadCommit {
+  uint64_t commit = 0;
+  uint64_t killer = 0;  // commit number of the frame that killed it
+  std::vector<format::SegmentExtent> extents;
+  format::FramePlace place;  // of its commit frame
+};
+
+// Who pinned a commit, or unpinned it.
+struct PinFrame {
+  uint64_t frame = 0;  // its commit number
+  bool pinned = false;
+};
+
+struct LogState {
+  std::map<uint64_t, LogStep> live;       // by step
+  std::map<uint64_t, LogStep> undecided;  // prepared steps, by commit number
+  std::vector<DeadCommit> dead;
+  uint64_t epoch = 0;      // of the newest accepted frame
+  uint64_t epoch_max = 0;  // the highest seen, accepted or not
+  uint64_t tip_commit = 0;
+  format::FramePlace tip_place;
+  format::FramePlace catalog_place;   // of the catalog that was the base; length 0: none
+  uint64_t catalog_commit = 0;        // its last commit
+  std::vector<CatalogNote> catalogs;  // its lineage, base first, itself last
+  std::map<uint64_t, format::SegmentEntry> catalog_segments;  // that it names
+  std::unordered_map<uint64_t, uint64_t> step_of;             // of live commits
+  // Commits that began, changed or ended behind that catalog, with their steps.
+  std::map<uint64_t, uint64_t> changed;
+  // Ascending. After RecoverByMarks: those of the catalog (newer ones may exist).
+  std::vector<SegmentInfo> segments;
+  // CRCs of chain frames from the catalog's last commit on, of lost ones where others name them.
+  std::map<uint64_t, uint32_t> frame_crcs;
+  // Where chain frames after the catalog lie: (commit, segment).
+  std::vector<std::pair<uint64_t, uint64_t>> chain;
+  // Every chain frame found in unsealed segments: what their footers will list.
+  std::map<uint64_t, std::vector<format::FooterEntry>> scanned;
+  // Chain frames that are gone, not accepted yet. What is live since before one of them may have
+  // been replaced, deleted or pinned by it.
+  std::vector<format::LossRecord> losses;
+  // What frames behind a loss say of commits, some of which it may have had: ends, and pins.
+  std::set<uint64_t> lost_kills;
+  std::map<uint64_t, PinFrame> lost_pins;
+  // Live steps whose commit frame is damaged: it was taken from its copy.
+  std::vector<uint64_t> damaged_frames;
+  // Segments without a header that only steps need that were in doubt: a power cut may have kept it
+  // from the disk while the payloads arrived.
+  std::set<uint64_t> torn_headers;
+  RecoveryReport report;
+};
+
+// Where the frame of a commit lies, or lay.
+void NoteCrc(uint64_t commit, const format::FramePlace& place, LogState* state);
+// A commit that lives from here on, decided or not, or is known in another way than before.
+void AddLive(LogStep step, LogState* state);
+// Takes it out; none: it was not live.
+std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state);
+// The loss that may have ended the step of this commit, or changed it; null: none.
+const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losses, uint64_t commit);
+// kDataLoss: what the loss means for a step, and what to do.
+Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss);
+// kDataLoss instead of "not found" while it is not known what was lost: the step may be.
+Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);
+std::string DescribeLoss(const format::LossRecord& loss);
+// What Store::Newest says then; OK without a loss.
+Status NewestMayBeLost(const std::string& store_path,
+                       const std::vector<format::LossRecord>& losses);
+// What Verify says of them.
+void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report);
+
+// Applies one chain frame to the state (kills, additions, tip).
+Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,
+                       const std::string& payload, LogState* state);
+
+// A slot made from the segments' headers, where STEPWELL is lost: identity without any mark, so
+// that the log is scanned. kNotFound: no segment says what store it is of.
+Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::string& store_path);
+
+// Whether a store that was closed cleanly has a log that ends where the slot says. If not, the
+// STEPWELL file is not the newest one (a lost write, a half-restored backup), and is not believed.
+Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,
+                       const std::string& store_path, SegmentFiles& files);
+
+// From the slot's marks alone: its catalog and the chain back from its durable frame. For stores
+// that were closed cleanly, and for readers beside a live writer. Starts from `known` (the result
+// of an earlier call) where the chain reaches it.
+Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
+                                const LogState* known);
+
+struct ScanOptions {
+  // For a writer, what cannot be told whole from torn is an error: nothing may be concluded from
+  // it. A reader leaves such steps out, and those behind them.
+  bool writer = true;
+  // Checks the payloads of one in-doubt step, naming each that is bad. Damage (IsDamage) proves
+  // that it and all later ones are torn; other errors prove nothing.
+  std::function<Status(const std::vector<format::LeafRecord>&,
+                       const std::function<void(const BadChunk&)>& bad)>
+      check_payloads;
+  // In-doubt steps that count as torn if they cannot be checked: the user gives them up.
+  std::set<uint64_t> discard;
+};
+// From the segments themselves: for stores whose last writer did not close them. It fdatasyncs the
+// unsealed segments first, so that what is then read back is on the device (rule 4).
+Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
+                               const format::StoreSlot& slot, SegmentFiles& files,
+                               const ScanOptions& options);
+
+// A step's leaf records below a key prefix, from its commit frame and record blocks, continuation
+// records joined; checks that counts agree. kDataLoss names file and offset.
+Result<std::vector<format::LeafRecord>> ReadStepRecords(SegmentFiles& files,
+                                                        const format::FramePlace& commit_place,
+                                                        std::string_view key_prefix,
+                                                        format::StepRecord* step = nullptr);
+
+}  // namespace stepwell::db

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The leaf records of one committed step, as the log has them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/log/segment_files.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+// A step's commit frame, and the record blocks that it names, read as they are needed: a range of
+// keys costs the blocks that it lies in. Thread-safe. Errors are kDataLoss with file and offset, or
+// kNotFound when a segment is gone.
+class StepRecords {
+ public:
+  // Reads the commit frame. `files` outlives the result.
+  static Result<std::shared_ptr<StepRecords>> Open(SegmentFiles* files,
+                                                   const format::FramePlace& commit_place);
+
+  // With metadata texts.
+  const format::StepRecord& step() const { return head_.commit.step; }
+  // The places of its record blocks.
+  const std::vector<format::RecordsBlock>& blocks() const { return head_.commit.blocks; }
+  // Records with keys in `range`, in key order, the chunks of each all there.
+  Result<std::vector<format::LeafRecord>> In(const format::KeyRange& range);
+  // Bytes of frames read so far.
+  uint64_t bytes_read() const;
+
+ private:
+  using Block = std::shared_ptr<const std::string>;  // a frame's payload
+
+  StepRecords(SegmentFiles* files, const format::FramePlace& place)
+      : files_(files), place_(place) {}
+  Result<Block> ReadBlock(size_t number);
+  std::string Where(const format::FramePlace& place) const;
+
+  SegmentFiles* const files_;
+  const format::FramePlace place_;
+  std::string payload_;  // of the commit frame
+  format::CommitHead head_;
+  mutable std::mutex mutex_;
+  std::deque<std::pair<size_t, Block>> recent_;  // guarded by mutex_: (number in the head, block)
+  uint64_t bytes_read_ = 0;                      // guarded by mutex_
+};
+
+}  // namespace stepwell::db

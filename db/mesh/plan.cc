@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/mesh/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "db/mesh/path_glob.h"
+#include "db/read/pieces.h"
+#include "db/read/restore_plan.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::LeafKind;
+using format::LeafRecord;
+
+struct Leaf {
+  const LeafRecord* record = nullptr;
+  format::LeafKey key;
+  std::vector<std::string> spellings;  // below the item
+  const PartitionSpec* spec = nullptr;
+};
+
+// What a rule takes, with the item's name left out or not.
+std::vector<Leaf*> Taken(const PathGlob& glob, bool with_item, std::vector<Leaf>* leaves) {
+  std::vector<Leaf*> taken;
+  for (Leaf& leaf : *leaves) {
+    std::vector<std::string> components = leaf.spellings;
+    if (with_item) components.insert(components.begin(), leaf.key.item);
+    if (glob.Takes(components)) taken.push_back(&leaf);
+  }
+  return taken;
+}
+
+Status ApplyRules(std::span<const SpecRule> rules, bool only_state, std::vector<Leaf>* leaves) {
+  static const PartitionSpec kReplicated;
+  for (const SpecRule& rule : rules) {
+    STEPWELL_ASSIGN_OR_RETURN(const PathGlob glob, PathGlob::Parse(rule.path));
+    std::vector<Leaf*> taken;
+    if (only_state) taken = Taken(glob, /*with_item=*/false, leaves);
+    if (taken.empty()) taken = Taken(glob, /*with_item=*/true, leaves);
+    if (taken.empty()) return NotFoundError(StrCat("the step has nothing at \"", rule.path, "\""));
+    for (Leaf* leaf : taken) {
+      if (leaf->spec == nullptr) leaf->spec = &rule.spec;
+    }
+  }
+  for (Leaf& leaf : *leaves) {
+    if (leaf.spec == nullptr) leaf.spec = &kReplicated;
+  }
+  return OkStatus();
+}
+
+bool IsArray(const Leaf& leaf) { return leaf.record->kind == LeafKind::kArray; }
+
+LoadRequest RequestFor(const Leaf& leaf, const Mesh& mesh, uint64_t device) {
+  Slice slice = ShardOf(leaf.record->shape, mesh, *leaf.spec, device);
+  return {.leaf = leaf.record,
+          .box = {std::move(slice.start), std::move(slice.stop)},
+          .out = nullptr,
+          .strides_bytes = {}};
+}
+
+uint64_t BytesOf(const LoadRequest& request) {
+  if (request.leaf->kind != LeafKind::kArray) return request.leaf->logical_bytes;
+  uint64_t bytes = format::FindDType(request.leaf->dtype)->item_bytes;
+  for (size_t axis = 0; axis < request.box.start.size(); ++axis) {
+    bytes *= request.box.stop[axis] - request.box.start[axis];
+  }
+  return bytes;
+}
+
+LoadPlan::Cost CostOf(const RestorePlan& plan) {
+  return {.chunks = plan.chunks.size(),
+          .reads = plan.reads.size(),
+          .bytes_read = plan.bytes_read,
+          .bytes_needed = plan.bytes_needed};
+}
+
+Result<LoadPlan::Cost> CostFor(std::span<const LoadRequest> requests) {
+  STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
+  STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(split.requests));
+  LoadPlan::Cost cost = CostOf(plan);
+  for (const LoadRequest& request : requests) cost.bytes_out += BytesOf(request);
+  return cost;
+}
+
+// Devices that differ only along mesh axes that no spec names hold the same: the first of them.
+class Classes {
+ public:
+  Classes(const Mesh& mesh, const std::vector<Leaf>& leaves) : mesh_(mesh) {
+    std::set<std::string> named;
+    for (const Leaf& leaf : leaves) {
+      for (const auto& names : leaf.spec->axes) named.insert(names.begin(), names.end());
+    }
+    for (const MeshAxis& axis : mesh.axes) used_.push_back(named.count(axis.name) != 0);
+  }
+  uint64_t Of(uint64_t device) const {
+    const std::vector<uint64_t> coordinates = mesh_.Coordinates(device);
+    uint64_t first = 0;
+    for (size_t i = 0; i < coordinates.size(); ++i) {
+      first = first * mesh_.axes[i].size + (used_[i] ? coordinates[i] : 0);
+    }
+    return first;
+  }
+
+ private:
+  const Mesh& mesh_;
+  std::vector<bool> used_;  // by axis
+};
+
+Result<std::vector<Leaf>> MakeLeaves(std::span<const LeafRecord> records) {
+  std::vector<Leaf> leaves;
+  for (const LeafRecord& record : records) {
+    if (record.kind == LeafKind::kNode) continue;
+    STEPWELL_RETURN_IF_ERROR(CheckLeaf(record));
+    Leaf& leaf = leaves.emplace_back();
+    leaf.record = &record;
+    STEPWELL_ASSIGN_OR_RETURN(leaf.key, format::DecodeLeafKey(record.key));
+    leaf.spellings = Spellings(leaf.key.path);
+  }
+  return leaves;
+}
+
+}  // namespace
+
+Result<LoadPlan> PlanMesh(std::span<const LeafRecord> records, bool only_state, const Mesh& mesh,
+                          std::span<const SpecRule> rules) {
+  STEPWELL_RETURN_IF_ERROR(mesh.Check());
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<Leaf> leaves, MakeLeaves(records));
+  STEPWELL_RETURN_IF_ERROR(ApplyRules(rules, only_state, &leaves));
+  const Classes classes(mesh, leaves);
+  LoadPlan plan;
+  plan.mesh = mesh;
+  std::map<uint64_t, std::vector<LoadRequest>> of_class;
+  const uint64_t devices = mesh.device_count();
+  for (uint64_t device = 0; device < devices; ++device) of_class[classes.Of(device)];
+  std::vector<LoadRequest> all;
+  for (const Leaf& leaf : leaves) {
+    if (!IsArray(leaf)) {
+      all.push_back({.leaf = leaf.record, .box = {}, .out = nullptr, .strides_bytes = {}});
+      continue;
+    }
+    LoadPlan::Leaf& shown = plan.leaves.emplace_back();
+    shown.item = leaf.key.item;
+    shown.path = leaf.key.path;
+    shown.dtype = leaf.record->dtype;
+    shown.shape = leaf.record->shape;
+    shown.spec = *leaf.spec;
+    STEPWELL_RETURN_IF_ERROR(
+        CheckShards(shown.shape, mesh, shown.spec).WithContext(shown.ToText()));
+    std::set<std::vector<uint64_t>> starts;  // slices of one array differ in where they start
+    for (auto& [device, requests] : of_class) {
+      requests.push_back(RequestFor(leaf, mesh, device));
+      if (starts.insert(requests.back().box.start).second) all.push_back(requests.back());
+    }
+    shown.slices = starts.size();
+    shown.chunks = leaf.record->chunks.size();
+  }
+  STEPWELL_ASSIGN_OR_RETURN(plan.total, CostFor(all));
+  std::map<uint64_t, LoadPlan::Cost> costs;
+  for (const auto& [device, requests] : of_class) {
+    STEPWELL_ASSIGN_OR_RETURN(costs[device], CostFor(requests));
+  }
+  for (uint64_t device = 0; device < devices; ++device) {
+    plan.devices.push_back(costs[classes.Of(device)]);
+  }
+  return plan;
+}
+
+}  // namespace stepwell::db

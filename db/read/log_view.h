@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store's log as a reader sees it, in any process, also beside a live writer and on read-only
+// media: the durable slot names the newest commit and catalog, the chain between them is the rest
+// (DESIGN.md, "Readers"). Takes no lock on the store, creates nothing but its pin.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "db/environment.h"
+#include "db/log/pins.h"
+#include "db/log/recovery.h"
+#include "db/log/slot_file.h"
+#include "db/read/restore.h"
+#include "db/store.h"
+#include "io/guard.h"
+
+namespace stepwell::db {
+
+// What the views of one store share. Step readers keep it, and so it may outlive the store.
+// Thread-safe.
+class LogSource {
+ public:
+  LogSource(std::string path, Environment environment);
+
+  Result<bool> WriterLives(SlotFile* slot_file);
+  // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null.
+  Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, const LogState* known);
+  // The steps that are live now.
+  Result<std::map<uint64_t, LogStep>> LookAgain();
+  // Whether this commit of a step is live now; true where that cannot be read.
+  bool Has(const format::StepRecord& step);
+  // What `error`, of reading a commit that is not pinned, means: kNotFound when the step was
+  // deleted, replaced or moved since (its bytes may be gone); else damage.
+  Status Explain(const Status& error, uint64_t step, uint64_t commit);
+  // A pin that is not Set; null: readers/ is not writable. Given back it rests, for the next one.
+  std::unique_ptr<ReaderPin> TakePin();
+  void GiveBack(std::unique_ptr<ReaderPin> pin);
+  void Close();
+
+  const std::string path;
+  const Environment environment;
+  const std::unique_ptr<SegmentFiles> files;
+  const std::unique_ptr<Restorer> restorer;
+
+ private:
+  std::mutex pin_mutex_;
+  std::unique_ptr<ReaderPin> resting_;  // guarded by pin_mutex_; null: none
+  bool closed_ = false;                 // guarded by pin_mutex_
+};
+
+// What was live at one instant. Step readers and calls under way share it, and it is pinned as long
+// as one of them does: a store that only looked keeps nothing (Read looks again).
+struct LogView {
+  explicit LogView(std::shared_ptr<LogSource> of) : source(std::move(of)) {}
+  ~LogView() {
+    io::Quietly([this] { source->GiveBack(std::move(pin)); });
+  }
+  LogView(const LogView&) = delete;
+  LogView& operator=(const LogView&) = delete;
+
+  const std::shared_ptr<LogSource> source;
+  std::shared_ptr<const LogState> log;
+  std::unique_ptr<ReaderPin> pin;  // null: readers/ is not writable
+};
+
+// Follows a store's log. Thread-safe. After fork every call fails in the child.
+class LogFollower {
+ public:
+  // kFailedPrecondition where the store is another part than `group` says (null: any).
+  static Result<std::unique_ptr<LogFollower>> Open(const std::string& path,
+                                                   const std::optional<StoreGroup>& group,
+                                                   Environment environment, LogSink log);
+  ~LogFollower();
+
+  // The newest view; made anew when nothing pins it any more or the slot has moved on.
+  Result<std::shared_ptr<const LogView>> Refresh();
+  // A step of a view, which the reader keeps; of a group's step what this store has of it.
+  Result<std::shared_ptr<StepReader>> Read(std::shared_ptr<const LogView> view,
+                                           const LogStep& step);
+  // `also` as well when nothing is left to close.
+  Status Close();
+
+  const std::shared_ptr<LogSource>& source() const { return source_; }
+  const std::string& path() const { return source_->path; }
+  const format::Id128& id() const { return id_; }
+  const StoreGroup& part() const { return part_; }
+  const RecoveryReport& recovery() const { return recovery_; }
+  int pid() const { return pid_; }
+
+ private:
+  LogFollower(const std::string& path, Environment environment, LogSink log);
+
+  const int pid_;
+  const LogSink log_sink_;
+  std::shared_ptr<LogSource> source_;
+  std::unique_ptr<SlotFile> slot_file_;
+  RecoveryReport recovery_;
+  format::Id128 id_{};
+  StoreGroup part_;
+  std::mutex mutex_;
+  std::weak_ptr<const LogView> newest_;  // guarded by mutex_, as all below
+  std::shared_ptr<const LogState> log_;  // what it has; null: not read yet
+  uint64_t log_sequence_ = 0;            // of the slot that it is of
+  bool log_live_ = false;                // read beside a writer
+  bool said_no_pin_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stores of the other processes of a group, opened for reading (DESIGN.md, "Many processes").
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "db/environment.h"
+#include "db/log/segment_files.h"
+#include "db/read/log_view.h"
+#include "db/store.h"
+
+namespace stepwell::db {
+
+// What a part has of the steps of its group, and what keeps it.
+struct PartShares {
+  struct Share {
+    uint64_t commit = 0;
+    uint64_t stored_bytes = 0;
+  };
+  std::map<format::Id128, Share> by_save;         // decided or still prepared
+  std::vector<std::shared_ptr<const void>> pins;  // empty: nothing keeps them
+};
+
+// The other parts of a store's group, opened when they are needed and kept. Thread-safe; readers of
+// steps share it, so that it outlives the store. Part 0 has one.
+class PartStores {
+ public:
+  // `files` are part 0's, and learn where the other parts' segments are. They outlive this.
+  PartStores(std::string root, Environment environment, SegmentFiles* files);
+  ~PartStores();
+  // Lets go of the parts' stores; readers that have one keep it.
+  void Close();
+
+  // A part's share of a step: pinned, as every reader is.
+  Result<std::shared_ptr<StepReader>> Read(uint32_t part, const format::StepRecord& step);
+  // What a part has now of the steps of its group, pinned; `step` is one that it has a share of.
+  Result<PartShares> Shares(uint32_t part, const format::StepRecord& step);
+  // Checks a part's share, and adds what is wrong to the report.
+  Status Verify(uint32_t part, const format::StepRecord& step, const VerifyOptions& options,
+                VerifyReport* report);
+
+ private:
+  Result<std::shared_ptr<LogFollower>> Get(uint32_t part, const format::StepRecord& step);
+  void Forget(uint32_t part);
+
+  const std::string root_;
+  const Environment environment_;
+  SegmentFiles* const files_;
+  std::mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<LogFollower>> stores_;  // guarded by mutex_
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/read/restore.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "db/read/pieces.h"
+#include "db/read/restore_run.h"
+
+namespace stepwell::db {
+namespace {
+
+// Contexts kept for the next call; each may hold tens of megabytes of buffers.
+constexpr size_t kIdleContextsMax = 2;
+
+// A request with the layout of its memory.
+struct Target {
+  const LoadRequest* request = nullptr;
+  const format::DTypeInfo* dtype = nullptr;  // kArray
+};
+
+// Byte strides and extents of a request's memory, without an allocation.
+struct Layout {
+  explicit Layout(const Target& target) {
+    const format::Box& box = target.request->box;
+    rank = box.start.size();
+    const std::vector<int64_t>& given = target.request->strides_bytes;
+    auto stride = static_cast<int64_t>(target.dtype->item_bytes);
+    for (size_t axis = rank; axis-- > 0;) {
+      extents[axis] = box.stop[axis] - box.start[axis];
+      strides[axis] = given.empty() ? stride : given[axis];
+      stride *= static_cast<int64_t>(extents[axis]);
+    }
+  }
+  size_t rank = 0;
+  std::array<uint64_t, format::kRankMax> extents;
+  std::array<int64_t, format::kRankMax> strides;
+};
+
+// Whether a copy makes elements canonical: a byte from disk must not become an impossible bool.
+bool Converts(const format::DTypeInfo& dtype) {
+  return dtype.value_bits != 0 || dtype.dtype == format::DType::kBool;
+}
+
+// Where a whole chunk is one run of the request's memory; null when it is not.
+std::byte* RunOf(const Target& target, const Layout& layout, uint64_t chunk_index) {
+  if (Converts(*target.dtype)) return nullptr;
+  const format::LeafRecord& leaf = *target.request->leaf;
+  const format::Box& box = target.request->box;
+  std::byte* out = target.request->out;
+  int64_t run = target.dtype->item_bytes;  // bytes of the axes after this one
+  for (size_t axis = layout.rank; axis-- > 0;) {
+    const uint64_t grid = (leaf.shape[axis] + leaf.chunk_shape[axis] - 1) / leaf.chunk_shape[axis];
+    const uint64_t extent = leaf.chunk_shape[axis];
+    const uint64_t origin = chunk_index % grid * extent;
+    chunk_index /= grid;
+    if (origin < box.start[axis] || origin + extent > box.stop[axis]) return nullptr;
+    if (extent != 1 && layout.strides[axis] != run) return nullptr;
+    out += static_cast<int64_t>(origin - box.start[axis]) * layout.strides[axis];
+    run *= static_cast<int64_t>(extent);
+  }
+  return out;
+}
+
+void CopyOut(const Target& target, const PlannedChunk& chunk, ConstBytes logical) {
+  if (target.dtype == nullptr) {
+    std::memcpy(target.request->out + chunk.value_offset_bytes, logical.data(), logical.size());
+    return;
+  }
+  const Layout layout(target);
+  if (std::byte* run = RunOf(target, layout, chunk.chunk_index)) {
+    std::memcpy(run, logical.data(), logical.size());
+    return;
+  }
+  const format::LeafRecord& leaf = *target.request->leaf;
+  const format::MutableArrayView view{target.request->out,
+                                      std::span(layout.extents).first(layout.rank),
+                                      std::span(layout.strides).first(layout.rank)};
+  format::ScatterChunk(logical, *target.dtype, leaf.shape, leaf.chunk_shape, chunk.chunk_index,
+                       target.request->box, view);
+}
+
+Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload,
+                                   io::AlignedBuffer* scratch) {
+  const uint64_t bytes = chunk.record->logical_bytes;
+  if (scratch->size() < bytes) *scratch = io::AlignedBuffer(bytes);
+  if (scratch->size() < bytes) return ResourceExhaustedError("no memory to decode");
+  const MutableBytes logical = scratch->bytes().first(bytes);
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.leaf->codec, payload, logical));
+  return ConstBytes(logical);
+}
+
+// Checks and decodes one chunk into the memory of everyone who wants it.
+Status Deliver(std::span<const Target> targets, const PlannedChunk& chunk, ConstBytes payload,
+               io::AlignedBuffer* scratch) {
+  STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
+  ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
+  if (chunk.leaf->codec != format::CodecId::kRaw) {
+    const Target& first = targets[chunk.requests.front()];
+    if (chunk.requests.size() == 1 && first.dtype != nullptr) {
+      if (std::byte* run = RunOf(first, Layout(first), chunk.chunk_index)) {
+        return format::DecodePayload(chunk.leaf->codec, payload,
+                                     {run, chunk.record->logical_bytes});
+      }
+    }
+    STEPWELL_ASSIGN_OR_RETURN(logical, DecodeToScratch(chunk, payload, scratch));
+  }
+  for (const uint32_t i : chunk.requests) CopyOut(targets[i], chunk, logical);
+  return OkStatus();
+}
+
+// The requests' targets. Short values, which are in the records, are copied here.
+Result<std::vector<Target>> MakeTargets(std::span<const LoadRequest> requests, LoadStats* stats) {
+  std::vector<Target> targets;
+  targets.reserve(requests.size());
+  for (const LoadRequest& request : requests) {
+    const format::LeafRecord& leaf = *request.leaf;
+    Target& target = targets.emplace_back();
+    target.request = &request;
+    uint64_t bytes = leaf.logical_bytes;
+    if (leaf.kind == format::LeafKind::kArray) {
+      target.dtype = format::FindDType(leaf.dtype);
+      bytes = target.dtype->item_bytes;
+      for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
+        bytes *= request.box.stop[axis] - request.box.start[axis];
+      }
+    }
+    if (bytes == 0) continue;
+    if (request.out == nullptr) {
+      return InvalidArgumentError(StrCat(LeafName(leaf), ": no memory to load into"));
+    }
+    stats->bytes_out += bytes;
+    if (leaf.kind == format::LeafKind::kValue && leaf.chunks.empty()) {
+      std::memcpy(request.out, leaf.inline_value.data(), leaf.inline_value.size());
+    }
+  }
+  return targets;
+}
+
+// What Check makes of a chunk.
+Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
+  STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
+  if (chunk.leaf->codec == format::CodecId::kRaw) return OkStatus();
+  return DecodeToScratch(chunk, payload, scratch).status();
+}
+
+}  // namespace
+
+Restorer::Restorer(SegmentFiles* files, io::Executor* executor, DiskFactory make_disk)
+    : files_(files), executor_(executor), make_disk_(std::move(make_disk)) {}
+
+Restorer::~Restorer() = default;
+
+// A Disk belongs to the thread that made it: a wake-up armed by another thread might wait until
+// that one next enters the kernel.
+Result<std::unique_ptr<ReadContext>> Restorer::Borrow(const RestorePlan& plan) {
+  const bool needs_disk = plan.reads.size() > 1;
+  std::unique_ptr<ReadContext> context;
+  {
+    std::lock_guard lock(mutex_);
+    const auto usable = [](const auto& idle) {
+      return idle->disk() == nullptr || idle->thread() == std::this_thread::get_id();
+    };
+    const auto found = std::find_if(idle_.begin(), idle_.end(), usable);
+    if (found != idle_.end()) {
+      context = std::move(*found);
+      idle_.erase(found);
+    }
+  }
+  if (context == nullptr) context = std::make_unique<ReadContext>();
+  context->SetThread();
+  if (needs_disk && context->disk() == nullptr) {
+    STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::Disk> disk, make_disk_());
+    context->SetDisk(std::move(disk));
+  }
+  return context;
+}
+
+void Restorer::Return(std::unique_ptr<ReadContext> context) {
+  if (!context->reusable()) return;
+  std::unique_ptr<ReadContext> oldest;  // destroyed after the lock is given back
+  std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(context));
+  if (idle_.size() <= kIdleContextsMax) return;
+  oldest = std::move(idle_.front());
+  idle_.erase(idle_.begin());
+}
+
+Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
+  if (!HasPieces(requests)) return LoadWhole(requests);
+  STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
+  return LoadWhole(split.requests);
+}
+
+// Leaves without pieces.
+Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
+  STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(requests));
+  LoadStats stats;
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<Target> targets, MakeTargets(requests, &stats));
+  stats.bytes_needed = plan.bytes_needed;
+  stats.chunks = plan.chunks.size();
+  if (plan.reads.empty()) return stats;
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
+  ReadRun run(
+      files_, executor_, context.get(), &plan, /*stop_at_error=*/true,
+      [&targets](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
+        return Deliver(targets, chunk, payload, scratch);
+      });
+  ChunkError first;
+  const Status status = run.Run([&first](const PlannedRead&, std::span<const ChunkError> errors) {
+    for (const ChunkError& error : errors) {
+      if (first.status.ok() || error.chunk < first.chunk) first = error;
+    }
+    return errors.empty();
+  });
+  stats.bytes_read = run.bytes_read();
+  stats.reads = run.reads();
+  Return(std::move(context));
+  STEPWELL_RETURN_IF_ERROR(first.status);
+  STEPWELL_RETURN_IF_ERROR(status);
+  return stats;
+}
+
+Status Restorer::Check(std::span<const format::LeafRecord> leaves,
+                       const std::function<void(const BadChunk&)>& bad,
+                       const std::function<bool(uint64_t)>& progress) {
+  std::vector<PlannedChunk> chunks;
+  for (const format::LeafRecord& leaf : leaves) {
+    Status status = CheckLeaf(leaf);
+    if (!status.ok()) {
+      bad({&leaf, 0, nullptr, std::move(status)});
+      continue;
+    }
+    for (uint64_t i = 0; i < leaf.chunks.size(); ++i) {
+      status = CheckChunk(leaf, i);
+      if (status.ok()) {
+        PlannedChunk& chunk = chunks.emplace_back();
+        chunk.leaf = &leaf;
+        chunk.chunk_index = i;
+        chunk.record = &leaf.chunks[i];
+      } else {
+        bad({&leaf, i, &leaf.chunks[i], std::move(status)});
+      }
+    }
+  }
+  if (chunks.size() >= UINT32_MAX) return InvalidArgumentError("too many chunks in one check");
+  const RestorePlan plan = PlanReads(std::move(chunks));
+  if (plan.reads.empty()) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
+  ReadRun run(files_, executor_, context.get(), &plan, /*stop_at_error=*/false, CheckOne);
+  uint64_t bytes_done = 0;
+  bool cancelled = false;
+  Status status = run.Run([&](const PlannedRead& read, std::span<const ChunkError> errors) {
+    for (const ChunkError& error : errors) {
+      const PlannedChunk& chunk = plan.chunks[error.chunk];
+      bad({chunk.leaf, chunk.chunk_index, chunk.record, error.status});
+    }
+    for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
+      bytes_done += plan.chunks[i].record->stored_bytes;
+    }
+    if (!cancelled && progress && !progress(bytes_done)) cancelled = true;
+    return !cancelled;
+  });
+  Return(std::move(context));
+  if (cancelled) return CancelledError("the check was cancelled");
+  return status;
+}
+
+}  // namespace stepwell::db

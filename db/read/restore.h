@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes restore plans: keeps the disk's queue full on the calling thread, checks and decodes on
+// the workers, into memory the caller owns. Thread-safe: each call borrows a context (a Disk and
+// its read buffers) from a small pool.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "db/log/bad_chunk.h"
+#include "db/log/segment_files.h"
+#include "db/read/restore_plan.h"
+#include "db/store.h"
+#include "io/buffer.h"
+#include "io/disk.h"
+#include "io/executor.h"
+
+namespace stepwell::db {
+
+class ReadContext;
+
+class Restorer {
+ public:
+  using DiskFactory = std::function<Result<std::unique_ptr<io::Disk>>()>;
+  // `executor` may be inline (simulation): then everything runs on the calling thread.
+  Restorer(SegmentFiles* files, io::Executor* executor, DiskFactory make_disk);
+  ~Restorer();
+
+  // Fills every request or fails with the first error in (segment, offset) order: kDataLoss
+  // "<file>: offset N: leaf <path> chunk i: what was wrong", kNotFound when a segment is gone.
+  Result<LoadStats> Load(std::span<const LoadRequest> requests);
+
+  // Reads and checks every chunk of `leaves` (decoding too, into scratch), calling `bad` (on the
+  // calling thread) for each that fails and `progress` with the stored bytes done; `progress`
+  // returning false stops with kCancelled.
+  Status Check(std::span<const format::LeafRecord> leaves,
+               const std::function<void(const BadChunk&)>& bad,
+               const std::function<bool(uint64_t)>& progress);
+
+ private:
+  Result<LoadStats> LoadWhole(std::span<const LoadRequest> requests);
+  Result<std::unique_ptr<ReadContext>> Borrow(const RestorePlan& plan);
+  void Return(std::unique_ptr<ReadContext> context);
+
+  SegmentFiles* const files_;
+  io::Executor* const executor_;
+  const DiskFactory make_disk_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ReadContext>> idle_;  // guarded by mutex_, oldest first
+};
+
+}  // namespace stepwell::db

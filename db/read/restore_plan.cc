@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/read/restore_plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "format/piece.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr uint64_t kOffsetMax = uint64_t{1} << 62;  // no file is longer
+
+// What makes two wanted chunks one: the bytes in the log, and all that decoding them depends on.
+// The leaf's shape and type matter only for the copy, which each request does by its own leaf.
+auto Identity(const PlannedChunk& chunk) {
+  const format::ChunkRecord& record = *chunk.record;
+  return std::make_tuple(record.process, record.segment, record.offset_bytes, record.stored_bytes,
+                         record.crc, record.logical_bytes, chunk.leaf->codec, chunk.chunk_index,
+                         chunk.value_offset_bytes);
+}
+
+bool ByPlace(const PlannedChunk& a, const PlannedChunk& b) {
+  if (a.record->process != b.record->process) return a.record->process < b.record->process;
+  if (a.record->segment != b.record->segment) return a.record->segment < b.record->segment;
+  if (a.record->offset_bytes != b.record->offset_bytes) {
+    return a.record->offset_bytes < b.record->offset_bytes;
+  }
+  return Identity(a) < Identity(b);
+}
+
+uint64_t EndOf(const format::ChunkRecord& record) {
+  return record.offset_bytes + record.stored_bytes;
+}
+
+Status CheckRequest(const LoadRequest& request) {
+  if (request.leaf == nullptr) return InvalidArgumentError("a request without a leaf");
+  const format::LeafRecord& leaf = *request.leaf;
+  if (leaf.kind == format::LeafKind::kNode) {
+    return InvalidArgumentError(StrCat(LeafName(leaf), " is a node, not a leaf"));
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
+  if (leaf.kind != format::LeafKind::kArray) return OkStatus();
+  if (leaf.partial || !leaf.pieces.empty()) {
+    return InternalError(StrCat(LeafName(leaf), ": pieces are planned one by one"));
+  }
+  const size_t rank = leaf.shape.size();
+  const format::Box& box = request.box;
+  bool inside = box.start.size() == rank && box.stop.size() == rank;
+  for (size_t axis = 0; inside && axis < rank; ++axis) {
+    inside = box.start[axis] <= box.stop[axis] && box.stop[axis] <= leaf.shape[axis];
+  }
+  if (!inside) return InvalidArgumentError(StrCat(LeafName(leaf), ": the box is not in the array"));
+  if (!request.strides_bytes.empty() && request.strides_bytes.size() != rank) {
+    return InvalidArgumentError(StrCat(LeafName(leaf), ": ", request.strides_bytes.size(),
+                                       " strides for an array of rank ", rank));
+  }
+  return OkStatus();
+}
+
+bool Covers(const format::Box& box, const format::Shape& shape) {
+  const auto is_zero = [](uint64_t start) { return start == 0; };
+  return box.stop == shape && std::all_of(box.start.begin(), box.start.end(), is_zero);
+}
+
+Status AddChunk(const format::LeafRecord& leaf, uint64_t chunk_index, uint64_t value_offset,
+                uint32_t request, std::vector<PlannedChunk>* chunks) {
+  STEPWELL_RETURN_IF_ERROR(CheckChunk(leaf, chunk_index));
+  PlannedChunk& chunk = chunks->emplace_back();
+  chunk.leaf = &leaf;
+  chunk.chunk_index = chunk_index;
+  chunk.record = &leaf.chunks[chunk_index];
+  chunk.value_offset_bytes = value_offset;
+  chunk.requests.push_back(request);
+  return OkStatus();
+}
+
+Status AddRequest(const LoadRequest& request, uint32_t number, std::vector<PlannedChunk>* chunks) {
+  STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
+  const format::LeafRecord& leaf = *request.leaf;
+  if (leaf.kind == format::LeafKind::kArray && !Covers(request.box, leaf.shape)) {
+    for (const uint64_t i : format::ChunksInBox(request.box, leaf.shape, leaf.chunk_shape)) {
+      STEPWELL_RETURN_IF_ERROR(AddChunk(leaf, i, 0, number, chunks));
+    }
+    return OkStatus();
+  }
+  uint64_t value_offset = 0;
+  for (uint64_t i = 0; i < leaf.chunks.size(); ++i) {
+    STEPWELL_RETURN_IF_ERROR(AddChunk(leaf, i, value_offset, number, chunks));
+    if (leaf.kind == format::LeafKind::kValue) value_offset += leaf.chunks[i].logical_bytes;
+  }
+  return OkStatus();
+}
+
+// `chunks` is sorted; equal neighbours become one with the requests of all.
+void MergeEqual(std::vector<PlannedChunk>* chunks) {
+  size_t kept = 0;
+  for (size_t i = 0; i < chunks->size(); ++i) {
+    PlannedChunk& chunk = (*chunks)[i];
+    if (kept > 0 && Identity((*chunks)[kept - 1]) == Identity(chunk)) {
+      std::vector<uint32_t>& requests = (*chunks)[kept - 1].requests;
+      // stable_sort kept the order of the requests; one request never wants a chunk twice.
+      requests.insert(requests.end(), chunk.requests.begin(), chunk.requests.end());
+      continue;
+    }
+    if (kept != i) (*chunks)[kept] = std::move(chunk);
+    ++kept;
+  }
+  chunks->resize(kept);
+}
+
+}  // namespace
+
+std::string LeafName(const format::LeafRecord& leaf) {
+  const Result<format::LeafKey> key = format::DecodeLeafKey(leaf.key);
+  if (!key.ok()) return "(a leaf with a damaged key)";
+  const std::string path = format::PathToText(key->path);
+  return path.empty() ? key->item : StrCat(key->item, "/", path);
+}
+
+Status CheckLeaf(const format::LeafRecord& leaf) {
+  const auto bad = [&](const auto&... what) {
+    return DataLossError(StrCat("leaf ", LeafName(leaf), ": its record is damaged: ", what...));
+  };
+  if (leaf.codec > format::CodecId::kLz4Frame) {
+    return bad("unknown codec ", static_cast<int>(leaf.codec), ", unless a newer version wrote it");
+  }
+  if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count) {
+    return bad(leaf.chunks.size(), " of ", leaf.chunk_count, " chunks from chunk ",
+               leaf.first_chunk);
+  }
+  if (leaf.kind == format::LeafKind::kNode) {
+    if (leaf.chunk_count != 0) return bad("a node with chunks");
+    return OkStatus();
+  }
+  if (leaf.kind == format::LeafKind::kValue) {
+    uint64_t bytes = leaf.inline_value.size();
+    if (bytes != 0 && leaf.chunk_count != 0) return bad("both an inline value and chunks");
+    for (const format::ChunkRecord& chunk : leaf.chunks) {
+      if (__builtin_add_overflow(bytes, chunk.logical_bytes, &bytes)) return bad("its length");
+    }
+    if (bytes != leaf.logical_bytes) {
+      return bad(bytes, " bytes where ", leaf.logical_bytes, " are expected");
+    }
+    return OkStatus();
+  }
+  if (leaf.kind != format::LeafKind::kArray) return bad("its kind");
+  const format::DTypeInfo* dtype = format::FindDType(leaf.dtype);
+  if (dtype == nullptr) return bad("unknown dtype ", static_cast<int>(leaf.dtype));
+  const Result<uint64_t> count = format::ElementCount(leaf.shape, dtype->item_bytes);
+  if (!count.ok()) return bad(count.status().message());
+  if (leaf.chunk_shape.size() != leaf.shape.size()) {
+    return bad("chunks of rank ", leaf.chunk_shape.size(), " in an array of rank ",
+               leaf.shape.size());
+  }
+  if (std::find(leaf.chunk_shape.begin(), leaf.chunk_shape.end(), 0) != leaf.chunk_shape.end()) {
+    return bad("empty chunks");
+  }
+  const uint64_t chunk_bytes = format::ChunkBytes(leaf.chunk_shape, dtype->item_bytes);
+  if (*count != 0 && chunk_bytes > format::kPayloadLogicalMax) {
+    return bad("chunks of ", chunk_bytes, " bytes");
+  }
+  if (leaf.partial || !leaf.pieces.empty()) {
+    const Status status = format::CheckPieces(leaf);
+    return status.ok() ? status : bad(status.message());
+  }
+  const uint64_t expected = format::ChunkCount(leaf.shape, leaf.chunk_shape);
+  if (leaf.chunk_count != expected) {
+    return bad(leaf.chunk_count, " chunks where its grid has ", expected);
+  }
+  return OkStatus();
+}
+
+Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
+  const format::ChunkRecord& chunk = leaf.chunks[chunk_index];
+  const auto bad = [&](const auto&... what) {
+    return DataLossError(StrCat("leaf ", LeafName(leaf), " chunk ", chunk_index,
+                                ": its record is damaged: ", what...));
+  };
+  if (chunk.directory != 0) {
+    return bad("directory ", chunk.directory, " in a store that has one");
+  }
+  uint64_t logical_max = format::kPayloadLogicalMax;
+  if (leaf.kind == format::LeafKind::kArray) {
+    const uint64_t item_bytes = format::FindDType(leaf.dtype)->item_bytes;
+    const format::Shape& chunk_shape = leaf.pieces.empty()
+                                           ? leaf.chunk_shape
+                                           : format::PieceOfChunk(leaf, chunk_index).chunk_shape;
+    logical_max = format::ChunkBytes(chunk_shape, item_bytes);
+    if (chunk.logical_bytes != logical_max) {
+      return bad(chunk.logical_bytes, " bytes where its grid has ", logical_max);
+    }
+  }
+  if (chunk.logical_bytes > logical_max) return bad(chunk.logical_bytes, " bytes");
+  const size_t stored_max =
+      format::PayloadBytesMax(leaf.codec, static_cast<size_t>(chunk.logical_bytes));
+  const bool exact = leaf.codec == format::CodecId::kRaw;
+  if (chunk.stored_bytes < format::kCrcBytes || chunk.stored_bytes > stored_max ||
+      (exact && chunk.stored_bytes != chunk.logical_bytes + format::kCrcBytes)) {
+    return bad(chunk.stored_bytes, " stored bytes for ", chunk.logical_bytes);
+  }
+  if (chunk.offset_bytes > kOffsetMax) return bad("offset ", chunk.offset_bytes);
+  return OkStatus();
+}
+
+RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
+  RestorePlan plan;
+  if (!std::is_sorted(chunks.begin(), chunks.end(), ByPlace)) {
+    std::stable_sort(chunks.begin(), chunks.end(), ByPlace);
+  }
+  plan.chunks = std::move(chunks);
+  uint64_t total_bytes = 0;
+  for (const PlannedChunk& chunk : plan.chunks) total_bytes += chunk.record->stored_bytes;
+  const uint64_t read_bytes_max =
+      total_bytes <= kSmallPlanBytes ? kSmallPlanReadBytesMax : kReadBytesMax;
+  const format::ChunkRecord* previous = nullptr;
+  for (uint32_t i = 0; i < plan.chunks.size(); ++i) {
+    const format::ChunkRecord& record = *plan.chunks[i].record;
+    // The same payload may stand in several places of the grid: its bytes are needed once.
+    const bool same_bytes = previous != nullptr && previous->process == record.process &&
+                            previous->segment == record.segment &&
+                            previous->offset_bytes == record.offset_bytes &&
+                            previous->stored_bytes == record.stored_bytes;
+    if (!same_bytes) plan.bytes_needed += record.stored_bytes;
+    previous = &record;
+    if (!plan.reads.empty()) {
+      PlannedRead& last = plan.reads.back();
+      const uint64_t last_end = last.offset_bytes + last.length_bytes;
+      const uint64_t end = std::max(last_end, EndOf(record));
+      const bool near =
+          record.offset_bytes <= last_end || record.offset_bytes - last_end <= kReadGapBytesMax;
+      // What lies wholly in the read belongs to it, however long that is.
+      const bool fits = end == last_end || end - last.offset_bytes <= read_bytes_max;
+      const bool same_file = last.part == record.process && last.segment == record.segment;
+      if (same_file && near && fits) {
+        last.length_bytes = end - last.offset_bytes;
+        last.chunk_end = i + 1;
+        continue;
+      }
+    }
+    plan.reads.push_back(
+        {record.segment, record.offset_bytes, record.stored_bytes, i, i + 1, record.process});
+  }
+  for (const PlannedRead& read : plan.reads) plan.bytes_read += read.length_bytes;
+  return plan;
+}
+
+Result<RestorePlan> PlanRestore(std::span<const LoadRequest> requests) {
+  if (requests.size() > UINT32_MAX) return InvalidArgumentError("too many requests");
+  std::vector<PlannedChunk> chunks;
+  chunks.reserve(requests.size());
+  for (uint32_t i = 0; i < requests.size(); ++i) {
+    STEPWELL_RETURN_IF_ERROR(AddRequest(requests[i], i, &chunks));
+  }
+  if (chunks.size() > UINT32_MAX) return InvalidArgumentError("too many chunks");
+  if (!std::is_sorted(chunks.begin(), chunks.end(), ByPlace)) {
+    std::stable_sort(chunks.begin(), chunks.end(), ByPlace);
+  }
+  MergeEqual(&chunks);
+  return PlanReads(std::move(chunks));
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/read/restore_run.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "io/guard.h"
+
+namespace stepwell::db {
+namespace {
+
+// Room for a whole read on the strictest device; what a plan of several reads uses.
+constexpr uint64_t kBufferBytesFull = kReadBytesMax + (uint64_t{128} << 10);
+constexpr uint64_t kBufferBytesMin = uint64_t{64} << 10;
+constexpr size_t kBufferCountMax = 16;
+constexpr uint64_t kBuffersBytesMax = 12 * kBufferBytesFull;  // all buffers of a context
+// Smaller ones are used again while the CPU's caches have them, but keep the disk's queue filled.
+constexpr uint64_t kSmallBuffersBytesMax = uint64_t{4} << 20;
+constexpr size_t kSmallBufferCountMin = 4;
+constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
+constexpr uint64_t kSharedBufferBytesMin = uint64_t{256} << 10;
+
+}  // namespace
+
+void ReadContext::Fit(uint64_t bytes) {
+  // Few sizes, so that a loop over small leaves keeps its buffer.
+  const uint64_t wanted =
+      bytes > kBufferBytesFull
+          ? AlignUp(bytes, uint64_t{1} << 20)
+          : std::min(kBufferBytesFull, std::bit_ceil(std::max(bytes, kBufferBytesMin)));
+  if (wanted <= buffer_bytes_) return;
+  idle_.clear();
+  buffers_.clear();  // registered ones only for buffers of unusual size; see reusable()
+  slabs_.clear();
+  buffer_bytes_ = wanted;
+  buffers_max_ = wanted < kBufferBytesFull
+                     ? std::clamp<size_t>(kSmallBuffersBytesMax / wanted, kSmallBufferCountMin,
+                                          kBufferCountMax)
+                     : std::clamp<size_t>(kBuffersBytesMax / wanted, 1, kBufferCountMax);
+}
+
+// Middling buffers share a huge page: the kernel clears it in a tenth of the time that as many
+// small pages take. Small ones are often alone, and large ones have several.
+MutableBytes ReadContext::NewMemory() {
+  const bool shared = buffer_bytes_ >= kSharedBufferBytesMin && buffer_bytes_ <= kSlabBytes / 2;
+  if (!shared || slabs_.empty() || slab_used_bytes_ + buffer_bytes_ > slabs_.back().size()) {
+    io::AlignedBuffer slab(shared ? kSlabBytes : buffer_bytes_);
+    if (!slab) return {};
+    slabs_.push_back(std::move(slab));
+    slab_used_bytes_ = 0;
+  }
+  const MutableBytes memory = slabs_.back().bytes().subspan(slab_used_bytes_, buffer_bytes_);
+  slab_used_bytes_ += buffer_bytes_;
+  return memory;
+}
+
+ReadBuffer* ReadContext::Acquire() {
+  if (!idle_.empty()) {
+    ReadBuffer* buffer = idle_.back();
+    idle_.pop_back();
+    return buffer;
+  }
+  if (buffers_.size() >= buffers_max_) return nullptr;
+  auto buffer = std::make_unique<ReadBuffer>();
+  buffer->memory = NewMemory();
+  if (buffer->memory.empty()) return nullptr;
+  if (buffer_bytes_ == kBufferBytesFull && disk_ != nullptr) {
+    buffer->buffer_index = disk_->RegisterBuffer(buffer->memory);
+  }
+  idle_.reserve(buffers_.size() + 1);  // so that Release never allocates
+  buffers_.push_back(std::move(buffer));
+  return buffers_.back().get();
+}
+
+void ReadContext::Release(ReadBuffer* buffer) { idle_.push_back(buffer); }
+
+bool ReadContext::reusable() const { return buffer_bytes_ <= kBufferBytesFull; }
+
+// One read on its way: disk, then worker, then back.
+struct ReadRun::Slot final : io::Op {
+  void OnComplete() override {
+    if (run->inline_) return run->Process(this);
+    try {
+      run->executor_->Run([slot = this] { slot->run->Process(slot); });
+    } catch (const std::bad_alloc&) {
+      run->Process(this);
+    }
+  }
+
+  ReadRun* run = nullptr;
+  const PlannedRead* read = nullptr;
+  std::shared_ptr<io::File> held;  // Op::file
+  ReadBuffer* buffer = nullptr;
+  iovec vector{};
+  std::vector<ChunkError> errors;
+  Status lost;
+};
+
+ReadRun::ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* context,
+                 const RestorePlan* plan, bool stop_at_error, TakeChunk take)
+    : files_(files),
+      executor_(executor),
+      context_(context),
+      plan_(plan),
+      stop_at_error_(stop_at_error),
+      take_(std::move(take)),
+      inline_(plan->reads.size() == 1) {}
+
+ReadRun::~ReadRun() = default;
+
+uint64_t ReadRun::ReadBytesMax() {
+  uint64_t bytes_max = 0;
+  std::optional<uint32_t> part;
+  uint64_t block = 1;
+  for (const PlannedRead& read : plan_->reads) {
+    if (read.part != part && OpenSegment(read) && segment_->file != nullptr) {
+      part = read.part;
+      block = segment_->file->alignment().offset_bytes;
+    }
+    const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
+    bytes_max = std::max(bytes_max, end - AlignDown(read.offset_bytes, block));
+  }
+  return bytes_max;
+}
+
+bool ReadRun::OpenSegment(const PlannedRead& read) {
+  if (segment_ && segment_->Has(read)) return true;
+  segment_.reset();  // gives its descriptor back before another is wanted
+  auto file = files_->Get(read.part, read.segment);
+  if (busy_ > 0 && LacksResources(file.status())) return false;
+  segment_.emplace();
+  segment_->part = read.part;
+  segment_->segment = read.segment;
+  segment_->status = file.status();
+  if (file.ok()) segment_->file = *std::move(file);
+  return true;
+}
+
+// Whatever is thrown: nothing of this is in use any more when it leaves.
+Status ReadRun::Run(const ReadDone& done) {
+  try {
+    return RunAll(done);
+  } catch (const std::exception&) {
+    const auto nobody = [](const PlannedRead&, std::span<const ChunkError>) { return false; };
+    while (busy_ > 0) Collect(nobody);
+    throw;
+  }
+}
+
+Status ReadRun::RunAll(const ReadDone& done) {
+  context_->Fit(ReadBytesMax());
+  io::Disk* const disk = context_->disk();
+  Status status;
+  bool go_on = true;
+  size_t next = 0;
+  for (;;) {
+    while (go_on && next < plan_->reads.size() &&
+           (disk == nullptr || disk->in_flight() < disk->depth())) {
+      if (stop_at_error_ && lowest_error_.load(std::memory_order_relaxed) != UINT32_MAX) {
+        go_on = false;  // every read before the bad one was submitted
+        break;
+      }
+      if (!OpenSegment(plan_->reads[next])) break;
+      ReadBuffer* buffer = context_->Acquire();
+      if (buffer == nullptr) {
+        if (context_->in_use() == 0) {
+          status = ResourceExhaustedError("no memory for a read buffer");
+          go_on = false;
+        }
+        break;
+      }
+      Submit(plan_->reads[next++], buffer);
+    }
+    if (busy_ == 0) return status.ok() ? lost_ : status;
+    if (!Collect(done)) go_on = false;
+  }
+}
+
+void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
+  if (free_slots_.empty()) {
+    auto made = std::make_unique<Slot>();
+    {
+      const std::lock_guard lock(mutex_);  // only here is anything allocated
+      const size_t room = std::bit_ceil(slots_.size() + 1);
+      finished_.reserve(room);
+      collected_.reserve(room);
+      free_slots_.reserve(room);
+    }
+    slots_.push_back(std::move(made));
+    free_slots_.push_back(slots_.back().get());
+  }
+  Slot* slot = free_slots_.back();
+  free_slots_.pop_back();
+  slot->run = this;
+  slot->read = &read;
+  slot->buffer = buffer;
+  slot->file = nullptr;
+  slot->transferred_bytes = 0;
+  slot->errors.clear();
+  slot->lost = OkStatus();
+  Status status = segment_->status;
+  const uint64_t block = status.ok() ? segment_->file->alignment().offset_bytes : 1;
+  slot->offset_bytes = AlignDown(read.offset_bytes, block);
+  const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
+  if (status.ok() && end - slot->offset_bytes > buffer->memory.size()) {
+    status = InternalError(segment_->file->path() + ": other segments demand less alignment");
+  }
+  if (!status.ok()) {
+    for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
+      AddError(slot, i, status);
+      if (stop_at_error_) break;
+    }
+    ++busy_;
+    return Finish(slot);
+  }
+  slot->held = segment_->file;
+  slot->file = slot->held.get();
+  slot->vector = {buffer->memory.data(), end - slot->offset_bytes};
+  slot->vectors = {&slot->vector, 1};
+  slot->buffer_index = buffer->buffer_index;
+  slot->status = OkStatus();
+  if (context_->disk() != nullptr) {
+    context_->disk()->Submit(slot);
+    ++busy_;
+    return;
+  }
+  Result<size_t> count =
+      slot->file->ReadAt(slot->offset_bytes, buffer->memory.first(slot->vector.iov_len));
+  if (count.ok()) {
+    slot->transferred_bytes = *count;
+  } else {
+    slot->status = count.status();
+  }
+  ++busy_;
+  slot->OnComplete();
+}
+
+// Never throws: the slot would be waited for for ever.
+void ReadRun::Process(Slot* slot) {
+  const Status status = io::Guarded("read chunks", [&] {
+    TakeAll(slot);
+    return OkStatus();
+  });
+  if (!status.ok()) {
+    slot->lost = status;  // what failed could not be told chunk by chunk
+    lowest_error_ = std::min(lowest_error_.load(), slot->read->chunk_begin);
+  }
+  Finish(slot);
+}
+
+void ReadRun::TakeAll(Slot* slot) {
+  for (uint32_t i = slot->read->chunk_begin; i < slot->read->chunk_end; ++i) {
+    if (stop_at_error_ && i > lowest_error_.load(std::memory_order_relaxed)) break;
+    const Status status =
+        io::Guarded("read a chunk", [&] { return TakeOne(slot, plan_->chunks[i]); });
+    if (!status.ok()) AddError(slot, i, status);
+  }
+}
+
+Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
+  const format::ChunkRecord& record = *chunk.record;
+  const uint64_t skip = record.offset_bytes - slot->offset_bytes;
+  if (slot->status.ok() && skip + record.stored_bytes <= slot->transferred_bytes) {
+    const ConstBytes bytes = slot->buffer->memory;
+    return take_(chunk, bytes.subspan(skip, record.stored_bytes), &slot->buffer->scratch);
+  }
+  // The read failed or met the end of the file. Others' bytes, or a gap, may be the reason.
+  STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
+                            ReadRange(*slot->file, record.offset_bytes, record.stored_bytes));
+  return take_(chunk, AsBytes(payload), &slot->buffer->scratch);
+}
+
+void ReadRun::AddError(Slot* slot, uint32_t chunk_number, const Status& status) {
+  const PlannedChunk& chunk = plan_->chunks[chunk_number];
+  slot->errors.push_back(
+      {chunk_number,
+       status.WithContext(StrCat(files_->PathOf(chunk.record->process, chunk.record->segment),
+                                 ": offset ", chunk.record->offset_bytes, ": leaf ",
+                                 LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
+  uint32_t lowest = lowest_error_.load(std::memory_order_relaxed);
+  while (chunk_number < lowest && !lowest_error_.compare_exchange_weak(lowest, chunk_number)) {
+  }
+}
+
+void ReadRun::Finish(Slot* slot) {
+  // The calling thread may destroy this object as soon as the lock is free: Wake comes before.
+  std::lock_guard lock(mutex_);
+  finished_.push_back(slot);
+  if (std::this_thread::get_id() != context_->thread()) context_->disk()->Wake();
+}
+
+bool ReadRun::Collect(const ReadDone& done) {
+  const auto take = [&] {
+    if (next_collected_ < collected_.size()) return;  // some are left when `done` has thrown
+    collected_.clear();
+    next_collected_ = 0;
+    std::lock_guard lock(mutex_);
+    collected_.swap(finished_);
+  };
+  take();
+  if (collected_.empty()) {
+    context_->disk()->Poll(/*wait=*/true);
+    take();
+  }
+  bool go_on = true;
+  while (next_collected_ < collected_.size()) {
+    Slot* const slot = collected_[next_collected_++];
+    --busy_;
+    if (!slot->lost.ok()) {
+      lost_ = slot->lost;
+      go_on = false;
+    }
+    if (slot->file != nullptr) ++reads_;
+    bytes_read_ += slot->transferred_bytes;
+    slot->held.reset();
+    context_->Release(slot->buffer);
+    free_slots_.push_back(slot);
+    if (!done(*slot->read, slot->errors)) go_on = false;
+  }
+  return go_on;
+}
+
+}  // namespace stepwell::db

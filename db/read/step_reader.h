@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts that the writing and the reading store share: step readers, verification, helpful errors.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "db/log/recovery.h"
+#include "db/read/restore.h"
+#include "db/store.h"
+
+namespace stepwell::db {
+
+using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(const format::KeyRange&)>;
+
+// What the error of a read of a step means: called with an error, returns the one to report. On the
+// caller's thread; may read.
+using ReadErrorExplainer = std::function<Status(Status)>;
+
+// A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
+std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
+                                           Restorer* restorer, const std::string& store_path,
+                                           ReadErrorExplainer explain,
+                                           std::shared_ptr<const void> keep);
+
+// For a step that nobody erases while it is read: a segment that is gone is damage.
+Status ExplainPinned(Status error);
+
+// "run1 has no step 5; the nearest are 4 and 8".
+Status StepNotFound(const std::string& store_path, uint64_t step,
+                    const std::vector<uint64_t>& steps);
+
+// Checks commit frames, record blocks and payloads of the given steps, from the log alone.
+Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
+                                 Restorer& restorer, const VerifyOptions& options);
+
+}  // namespace stepwell::db

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/save/plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "db/save/source.h"
+#include "format/endian.h"
+#include "format/piece.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::CodecId;
+using format::LeafKind;
+
+// Arrays below this are stored raw without a look: the trailer and index cost more than they save.
+constexpr uint64_t kSampledBytesMin = uint64_t{64} << 10;
+// Compression pays on the hot path when it at least halves the bytes: LZ4 with bitshuffle then runs
+// faster than a local drive writes what it saves.
+constexpr double kWorthwhileRatio = 2.0;
+
+// The shards of a part of an array whose chunks come encoded.
+Status PlanEncodedPieces(PlannedLeaf* leaf) {
+  auto& input = leaf->input;
+  auto& record = input.record;
+  for (ShardInput& shard : input.shards) shard.data = input.payloads.front().data();
+  const auto by_origin = [](const ShardInput& a, const ShardInput& b) {
+    return a.origin < b.origin;
+  };
+  if (!std::is_sorted(input.shards.begin(), input.shards.end(), by_origin)) {
+    return InvalidArgumentError("its encoded shards do not ascend");
+  }
+  STEPWELL_ASSIGN_OR_RETURN(leaf->shards,
+                            ShardMap::Make(record.shape, leaf->dtype->item_bytes, /*partial=*/true,
+                                           std::move(input.shards)));
+  input.shards.clear();
+  for (const ShardInput& shard : leaf->shards.shards()) {
+    if (!format::LiesOnGrid(record, shard.origin, shard.shape)) {
+      return InvalidArgumentError("an encoded shard ends within a chunk");
+    }
+    leaf->pieces.push_back({.shard = static_cast<uint32_t>(leaf->pieces.size()),
+                            .chunk_shape = record.chunk_shape,
+                            .first_chunk = record.chunk_count});
+    record.chunk_count += format::ChunkCount(shard.shape, record.chunk_shape);
+  }
+  return OkStatus();
+}
+
+// Chunks that come encoded: what a reader of the log would refuse is refused here.
+Status PlanEncoded(PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  const auto& payloads = leaf->input.payloads;
+  if (leaf->input.hold == nullptr) return InvalidArgumentError("nothing holds its payloads");
+  if (record.codec != CodecId::kRaw && record.codec != CodecId::kBloscLz4) {
+    return InvalidArgumentError("not a codec of arrays");
+  }
+  const auto is_zero = [](uint64_t extent) { return extent == 0; };
+  if (record.chunk_shape.size() != record.shape.size() ||
+      std::any_of(record.chunk_shape.begin(), record.chunk_shape.end(), is_zero)) {
+    return InvalidArgumentError("its chunks have other axes than it has");
+  }
+  const size_t item = leaf->dtype->item_bytes;
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t chunk_elements,
+                            format::ElementCount(record.chunk_shape, item));
+  if (leaf->input.partial) {
+    STEPWELL_RETURN_IF_ERROR(PlanEncodedPieces(leaf));
+  } else {
+    record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  }
+  if (chunk_elements * item > format::kChunkBytesMax || record.chunk_count != payloads.size()) {
+    return InvalidArgumentError(StrCat(payloads.size(), " chunks of ", chunk_elements * item,
+                                       " bytes; its grid has ", record.chunk_count));
+  }
+  const size_t payload_max = format::PayloadBytesMax(record.codec, chunk_elements * item);
+  for (const ConstBytes payload : payloads) {
+    if (payload.size() < format::kCrcBytes || payload.size() > payload_max) {
+      return InvalidArgumentError(StrCat("a payload of ", payload.size(), " bytes"));
+    }
+  }
+  const auto& shard = leaf->input.shard_shape;
+  if (shard.size() == record.shape.size() && shard != record.shape) record.shard_shape = shard;
+  return OkStatus();
+}
+
+// Where the array's bytes are: in one piece of memory, or in shards.
+Status PlanSource(uint64_t elements, PlannedLeaf* leaf) {
+  auto& input = leaf->input;
+  const size_t item = leaf->dtype->item_bytes;
+  const format::Shape& shape = input.record.shape;
+  if (!input.shards.empty() || input.partial) {
+    STEPWELL_ASSIGN_OR_RETURN(leaf->shards,
+                              ShardMap::Make(shape, item, input.partial, std::move(input.shards)));
+    input.shards.clear();
+    if (input.shard_shape.empty()) input.shard_shape = leaf->shards.pitch();
+    return OkStatus();
+  }
+  if (input.strides_bytes.empty()) input.strides_bytes = format::CStrides(shape, item);
+  if (input.strides_bytes.size() != shape.size()) {
+    return InvalidArgumentError("as many strides as axes are needed");
+  }
+  if (elements > 0 && input.data == nullptr) return InvalidArgumentError("no data");
+  return OkStatus();
+}
+
+// The pieces of a leaf of which others save the rest, and the grid that they are parts of, if one
+// chunk shape divides the shards: else the pieces have grids of their own.
+Status PlanPieces(PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  const auto& shards = leaf->shards.shards();
+  for (uint32_t i = 0; i < shards.size(); ++i) {
+    Piece piece{.shard = i, .chunk_shape = record.chunk_shape, .first_chunk = record.chunk_count};
+    const ShardInput& shard = shards[i];
+    if (!format::LiesOnGrid(record, shard.origin, shard.shape)) {
+      STEPWELL_ASSIGN_OR_RETURN(piece.chunk_shape, WantedChunkShape(leaf->input, shard.shape, {}));
+    }
+    record.chunk_count += format::ChunkCount(shard.shape, piece.chunk_shape);
+    leaf->pieces.push_back(std::move(piece));
+  }
+  return OkStatus();
+}
+
+Status PlanGrid(PlannedLeaf* leaf) {
+  auto& input = leaf->input;
+  auto& record = input.record;
+  if (!input.shard_shape.empty() && input.shard_shape.size() != record.shape.size()) {
+    return InvalidArgumentError("a shard has other axes than the array");
+  }
+  if (input.partial) {
+    const auto& shard = input.shard_shape.empty() ? record.shape : input.shard_shape;
+    STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape, WantedChunkShape(input, shard, {}));
+    return PlanPieces(leaf);
+  }
+  STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape,
+                            WantedChunkShape(input, record.shape, input.shard_shape));
+  record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
+  return OkStatus();
+}
+
+Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  leaf->dtype = format::FindDType(record.dtype);
+  if (leaf->dtype == nullptr) return InvalidArgumentError("unknown dtype");
+  const size_t item = leaf->dtype->item_bytes;
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t elements, format::ElementCount(record.shape, item));
+  record.logical_bytes = elements * item;
+  if (!leaf->input.payloads.empty()) return PlanEncoded(leaf);
+  STEPWELL_RETURN_IF_ERROR(PlanSource(elements, leaf));
+  STEPWELL_RETURN_IF_ERROR(PlanGrid(leaf));
+  if (leaf->input.shard_shape != record.shape) record.shard_shape = leaf->input.shard_shape;
+  // All who save parts of an array have to choose the same codec, without seeing all of it.
+  const auto& shards = leaf->shards.shards();
+  const bool has_all =
+      !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);
+  const bool worthwhile =
+      policy == CodecPolicy::kBlosc ||
+      (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
+       Sample(*leaf) >= kWorthwhileRatio);
+  record.codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
+  return OkStatus();
+}
+
+uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes) {
+  if (!leaf.input.payloads.empty()) return leaf.input.payloads[chunk_index].size();
+  return format::PayloadBytesMax(leaf.input.record.codec, logical_bytes);
+}
+
+// Collects chunks into blocks of one sort.
+struct BlockBuilder {
+  bool in_place = false;
+  std::vector<BlockTask>* blocks = nullptr;
+  BlockTask current{};
+  size_t used_bytes = 0;
+
+  void Add(uint32_t leaf, uint64_t chunk_index, uint32_t logical_bytes, size_t payload_max) {
+    size_t offset = AlignUp(used_bytes, PayloadAlignment(payload_max));
+    if (offset + payload_max > kBlockBytes) {
+      Flush();
+      offset = 0;
+    }
+    current.chunks.push_back({leaf, logical_bytes, static_cast<uint32_t>(offset), chunk_index});
+    used_bytes = offset + payload_max;
+  }
+  void Flush() {
+    if (current.chunks.empty()) return;
+    current.in_place = in_place;
+    blocks->push_back(std::move(current));
+    current = {};
+    used_bytes = 0;
+  }
+};
+
+}  // namespace
+
+Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
+                                       std::span<const uint64_t> shard_shape) {
+  const format::DTypeInfo* dtype = format::FindDType(input.record.dtype);
+  if (dtype == nullptr) return InvalidArgumentError("unknown dtype");
+  if (input.chunk_bytes_max > 0 || !input.chunk_axes.empty()) {
+    const uint64_t bytes_max =
+        input.chunk_bytes_max > 0 ? input.chunk_bytes_max : format::kChunkBytesMax;
+    return format::ChunkShapeWithin(shape, dtype->item_bytes, shard_shape, bytes_max,
+                                    input.chunk_axes);
+  }
+  if (input.partial) {
+    const auto divides = format::DividingChunkShape(shape, dtype->item_bytes);
+    if (divides) return *divides;
+  }
+  return format::ChooseChunkShape(shape, dtype->item_bytes, shard_shape);
+}
+
+Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
+  auto& record = leaf->input.record;
+  record.chunks.clear();
+  record.first_chunk = 0;
+  record.chunk_count = 0;
+  record.shard_shape.clear();
+  switch (record.kind) {
+    case LeafKind::kNode:
+      return OkStatus();
+    case LeafKind::kArray:
+      return PlanArray(policy, leaf);
+    case LeafKind::kValue:
+      record.logical_bytes = leaf->input.value.size();
+      record.codec = CodecId::kLz4Frame;
+      if (leaf->input.value.size() <= format::kInlineValueBytesMax) {
+        record.inline_value = std::move(leaf->input.value);
+        leaf->input.value.clear();
+      } else {
+        record.chunk_count = (record.logical_bytes + kValueChunkBytes - 1) / kValueChunkBytes;
+      }
+      return OkStatus();
+  }
+  return InvalidArgumentError("unknown kind of leaf");
+}
+
+std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
+                                  std::span<const uint32_t> which, bool stage) {
+  std::vector<BlockTask> blocks;
+  BlockBuilder raw{.in_place = stage, .blocks = &blocks};
+  BlockBuilder coded{.in_place = false, .blocks = &blocks};
+  for (const uint32_t i : which) {
+    const PlannedLeaf& leaf = leaves[i];
+    const auto& record = leaf.input.record;
+    BlockBuilder& builder = stage && record.codec == CodecId::kRaw ? raw : coded;
+    for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
+      const uint32_t logical = LogicalChunkBytes(leaf, chunk);
+      builder.Add(i, chunk, logical, PayloadBytesMax(leaf, chunk, logical));
+    }
+  }
+  raw.Flush();
+  coded.Flush();
+  return blocks;
+}
+
+void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std::byte* block) {
+  for (const ChunkTask& chunk : task.chunks) {
+    GatherTo(leaves[chunk.leaf], chunk, block + chunk.offset_bytes);
+  }
+}
+
+EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
+                         const std::byte* staged, size_t alignment, MutableBytes out) {
+  EncodedBlock result;
+  result.chunks.reserve(task.chunks.size());
+  std::vector<std::byte> scratch;
+  size_t used = 0;
+  for (const ChunkTask& chunk : task.chunks) {
+    const PlannedLeaf& leaf = leaves[chunk.leaf];
+    const CodecId codec = leaf.input.record.codec;
+    const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
+    const size_t offset =
+        task.in_place ? chunk.offset_bytes : AlignUp(used, PayloadAlignment(payload_max));
+    std::memset(out.data() + used, 0, offset - used);
+    const MutableBytes target = out.subspan(offset);
+    if (!leaf.input.payloads.empty()) {
+      const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
+      std::memcpy(target.data(), payload.data(), payload.size());
+      result.chunks.push_back(
+          {static_cast<uint32_t>(offset), static_cast<uint32_t>(payload.size()),
+           format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes)});
+      used = offset + payload.size();
+      continue;
+    }
+    ConstBytes logical;
+    if (staged != nullptr) {
+      logical = {staged + chunk.offset_bytes, chunk.logical_bytes};
+    } else if (codec == CodecId::kRaw) {
+      GatherTo(leaf, chunk, target.data());
+      logical = target.first(chunk.logical_bytes);
+    } else if (logical = InSource(leaf, chunk); logical.data() == nullptr) {
+      scratch.resize(chunk.logical_bytes);
+      GatherTo(leaf, chunk, scratch.data());
+      logical = scratch;
+    }
+    const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
+    const auto payload = format::EncodePayload(codec, item, logical, target);
+    if (!payload.ok()) {
+      result.status = payload.status();
+      return result;
+    }
+    result.chunks.push_back(
+        {static_cast<uint32_t>(offset), static_cast<uint32_t>(payload->size_bytes), payload->crc});
+    used = offset + payload->size_bytes;
+  }
+  result.used_bytes = AlignUp(used, alignment);
+  std::memset(out.data() + used, 0, result.used_bytes - used);
+  return result;
+}
+
+}  // namespace stepwell::db

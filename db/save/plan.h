@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a step's bytes are cut into blocks: pure planning, and the encoding of one block.
+//
+// A block is the unit of memory (io::BufferPool) and of writing. Every payload lies within one
+// block, so blocks are encoded in parallel, written in any order and placed independently.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "db/log/alignment.h"
+#include "db/save/shards.h"
+#include "db/store.h"
+#include "format/codec.h"
+#include "format/grid.h"
+
+namespace stepwell::db {
+
+// Four chunks of the target size with their trailers, and any single chunk.
+inline constexpr size_t kBlockBytes = (size_t{4} << 20) + (size_t{128} << 10);
+
+struct ChunkTask {
+  uint32_t leaf = 0;  // index into the step's leaves
+  uint32_t logical_bytes = 0;
+  uint32_t offset_bytes = 0;  // in the block, of the chunk's bytes as staged
+  uint64_t chunk_index = 0;   // among the chunks that are saved of the leaf
+};
+struct BlockTask {
+  std::vector<ChunkTask> chunks;
+  // Staged chunks are payloads already but for their CRC: encoding is in place.
+  bool in_place = false;
+
+  uint64_t logical_bytes() const {
+    uint64_t sum = 0;
+    for (const ChunkTask& chunk : chunks) sum += chunk.logical_bytes;
+    return sum;
+  }
+};
+
+// A leaf as the pipeline sees it: the input, with its grid and codec decided.
+struct PlannedLeaf {
+  LeafInput input;
+  ShardMap shards;            // of an array that is given in shards; has taken input.shards
+  std::vector<Piece> pieces;  // of one that is partial, ascending by first_chunk
+  uint32_t item = 0;
+  const format::DTypeInfo* dtype = nullptr;  // null for values
+};
+
+// The chunk shape for `shape`: what the leaf asks for, or the usual one. kInvalidArgument when what
+// it asks for cannot be.
+Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
+                                       std::span<const uint64_t> shard_shape);
+
+// Checks the leaf and fills record.chunk_shape, codec, chunk_count and logical_bytes, or moves a
+// short value inline. `policy` kAuto samples the data.
+Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
+
+// Blocks for the chunks of `leaves[i]` for each i of `which`, in that order. With `stage`, offsets
+// are those of the staged copy, and raw and other chunks go to separate blocks.
+std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
+                                  std::span<const uint32_t> which, bool stage);
+
+// Copies the chunks of a block from the leaves' memory to their staged offsets.
+void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std::byte* block);
+
+struct EncodedChunk {
+  uint32_t offset_bytes = 0;  // in the block
+  uint32_t stored_bytes = 0;
+  uint32_t crc = 0;
+};
+struct EncodedBlock {
+  Status status;
+  std::vector<EncodedChunk> chunks;  // as BlockTask::chunks
+  size_t used_bytes = 0;             // a multiple of `alignment`, the rest of it zeros
+};
+// Encodes a block into `out` (kBlockBytes). The chunks come from `staged` (== out.data() for
+// in_place tasks), or from the leaves' own memory where it is null.
+EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
+                         const std::byte* staged, size_t alignment, MutableBytes out);
+
+}  // namespace stepwell::db

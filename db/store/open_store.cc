@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Open: what is there, what may be made, who may write.
+#include <algorithm>
+
+#include "db/environment.h"
+#include "db/layout.h"
+#include "db/log/group_status.h"
+#include "db/log/lock.h"
+#include "db/log/recovery.h"
+#include "db/log/slot_file.h"
+#include "db/store/reader_store.h"
+#include "db/store/writer_store.h"
+#include "io/beneath.h"
+
+namespace stepwell::db {
+namespace {
+
+Status NotAStore(const std::string& path, std::string_view why) {
+  return UnimplementedError(StrCat(path, " is not a Stepwell store: ", why));
+}
+
+// Whether a directory without STEPWELL holds nothing but what an unfinished creation leaves.
+Result<bool> IsUnfinishedCreation(io::FileSystem* file_system, const std::string& path) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(path));
+  for (const std::string& name : names) {
+    if (name == "LOCK" || name == "RECLAIM" || name == "STEPWELL.new" || name == "readers" ||
+        name == "index") {
+      continue;
+    }
+    if (name != "segments") return false;
+    STEPWELL_ASSIGN_OR_RETURN(const auto segments, file_system->List(SegmentsPath(path)));
+    if (!segments.empty()) return false;
+  }
+  return true;
+}
+
+Status CreateStore(const std::string& path, const std::optional<StoreGroup>& group,
+                   const Environment& environment) {
+  io::FileSystem* file_system = environment.file_system;
+  for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
+    const Status status = file_system->CreateDirectory(directory);
+    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
+  }
+  format::StoreSlot slot;
+  slot.store_id = RandomId(environment.random);
+  slot.clean = true;
+  if (group && group->part != 0) {
+    slot.group_id = group->group_id;
+    slot.part = group->part;
+  }
+  // Before STEPWELL is there: whoever finds it relies on the directory's own name being durable.
+  STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(path)));
+  return SlotFile::Create(file_system, path, slot);
+}
+
+// STEPWELL again, where it is lost or damaged beyond use: the log has all that it says.
+Status RestoreSlots(const std::string& path, const StoreOptions& options,
+                    io::FileSystem* file_system) {
+  const auto file = SlotFile::Open(file_system, path, /*write=*/false, nullptr);
+  Status status = file.status();
+  if (file.ok()) status = (*file)->Read().status();
+  if (!IsDamage(status)) return OkStatus();  // good, or for the open to say what is wrong
+  const auto slot = SlotFromLog(file_system, path);
+  if (!slot.ok()) return slot.status().code() == StatusCode::kNotFound ? status : slot.status();
+  Log(options.log, LogLevel::kWarning,
+      StrCat(path, ": STEPWELL is made again from the log: ", status.message()));
+  return SlotFile::Create(file_system, path, *slot);
+}
+
+Status CheckDirectory(const std::string& path, const StoreOptions& options,
+                      io::FileSystem* file_system) {
+  const auto info = file_system->Stat(path);
+  if (info.status().code() == StatusCode::kNotFound) {
+    if (options.read_only || !options.create) {
+      return NotFoundError(StrCat(path, ": there is no such store"));
+    }
+    const auto parent = file_system->Stat(ParentOf(path));
+    if (parent.status().code() == StatusCode::kNotFound) {
+      return NotFoundError(
+          StrCat(path, ": its parent directory ", ParentOf(path), " does not exist"));
+    }
+    const Status made = file_system->CreateDirectory(path);
+    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+    return OkStatus();
+  }
+  if (!info.ok()) return info.status();
+  if (!info->is_directory) return NotAStore(path, "it is a file; a store is a directory");
+  const auto slot = file_system->Stat(SlotFilePath(path));
+  if (slot.ok()) return OkStatus();
+  if (slot.status().code() != StatusCode::kNotFound) return slot.status();
+  if (SlotFromLog(file_system, path).ok()) {
+    if (!options.read_only) return OkStatus();
+    return DataLossError(
+        StrCat(path, ": the STEPWELL file is lost; opening the store for writing makes it again"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const bool unfinished, IsUnfinishedCreation(file_system, path));
+  if (!unfinished) {
+    // Its creation may have been finished since the first look.
+    if (file_system->Stat(SlotFilePath(path)).ok()) return OkStatus();
+    return NotAStore(path, "the directory has no STEPWELL file");
+  }
+  if (options.read_only || !options.create) {
+    return NotFoundError(StrCat(path, ": there is no such store (yet)"));
+  }
+  return OkStatus();
+}
+
+// Of a store that is there: what the umask leaves where somebody else may read or write STEPWELL,
+// which was made so, or opened up with chmod. None where there is no store.
+std::optional<io::FileModes> ModesOf(const std::string& path) {
+  const auto slot = io::LocalFileSystem()->Stat(SlotFilePath(path));
+  if (!slot.ok()) return std::nullopt;
+  return (slot->mode & 077) != 0 ? io::FileModes::kUmask : io::FileModes::kPrivate;
+}
+
+// The machine's file system, which follows no link below the store. A part lies in the directory of
+// its group, which is as little trusted.
+std::unique_ptr<io::FileSystem> FilesOf(const std::string& path, const StoreOptions& options) {
+  const bool is_part = options.group && options.group->part != 0;
+  const std::string root = is_part ? ParentOf(path) : path;
+  auto modes = ModesOf(path);
+  if (!modes) modes = ModesOf(root);
+  return io::FileSystemBeneath(root, modes.value_or(options.private_files ? io::FileModes::kPrivate
+                                                                          : io::FileModes::kUmask));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
+                                         Environment environment) {
+  if (path.empty()) return InvalidArgumentError("the path of a store is empty");
+  STEPWELL_RETURN_IF_ERROR(CheckRules(options.keep));
+  if (options.group && options.group->part != 0 && options.group->group_id == format::Id128{}) {
+    return InvalidArgumentError(
+        StrCat(path, ": part ", options.group->part, " of a group needs the group's id"));
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckDirectory(path, options, environment.file_system));
+  if (options.read_only && !options.trace_path.empty()) {
+    return InvalidArgumentError("a trace is of saves: a store open for reading has none");
+  }
+  if (options.untrusted && !options.read_only) {
+    return InvalidArgumentError(
+        StrCat(path, ": a store that is not trusted can only be read (read_only, mode=\"r\")"));
+  }
+  environment.without_pins = options.untrusted;
+  if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
+  STEPWELL_ASSIGN_OR_RETURN(environment.held_root, environment.file_system->HoldRoot());
+  STEPWELL_ASSIGN_OR_RETURN(auto lock,
+                            AcquireLock(environment.file_system, path, options.lock_timeout));
+  // Another process may have finished the creation meanwhile.
+  if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound) {
+    const Status log = SlotFromLog(environment.file_system, path).status();
+    if (!log.ok() && log.code() != StatusCode::kNotFound) return log;
+    if (!log.ok()) STEPWELL_RETURN_IF_ERROR(CreateStore(path, options.group, environment));
+  }
+  STEPWELL_RETURN_IF_ERROR(RestoreSlots(path, options, environment.file_system));
+  return WriterStore::Open(path, options, std::move(environment), std::move(lock));
+}
+
+Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(Environment environment, MakeEnvironment(options));
+  environment.own_file_system = FilesOf(path, options);
+  environment.file_system = environment.own_file_system.get();
+  return OpenStore(path, options, std::move(environment));
+}
+
+}  // namespace stepwell::db

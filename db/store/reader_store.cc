@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/store/reader_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "db/layout.h"
+#include "db/log/group_status.h"
+#include "db/log/lock.h"
+#include "db/log/space.h"
+#include "db/log/step_records.h"
+#include "db/read/step_reader.h"
+
+namespace stepwell::db {
+namespace {
+
+Status ReadOnly(const std::string& path) {
+  return FailedPreconditionError(path + ": the store is open for reading only (mode=\"r\")");
+}
+
+}  // namespace
+
+ReaderStore::ReaderStore(const StoreOptions& options, std::unique_ptr<LogFollower> log)
+    : options_(options),
+      log_(std::move(log)),
+      footprints_(log_->source()->files.get()),
+      parts_(std::make_shared<PartStores>(log_->path(), log_->source()->environment,
+                                          log_->source()->files.get())) {}
+
+ReaderStore::~ReaderStore() {
+  if (getpid() != log_->pid()) {
+    // A forked child: the threads are not here; leave everything as it is.
+    (void)new std::shared_ptr<PartStores>(std::move(parts_));
+    return;
+  }
+  io::Quietly([this] { views_.Close(/*keep=*/false); });
+  io::Quietly([this] { parts_->Close(); });
+}
+
+Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
+                                                 const StoreOptions& options,
+                                                 Environment environment) {
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto log, LogFollower::Open(path, options.group, std::move(environment), options.log));
+  if (log->part().part != 0 && !options.group) {
+    Log(options.log, LogLevel::kWarning,
+        StrCat(DescribePart(path, log->part()), " and has only its share of each step; open ",
+               ParentOf(path), " for whole ones"));
+  }
+  return std::unique_ptr<Store>(new ReaderStore(options, std::move(log)));
+}
+
+Result<std::vector<StepSummary>> ReaderStore::Steps() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  std::vector<StepSummary> steps;
+  for (const auto& [step, live] : view->log->live) steps.push_back({live.record});
+  return steps;
+}
+
+Result<std::optional<uint64_t>> ReaderStore::Newest() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path(), view->log->losses));
+  const auto& live = view->log->live;
+  return live.empty() ? std::nullopt : std::optional(live.rbegin()->first);
+}
+
+Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  const auto it = view->log->live.find(step);
+  if (it == view->log->live.end()) {
+    std::vector<uint64_t> known;
+    for (const auto& [number, live] : view->log->live) known.push_back(number);
+    return MissingStep(StepNotFound(path(), step, known), view->log->losses);
+  }
+  const LogStep& found = it->second;
+  STEPWELL_ASSIGN_OR_RETURN(auto own, log_->Read(view, found));
+  if (!HasOtherParts(found.record)) return own;
+  return ReadWithParts(std::move(own), parts_, source().restorer.get(), path(),
+                       [&] { return source().Has(found.record); });
+}
+
+Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
+  const auto own = [this]() -> Result<StoreSnapshot> {
+    STEPWELL_ASSIGN_OR_RETURN(auto view, log_->Refresh());
+    StoreSnapshot snapshot;
+    for (const auto& [step, live] : view->log->live) {
+      snapshot.steps.push_back(BriefOf(live.record));
+    }
+    if (view->pin != nullptr) snapshot.pin = std::move(view);
+    return snapshot;
+  };
+  return SnapshotWithParts(*parts_, own);
+}
+
+Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  std::vector<LogStep> steps;
+  for (const auto& [step, live] : view->log->live) {
+    if (!options.step || step == *options.step) steps.push_back(live);
+  }
+  if (options.step && steps.empty()) return Read(*options.step).status();
+  STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
+                            VerifySteps(steps, *source().files, *source().restorer, options));
+  AddLosses(view->log->losses, &report);
+  const auto read = [this](uint64_t step) { return Read(step); };
+  STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *parts_, read, options, &report));
+  if (view->pin != nullptr) return report;
+  // Deleted is not damaged.
+  for (const LogStep& step : steps) {
+    const uint64_t number = step.record.step;
+    const auto is_its = [number](const VerifyProblem& problem) { return problem.step == number; };
+    if (std::none_of(report.problems.begin(), report.problems.end(), is_its)) continue;
+    const Status status = source().Explain(DataLossError(""), number, step.record.commit);
+    if (status.code() != StatusCode::kNotFound) continue;
+    if (options.step) return status;
+    std::erase_if(report.problems, is_its);
+  }
+  return report;
+}
+
+StoreStats ReaderStore::Stats() {
+  StoreStats stats;
+  SpaceQuery query;
+  std::shared_ptr<const LogView> view;
+  if (auto refreshed = log_->Refresh(); refreshed.ok()) view = std::move(*refreshed);
+  if (view != nullptr) {
+    for (const CatalogNote& note : view->log->catalogs) {
+      query.catalogs[note.place.segment] = {0, note.end_bytes};
+    }
+    for (const auto& [step, log] : view->log->live) {
+      auto live = std::make_shared<LiveStep>();
+      live->record = log.record;
+      live->place = log.place;
+      stats.pinned_steps += log.record.pinned ? 1 : 0;
+      query.live.push_back(std::move(live));
+    }
+    stats.steps = query.live.size();
+    for (const auto& [commit, log] : view->log->undecided) {
+      auto prepared = std::make_shared<LiveStep>();
+      prepared->record = log.record;
+      prepared->place = log.place;
+      query.live.push_back(std::move(prepared));
+    }
+  }
+  query.file_system = source().environment.file_system;
+  query.store_path = path();
+  query.footprints = &footprints_;
+  query.files = source().files.get();
+  footprints_.Keep(query.live);
+  stats.space = AccountSpace(query);
+  CountSegments(source().environment.file_system, path(), &stats);
+  if (view != nullptr) {
+    stats.old_pins =
+        DescribeOldPins(source().environment.file_system, path(), view->log->tip_commit,
+                        source().environment.clock->WallNanos());
+  }
+  stats.index_state = "log";
+  stats.views = views_.Stats();
+  return stats;
+}
+
+Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(path()); }
+Status ReaderStore::Delete(std::span<const uint64_t>) { return ReadOnly(path()); }
+Result<Decided> ReaderStore::Decide(const Decision&) { return ReadOnly(path()); }
+
+Result<GroupStatus> ReaderStore::Group() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  std::vector<format::StepRecord> live;
+  std::vector<format::StepRecord> undecided;
+  for (const auto& [step, log] : view->log->live) live.push_back(log.record);
+  for (const auto& [commit, log] : view->log->undecided) undecided.push_back(log.record);
+  return MakeGroupStatus(id(), part(), view->log->tip_commit, live, undecided);
+}
+
+Status ReaderStore::DeleteItems(uint64_t, std::span<const std::string>) { return ReadOnly(path()); }
+Status ReaderStore::SetPinned(std::span<const uint64_t>, bool) { return ReadOnly(path()); }
+Result<RepairReport> ReaderStore::Repair(bool) { return ReadOnly(path()); }
+Result<ReclaimReport> ReaderStore::Reclaim() { return ReadOnly(path()); }
+
+Status ReaderStore::Close() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(log_->pid()));
+  views_.Close(/*keep=*/false);  // only a writer takes away what it deletes
+  parts_->Close();
+  return log_->Close();
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store open for reading, in any process, also beside a live writer and on read-only media. It
+// reads the log alone: DESIGN.md, "Readers", has why no RocksDB is involved.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "db/environment.h"
+#include "db/log/footprint.h"
+#include "db/read/log_view.h"
+#include "db/read/part_merge.h"
+#include "db/store.h"
+#include "db/view/view_set.h"
+
+namespace stepwell::db {
+
+class ReaderStore final : public Store {
+ public:
+  static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
+                                             Environment environment);
+  ~ReaderStore() override;
+
+  Result<SaveHandle> Save(SaveRequest request) override;
+  Status Wait() override { return OkStatus(); }
+  Status TakeError() override { return OkStatus(); }
+  Result<std::vector<StepSummary>> Steps() override;
+  Result<std::optional<uint64_t>> Newest() override;
+  Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
+  void OnChange(const void*, std::function<void()>) override {}
+  ViewSet& views() override { return views_; }
+  Status Delete(std::span<const uint64_t> steps) override;
+  Result<Decided> Decide(const Decision& decision) override;
+  Result<GroupStatus> Group() override;
+  Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
+  Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
+  Result<ReclaimReport> Reclaim() override;
+  Status SealSegments(const std::set<uint64_t>&) override { return OkStatus(); }
+  Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  Result<RepairReport> Repair(bool accept_losses) override;
+  StoreStats Stats() override;
+  const RecoveryReport& recovery() const override { return log_->recovery(); }
+  const std::string& path() const override { return log_->path(); }
+  const format::Id128& id() const override { return log_->id(); }
+  const StoreGroup& part() const override { return log_->part(); }
+  bool read_only() const override { return true; }
+  bool untrusted() const override { return options_.untrusted; }
+  io::FileSystem* file_system() override { return source().environment.file_system; }
+  Status Close() override;
+
+ private:
+  ReaderStore(const StoreOptions& options, std::unique_ptr<LogFollower> log);
+  LogSource& source() const { return *log_->source(); }
+
+  const StoreOptions options_;
+  const std::unique_ptr<LogFollower> log_;
+  FootprintCache footprints_;
+  std::shared_ptr<PartStores> parts_;  // step readers keep it, too
+  ViewSet views_;
+};
+
+}  // namespace stepwell::db

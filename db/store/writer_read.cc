@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading in a store that is open for writing.
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "db/layout.h"
+#include "db/log/group_status.h"
+#include "db/log/lock.h"
+#include "db/log/step_records.h"
+#include "db/read/step_reader.h"
+#include "db/store/group_share.h"
+#include "db/store/writer_store.h"
+
+namespace stepwell::db {
+
+// For stores that are only read, which may outlive this one: no threads of the engine.
+Environment WriterStore::ForReaders() const {
+  Environment readers;
+  readers.file_system = environment_.file_system;
+  readers.own_file_system = environment_.own_file_system;
+  readers.make_disk = environment_.make_disk;
+  readers.workers = environment_.workers;
+  readers.clock = environment_.clock;
+  readers.random = environment_.random;
+  readers.inline_mode = environment_.inline_mode;
+  return readers;
+}
+
+// Allocated by segments (and spares).
+uint64_t WriterStore::SegmentBytes() const {
+  uint64_t bytes = 0;
+  const std::string segments = SegmentsPath(path_);
+  const auto names = environment_.file_system->List(segments);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const auto info = environment_.file_system->Stat(segments + "/" + name);
+    if (info.ok()) bytes += info->allocated_bytes;
+  }
+  return bytes;
+}
+
+Result<std::vector<StepSummary>> WriterStore::Steps() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  std::vector<StepSummary> steps;
+  for (const auto& live : core_->live.All()) steps.push_back({live->record});
+  return steps;
+}
+
+Result<std::optional<uint64_t>> WriterStore::Newest() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path_, core_->live.Losses()));
+  const auto live = core_->live.All();
+  return live.empty() ? std::nullopt : std::optional(live.back()->record.step);
+}
+
+Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(auto own, ReadOwn(step));
+  if (!HasOtherParts(own->step())) return own;
+  const auto is_there = [this, step, commit = own->step().commit] {
+    const auto live = core_->live.Find(step);
+    return live != nullptr && live->record.commit == commit;
+  };
+  return ReadWithParts(std::move(own), core_->parts, core_->restorer.get(), path_, is_there);
+}
+
+Result<std::shared_ptr<StepReader>> WriterStore::ReadOwn(uint64_t step) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  LiveSteps::Pinned pinned = core_->live.FindAndPin(step);
+  if (pinned.step == nullptr) {
+    std::vector<uint64_t> known;
+    for (const auto& live : core_->live.All()) known.push_back(live->record.step);
+    return MissingStep(StepNotFound(path_, step, known), core_->live.Losses());
+  }
+  const auto losses = core_->live.Losses();
+  if (const auto* loss = LossAfter(losses, pinned.step->record.commit)) {
+    return LossError(path_, step, *loss);
+  }
+  // Core before pin: the pin is let go first.
+  struct Keep {
+    std::shared_ptr<ReadCore> core;
+    LiveSteps::Pinned pinned;
+    std::mutex mutex;
+    std::shared_ptr<StepRecords> in_log;  // guarded by mutex; null: not opened yet
+
+    Result<std::vector<format::LeafRecord>> Leaves(const format::KeyRange& range) {
+      auto known = core->index->Leaves(*pinned.step, range);
+      if (known) return *std::move(known);
+      const std::lock_guard lock(mutex);
+      if (in_log == nullptr) {
+        STEPWELL_ASSIGN_OR_RETURN(in_log, StepRecords::Open(core->files.get(), pinned.step->place));
+      }
+      return in_log->In(range);
+    }
+  };
+  auto keep = std::make_shared<Keep>();
+  keep->core = core_;
+  keep->pinned = std::move(pinned);
+  format::StepRecord record = keep->pinned.step->record;
+  if (!keep->pinned.step->texts_known) {
+    auto in_log = StepRecords::Open(core_->files.get(), keep->pinned.step->place);
+    if (in_log.ok()) {
+      record = (*in_log)->step();
+      keep->in_log = std::move(*in_log);
+    } else if (auto indexed = core_->index->Record(*keep->pinned.step)) {
+      record = std::move(*indexed);
+    } else {
+      return ExplainPinned(in_log.status().WithContext(StrCat(path_, ": step ", step)));
+    }
+    TakeState(keep->pinned.step->record, &record);
+  }
+  const auto leaves = [keep](const format::KeyRange& range) { return keep->Leaves(range); };
+  Restorer* restorer = core_->restorer.get();
+  return MakeStepReader(std::move(record), leaves, restorer, path_, ExplainPinned, keep);
+}
+
+Result<GroupStatus> WriterStore::Group() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  std::vector<format::StepRecord> live;
+  std::vector<format::StepRecord> undecided;
+  for (const auto& step : core_->live.All()) live.push_back(step->record);
+  for (const auto& step : core_->live.Undecided()) undecided.push_back(step->record);
+  return MakeGroupStatus(slot_.store_id, part_, core_->live.tip(), live, undecided);
+}
+
+Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
+  return VerifyOwn(options, /*others=*/true);
+}
+
+Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool others) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  std::vector<LogStep> steps;
+  std::vector<LiveSteps::Pinned> pins;
+  for (const auto& live : core_->live.All()) {
+    if (options.step && live->record.step != *options.step) continue;
+    auto pinned = core_->live.FindAndPin(live->record.step);
+    if (pinned.step == nullptr) continue;
+    steps.push_back({pinned.step->record, pinned.step->place});
+    pins.push_back(std::move(pinned));
+  }
+  if (options.step && steps.empty()) return ReadOwn(*options.step).status();
+  STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
+                            VerifySteps(steps, *core_->files, *core_->restorer, options));
+  AddLosses(core_->live.Losses(), &report);
+  if (!others) return report;
+  const auto read = [this](uint64_t step) { return Read(step); };
+  STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
+  return report;
+}
+
+namespace {
+
+Result<WriterStore*> WriterOf(Store& store) {
+  auto* writer = dynamic_cast<WriterStore*>(&store);
+  if (writer != nullptr) return writer;
+  return InvalidArgumentError(StrCat(store.path(), ": a share is read where it is written"));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<StepReader>> ReadShare(Store& store, uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(WriterStore * writer, WriterOf(store));
+  return writer->ReadOwn(step);
+}
+
+Result<VerifyReport> VerifyShare(Store& store, const VerifyOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(WriterStore * writer, WriterOf(store));
+  return writer->VerifyOwn(options, /*others=*/false);
+}
+
+}  // namespace stepwell::db

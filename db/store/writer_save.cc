@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's side of a save: checks, admission, and the snapshot that the training loop waits
+// for.
+#include <algorithm>
+#include <condition_variable>
+#include <set>
+#include <utility>
+
+#include "db/index/inside_save.h"
+#include "db/layout.h"
+#include "db/log/group_status.h"
+#include "db/log/lock.h"
+#include "db/read/step_reader.h"
+#include "db/store/writer_store.h"
+#include "format/key.h"
+#include "format/piece.h"
+#include "io/guard.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
+// More would only hold more memory: one is being written, one encoded, one snapshotted.
+constexpr size_t kSavesInFlightMax = 3;
+// Blocks that are to be on their way to the disk while others are still copied.
+constexpr size_t kStagedAheadOfDisk = 4;
+constexpr int64_t kAskNanos = 100'000'000;
+// Below this a snapshot is copied by the caller alone: handing it to workers costs more.
+constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
+// Each miss means that something else changed the step in between.
+constexpr int kRewriteAttempts = 100;
+// Of what goes into a frame whole: far below what a frame may hold.
+constexpr uint64_t kTextBytesMax = uint64_t{16} << 20;
+
+std::string LeafName(const format::LeafRecord& record) {
+  const auto key = format::DecodeLeafKey(record.key);
+  if (!key.ok()) return "(undecodable key)";
+  return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
+}
+
+// What decoders would refuse must never be committed: it would make the log unreadable.
+// `prefix` is that of the item's keys.
+Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
+                      const format::LeafRecord& record) {
+  if (!std::string_view(record.key).starts_with(prefix)) {
+    return InvalidArgumentError(
+        StrCat(LeafName(record), ": its key is not below item '", item.name, "'"));
+  }
+  if (Status status = format::CheckLeafKey(record.key); !status.ok()) {
+    return InvalidArgumentError(status.message());
+  }
+  if (record.value_type > format::ValueType::kComplex ||
+      record.container > format::ContainerKind::kObject) {
+    return InvalidArgumentError(StrCat(LeafName(record), ": unknown type of value or container"));
+  }
+  const uint64_t text_bytes = record.type_name.size() + record.variable_types.size() +
+                              record.prng_impl.size() + record.sharding_json.size();
+  if (text_bytes > kTextBytesMax) {
+    return InvalidArgumentError(StrCat(LeafName(record), ": ", text_bytes,
+                                       " bytes of description; the limit is ", kTextBytesMax));
+  }
+  return OkStatus();
+}
+
+// What a caller may have got wrong is refused at once; the rest of planning may come later.
+Status CheckArrayInput(const LeafInput& leaf, bool in_group) {
+  if (leaf.record.kind != format::LeafKind::kArray) return OkStatus();
+  const bool asks = leaf.chunk_bytes_max > 0 || !leaf.chunk_axes.empty();
+  Status status;
+  if (leaf.partial && !in_group) {
+    status = InvalidArgumentError("only a part of a step of several processes has parts of arrays");
+  } else if (asks && leaf.payloads.empty()) {
+    status = WantedChunkShape(leaf, leaf.record.shape, leaf.shard_shape).status();
+  }
+  return status.ok() ? status : status.WithContext(LeafName(leaf.record));
+}
+
+Status CheckRequest(const SaveRequest& request) {
+  if (request.step > kStepMax) {
+    return InvalidArgumentError(StrCat("step ", request.step, " is out of range: 0 to 2^63 - 1"));
+  }
+  if (request.items.empty()) return InvalidArgumentError("a step needs at least one item");
+  const uint64_t text_bytes = request.metadata_json.size() + request.metrics_json.size();
+  if (text_bytes > kTextBytesMax) {
+    return InvalidArgumentError(StrCat("metadata and metrics of ", text_bytes,
+                                       " bytes; the limit is ", kTextBytesMax,
+                                       "; save large things as items"));
+  }
+  for (const ItemInput& item : request.items) {
+    if (item.kind < format::ItemKind::kTree || item.kind > format::ItemKind::kFiles) {
+      return InvalidArgumentError(StrCat("item '", item.name, "' is of an unknown kind"));
+    }
+    if (item.name.size() > format::kPathBytesMax) {
+      return InvalidArgumentError(StrCat("an item's name of ", item.name.size(),
+                                         " bytes; the limit is ", format::kPathBytesMax));
+    }
+  }
+  return OkStatus();
+}
+
+// Moves the request's leaves into the job, ascending by key, and checks what can be checked now.
+Status FillJob(SaveRequest request, SaveJob* job) {
+  STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
+  job->step = request.step;
+  job->metadata_json = std::move(request.metadata_json);
+  job->metrics_json = std::move(request.metrics_json);
+  size_t leaf_count = 0;
+  for (const ItemInput& item : request.items) leaf_count += item.leaves.size();
+  job->leaves.reserve(leaf_count);
+  std::set<std::string> names;
+  for (ItemInput& item : request.items) {
+    if (!names.insert(item.name).second) {
+      return InvalidArgumentError(StrCat("two items are named '", item.name, "'"));
+    }
+    const std::string prefix = format::EncodeItem(item.name);
+    for (LeafInput& leaf : item.leaves) {
+      STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, prefix, leaf.record));
+      STEPWELL_RETURN_IF_ERROR(CheckArrayInput(leaf, request.group.has_value()));
+      PlannedLeaf planned;
+      planned.input = std::move(leaf);
+      planned.item = static_cast<uint32_t>(job->items.size());
+      job->leaves.push_back(std::move(planned));
+    }
+    job->items.push_back({.name = item.name, .kind = item.kind});
+  }
+  const auto by_key = [](const PlannedLeaf& a, const PlannedLeaf& b) {
+    return a.input.record.key < b.input.record.key;
+  };
+  if (!std::is_sorted(job->leaves.begin(), job->leaves.end(), by_key)) {
+    std::sort(job->leaves.begin(), job->leaves.end(), by_key);
+  }
+  for (size_t i = 1; i < job->leaves.size(); ++i) {
+    if (job->leaves[i].input.record.key == job->leaves[i - 1].input.record.key) {
+      return InvalidArgumentError(
+          StrCat(LeafName(job->leaves[i].input.record), ": there are two leaves with this path"));
+    }
+  }
+  return OkStatus();
+}
+
+Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job) {
+  for (const uint32_t i : which) {
+    PlannedLeaf& leaf = job->leaves[i];
+    if (Status status = PlanLeaf(policy, &leaf); !status.ok()) {
+      return status.WithContext(LeafName(leaf.input.record));
+    }
+  }
+  return OkStatus();
+}
+
+Status GaveUp(const std::string& path, uint64_t step) {
+  return CancelledError(
+      StrCat(path, ": step ", step, " was not saved: the caller gave up waiting"));
+}
+
+uint64_t BytesOf(const PlannedLeaf& leaf) {
+  const auto& record = leaf.input.record;
+  if (record.kind != format::LeafKind::kArray) return leaf.input.value.size();
+  const auto* dtype = format::FindDType(record.dtype);
+  const uint64_t item_bytes = dtype == nullptr ? 1 : dtype->item_bytes;
+  const auto bytes = [item_bytes](std::span<const uint64_t> shape) {
+    const auto count = format::ElementCount(shape, item_bytes);
+    return count.ok() ? *count * item_bytes : 0;
+  };
+  if (!leaf.input.partial) return bytes(record.shape);
+  uint64_t sum = 0;
+  for (const ShardInput& shard : leaf.input.shards) sum += bytes(shard.shape);
+  return sum;
+}
+
+// Waits until as many copies are done as were started. Shared with worker tasks.
+struct CopyLatch {
+  // Also when an exception leaves the caller: the copies read the caller's memory.
+  struct Waiter {
+    explicit Waiter(CopyLatch* latch_) : latch(latch_) {}
+    ~Waiter() { latch->Wait(); }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+    CopyLatch* const latch;
+  };
+
+  std::mutex mutex;
+  std::condition_variable done;
+  size_t pending = 0;  // guarded by mutex
+  void Start() {
+    const std::lock_guard lock(mutex);
+    ++pending;
+  }
+  void Done() {
+    const std::lock_guard lock(mutex);
+    if (--pending == 0) done.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex);
+    done.wait(lock, [this] { return pending == 0; });
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_save) {
+  std::function<void()> pump;
+  if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  auto state = std::make_shared<SaveHandle::State>(step, environment_.callbacks, std::move(pump));
+  state->on_finish = [this, raw = state.get(), is_save](const std::function<bool()>& mark) {
+    Finished(raw, is_save, mark);
+  };
+  return state;
+}
+
+// Keeps the first kFailedMax failed saves whose error no caller has read yet.
+void WriterStore::NoteFailed(const std::shared_ptr<SaveHandle::State>& state) {
+  std::erase_if(failed_, [](const auto& failed) {
+    const std::lock_guard lock(failed->mutex);
+    return failed->reported;
+  });
+  if (failed_.size() < kFailedMax) failed_.push_back(state);
+}
+
+// A part of a store takes parts of steps only; others need not know of groups at all.
+Status WriterStore::CheckGroupSave(const SaveRequest& request) const {
+  if (!request.group) {
+    if (part_.part == 0) return OkStatus();
+    return FailedPreconditionError(StrCat(DescribePart(path_, part_),
+                                          " and takes only its parts of steps; save into ",
+                                          ParentOf(path_)));
+  }
+  if (!options_.group) {
+    return FailedPreconditionError(
+        StrCat(path_,
+               ": a part of a step of many processes needs a store that is opened as a "
+               "part (StoreOptions::group)"));
+  }
+  const std::vector<uint32_t>& parts = request.group->parts;
+  const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
+  if (parts.empty() || parts.front() != 0 || parts.size() > format::kPartStoresMax ||
+      std::adjacent_find(parts.begin(), parts.end(), not_ascending) != parts.end() ||
+      !std::binary_search(parts.begin(), parts.end(), part_.part)) {
+    return InvalidArgumentError(StrCat(path_, ": step ", request.step,
+                                       ": the parts of a step are ascending, begin with 0 and "
+                                       "have this one, ",
+                                       part_.part));
+  }
+  if (request.group->save_id == format::Id128{}) {
+    return InvalidArgumentError(StrCat(path_, ": step ", request.step, " has no save id"));
+  }
+  return OkStatus();
+}
+
+bool WriterStore::IsPrepared(uint64_t step) const {
+  const auto undecided = core_->live.Undecided();
+  return std::any_of(undecided.begin(), undecided.end(),
+                     [step](const auto& live) { return live->record.step == step; });
+}
+
+Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
+    uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
+  std::unique_lock lock(mutex_);
+  const auto has_place = [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; };
+  if (!WaitUntil(lock, has_place, keep_waiting)) return GaveUp(path_, step);
+  if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  const auto pending = pending_.find(step);
+  const auto there = core_->live.Find(step);
+  const bool live = there != nullptr;
+  if (if_exists == IfExists::kSkip && (live || pending != pending_.end())) {
+    *skip = true;
+    if (pending != pending_.end()) return pending->second;
+    auto state = NewState(step, true);
+    state->on_finish = nullptr;
+    state->skipped = true;
+    state->Finish(OkStatus());
+    return state;
+  }
+  if (if_exists == IfExists::kError && pending != pending_.end()) {
+    return AlreadyExistsError(StrCat(path_, ": step ", step, " is being saved already"));
+  }
+  if (if_exists == IfExists::kError && live) {
+    return AlreadyExistsError(StrCat(path_, " has step ", step,
+                                     " already; save with if_exists=\"replace\" to replace it or "
+                                     "\"skip\" to keep it"));
+  }
+  if (if_exists != IfExists::kReplace && IsPrepared(step)) {
+    return AlreadyExistsError(StrCat(
+        path_, ": step ", step, " is prepared by several processes already, and not decided yet"));
+  }
+  if (live && there->record.pinned) {
+    return FailedPreconditionError(
+        StrCat(path_, ": step ", step, " is pinned; unpin it to replace it"));
+  }
+  auto state = NewState(step, true);
+  // A replaced save in flight keeps its own handle; this one is now the step's newest.
+  pending_[step] = state;
+  NoteChange(state);
+  ++saves_in_flight_;
+  return state;
+}
+
+Result<SaveHandle> WriterStore::Save(SaveRequest request) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  STEPWELL_RETURN_IF_ERROR(CheckGroupSave(request));
+  const IfExists if_exists = request.if_exists;
+  // Once it said no, it is not asked again.
+  std::function<bool()> keep_waiting;
+  if (request.keep_waiting) {
+    keep_waiting = [ask = std::move(request.keep_waiting), going = true]() mutable {
+      going = going && ask();
+      return going;
+    };
+  }
+  const TraceSpan span(instruments_->trace.get(), Trace::Lane::kCaller, "snapshot", request.step);
+  auto job = std::make_shared<SaveJob>();
+  if (request.group) {
+    format::GroupRecord& group = job->group.emplace();
+    group.group_id = part_.part == 0 ? slot_.store_id : part_.group_id;
+    group.part = part_.part;
+    group.save_id = request.group->save_id;
+    group.parts = request.group->parts;
+  }
+  job->times.start_ns = instruments_->Now();
+  STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
+  std::vector<uint32_t> staged;
+  auto held = std::make_shared<std::vector<uint32_t>>();
+  uint64_t staged_bytes = 0;
+  for (uint32_t i = 0; i < job->leaves.size(); ++i) {
+    const PlannedLeaf& leaf = job->leaves[i];
+    const uint64_t bytes = BytesOf(leaf);
+    job->estimated_bytes += bytes;
+    // Values own their bytes, so only arrays without a hold are copied.
+    if (leaf.input.record.kind == format::LeafKind::kArray && leaf.input.hold == nullptr) {
+      staged.push_back(i);
+      staged_bytes += bytes;
+    } else {
+      held->push_back(i);
+    }
+  }
+  STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, staged, job.get()));
+  job->staged_blocks = PlanBlocks(job->leaves, staged, /*stage=*/true);
+
+  const PanicOnUnwind ends_if_thrown(engine_.get());
+  bool skip = false;
+  STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, keep_waiting, &skip));
+  if (skip) return SaveHandle(job->state);
+  if (staged_bytes > pool_->block_bytes() * pool_->block_count_max() &&
+      !said_staging_.exchange(true)) {
+    Log(options_.log, LogLevel::kInfo,
+        StrCat(path_, ": a step copies ", staged_bytes >> 20,
+               " MiB, more than the staging memory (",
+               pool_->block_bytes() * pool_->block_count_max() >> 20,
+               " MiB): save waits while the first part is written; staging_bytes sets it"));
+  }
+  const SaveHandle handle(job->state);
+  engine_->Post([this, job] { engine_->Begin(job); });
+  const auto plan_held = [this, job, held] {
+    const Status status = io::Guarded("plan a save", [&] {
+      STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, *held, job.get()));
+      job->held_blocks = PlanBlocks(job->leaves, *held, /*stage=*/false);
+      return OkStatus();
+    });
+    engine_->Post([this, job, status] { engine_->HeldPlanned(job.get(), status); });
+  };
+  environment_.workers->Run(plan_held);
+  size_t dispatched = 0;
+  const Status status = Stage(job, keep_waiting, &dispatched);
+  job->times.snapshot_end_ns = instruments_->Now();
+  engine_->Post(
+      [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
+  if (environment_.inline_mode) PumpOnce();
+  if (status.code() == StatusCode::kCancelled) {
+    // Nobody is to be told of it later, and the step's number is free again.
+    const std::lock_guard lock(mutex_);
+    const auto it = pending_.find(job->step);
+    if (it != pending_.end() && it->second == job->state) pending_.erase(it);
+    return status;
+  }
+  return handle;
+}
+
+// Copies what may change into blocks. Blocks whose chunks are stored raw are laid out as they will
+// be written, so this copy is the only one.
+Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
+                          const std::function<bool()>& keep_waiting, size_t* dispatched) {
+  const CopiedInto here(this);
+  auto latch = std::make_shared<CopyLatch>();
+  const CopyLatch::Waiter waits(latch.get());
+  std::function<void()> pump;
+  if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  Trace* const trace = instruments_->trace.get();
+  const bool parallel =
+      environment_.workers->parallelism() > 1 && job->estimated_bytes >= kParallelCopyBytesMin;
+  int64_t ask_at_ns = instruments_->Now() + kAskNanos;
+  Status status;
+  for (size_t i = 0; i < job->staged_blocks.size() && !job->failed.load(); ++i) {
+    // A save in many blocks may never wait long for one.
+    if (keep_waiting && instruments_->Now() >= ask_at_ns) {
+      ask_at_ns = instruments_->Now() + kAskNanos;
+      if (!keep_waiting()) {
+        status = GaveUp(path_, job->step);
+        break;
+      }
+    }
+    io::BufferPool::Block* block = pool_->Acquire(pump, keep_waiting);
+    if (block == nullptr) {
+      status = freeze_->Check();
+      if (status.ok() && keep_waiting && !keep_waiting()) status = GaveUp(path_, job->step);
+      if (status.ok()) status = ResourceExhaustedError("no memory for staging");
+      break;
+    }
+    ++*dispatched;
+    const auto copy = [job, i, block, trace](Trace::Lane lane) {
+      return io::Guarded("copy a block", [&] {
+        const BlockTask& task = job->staged_blocks[i];
+        const TraceSpan span(trace, lane, "copy", job->step, task.logical_bytes());
+        StageBlock(job->leaves, task, block->memory.data());
+        return OkStatus();
+      });
+    };
+    const auto encode = [this, job, i, block](const Status& copied) {
+      const BlockTask& task = job->staged_blocks[i];
+      EncodedBlock encoded;
+      encoded.status = copied;
+      if (!task.in_place && copied.ok()) {
+        engine_->Post([this, job, i, block] { engine_->NeedOutput(job, i, block); });
+        return;
+      }
+      if (copied.ok()) {
+        const EncodeTimer timer(instruments_.get(), &job->times, job->step, task.logical_bytes());
+        encoded.status = io::Guarded("encode a block", [&] {
+          encoded = EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
+                                block->memory.bytes());
+          return encoded.status;
+        });
+      }
+      engine_->PostEncoded(job, /*held=*/false, i, block, std::move(encoded));
+    };
+    if (!parallel) {
+      const Status copied = copy(Trace::Lane::kCaller);
+      environment_.workers->Run([encode, copied] { encode(copied); });
+      continue;
+    }
+    std::function<void()> task = [this, job, latch, copy, encode] {
+      const Status copied = copy(Trace::Lane::kWorker);
+      latch->Done();
+      // The disk gets its work while the copies go on. The rest comes behind the copies still
+      // queued: the caller waits for those only.
+      if (job->staged_ahead.load() < kStagedAheadOfDisk) return encode(copied);
+      environment_.workers->Run([encode, copied] { encode(copied); });
+    };
+    latch->Start();
+    try {
+      environment_.workers->Run(std::move(task));
+    } catch (const std::bad_alloc&) {
+      latch->Done();
+      throw;
+    }
+  }
+  return status;
+}
+
+// One change of steps that are there or being saved, waited for.
+Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  if (steps.empty()) return OkStatus();
+  auto job = std::make_shared<SaveJob>();
+  job->kind = kind;
+  job->pinned = pinned;
+  job->steps.assign(steps.begin(), steps.end());
+  std::sort(job->steps.begin(), job->steps.end());
+  job->steps.erase(std::unique(job->steps.begin(), job->steps.end()), job->steps.end());
+  {
+    std::unique_lock lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    for (const uint64_t step : job->steps) {
+      if (pending_.contains(step) || core_->live.Find(step) != nullptr) continue;
+      if (IsPrepared(step)) {
+        return FailedPreconditionError(StrCat(
+            path_, ": step ", step, " is prepared by several processes and not decided yet"));
+      }
+      std::vector<uint64_t> known;
+      for (const auto& live : core_->live.All()) known.push_back(live->record.step);
+      return StepNotFound(path_, step, known);
+    }
+    job->state = NewState(job->steps.front(), /*is_save=*/false);
+    NoteChange(job->state);
+  }
+  const PanicOnUnwind ends_if_thrown(engine_.get());
+  engine_->Post([this, job] { engine_->Begin(job); });
+  return SaveHandle(job->state).Wait().WithContext(path_);
+}
+
+Result<Decided> WriterStore::Decide(const Decision& decision) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  auto job = std::make_shared<SaveJob>();
+  job->kind = SaveJob::Kind::kDecide;
+  job->step = decision.step;
+  job->decision = decision;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    job->state = NewState(decision.step, /*is_save=*/false);
+    NoteChange(job->state);
+  }
+  const PanicOnUnwind ends_if_thrown(engine_.get());
+  engine_->Post([this, job] { engine_->Begin(job); });
+  if (part_.part != 0 && !decision.wait) {
+    Decided told;
+    told.dead = decision.dead;
+    told.mark = decision.mark;
+    return told;
+  }
+  const Status status = SaveHandle(job->state).Wait();
+  STEPWELL_RETURN_IF_ERROR(status.WithContext(path_));
+  return job->decided;
+}
+
+Status WriterStore::Delete(std::span<const uint64_t> steps) {
+  return ChangeSteps(SaveJob::Kind::kDelete, steps, /*pinned=*/false);
+}
+
+Status WriterStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
+  return ChangeSteps(SaveJob::Kind::kPin, steps, pinned);
+}
+
+Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> items) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  if (items.empty()) return OkStatus();
+  return Rewrite(step, items);
+}
+
+// A change of what is there, waited for.
+Status WriterStore::Do(const std::shared_ptr<SaveJob>& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    job->state = NewState(job->step, /*is_save=*/false);
+    NoteChange(job->state);
+  }
+  const PanicOnUnwind ends_if_thrown(engine_.get());
+  engine_->Post([this, job] { engine_->Begin(job); });
+  return SaveHandle(job->state).Wait();
+}
+
+// Commits the step again, with its chunks where they are.
+Status WriterStore::Rewrite(uint64_t step, std::span<const std::string> without_items) {
+  Status status;
+  for (int attempt = 0; attempt < kRewriteAttempts; ++attempt) {
+    auto job = std::make_shared<SaveJob>();
+    STEPWELL_RETURN_IF_ERROR(WithoutItems(step, without_items, job.get()));
+    status = Do(job);
+    if (status.code() != StatusCode::kAborted || !freeze_->Check().ok()) break;
+    // Something else rewrote the step in between (reclaim moves steps): look again.
+  }
+  return status.WithContext(path_);
+}
+
+// The job that commits `step` again without the named items.
+Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, ReadOwn(step));
+  job->kind = SaveJob::Kind::kRewrite;
+  job->step = step;
+  job->rewritten = core_->live.Find(step);
+  if (job->rewritten == nullptr || job->rewritten->record.commit != reader->step().commit) {
+    return AbortedError(StrCat("step ", step, " was changed or deleted meanwhile"));
+  }
+  job->record = reader->step();
+  std::vector<std::string> gone;
+  for (const std::string& name : items) {
+    const auto is_it = [&](const auto& item) { return item.name == name; };
+    const size_t count = std::erase_if(job->record.items, is_it);
+    const std::string prefix = format::EncodeItem(name);
+    if (count == 0 && std::find(gone.begin(), gone.end(), prefix) == gone.end()) {
+      return NotFoundError(StrCat(path_, ": step ", step, " has no item '", name, "'"));
+    }
+    gone.push_back(prefix);
+  }
+  if (job->record.items.empty()) {
+    return InvalidArgumentError(
+        StrCat(path_, ": step ", step, " has no other items: delete the step instead"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(auto leaves, reader->Leaves(""));
+  std::erase_if(leaves, [&](const format::LeafRecord& leaf) {
+    return std::any_of(gone.begin(), gone.end(), [&](const std::string& prefix) {
+      return std::string_view(leaf.key).starts_with(prefix);
+    });
+  });
+  job->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
+  return OkStatus();
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/store/writer_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "db/layout.h"
+#include "db/log/group_status.h"
+#include "db/log/lock.h"
+#include "db/log/pins.h"
+#include "db/log/space.h"
+#include "db/log/step_records.h"
+#include "db/read/step_reader.h"
+#include "io/guard.h"
+#include "io/thread.h"
+
+namespace stepwell::db {
+namespace {
+
+constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
+constexpr uint64_t kStagingShareOfMemory = 8;
+// Enough for the first save of a small state, while the store opens.
+constexpr size_t kPrefaultedBlocks = 4;
+constexpr std::chrono::milliseconds kAskInterval{100};
+// How long segments that exports may link wait for their writes in flight.
+constexpr std::chrono::milliseconds kSealWait{10'000};
+constexpr std::chrono::milliseconds kSealInterval{2};
+
+Result<size_t> StagingBlocks(const StoreOptions& options) {
+  uint64_t bytes = options.staging_bytes;
+  if (bytes == 0) {
+    const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    bytes = std::min(kStagingBytesDefaultMax, memory / kStagingShareOfMemory);
+  }
+  const size_t blocks = bytes / kBlockBytes;
+  if (blocks < 4) {
+    return InvalidArgumentError(StrCat("staging_bytes is ", bytes, "; at least ", 4 * kBlockBytes,
+                                       " (four blocks of ", kBlockBytes, ") are needed"));
+  }
+  return blocks;
+}
+
+// Missing directories of a store that is there (an unfinished creation, a copy without empty ones).
+Status MakeDirectories(io::FileSystem* file_system, const std::string& path) {
+  for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
+    const Status status = file_system->CreateDirectory(directory);
+    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
+  }
+  return file_system->SyncDirectory(path);
+}
+
+}  // namespace
+
+WriterStore::WriterStore(std::string path, const StoreOptions& options, Environment environment,
+                         std::unique_ptr<io::File> lock_file)
+    : path_(std::move(path)),
+      options_(options),
+      pid_(getpid()),
+      environment_(std::move(environment)),
+      held_root_(std::exchange(environment_.held_root, nullptr)),
+      lock_file_(std::move(lock_file)),
+      core_(std::make_shared<ReadCore>()),
+      lost_(OutcomeUnknownError(
+          StrCat(path_,
+                 ": whether this was done is not known: there was no memory to go on; close the "
+                 "store and open it again, which decides, then look at its steps"))) {
+  failed_.reserve(kFailedMax);
+  instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
+  core_->path = path_;
+  core_->environment.workers = environment_.workers;
+  core_->environment.own_file_system = environment_.own_file_system;
+  core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
+  core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
+  core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
+                                               environment_.make_disk);
+  core_->parts = std::make_shared<PartStores>(path_, ForReaders(), core_->files.get());
+  ScopeTasks();
+}
+
+// After those who only read took the workers: what they do there may go on behind Close.
+void WriterStore::ScopeTasks() {
+  const auto thrown = [this] {
+    if (engine_ != nullptr) engine_->Panic(io::NoMemoryTo("go on in the background"));
+  };
+  const auto scope = [&](std::shared_ptr<io::Executor>* executor) {
+    auto tasks = std::make_shared<io::TaskScope>(*executor, thrown);
+    *executor = tasks;
+    return tasks;
+  };
+  worker_tasks_ = scope(&environment_.workers);
+  index_tasks_ = scope(&environment_.index_worker);
+  reclaim_tasks_ = scope(&environment_.reclaim_worker);
+}
+
+WriterStore::~WriterStore() {
+  if (getpid() != pid_) {
+    LeakAfterFork();
+    return;
+  }
+  io::Guarded("close the store", [this] {
+    return Close();
+  }).IgnoreError("whoever wants it calls Close");
+}
+
+// In a forked child no thread of the store exists and nothing of it may be touched: its memory is a
+// copy that nobody else sees, its descriptors are closed already.
+void WriterStore::LeakAfterFork() {
+  (void)new Environment(std::move(environment_));
+  (void)new auto(std::move(worker_tasks_));
+  (void)new auto(std::move(index_tasks_));
+  (void)new auto(std::move(reclaim_tasks_));
+  (void)new std::shared_ptr<ReadCore>(std::move(core_));
+  (void)lock_file_.release();
+  (void)slot_file_.release();
+  (void)new std::shared_ptr<Instruments>(std::move(instruments_));
+  (void)new std::shared_ptr<io::BufferPool>(std::move(pool_));
+  (void)disk_.release();
+  (void)engine_.release();
+  (void)thread_.release();
+}
+
+Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
+                                                 const StoreOptions& options,
+                                                 Environment environment,
+                                                 std::unique_ptr<io::File> lock_file) {
+  STEPWELL_ASSIGN_OR_RETURN(const size_t blocks, StagingBlocks(options));
+  std::unique_ptr<WriterStore> store(
+      new WriterStore(path, options, std::move(environment), std::move(lock_file)));
+  CloseInForkedChild(store.get(), store->lock_file_->descriptor());
+  // A few blocks stay for encoders of held arrays and for transcoding (rule 22).
+  store->pool_ = std::make_shared<io::BufferPool>(kBlockBytes, blocks, 2);
+  STEPWELL_RETURN_IF_ERROR(store->StartTrace());
+  if (!store->environment_.inline_mode) {
+    store->environment_.workers->Run(
+        [pool = store->pool_, count = std::min(blocks, kPrefaultedBlocks)] {
+          pool->Prefault(count);
+        });
+  }
+  if (Status status = store->Recover(); !status.ok()) {
+    return status;  // the destructor closes what was started
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Status WriterStore::Recover() {
+  io::FileSystem* file_system = environment_.file_system;
+  STEPWELL_RETURN_IF_ERROR(MakeDirectories(file_system, path_));
+  STEPWELL_ASSIGN_OR_RETURN(slot_file_,
+                            SlotFile::Open(file_system, path_, /*write=*/true, freeze_));
+  STEPWELL_RETURN_IF_ERROR(LockSlotFile(slot_file_->file(), path_, options_.lock_timeout));
+  CloseInForkedChild(this, slot_file_->file()->descriptor());
+  STEPWELL_ASSIGN_OR_RETURN(slot_, slot_file_->Read());
+  part_ = {slot_.group_id, slot_.part};
+  STEPWELL_RETURN_IF_ERROR(CheckPart(path_, slot_, options_.group));
+  if (slot_.part != 0 && !options_.group) {
+    return FailedPreconditionError(StrCat(DescribePart(path_, part_),
+                                          " and cannot be written to by itself; open ",
+                                          ParentOf(path_), " for writing, or this for reading"));
+  }
+  // Durable before the first frame that older versions do not know: Engine::Start writes it.
+  slot_.format_version = format::kFormatVersion;
+  STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
+  recovery_ = state.report;
+  // Losses of earlier sessions are said until they are accepted.
+  if (recovery_.clean) {
+    for (const format::LossRecord& loss : state.losses) {
+      recovery_.problems.push_back(DescribeLoss(loss));
+    }
+  }
+  if (state.losses.empty()) LogRecovery();  // else there may be something to be done
+  core_->live.Load(state);
+  if (NeedsMetrics(options_.keep)) LoadMetrics();
+  STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
+  OpenViews();  // before anything that they show is erased
+  STEPWELL_RETURN_IF_ERROR(StartEngine(state));
+  views_.Start();
+  core_->live.OnRelease([this] {
+    if (getpid() != pid_) return;
+    io::Guarded("say that a reader is gone",
+                [this] {  // in a destructor
+                  engine_->Post([this] { engine_->PinReleased(); });
+                  return OkStatus();
+                })
+        .IgnoreError("space is given back later");
+  });
+  MakeBallast(file_system, path_);
+  if (state.losses.empty()) {
+    core_->index->StartOpen();
+  } else {
+    AskForLost(state);
+    LogRecovery();
+  }
+  RewriteDamaged(state.damaged_frames);
+  return OkStatus();
+}
+
+// Retention by metric looks at all live steps; their metrics are in their commit frames only.
+void WriterStore::LoadMetrics() {
+  for (const auto& live : core_->live.Needing()) {
+    auto full = RecordWithTexts(*live, *core_->files);
+    if (full.ok()) {
+      core_->live.SetMetrics(live->record, std::move(full->metrics_json));
+      continue;
+    }
+    core_->live.SetMetrics(live->record, std::nullopt);
+    Log(options_.log, LogLevel::kError,
+        StrCat(path_, ": the metrics of step ", live->record.step,
+               " cannot be read, so rules that keep the best keep it: ", full.status().message()));
+  }
+}
+
+Result<LogState> WriterStore::ReadLog() {
+  io::FileSystem* file_system = environment_.file_system;
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(path_)));
+  const auto is_segment = [](const std::string& name) {
+    return ParseSegmentName(name).has_value();
+  };
+  const bool has_segments = std::any_of(names.begin(), names.end(), is_segment);
+  if (slot_.durable_commit == 0 && slot_.clean && !has_segments) return LogState{};  // a new store
+  bool by_marks = false;
+  if (slot_.clean) {
+    STEPWELL_ASSIGN_OR_RETURN(by_marks, LogEndsAt(slot_, file_system, path_, *core_->files));
+    if (!by_marks) {
+      Log(options_.log, LogLevel::kWarning,
+          StrCat(path_, ": STEPWELL is older than the log, which is scanned"));
+    }
+  }
+  if (by_marks) {
+    auto state = RecoverByMarks(slot_, *core_->files, nullptr);
+    if (state.ok()) {
+      // The catalog is of the past: newer segments are not in it, removed ones still are.
+      std::map<uint64_t, SegmentInfo> known;
+      for (const SegmentInfo& info : state->segments) known[info.segment] = info;
+      state->segments.clear();
+      for (const std::string& name : names) {
+        if (const auto id = ParseSegmentName(name)) {
+          SegmentInfo& info = known[*id];
+          info.segment = *id;
+          state->segments.push_back(info);
+        }
+      }
+      return state;
+    }
+    if (!IsDamage(state.status()) && !IsUnreadable(state.status())) return state.status();
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(path_, ": scanning the log: ", state.status().message()));
+  }
+  ScanOptions scan;
+  scan.discard = options_.discard;
+  scan.check_payloads = [this](const auto& leaves, const auto& bad) {
+    return core_->restorer->Check(leaves, bad, [](uint64_t) { return true; });
+  };
+  return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
+}
+
+Status WriterStore::StartEngine(const LogState& state) {
+  IndexKeeper::Options index;
+  index.environment = environment_;
+  index.store_path = path_;
+  index.store_id = slot_.store_id;
+  index.files = core_->files.get();
+  index.live = &core_->live;
+  index.log = options_.log;
+  index.instruments = instruments_;
+  index.reached = [this](uint64_t commit, bool durable) {
+    engine_->Post([this, commit, durable] { engine_->IndexReached(commit, durable); });
+  };
+  core_->index = std::make_unique<IndexKeeper>(std::move(index));
+
+  EngineOptions engine;
+  engine.environment = environment_;
+  engine.store_path = path_;
+  engine.slot = slot_;
+  engine.freeze = freeze_;
+  engine.slot_file = slot_file_.get();
+  engine.files = core_->files.get();
+  engine.live = &core_->live;
+  engine.index = core_->index.get();
+  engine.instruments = instruments_.get();
+  engine.pool = pool_.get();
+  engine.disk = disk_.get();
+  engine.keep = options_.keep;
+  engine.reclaim_bytes_per_second = options_.reclaim_bytes_per_second;
+  engine.footprints = core_->footprints.get();
+  engine.segment_bytes_max = options_.segment_bytes;
+  engine.log = options_.log;
+  engine.end_changes = [this] { EndChanges(); };
+  engine_ = std::make_unique<Engine>(std::move(engine));
+
+  if (!environment_.inline_mode) {
+    thread_ = std::make_unique<std::thread>();
+    auto thread = io::StartThread("stepwell-engine", [this] { RunEngine(); });
+    if (!thread.ok()) {
+      engine_.reset();  // nothing to end: no thread would answer
+      core_->index.reset();
+      thread_.reset();
+      return thread.status().WithContext(path_);
+    }
+    *thread_ = std::move(thread).value();
+  }
+  return OnEngine([&] {
+    // The ring keeps the locks until its last write is done, even after SIGKILL (rule 2).
+    disk_->RegisterFile(lock_file_.get());
+    disk_->RegisterFile(slot_file_->file());
+    CloseInForkedChild(this, disk_->descriptor());
+    return engine_->Start(state);
+  });
+}
+
+// Opened at once, so that a path that cannot be written is an error now and not at the end.
+Status WriterStore::StartTrace() {
+  if (options_.trace_path.empty()) return OkStatus();
+  auto file = environment_.file_system->Open(options_.trace_path, {.write = true, .create = true});
+  if (!file.ok()) return file.status().WithContext("the trace file");
+  instruments_->trace = std::make_unique<Trace>(std::move(*file), environment_.clock, path_);
+  return OkStatus();
+}
+
+void WriterStore::WriteTrace() {
+  if (instruments_->trace == nullptr) return;
+  if (Status status = instruments_->trace->Write(); !status.ok()) {
+    Log(options_.log, LogLevel::kError,
+        StrCat(path_, ": the trace was not written: ", status.message()));
+  } else if (const uint64_t dropped = instruments_->trace->dropped(); dropped > 0) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(path_, ": the trace has the newest ", kTraceSpansMax, " spans; ", dropped,
+               " older ones were dropped"));
+  }
+}
+
+void WriterStore::RunEngine() {
+  while (!stop_.load()) engine_->Step(/*wait=*/true);
+}
+
+void WriterStore::PumpOnce() { engine_->Step(/*wait=*/false); }
+
+Status WriterStore::OnEngine(const std::function<Status()>& task) {
+  if (environment_.inline_mode) return task();
+  std::mutex mutex;
+  std::condition_variable done;
+  bool finished = false;
+  Status status;
+  engine_->Post([&] {
+    bool thrown = true;
+    Status said = io::Guarded("run a call in the engine", [&] {
+      Status outcome = task();
+      thrown = false;
+      return outcome;
+    });
+    if (thrown) engine_->Panic(said);
+    const std::lock_guard lock(mutex);
+    status = std::move(said);
+    finished = true;
+    done.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return finished; });
+  return status;
+}
+
+bool WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                            const std::function<bool()>& keep_waiting) {
+  if (!environment_.inline_mode) {
+    if (!keep_waiting) {
+      changed_.wait(lock, ready);
+      return true;
+    }
+    while (!changed_.wait_for(lock, kAskInterval, ready)) {
+      lock.unlock();
+      const bool go_on = keep_waiting();
+      lock.lock();
+      if (!go_on) return false;
+    }
+    return true;
+  }
+  while (!ready()) {
+    lock.unlock();
+    PumpOnce();
+    lock.lock();
+  }
+  return true;
+}
+
+Status WriterStore::CheckUsable() const {
+  const Status frozen = freeze_->Check();
+  if (frozen.ok()) return frozen;
+  return FailedPreconditionError(
+      StrCat(path_,
+             ": the store was frozen by an earlier error and only reads; close and open it "
+             "again: ",
+             freeze_->first_error().message()));
+}
+
+Status WriterStore::Wait() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  {
+    std::unique_lock lock(mutex_);
+    WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
+  }
+  return TakeError();
+}
+
+Status WriterStore::TakeError() {
+  const std::lock_guard lock(mutex_);
+  Status first;
+  for (const auto& state : failed_) {
+    const std::lock_guard state_lock(state->mutex);
+    if (state->reported || !first.ok()) continue;
+    state->reported = true;
+    first = state->status.WithContext(StrCat(path_, ": saving step ", state->step, " failed"));
+  }
+  failed_.clear();
+  return first;
+}
+
+StoreStats WriterStore::Stats() {
+  StoreStats stats;
+  SpaceQuery query;
+  query.live = core_->live.Needing();
+  const std::map<uint64_t, uint64_t> ends = engine_->OpenEnds();
+  query.file_system = environment_.file_system;
+  query.store_path = path_;
+  query.footprints = core_->footprints.get();
+  query.files = core_->files.get();
+  query.open_ends = &ends;
+  query.catalogs = engine_->CatalogRanges();
+  core_->footprints->Keep(query.live);
+  stats.space = AccountSpace(query);
+  const auto steps = core_->live.All();
+  stats.steps = steps.size();
+  for (const auto& live : steps) stats.pinned_steps += live->record.pinned ? 1 : 0;
+  CountSegments(environment_.file_system, path_, &stats);
+  const Engine::ReclaimCounters& reclaim = engine_->reclaim_counters();
+  stats.space.pinned_by_readers_bytes = reclaim.bytes_pinned;
+  if (stats.space.dead_bytes > 0) {
+    stats.old_pins = DescribeOldPins(environment_.file_system, path_, core_->live.tip(),
+                                     environment_.clock->WallNanos());
+  }
+  stats.staging_bytes = pool_->block_count() * pool_->block_bytes();
+  stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
+  stats.bytes_written = engine_->bytes_written();
+  stats.syncs = engine_->syncs();
+  instruments_->Fill(&stats);
+  stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
+  stats.index_state = core_->index->Describe();
+  stats.views = views_.Stats();
+  const std::lock_guard lock(mutex_);
+  stats.saves_in_flight = saves_in_flight_;
+  return stats;
+}
+
+// After BeginClose: passes end at the next segment, moves at the next block.
+void WriterStore::WaitForReclaim() {
+  auto idle = std::make_shared<bool>(false);  // guarded by mutex_
+  engine_->Post([this, idle] {
+    engine_->WhenReclaimIdle([this, idle] {
+      const std::lock_guard lock(mutex_);
+      *idle = true;
+      changed_.notify_all();
+    });
+  });
+  {
+    std::unique_lock lock(mutex_);
+    const auto is_idle = [&] { return *idle || engine_->panicked(); };
+    WaitUntil(lock, [&] { return is_idle() && calls_in_flight_ == 0; });
+  }
+  reclaim_tasks_->Wait();
+}
+
+// Close waits until it is over.
+class WriterStore::CallInFlight {
+ public:
+  explicit CallInFlight(WriterStore* store) : store_(store) {
+    const std::lock_guard lock(store_->mutex_);
+    begun_ = !store_->closed_;
+    if (begun_) ++store_->calls_in_flight_;
+  }
+  ~CallInFlight() {
+    const std::lock_guard lock(store_->mutex_);
+    if (begun_) --store_->calls_in_flight_;
+    store_->changed_.notify_all();
+  }
+  CallInFlight(const CallInFlight&) = delete;
+  CallInFlight& operator=(const CallInFlight&) = delete;
+  bool begun() const { return begun_; }
+
+ private:
+  WriterStore* const store_;
+  bool begun_ = false;
+};
+
+Result<ReclaimReport> WriterStore::Reclaim() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  CallInFlight call(this);
+  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
+  ReclaimReport report;
+  const Engine::ReclaimCounters& counters = engine_->reclaim_counters();
+  report.bytes_before = SegmentBytes();
+  report.segments_removed = instruments_->segments_removed;
+  report.segments_recycled = instruments_->segments_recycled;
+  report.bytes_punched = instruments_->bytes_punched;
+  report.bytes_moved = instruments_->bytes_moved;
+  std::optional<Status> status;  // guarded by mutex_
+  const auto tell = [&](const Status& outcome) {
+    const std::lock_guard lock(mutex_);
+    status = outcome;
+    changed_.notify_all();
+  };
+  engine_->Post([&] {
+    try {
+      engine_->ReclaimAll(tell);
+    } catch (const std::bad_alloc&) {
+      tell(io::NoMemoryTo("give space back"));
+      throw;
+    }
+  });
+  {
+    std::unique_lock lock(mutex_);
+    WaitUntil(lock, [&] { return status.has_value(); });
+  }
+  report.bytes_after = SegmentBytes();
+  report.segments_removed = instruments_->segments_removed - report.segments_removed;
+  report.segments_recycled = instruments_->segments_recycled - report.segments_recycled;
+  report.bytes_punched = instruments_->bytes_punched - report.bytes_punched;
+  report.bytes_moved = instruments_->bytes_moved - report.bytes_moved;
+  report.bytes_pinned_by_readers = counters.bytes_pinned;
+  report.bytes_linked = counters.bytes_linked;
+  STEPWELL_RETURN_IF_ERROR(status->WithContext(path_));
+  return report;
+}
+
+Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  CallInFlight call(this);
+  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
+  Result<bool> sealed = false;
+  for (auto left = kSealWait; left.count() > 0; left -= kSealInterval) {
+    STEPWELL_RETURN_IF_ERROR(OnEngine([&] {
+      sealed = engine_->SealSegments(segments);
+      return OkStatus();
+    }));
+    if (!sealed.ok() || *sealed || environment_.inline_mode) break;
+    std::this_thread::sleep_for(kSealInterval);  // for writes that are in flight
+  }
+  return sealed.status();
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store open for writing: callers' side of the engine, and the threads. Private to db/.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "db/commit/engine.h"
+#include "db/environment.h"
+#include "db/index/keeper.h"
+#include "db/log/live_steps.h"
+#include "db/log/slot_file.h"
+#include "db/read/part_merge.h"
+#include "db/read/restore.h"
+#include "db/stats/instruments.h"
+#include "db/store.h"
+#include "db/view/view_set.h"
+
+namespace stepwell::db {
+
+// On a caller's thread that has told others of what it begins: should it throw (no memory) before
+// the engine has all of it, nobody else would end that.
+class PanicOnUnwind {
+ public:
+  explicit PanicOnUnwind(Engine* engine) : engine_(engine) {}
+  ~PanicOnUnwind();
+  PanicOnUnwind(const PanicOnUnwind&) = delete;
+  PanicOnUnwind& operator=(const PanicOnUnwind&) = delete;
+
+ private:
+  Engine* const engine_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+// What reading needs; readers share it, so that they outlive the store.
+struct ReadCore {
+  Environment environment;  // without the threads of the engine
+  std::string path;
+  std::unique_ptr<SegmentFiles> files;
+  std::unique_ptr<FootprintCache> footprints;
+  std::unique_ptr<Restorer> restorer;
+  std::shared_ptr<PartStores> parts;  // of part 0's group
+  LiveSteps live;
+  std::unique_ptr<IndexKeeper> index;
+};
+
+class WriterStore final : public Store {
+ public:
+  // The lock is held and the directory has been made or checked.
+  static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
+                                             Environment environment,
+                                             std::unique_ptr<io::File> lock_file);
+  ~WriterStore() override;
+
+  Result<SaveHandle> Save(SaveRequest request) override;
+  Status Wait() override;
+  Status TakeError() override;
+  Result<std::vector<StepSummary>> Steps() override;
+  Result<std::optional<uint64_t>> Newest() override;
+  Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
+  void OnChange(const void* owner, std::function<void()> changed) override;
+  ViewSet& views() override { return views_; }
+  Status Delete(std::span<const uint64_t> steps) override;
+  Result<Decided> Decide(const Decision& decision) override;
+  Result<GroupStatus> Group() override;
+  Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
+  Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
+  Result<ReclaimReport> Reclaim() override;
+  Status SealSegments(const std::set<uint64_t>& segments) override;
+  Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  Result<RepairReport> Repair(bool accept_losses) override;
+  StoreStats Stats() override;
+  const RecoveryReport& recovery() const override { return recovery_; }
+  const std::string& path() const override { return path_; }
+  const format::Id128& id() const override { return slot_.store_id; }
+  const StoreGroup& part() const override { return part_; }
+  bool read_only() const override { return false; }
+  io::FileSystem* file_system() override { return environment_.file_system; }
+  Status Close() override;
+
+  // This store's share of a step, which is all but for steps of many processes.
+  Result<std::shared_ptr<StepReader>> ReadOwn(uint64_t step);
+  // `others`: the other parts of steps of many processes, too.
+  Result<VerifyReport> VerifyOwn(const VerifyOptions& options, bool others);
+
+ private:
+  WriterStore(std::string path, const StoreOptions& options, Environment environment,
+              std::unique_ptr<io::File> lock_file);
+
+  class CallInFlight;
+
+  Environment ForReaders() const;
+  void ScopeTasks();
+  Status Recover();
+  Result<LogState> ReadLog();
+  void LoadMetrics();
+  Status StartEngine(const LogState& state);
+  void RunEngine();
+  // Runs it on the engine thread and waits.
+  Status OnEngine(const std::function<Status()>& task);
+  void EndChanges();
+  void NoteChange(const std::shared_ptr<SaveHandle::State>& state);
+  Status CloseInOrder();
+  void EndThreads();
+  void PumpOnce();
+  // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did.
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                 const std::function<bool()>& keep_waiting = {});
+  Status CheckUsable() const;
+  // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
+  Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists,
+                                                   const std::function<bool()>& keep_waiting,
+                                                   bool* skip);
+  std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
+  Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
+               size_t* dispatched);
+  void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
+  void NoteFailed(const std::shared_ptr<SaveHandle::State>& state);
+  Status CheckGroupSave(const SaveRequest& request) const;
+  bool IsPrepared(uint64_t step) const;
+  Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
+  Status Rewrite(uint64_t step, std::span<const std::string> without_items);
+  Result<bool> RewriteIfDamaged(const LiveStep& live);
+  Status Do(const std::shared_ptr<SaveJob>& job);
+  Status AcceptLosses();
+  void AskForLost(const LogState& state);
+  Status RestoreLost(const LogState& state, bool* is_witness);
+  Status Restore(const IndexedStep& lost, Index& index);
+  void LogRecovery();
+  void RewriteDamaged(const std::vector<uint64_t>& commits);
+  Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
+  void OpenViews();
+  Status StartTrace();
+  void WriteTrace();
+  void WaitForReclaim();
+  uint64_t SegmentBytes() const;
+  void LeakAfterFork();
+
+  const std::string path_;
+  const StoreOptions options_;
+  const int pid_;
+  Environment environment_;
+  // Not in environment_: engine, index and readers have copies of that, which live on after Close.
+  std::shared_ptr<const void> held_root_;
+  std::unique_ptr<io::File> lock_file_;
+  std::shared_ptr<io::Freeze> freeze_ = std::make_shared<io::Freeze>();
+  std::unique_ptr<SlotFile> slot_file_;
+  format::StoreSlot slot_;  // as it was when the store was opened
+  StoreGroup part_;
+  RecoveryReport recovery_;
+
+  std::shared_ptr<ReadCore> core_;
+  std::shared_ptr<Instruments> instruments_;
+  std::shared_ptr<io::BufferPool> pool_;
+  std::unique_ptr<io::Disk> disk_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<std::thread> thread_;
+  // What environment_ has in place of the executors: tasks of this store and of its engine hold
+  // plain pointers to them, and Close waits for all (DESIGN.md, "Threads").
+  std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
+  const Status lost_;  // what a change is told that ended in a panic
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> said_staging_{false};
+  ViewSet views_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;        // guarded by mutex_, as all below
+  size_t jobs_in_flight_ = 0;  // saves and deletes: the size of the next
+  std::vector<std::shared_ptr<SaveHandle::State>> unfinished_;
+  size_t saves_in_flight_ = 0;
+  size_t calls_in_flight_ = 0;  // of Reclaim() and SealSegments()
+  std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
+  static constexpr size_t kFailedMax = 100;
+  std::vector<std::shared_ptr<SaveHandle::State>> failed_;  // errors perhaps unreported
+};
+
+}  // namespace stepwell::db

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file VIEWS of a store: the views that the next open for writing serves again, so that what it
+// reclaims is not shown any more. Its loss is harmless.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "db/export/export.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+// Absolute, without symbolic links; what is not there yet is appended as it is.
+Result<std::string> CanonicalPath(const std::string& path);
+
+// What makes a view's checkpoints what they are, as a line of JSON.
+std::string ViewOptionsText(const ExportOptions& options);
+
+struct RememberedView {
+  std::string path;  // canonical
+  ExportOptions checkpoint;
+};
+
+// None where there is no such file, and where it is of a store at another place, of which this is a
+// copy or which was moved here. kDataLoss: it is damaged.
+Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
+                                              const std::string& store_path);
+// Durable. kInvalidArgument: a path that is not UTF-8.
+Status WriteViews(io::FileSystem* file_system, const std::string& store_path,
+                  const std::vector<RememberedView>& views);
+
+}  // namespace stepwell::db

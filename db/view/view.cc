@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/view/view.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "db/log/lock.h"
+#include "db/view/options.h"
+#include "db/view/view_set.h"
+#include "io/guard.h"
+#include "io/thread.h"
+
+namespace stepwell::db {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Between two looks at whether a reader still holds what is dead.
+constexpr milliseconds kHeldInterval{100};
+// How often in a row a step may have gone when it is to be made.
+constexpr int kSurprisesMax = 20;
+// How often the last look is repeated because of them: a writer elsewhere may go on for ever.
+constexpr int kLastPassesMax = 3;
+// Between tries after errors: doubled from the first to the last.
+constexpr milliseconds kRetryInterval{500};
+constexpr int kRetryDoublings = 7;
+constexpr milliseconds kRetryMaxReading{5000};  // where it polls
+
+}  // namespace
+
+OrbaxView::OrbaxView(Store& store, const ViewOptions& options, std::unique_ptr<ViewFolder> folder)
+    : store_(&store), options_(options), pid_(getpid()), folder_(std::move(folder)) {
+  counts_.path = folder_->path();
+  stats_ = counts_;
+}
+
+Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(Store& store, const std::string& path,
+                                                   const ViewOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(auto folder, ViewFolder::Open(store, path, options.checkpoint));
+  std::shared_ptr<OrbaxView> view(new OrbaxView(store, options, std::move(folder)));
+  STEPWELL_RETURN_IF_ERROR(view->Begin());
+  return view;
+}
+
+// What an earlier session left goes, or is taken over.
+Status OrbaxView::Begin() {
+  STEPWELL_ASSIGN_OR_RETURN(snapshot_, store_->Snapshot());
+  if (snapshot_->pin == nullptr) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(path(),
+               ": the store's directory cannot be written, so nothing keeps what this view shows "
+               "from being erased while it is removed here"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto there, folder_->List());
+  for (const auto& [name, identity] : there) shown_[name] = {identity, nullptr};
+  Wanted wanted = WantedOf(*snapshot_);
+  // Nothing keeps what these need: no reader can hold it any more.
+  std::erase_if(wanted, [this](const auto& each) { return !IsShown(each.first, each.second); });
+  RemoveDead(wanted, /*held_too=*/true);
+  Publish();
+  return OkStatus();
+}
+
+OrbaxView::~OrbaxView() {
+  if (getpid() == pid_) {
+    Close(/*keep=*/true).IgnoreError("whoever wants it calls Close");
+    return;
+  }
+  // A forked child: the thread is not here, and what this holds is the parent's.
+  (void)thread_.release();
+  (void)folder_.release();
+  (void)new auto(std::move(snapshot_));
+  (void)new auto(std::move(shown_));
+}
+
+Status OrbaxView::Start() {
+  const std::lock_guard close(close_mutex_);
+  if (closed()) return OkStatus();
+  thread_ = std::make_unique<std::thread>();
+  auto started = io::StartThread("stepwell-view", [this] { Run(); });
+  if (!started.ok()) thread_.reset();
+  STEPWELL_ASSIGN_OR_RETURN(std::thread thread, std::move(started));
+  *thread_ = std::move(thread);
+  store_->OnChange(this, [this] { Changed(); });
+  return OkStatus();
+}
+
+void OrbaxView::Changed() {
+  const std::lock_guard lock(mutex_);
+  ++asked_;
+  changed_.notify_all();
+}
+
+Result<bool> OrbaxView::WaitUntilCurrent(milliseconds timeout) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  std::unique_lock lock(mutex_);
+  const uint64_t wanted = ++asked_;
+  changed_.notify_all();
+  changed_.wait_for(lock, timeout, [&] { return done_ >= wanted || closed_; });
+  if (done_ >= wanted) return true;
+  if (closed_) return FailedPreconditionError(StrCat(path(), ": the view is closed"));
+  return false;
+}
+
+Status OrbaxView::Close(bool keep) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  const std::lock_guard close(close_mutex_);
+  if (closed()) return OkStatus();
+  store_->OnChange(this, nullptr);
+  if (!keep) StopMaking();
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (thread_ != nullptr) thread_->join();
+  thread_.reset();
+  if (!keep) {
+    RemoveAll();
+    store_->views().Forget(path());
+  }
+  counts_.following = false;
+  Publish();
+  shown_.clear();
+  snapshot_.reset();
+  folder_->Release();
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+  return OkStatus();
+}
+
+bool OrbaxView::closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+std::string OrbaxView::PathOf(uint64_t step) const {
+  return StrCat(path(), "/", folder_->NameOf(step));
+}
+
+ViewStats OrbaxView::Stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void OrbaxView::Run() {
+  std::unique_lock lock(mutex_);
+  for (int last_passes = 0;;) {
+    const uint64_t asked = asked_;
+    if (stop_) ++last_passes;
+    lock.unlock();
+    Outcome outcome = Outcome::kRetry;
+    const Status passed = io::Guarded("show what was committed", [&] {
+      outcome = Pass(asked);
+      return OkStatus();
+    });
+    if (!passed.ok()) Failed(passed);
+    retries_ = outcome == Outcome::kRetry ? std::min(retries_ + 1, kRetryDoublings) : 0;
+    Publish();
+    lock.lock();
+    if (outcome == Outcome::kAgain && last_passes < kLastPassesMax) continue;
+    done_ = asked;
+    changed_.notify_all();
+    if (last_passes > 0) return;
+    WaitForWork(&lock, asked, outcome);
+  }
+}
+
+void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome) {
+  const auto ready = [&] { return asked_ > asked || stop_; };
+  milliseconds wait = milliseconds::max();
+  if (Polls()) wait = options_.poll;
+  if (HoldsAny()) wait = std::min(wait, kHeldInterval);
+  if (outcome == Outcome::kRetry) {
+    const milliseconds retry = kRetryInterval * (1 << retries_);
+    wait = Polls() ? std::min(retry, kRetryMaxReading) : std::min(wait, retry);
+  }
+  if (lost_) wait = milliseconds::max();
+  if (wait == milliseconds::max()) {
+    changed_.wait(*lock, ready);
+  } else {
+    changed_.wait_for(*lock, wait, ready);
+  }
+}
+
+bool OrbaxView::AskedSince(uint64_t asked) const {
+  const std::lock_guard lock(mutex_);
+  return asked_ > asked;
+}
+
+bool OrbaxView::HoldsAny() const {
+  return std::any_of(shown_.begin(), shown_.end(),
+                     [](const auto& each) { return each.second.kept != nullptr; });
+}
+
+// Where nobody tells of changes: in stores of other processes.
+bool OrbaxView::Polls() const {
+  if (store_->read_only()) return true;
+  return snapshot_ != nullptr &&
+         std::any_of(snapshot_->steps.begin(), snapshot_->steps.end(),
+                     [](const StoreSnapshot::Step& step) { return step.group.has_value(); });
+}
+
+bool OrbaxView::IsShown(const std::string& name, const StoreSnapshot::Step& step) const {
+  const auto it = shown_.find(name);
+  return it != shown_.end() && it->second.identity == folder_->IdentityOf(step);
+}
+
+bool OrbaxView::IsRefused(const std::string& name, const StoreSnapshot::Step& step) const {
+  const auto it = refused_.find(name);
+  return it != refused_.end() && it->second == folder_->IdentityOf(step);
+}
+
+OrbaxView::Wanted OrbaxView::WantedOf(const StoreSnapshot& snapshot) const {
+  Wanted wanted;
+  for (const StoreSnapshot::Step& step : snapshot.steps) {
+    wanted.emplace(folder_->NameOf(step.step), step);
+  }
+  return wanted;
+}
+
+// What is dead goes first; until then `snapshot_` keeps its bytes. What is live now is kept by the
+// new snapshot before that one is let go.
+OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
+  if (lost_) return Outcome::kDone;
+  if (const Status there = folder_->CheckThere(); !there.ok()) {
+    Failed(there);
+    if (there.code() != StatusCode::kNotFound) return Outcome::kRetry;
+    lost_ = true;
+    shown_.clear();
+    snapshot_.reset();
+    return Outcome::kDone;
+  }
+  auto next = store_->Snapshot();
+  if (!next.ok()) {
+    Failed(next.status().WithContext("looking for steps"));
+    return Outcome::kRetry;
+  }
+  const Wanted wanted = WantedOf(**next);
+  std::erase_if(refused_, [&](const auto& each) { return !wanted.contains(each.first); });
+  bool good = RemoveDead(wanted, /*held_too=*/false);
+  good = ReplaceMoved(wanted) && good;
+  snapshot_ = std::move(*next);
+  const Outcome made = MakeMissing(wanted, asked);
+  if (made == Outcome::kDone && !good) return Outcome::kRetry;
+  if (made == Outcome::kDone) last_logged_.clear();
+  return made;
+}
+
+// False when an error kept something from going. It is tried again, but its space is given back all
+// the same: a view's directory that cannot be written must not fill the store's disk.
+bool OrbaxView::RemoveDead(const Wanted& wanted, bool held_too) {
+  bool good = true;
+  for (auto it = shown_.begin(); it != shown_.end();) {
+    if (wanted.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    const auto removed = folder_->Remove(it->first, held_too);
+    if (removed.ok() && *removed) {
+      ++counts_.removed;
+      it = shown_.erase(it);
+      continue;
+    }
+    if (removed.ok() && it->second.kept == nullptr) it->second.kept = snapshot_;
+    if (!removed.ok()) {
+      Failed(removed.status().WithContext("removing what was deleted"));
+      it->second.kept = nullptr;
+      good = false;
+    }
+    ++it;
+  }
+  return good;
+}
+
+// Steps whose chunks reclaim has moved, or that were replaced or changed: the new directory takes
+// the place of the old one.
+bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
+  bool good = true;
+  for (const auto& [name, step] : wanted) {
+    const auto it = shown_.find(name);
+    if (it == shown_.end() || IsShown(name, step)) continue;
+    const auto kept = std::exchange(it->second.kept, nullptr);
+    if (Make(name, step, /*replace=*/true) == Outcome::kRetry) good = false;
+    if (IsShown(name, step)) continue;
+    if (it->second.kept != nullptr) {  // held, perhaps for longer
+      if (kept != nullptr) it->second.kept = kept;
+      continue;
+    }
+    // What is dead goes, with or without a successor.
+    const auto removed = folder_->Remove(name, /*held_too=*/false);
+    if (removed.ok() && *removed) {
+      ++counts_.removed;
+      shown_.erase(it);
+    } else if (removed.ok()) {
+      it->second.kept = kept != nullptr ? kept : snapshot_;
+    } else {
+      Failed(removed.status().WithContext("removing what was replaced"));
+      good = false;
+    }
+  }
+  return good;
+}
+
+OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked) {
+  std::vector<std::pair<uint64_t, const std::string*>> missing;
+  for (const auto& [name, step] : wanted) {
+    if (shown_.contains(name) || IsRefused(name, step)) continue;
+    missing.emplace_back(step.step, &name);
+  }
+  std::sort(missing.begin(), missing.end());
+  Outcome outcome = Outcome::kDone;
+  for (auto it = missing.rbegin(); it != missing.rend(); ++it) {  // readers want the newest
+    const std::string& name = *it->second;
+    const Outcome made = Make(name, wanted.at(name), /*replace=*/false);
+    if (made == Outcome::kAgain) return made;
+    if (made == Outcome::kRetry) outcome = made;
+    // Looking again is for newer steps. It comes after steps that were made, so it has an end.
+    const bool is_made = shown_.contains(name);
+    if (is_made && std::next(it) != missing.rend() && AskedSince(asked)) return Outcome::kAgain;
+  }
+  return outcome;
+}
+
+OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot::Step& step,
+                                   bool replace) {
+  if (!making_ || IsRefused(name, step)) return Outcome::kDone;
+  const std::string identity = folder_->IdentityOf(step);
+  const auto made = folder_->Make(*store_, step, replace, [this] { return making_.load(); });
+  if (made.ok() && *made) {
+    ++counts_.made;
+    counts_.removed += replace ? 1 : 0;
+    shown_[name] = {identity, nullptr};
+    refused_.erase(name);
+    surprises_ = 0;
+    return Outcome::kDone;
+  }
+  if (made.ok()) {  // held
+    shown_.at(name).kept = snapshot_;
+    return Outcome::kDone;
+  }
+  switch (made.status().code()) {
+    case StatusCode::kCancelled:  // StopMaking()
+      return Outcome::kDone;
+    case StatusCode::kUnavailable:
+    case StatusCode::kNotFound:  // the step, or the directory: the next pass sees which
+      if (!folder_->CheckThere().ok()) return Outcome::kRetry;
+      if (++surprises_ < kSurprisesMax) return Outcome::kAgain;
+      surprises_ = 0;
+      break;
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnimplemented:
+      if (!folder_->CheckThere().ok()) return Outcome::kRetry;
+      refused_[name] = identity;
+      break;
+    default:
+      break;
+  }
+  const StatusCode code = made.status().code();
+  const bool is_refused =
+      code == StatusCode::kInvalidArgument || code == StatusCode::kUnimplemented;
+  Failed(made.status().WithContext(StrCat("step ", step.step, " is not shown")));
+  return is_refused ? Outcome::kDone : Outcome::kRetry;
+}
+
+void OrbaxView::Failed(const Status& status) {
+  ++counts_.errors;
+  counts_.last_error = status.message();
+  if (last_logged_ == counts_.last_error) return;
+  last_logged_ = counts_.last_error;
+  Log(options_.log, LogLevel::kWarning, StrCat("view ", path(), ": ", status.message()));
+}
+
+void OrbaxView::RemoveAll() {
+  if (lost_) return;
+  RemoveDead({}, /*held_too=*/false);
+  if (shown_.empty()) folder_->Leave();
+}
+
+void OrbaxView::Publish() {
+  counts_.shown = shown_.size();
+  counts_.held = static_cast<uint64_t>(std::count_if(
+      shown_.begin(), shown_.end(), [](const auto& each) { return each.second.kept != nullptr; }));
+  counts_.not_shown = refused_.size();
+  counts_.following = counts_.following && !lost_;
+  const std::lock_guard lock(mutex_);
+  stats_ = counts_;
+}
+
+Result<std::shared_ptr<OrbaxView>> OpenView(Store& store, const std::string& path,
+                                            const ViewOptions& options) {
+  STEPWELL_RETURN_IF_ERROR(ViewFolder::CheckOptions(options.checkpoint));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string canonical, CanonicalPath(path));
+  if (auto there = store.views().Take(canonical, options.checkpoint); there != nullptr) {
+    return there;
+  }
+  STEPWELL_ASSIGN_OR_RETURN(auto view, OrbaxView::Open(store, path, options));
+  const Status added = store.views().Add(view, {view->path(), options.checkpoint}, options.log);
+  if (!added.ok()) return added.WithContext(store.path());
+  if (const Status started = view->Start(); !started.ok()) {
+    view->Close(/*keep=*/false).IgnoreError("only after a fork");
+    return started.WithContext(StrCat("view ", view->path()));
+  }
+  return view;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The views of one store (view.h), which end with it. Those of a store that is open for writing are
+// remembered in it, and the next open serves them again. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+#include "db/view/options.h"
+#include "io/disk.h"
+#include "io/log.h"
+
+namespace stepwell::db {
+
+class OrbaxView;
+
+class ViewSet {
+ public:
+  ViewSet();
+  ~ViewSet();
+
+  // For a store that is being opened for writing, before it reclaims anything: takes from the
+  // directories what the store does not have. Errors are logged.
+  void OpenRemembered(Store* store, io::FileSystem* file_system, const LogSink& log);
+  // Lets them follow the store.
+  void Start();
+
+  // The one that serves `path` with these options; one with others is closed. Null: none.
+  std::shared_ptr<OrbaxView> Take(const std::string& path, const ExportOptions& checkpoint);
+  // kFailedPrecondition once it is closed.
+  Status Add(const std::shared_ptr<OrbaxView>& view, const RememberedView& remembered,
+             const LogSink& log);
+  // It is not to be served again.
+  void Forget(const std::string& path);
+  // As OrbaxView::Close, for all.
+  void Close(bool keep);
+  std::vector<ViewStats> Stats() const;
+
+ private:
+  Status Remember(std::vector<RememberedView> views);  // mutex_ is held
+
+  mutable std::mutex mutex_;
+  bool closed_ = false;  // guarded by mutex_, as all below
+  std::vector<std::shared_ptr<OrbaxView>> views_;
+  io::FileSystem* file_system_ = nullptr;  // null: nothing is remembered
+  std::string store_path_;
+  LogSink log_;
+  std::vector<RememberedView> remembered_;
+};
+
+}  // namespace stepwell::db
