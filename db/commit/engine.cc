@@ -23,7 +23,8 @@ Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       slot_(options_.slot),
       retention_(options_.keep),
-      catalogs_(options_.live, options_.segment_bytes_max) {}
+      catalogs_(options_.live, options_.segment_bytes_max),
+      reclaim_(this, &options_) {}
 Engine::~Engine() = default;
 
 void Engine::Post(std::function<void()> task) {
@@ -83,8 +84,7 @@ void Engine::EndAll() {
       jobs_.pop_front();
       job->state->Finish(options_.freeze->Check());  // no frame of it was made
     }
-    for (const auto& done : std::exchange(idle_waiters_, {})) done();
-    FinishReclaimAll(options_.freeze->first_error());
+    reclaim_.EndWaiters(options_.freeze->first_error());
   });
   options_.end_changes();
 }
@@ -121,9 +121,9 @@ void Engine::Pump() {
   StartEncodes();
   StartWrites();
   FailReadyHeads();
-  StartGroup();
-  if (!reclaim_waiters_.empty()) ReclaimStep();
-  if (group_ == nullptr && log_ != nullptr) {
+  StartBatch();
+  if (reclaim_.has_waiters()) reclaim_.Continue();
+  if (batch_ == nullptr && log_ != nullptr) {
     ForgetFailedWrites();
     if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
       options_.freeze->Trip(status);
@@ -156,7 +156,7 @@ Result<bool> Engine::SealSegments(const std::set<uint64_t>& segments) {
     STEPWELL_RETURN_IF_ERROR(log_->StartNext());
     NoteSegments();
   }
-  if (group_ == nullptr) {  // else they are sealed when it is done
+  if (batch_ == nullptr) {  // else they are sealed when it is done
     for (const auto& [id, segment] : log_->open_segments()) {
       // Of saves in progress: without this it would wait for their commits.
       if (!segments.contains(id) || !segment->dirty || segment->writes_in_flight > 0) continue;
@@ -213,7 +213,7 @@ void Engine::Fail(SaveJob* job, const Status& status) {
 
 void Engine::FailAll(const Status& status) {
   for (auto& job : jobs_) Fail(job.get(), status);
-  if (group_ != nullptr && group_->error.ok()) group_->error = status;
+  if (batch_ != nullptr && batch_->error.ok()) batch_->error = status;
 }
 
 void Engine::ReleaseHolds(SaveJob* job) {
@@ -298,8 +298,8 @@ void Engine::StartWrites() {
     }
     auto placement = PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes,
                                       /*may_drop_ballast=*/false);
-    if (placement.ok()) space_asked_ = false;
-    if (placement.status().code() == StatusCode::kResourceExhausted && WaitForSpace()) {
+    if (placement.ok()) reclaim_.RoomMayHaveCome();
+    if (placement.status().code() == StatusCode::kResourceExhausted && reclaim_.WaitForSpace()) {
       // Space is just being given back: tried again when it has been.
       ready_.push_front(std::move(ready));
       return;
@@ -374,15 +374,15 @@ void Engine::BlockWritten(BlockWrite* raw) {
   BlockDone(write->ready);
 }
 
-void Engine::NoteCommitted(const Group& group, const GroupEntry& entry) {
+void Engine::NoteCommitted(const CommitBatch& batch, const BatchEntry& entry) {
   if (entry.job->kind != SaveJob::Kind::kSave) return;
   const auto& saved = entry.job->group ? entry.change.prepared : entry.change.added;
   std::vector<uint64_t> retired;
   for (const auto& killed : entry.change.killed) {
     if (killed->record.step != entry.job->step) retired.push_back(killed->record.step);
   }
-  const auto row = static_cast<size_t>(&entry - group.entries.data());
-  options_.instruments->Committed(entry.job->times, group.times, row, entry.job->step,
+  const auto row = static_cast<size_t>(&entry - batch.entries.data());
+  options_.instruments->Committed(entry.job->times, batch.times, row, entry.job->step,
                                   saved->record.logical_bytes, retired);
 }
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -17,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "db/commit/reclaim.h"
+#include "db/commit/reclaim_scheduler.h"
 #include "db/commit/retention_state.h"
 #include "db/commit/save_job.h"
 #include "db/environment.h"
@@ -98,27 +97,43 @@ class Engine {
   bool started() const { return started_; }
   // No new work for the index and reclaim workers from here on; what runs there ends soon.
   void BeginClose();
-  // The second half of that; any thread.
-  void StopReclaim();
-  // Gives back everything that can be given back now, then calls `done`, on this thread.
-  void ReclaimAll(std::function<void(const Status&)> done);
+  ReclaimScheduler& reclaim() { return reclaim_; }
   // Begins a new segment if the current one is among these, and seals what has nothing in flight.
   // False: some are still to be sealed.
   Result<bool> SealSegments(const std::set<uint64_t>& segments);
-  // Calls `done` on this thread once nothing of reclaim is under way.
-  void WhenReclaimIdle(std::function<void()> done);
-  // A reader of this process let go what only it kept.
-  void PinReleased();
   // Seals, syncs and marks the store clean; nothing may be in flight.
   Status Finish();
   void IndexReached(uint64_t commit, bool durable);
 
+  // ---- engine thread, for reclaim ----------------------------------------------------------
+  // Why nothing may be erased or moved now.
+  Status MayErase() const;
+  bool closing() const { return closing_; }
+  bool CommitInFlight() const { return batch_ != nullptr || slot_sync_ != nullptr; }
+  // Whether something died by a commit that a slot sync under way is to vouch for.
+  bool DeathsAwaitSlot() const;
+  // The lowest segment that recovery may need.
+  uint64_t GuardSegment();
+  // Segments that are open, or hold what is not committed yet: of saves, commits, moves.
+  std::set<uint64_t> BusySegments() const;
+  // Without segments and gains.
+  ReclaimRequest NewReclaimRequest();
+  const std::map<uint64_t, format::SegmentEntry>& segments() const { return segments_; }
+  uint64_t newest_segment() const;                             // 0: none yet
+  uint64_t first_segment() const { return log_->first_id(); }  // of this session
+  void SegmentGone(uint64_t segment);
+  void AddSpare(LogWriter::Spare spare) { log_->AddSpare(std::move(spare)); }
+  // Begins two segments where so many dead bytes from `guard` on can go then that it is worth it.
+  // No commit is in flight.
+  Status RollSegments(uint64_t guard);
+  Result<LogWriter::Placement> PlaceBlock(uint64_t bytes);
+  void NoteWritten(uint64_t bytes) { bytes_written_ += bytes; }
+  // What was written for nothing needs no flush.
+  void NoteFailedWrites() { has_failed_writes_ = true; }
+  // Before the saves in flight: on a full disk they wait for the space that this gives back.
+  void CommitNext(std::shared_ptr<SaveJob> job);
+
   // ---- any thread --------------------------------------------------------------------------
-  struct ReclaimCounters {
-    std::atomic<uint64_t> bytes_pinned{0};  // dead, but somebody may read them: of the last pass
-    std::atomic<uint64_t> bytes_linked{0};  // dead, but with another link: of the last pass
-  };
-  const ReclaimCounters& reclaim_counters() const { return reclaim_counters_; }
   // Ends of what is placed in the segments that are open, as of the last commit.
   std::map<uint64_t, uint64_t> OpenEnds() const;
   // What recovery may read of catalogs, by segment.
@@ -133,8 +148,8 @@ class Engine {
   struct FrameWrite;
   struct SegmentSync;
   struct SlotSync;
-  struct GroupEntry;
-  struct Group;
+  struct BatchEntry;
+  struct CommitBatch;
   struct ReadyBlock {
     std::shared_ptr<SaveJob> job;
     bool held = false;
@@ -177,21 +192,21 @@ class Engine {
   void FailReadyHeads();
   // Ends a job of which nothing is in the log's chain.
   void Drop(SaveJob* job, const Status& status);
-  void StartGroup();
-  Status AddToGroup(const std::shared_ptr<SaveJob>& job);
-  Status AddSave(SaveJob* job, GroupEntry* entry);
-  Status AddRewrite(const SaveJob& job, GroupEntry* entry);
-  Status AddRestored(const SaveJob& job, GroupEntry* entry);
-  Status AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, GroupEntry* entry);
+  void StartBatch();
+  Status AddToBatch(const std::shared_ptr<SaveJob>& job);
+  Status AddSave(SaveJob* job, BatchEntry* entry);
+  Status AddRewrite(const SaveJob& job, BatchEntry* entry);
+  Status AddRestored(const SaveJob& job, BatchEntry* entry);
+  Status AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, BatchEntry* entry);
   Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
-                   std::shared_ptr<LiveStep> live, GroupEntry* entry);
-  Status AddDelete(const SaveJob& job, GroupEntry* entry);
-  Status AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing);
+                   std::shared_ptr<LiveStep> live, BatchEntry* entry);
+  Status AddDelete(const SaveJob& job, BatchEntry* entry);
+  Status AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing);
   template <typename Wanted>
   std::shared_ptr<const LiveStep> FindUndecided(const Wanted& wanted) const;
   Status NotThere(uint64_t step) const;
-  Status AddPins(const SaveJob& job, GroupEntry* entry);
-  Status AddSmall(format::FrameKind kind, const std::string& payload, GroupEntry* entry);
+  Status AddPins(const SaveJob& job, BatchEntry* entry);
+  Status AddSmall(format::FrameKind kind, const std::string& payload, BatchEntry* entry);
   std::shared_ptr<const LiveStep> FindAsOf(uint64_t step) const;
   void AddRetired(const LiveStep& added, LiveSteps::Change* change);
   void LoadRetention();
@@ -205,44 +220,21 @@ class Engine {
   Result<LogWriter::Placement> PlaceWithBallast(uint64_t length, uint64_t step_bytes,
                                                 bool may_drop_ballast);
   void FrameWritten(FrameWrite* write);
-  void SyncGroup();
+  void SyncBatch();
   void SegmentSynced(SegmentSync* sync);
   void Publish();
-  void NoteCommitted(const Group& group, const GroupEntry& entry);
-  void FailGroup(const Status& status);
+  void NoteCommitted(const CommitBatch& batch, const BatchEntry& entry);
+  void FailBatch(const Status& status);
   void NoteSegments();
-  struct Move;
-  struct MoveWrite;
-  void NoteDead(const std::vector<format::SegmentExtent>& extents);
-  void ForgetFailedWrites();
-  void NoteMoved(const GroupEntry& entry);
-  void ScheduleReclaim(bool again_left);
-  void StartPass(bool thorough);
-  bool WaitForSpace();
   std::set<uint64_t> InUse() const;
-  bool IsSettled(uint64_t segment);
-  void PassDone(ReclaimResult result);
-  void ReclaimStep();
-  Status RollForReclaim();
-  void FinishReclaimAll(const Status& status);
-  void StartMoves(ReclaimResult* result);
-  void NextMove();
-  Status LoadMove(Move* move);
-  Status ReadMoveBlock(Move* move);
-  void LimitMoves(uint64_t bytes);
-  void WriteMoveBlock(const std::shared_ptr<Move>& move);
-  void MoveWritten(MoveWrite* write);
-  void CommitMove(const std::shared_ptr<Move>& move);
-  void EndMove(const std::shared_ptr<Move>& move, const Status& status);
-  void OnReclaimWorker(std::function<void()> task);
+  void ForgetFailedWrites();
   Status MendHeaders(const LogState& state);
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
   void NoteCatalog(const Segment& segment);
   void MarkDurable();
   void SlotSynced();
-  Status AddAccepted(GroupEntry* entry);
-  uint64_t GuardSegment();
+  Status AddAccepted(BatchEntry* entry);
 
   EngineOptions options_;
   std::mutex posted_mutex_;
@@ -265,33 +257,15 @@ class Engine {
   std::deque<PendingOutput> pending_outputs_;
   size_t encodes_in_flight_ = 0;
   size_t writes_in_flight_ = 0;
-  std::unique_ptr<Group> group_;
+  std::unique_ptr<CommitBatch> batch_;
   RetentionState retention_;                         // as of the last frame placed
   std::deque<std::pair<uint64_t, uint64_t>> chain_;  // (commit, segment) of chain frames
   CatalogWriter catalogs_;
   std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist
   uint64_t old_tip_ = 0;                               // the tip when this session began
   bool started_ = false;
-  // Reclaim. Segments in which something died: not looked at since, or looked at and left.
-  std::set<uint64_t> suspects_;
-  std::set<uint64_t> left_;
-  bool has_failed_writes_ = false;            // of saves and moves; no flush need ever cover them
-  std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
-  std::set<uint64_t> unmovable_;              // moving out of them failed
-  std::set<uint64_t> moved_into_;             // since when nothing died there but by moves
-  std::unique_ptr<Reclaimer> reclaimer_;
-  bool pass_running_ = false;
-  bool pass_again_ = false;
-  bool guard_moved_ = false;
-  bool space_asked_ = false;  // by a full disk, since something was placed, or died, last
-  int64_t last_pass_ns_ = 0;
-  std::deque<std::shared_ptr<Move>> moves_;  // the first is under way
-  std::set<uint64_t> move_from_;
-  std::set<uint64_t> move_segments_;  // where the first has written to
-  std::vector<std::function<void(const Status&)>> reclaim_waiters_;
-  int reclaim_rounds_ = 0;  // of the waiters
-  bool reclaim_progress_ = false;
-  std::vector<std::function<void()>> idle_waiters_;
+  bool has_failed_writes_ = false;  // of saves and moves; no flush need ever cover them
+  ReclaimScheduler reclaim_;
   int64_t age_time_ns_ = 0;  // of the newest save, as LiveStep has it
   std::optional<std::pair<int64_t, int64_t>> last_commit_clocks_;  // wall, monotonic; its
   bool closing_ = false;
@@ -299,10 +273,6 @@ class Engine {
   uint64_t unapplied_ = 0;  // commits that the index has not taken yet
   // Any thread.
   std::atomic<bool> panicked_{false};
-  std::atomic<bool> stop_reclaim_{false};
-  std::mutex stop_mutex_;
-  std::condition_variable stopped_;  // with stop_mutex_
-  ReclaimCounters reclaim_counters_;
   mutable std::mutex ends_mutex_;
   std::map<uint64_t, uint64_t> open_ends_;        // guarded by ends_mutex_
   std::map<uint64_t, ByteRange> catalog_ranges_;  // guarded by ends_mutex_

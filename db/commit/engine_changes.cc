@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the frames of a commit group say: saves, deletes, pins, rewrites (DESIGN.md, "Changes").
+// What the frames of a batch say: saves, deletes, pins, rewrites (DESIGN.md, "Changes").
 #include <algorithm>
 #include <utility>
 
@@ -135,8 +135,8 @@ Status Pinned(uint64_t step, const char* what) {
 
 }  // namespace
 
-Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
-  GroupEntry entry;
+Status Engine::AddToBatch(const std::shared_ptr<SaveJob>& job) {
+  BatchEntry entry;
   entry.job = job;
   switch (job->kind) {
     case SaveJob::Kind::kSave:
@@ -149,7 +149,7 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
       bool nothing = false;
       STEPWELL_RETURN_IF_ERROR(AddDecision(job.get(), &entry, &nothing));
       if (!nothing) break;
-      group_->repeated.push_back(job);
+      batch_->repeated.push_back(job);
       return OkStatus();
     }
     case SaveJob::Kind::kPin:
@@ -166,13 +166,13 @@ Status Engine::AddToGroup(const std::shared_ptr<SaveJob>& job) {
       break;
   }
   NoteRetention(*job, entry.change);
-  group_->entries.push_back(std::move(entry));
+  batch_->entries.push_back(std::move(entry));
   return OkStatus();
 }
 
 namespace {
 
-// `live` after one more change of the group; null when that killed it.
+// `live` after one more change of the batch; null when that killed it.
 LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr live) {
   for (const auto& killed : change.killed) {
     if (live != nullptr && killed->record.commit == live->record.commit) live = nullptr;
@@ -189,10 +189,10 @@ LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr li
 
 }  // namespace
 
-// What stands under this number for the next frame: committed steps, and this group's changes.
+// What stands under this number for the next frame: committed steps, and this batch's changes.
 LiveStepPtr Engine::FindAsOf(uint64_t step) const {
   LiveStepPtr live = options_.live->Find(step);
-  for (const GroupEntry& entry : group_->entries) live = After(entry.change, step, std::move(live));
+  for (const BatchEntry& entry : batch_->entries) live = After(entry.change, step, std::move(live));
   return live;
 }
 
@@ -225,7 +225,7 @@ KeepCandidate CandidateOf(const LiveStep& live) {
 void Engine::LoadRetention() {
   retention_.Reset();
   for (const auto& live : options_.live->All()) retention_.Add(CandidateOf(*live));
-  for (const GroupEntry& entry : group_->entries) {
+  for (const BatchEntry& entry : batch_->entries) {
     for (const auto& killed : entry.change.killed) retention_.Remove(killed->record.step);
     if (entry.change.added != nullptr) retention_.Add(CandidateOf(*entry.change.added));
     for (const auto& [step, pinned] : entry.change.pins) {
@@ -256,7 +256,7 @@ void Engine::NoteRetention(const SaveJob& job, const LiveSteps::Change& change) 
   if (change.added != nullptr) retention_.Add(CandidateOf(*change.added));
 }
 
-Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {
+Status Engine::AddSave(SaveJob* job, BatchEntry* entry) {
   auto records = std::make_shared<std::vector<LeafRecord>>();
   records->reserve(job->leaves.size());
   auto live = std::make_shared<LiveStep>();
@@ -299,7 +299,7 @@ Status Engine::AddSave(SaveJob* job, GroupEntry* entry) {
   return OkStatus();
 }
 
-Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
+Status Engine::AddRewrite(const SaveJob& job, BatchEntry* entry) {
   LiveStepPtr old = FindAsOf(job.record.step);
   if (old == nullptr || old->record.commit != job.rewritten->record.commit) {
     return AbortedError(StrCat("step ", job.record.step, " was changed or deleted meanwhile"));
@@ -313,7 +313,7 @@ Status Engine::AddRewrite(const SaveJob& job, GroupEntry* entry) {
 }
 
 // As old as it was when the last session ended (LiveSteps::Load).
-Status Engine::AddRestored(const SaveJob& job, GroupEntry* entry) {
+Status Engine::AddRestored(const SaveJob& job, BatchEntry* entry) {
   auto live = std::make_shared<LiveStep>();
   live->record = job.record;
   const format::StepRecord* newest = &job.record;
@@ -328,7 +328,7 @@ Status Engine::AddRestored(const SaveJob& job, GroupEntry* entry) {
 }
 
 // A commit frame of a step whose chunks are where they were.
-Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, GroupEntry* entry) {
+Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, BatchEntry* entry) {
   format::StepRecord& step = live->record;
   step.leaf_count = step.chunk_count = step.logical_bytes = step.stored_bytes = 0;
   std::map<std::string, format::ItemRecord*, std::less<>> items;  // by key prefix
@@ -352,7 +352,7 @@ Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, Gr
 
 // Records frames and the commit frame of a step whose payloads are written, at `extents`.
 Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
-                         std::shared_ptr<LiveStep> live, GroupEntry* entry) {
+                         std::shared_ptr<LiveStep> live, BatchEntry* entry) {
   format::Commit commit;
   for (const auto& killed : entry->change.killed) commit.kills.push_back(killed->record.commit);
   if (entry->job->kind == SaveJob::Kind::kRestore) {
@@ -405,7 +405,7 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
   for (const auto& extent : commit.step.extents) {
     const auto it = log_->open_segments().find(extent.segment);
     if (it != log_->open_segments().end() && (it->second->dirty || it->second->writes_in_flight)) {
-      group_->touched.insert(it->second.get());
+      batch_->touched.insert(it->second.get());
     }
   }
   live->record = std::move(commit.step);
@@ -423,7 +423,7 @@ LiveStepPtr Engine::FindUndecided(const Wanted& wanted) const {
   for (auto& live : options_.live->Undecided()) {
     if (wanted(*live)) found = std::move(live);
   }
-  for (const GroupEntry& entry : group_->entries) {
+  for (const BatchEntry& entry : batch_->entries) {
     const LiveStepPtr& prepared = entry.change.prepared;
     if (prepared != nullptr && wanted(*prepared)) found = prepared;
     if (found != nullptr && entry.change.decided != nullptr &&
@@ -443,7 +443,7 @@ Status Engine::NotThere(uint64_t step) const {
 }
 
 // Part 0: what ends with the step is found here. Other parts are told.
-Status Engine::AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing) {
+Status Engine::AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing) {
   const Decision& decision = job->decision;
   const auto is_it = [&](const LiveStep& live) {
     return live.record.step == decision.step && live.record.group->save_id == decision.save_id;
@@ -502,7 +502,7 @@ Status Engine::AddDecision(SaveJob* job, GroupEntry* entry, bool* nothing) {
   return OkStatus();
 }
 
-Status Engine::AddDelete(const SaveJob& job, GroupEntry* entry) {
+Status Engine::AddDelete(const SaveJob& job, BatchEntry* entry) {
   format::Delete deletion;
   for (const uint64_t step : job.steps) {
     LiveStepPtr live = FindAsOf(step);
@@ -515,7 +515,7 @@ Status Engine::AddDelete(const SaveJob& job, GroupEntry* entry) {
   return AddSmall(FrameKind::kDelete, format::EncodeDelete(deletion), entry);
 }
 
-Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
+Status Engine::AddPins(const SaveJob& job, BatchEntry* entry) {
   format::Meta meta;
   for (const uint64_t step : job.steps) {
     const LiveStepPtr live = FindAsOf(step);
@@ -529,7 +529,7 @@ Status Engine::AddPins(const SaveJob& job, GroupEntry* entry) {
 }
 
 // One frame for all losses: it covers the range from the first to the last.
-Status Engine::AddAccepted(GroupEntry* entry) {
+Status Engine::AddAccepted(BatchEntry* entry) {
   format::LossRecord accepted;
   accepted.accepted = true;
   accepted.found_ns = options_.environment.clock->WallNanos();
@@ -543,7 +543,7 @@ Status Engine::AddAccepted(GroupEntry* entry) {
 }
 
 // A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
-Status Engine::AddSmall(FrameKind kind, const std::string& payload, GroupEntry* entry) {
+Status Engine::AddSmall(FrameKind kind, const std::string& payload, BatchEntry* entry) {
   STEPWELL_ASSIGN_OR_RETURN(const Run run,
                             PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
   STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, run));

@@ -62,35 +62,35 @@ void Engine::FailReadyHeads() {
 void Engine::Drop(SaveJob* job, const Status& status) {
   std::vector<format::SegmentExtent> lost;
   for (const auto& [id, extent] : job->extents) lost.push_back(extent);
-  NoteDead(lost);
+  reclaim_.NoteDead(lost);
   has_failed_writes_ = has_failed_writes_ || !lost.empty();
   ReleaseHolds(job);
   job->state->Finish(status);
 }
 
-void Engine::StartGroup() {
-  if (group_ != nullptr || jobs_.empty() || !jobs_.front()->Ready()) return;
+void Engine::StartBatch() {
+  if (batch_ != nullptr || jobs_.empty() || !jobs_.front()->Ready()) return;
   if (unapplied_ > kUnappliedMax) return;
   const int64_t started_ns = options_.instruments->Now();
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "frames");
-  group_ = std::make_unique<Group>();
+  batch_ = std::make_unique<CommitBatch>();
   while (!jobs_.empty() && jobs_.front()->Ready()) {
     const std::shared_ptr<SaveJob> job = std::move(jobs_.front());
     jobs_.pop_front();
     Status status = job->error;
-    if (status.ok()) status = AddToGroup(job);
+    if (status.ok()) status = AddToBatch(job);
     if (!status.ok()) Drop(job.get(), status);
   }
-  if (group_->entries.empty() && group_->frames.empty()) {
-    for (const auto& job : group_->repeated) job->state->Finish(OkStatus());
-    group_.reset();
+  if (batch_->entries.empty() && batch_->frames.empty()) {
+    for (const auto& job : batch_->repeated) job->state->Finish(OkStatus());
+    batch_.reset();
     return;
   }
-  group_->writes_left = group_->frames.size();
-  group_->times.start_ns = started_ns;
+  batch_->writes_left = batch_->frames.size();
+  batch_->times.start_ns = started_ns;
   // Submitted together: whatever lands first, recovery believes a commit frame only when its
   // records and, until a flush is known, its payloads are all there.
-  for (auto& frame : group_->frames) {
+  for (auto& frame : batch_->frames) {
     frame->submitted_ns = options_.instruments->Now();
     options_.disk->Submit(frame.get());
   }
@@ -121,7 +121,7 @@ Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint6
   return run;
 }
 
-// Queues the frame for the group; chain frames take the next number.
+// Queues the frame for the batch; chain frames take the next number.
 Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payload, const Run& run) {
   STEPWELL_RETURN_IF_ERROR(CheckFrameSize(payload));
   const LogWriter::Placement& spot = run.spot;
@@ -153,11 +153,11 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   write->vector = {write->buffer.data(), write->buffer.size()};
   write->vectors = {&write->vector, 1};
   ++segment->writes_in_flight;
-  group_->touched.insert(segment);
-  group_->frames.push_back(std::move(write));
+  batch_->touched.insert(segment);
+  batch_->frames.push_back(std::move(write));
   segment->frames.push_back({static_cast<uint16_t>(kind), header.commit, place});
   if (format::IsChainFrame(kind)) {
-    io::AlignedBuffer& buffer = group_->frames.back()->buffer;
+    io::AlignedBuffer& buffer = batch_->frames.back()->buffer;
     log_->PutCopies(segment->nonce, place.length_bytes, buffer.bytes());
     const std::string_view frame(reinterpret_cast<const char*>(buffer.data()), place.length_bytes);
     log_->AddCopy({place, format::MakeFrameCopy(frame, format::kCopyBytesMax)});
@@ -200,20 +200,20 @@ void Engine::FrameWritten(FrameWrite* write) {
   }
   // kAborted: the log was frozen before the write began.
   if (write->status.code() != StatusCode::kAborted || write->transferred_bytes > 0) {
-    group_->reached_disk = true;
+    batch_->reached_disk = true;
   }
   if (!write->status.ok()) {
     options_.freeze->Trip(write->status);
-    if (group_->error.ok()) group_->error = write->status;
+    if (batch_->error.ok()) batch_->error = write->status;
   }
-  if (--group_->writes_left == 0) SyncGroup();
+  if (--batch_->writes_left == 0) SyncBatch();
 }
 
-void Engine::SyncGroup() {
-  if (!group_->error.ok()) return FailGroup(group_->error);
-  group_->syncs_left = group_->touched.size();
-  group_->times.frames_ns = options_.instruments->Now();
-  for (Segment* segment : group_->touched) {
+void Engine::SyncBatch() {
+  if (!batch_->error.ok()) return FailBatch(batch_->error);
+  batch_->syncs_left = batch_->touched.size();
+  batch_->times.frames_ns = options_.instruments->Now();
+  for (Segment* segment : batch_->touched) {
     auto sync = std::make_unique<SegmentSync>();
     sync->engine = this;
     sync->kind = io::Op::Kind::kSync;
@@ -222,9 +222,9 @@ void Engine::SyncGroup() {
     segment->dirty = false;  // writes that complete from here on set it again
     ++segment->writes_in_flight;
     ++syncs_;
-    sync->submitted_ns = group_->times.frames_ns;
-    group_->sync_ops.push_back(std::move(sync));
-    options_.disk->Submit(group_->sync_ops.back().get());
+    sync->submitted_ns = batch_->times.frames_ns;
+    batch_->sync_ops.push_back(std::move(sync));
+    options_.disk->Submit(batch_->sync_ops.back().get());
   }
 }
 
@@ -234,38 +234,41 @@ void Engine::SegmentSynced(SegmentSync* sync) {
   options_.instruments->DiskSpan("fdatasync", sync->submitted_ns, Trace::kNoStep, 0);
   if (!sync->status.ok()) {
     options_.freeze->Trip(sync->status);
-    if (group_->error.ok()) group_->error = sync->status;
+    if (batch_->error.ok()) batch_->error = sync->status;
   } else {
     NoteCatalog(*sync->segment);
   }
-  if (--group_->syncs_left > 0) return;
-  if (group_->error.ok()) {
-    group_->error = CheckNotRemoved();
-    if (!group_->error.ok()) options_.freeze->Trip(group_->error);
+  if (--batch_->syncs_left > 0) return;
+  if (batch_->error.ok()) {
+    batch_->error = CheckNotRemoved();
+    if (!batch_->error.ok()) options_.freeze->Trip(batch_->error);
   }
-  if (group_->error.ok()) {
+  if (batch_->error.ok()) {
     Publish();
   } else {
-    FailGroup(group_->error);
+    FailBatch(batch_->error);
   }
 }
 
 // Durable: now visible, marked, and told.
 void Engine::Publish() {
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "publish");
-  const std::unique_ptr<Group> group = std::move(group_);
+  const std::unique_ptr<CommitBatch> batch = std::move(batch_);
   bool killed = false;
-  for (GroupEntry& entry : group->entries) {
+  for (BatchEntry& entry : batch->entries) {
     const auto& decided = entry.change.decided;
     const bool aborted = decided != nullptr && entry.change.added == nullptr;
     killed = killed || aborted || !entry.change.killed.empty();
-    if (aborted) NoteDead(decided->record.extents);
+    const bool is_move = entry.job->is_move;
+    if (aborted) reclaim_.NoteDead(decided->record.extents);
     for (const auto& dead : entry.change.killed) {
-      NoteDead(dead->record.extents);
-      if (entry.job->is_move) continue;
-      for (const auto& extent : dead->record.extents) moved_into_.erase(extent.segment);
+      reclaim_.NoteDead(dead->record.extents);
+      if (!is_move) reclaim_.evacuator().NoteDead(dead->record.extents);
     }
-    if (entry.job->is_move) NoteMoved(entry);
+    if (is_move) {
+      reclaim_.evacuator().NoteMoved(entry.place.segment, entry.job->rewritten->record.extents,
+                                     entry.change.added->record.extents);
+    }
     entry.change.frame_crc = entry.place.crc;
     options_.live->Commit(entry.change);
     catalogs_.Note(entry.change);
@@ -277,14 +280,14 @@ void Engine::Publish() {
   killed_unmarked_ = killed_unmarked_ || killed;
   MarkDurable();
   NoteSegments();
-  if (guard_moved_ || !left_.empty()) ScheduleReclaim(/*again_left=*/false);
-  for (GroupEntry& entry : group->entries) {
+  reclaim_.AfterCommit();
+  for (BatchEntry& entry : batch->entries) {
     ++unapplied_;
     options_.index->Apply(entry.change);
-    NoteCommitted(*group, entry);
+    NoteCommitted(*batch, entry);
     entry.job->state->Finish(OkStatus());
   }
-  for (const auto& job : group->repeated) job->state->Finish(OkStatus());
+  for (const auto& job : batch->repeated) job->state->Finish(OkStatus());
 }
 
 // The slot, for other processes now, and on the device soon: what recovery then takes for durable
@@ -322,21 +325,21 @@ void Engine::SlotSynced() {
   if (std::exchange(slot_sync_again_, false) && !options_.freeze->frozen()) MarkDurable();
   if (!sync->killed) return;
   // What died by that commit may go now, for a full disk at once.
-  space_asked_ = false;
-  ScheduleReclaim(/*again_left=*/true);
+  reclaim_.RoomMayHaveCome();
+  reclaim_.Schedule(/*again_left=*/true);
 }
 
 // The store is frozen. Frames that reached the disk may be found there, flushed or not, so only
 // recovery can say what became of these changes; without one they were not done. Nor is a prepared
 // step, found or not: it takes a decision, which does not come.
-void Engine::FailGroup(const Status& status) {
-  const std::unique_ptr<Group> group = std::move(group_);
+void Engine::FailBatch(const Status& status) {
+  const std::unique_ptr<CommitBatch> batch = std::move(batch_);
   const Status& cause = options_.freeze->frozen() ? options_.freeze->first_error() : status;
-  for (const GroupEntry& entry : group->entries) {
-    const bool unknown = group->reached_disk && !entry.job->group;
+  for (const BatchEntry& entry : batch->entries) {
+    const bool unknown = batch->reached_disk && !entry.job->group;
     entry.job->state->Finish(unknown ? Unknown(*entry.job, cause) : status);
   }
-  for (const auto& job : group->repeated) job->state->Finish(Unknown(*job, cause));
+  for (const auto& job : batch->repeated) job->state->Finish(Unknown(*job, cause));
 }
 
 }  // namespace stepwell::db

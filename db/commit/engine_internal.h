@@ -47,7 +47,7 @@ struct Engine::SlotSync final : io::Op {
 };
 
 // A job whose chain frame is placed.
-struct Engine::GroupEntry {
+struct Engine::BatchEntry {
   std::shared_ptr<SaveJob> job;
   format::FramePlace place;
   LiveSteps::Change change;
@@ -59,15 +59,15 @@ struct OlderSegment {
   bool operator()(const Segment* a, const Segment* b) const { return a->id < b->id; }
 };
 
-struct Engine::Group {
-  std::vector<GroupEntry> entries;
+struct Engine::CommitBatch {
+  std::vector<BatchEntry> entries;
   std::vector<std::shared_ptr<SaveJob>> repeated;  // decisions that an entry may have taken already
   std::vector<std::unique_ptr<FrameWrite>> frames;
   std::vector<std::unique_ptr<SegmentSync>> sync_ops;
   std::set<Segment*, OlderSegment> touched;
   size_t writes_left = 0;
   size_t syncs_left = 0;
-  GroupTimes times;
+  BatchTimes times;
   Status error;
   bool reached_disk = false;  // some frame, or a part of one: recovery may find it
 };

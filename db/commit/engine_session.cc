@@ -61,10 +61,10 @@ void Engine::NoteCatalog(const Segment& segment) {
     oldest_in_flight = std::min(oldest_in_flight, open->catalog.first_segment);
   }
   for (const uint64_t id : catalogs_.Durable(segment.catalog, oldest_in_flight)) {
-    suspects_.insert(id);
+    reclaim_.Suspect(id);
   }
   slot_.catalog_place = segment.catalog.place;
-  guard_moved_ = true;
+  reclaim_.GuardMoved();
   const std::lock_guard lock(ends_mutex_);
   catalog_ranges_ = catalogs_.Needed();
 }
@@ -87,7 +87,7 @@ Status Engine::CheckNotRemoved() {
   };
   STEPWELL_ASSIGN_OR_RETURN(const bool slot_removed, options_.slot_file->IsRemoved());
   if (slot_removed) return gone(SlotFilePath(options_.store_path));
-  for (const Segment* segment : group_->touched) {
+  for (const Segment* segment : batch_->touched) {
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
     if (info.link_count == 0) return gone(segment->file->path());
   }
@@ -151,7 +151,7 @@ Status Engine::Start(const LogState& state) {
   for (const SegmentInfo& info : state.segments) {
     highest = std::max(highest, info.segment);
     if (info.foreign) continue;
-    suspects_.insert(info.segment);
+    reclaim_.Suspect(info.segment);
     segments_[info.segment] = {.segment = info.segment,
                                .directory = 0,
                                .nonce = info.nonce,
@@ -207,7 +207,7 @@ Status Engine::Start(const LogState& state) {
   }
 
   // The epoch frame, durable before anything else: older epochs' frames beyond the tip are void.
-  group_ = std::make_unique<Group>();
+  batch_ = std::make_unique<CommitBatch>();
   format::EpochRecord record;
   record.epoch = epoch_;
   record.last_commit = state.tip_commit;
@@ -222,16 +222,16 @@ Status Engine::Start(const LogState& state) {
   for (const format::LossRecord& loss : losses_) {
     STEPWELL_ASSIGN_OR_RETURN(place, append(FrameKind::kLoss, format::EncodeLoss(loss)));
   }
-  for (const auto& frame : group_->frames) {
+  for (const auto& frame : batch_->frames) {
     STEPWELL_RETURN_IF_ERROR(frame->segment->file->WriteAt(
         frame->offset_bytes, ConstBytes(frame->buffer.data(), frame->buffer.size())));
     --frame->segment->writes_in_flight;
   }
-  for (Segment* touched : group_->touched) {
+  for (Segment* touched : batch_->touched) {
     STEPWELL_RETURN_IF_ERROR(touched->file->Sync());
     touched->dirty = false;
   }
-  group_.reset();
+  batch_.reset();
   NoteCatalog(*log_->current());
   slot_.epoch = epoch_;
   slot_.durable_commit = tip_commit_;
@@ -241,18 +241,8 @@ Status Engine::Start(const LogState& state) {
   durable_mark_ = tip_commit_;
   NoteSegments();
   STEPWELL_RETURN_IF_ERROR(SettleAbandoned(state));
-  Reclaimer::Options reclaim;
-  reclaim.file_system = options_.environment.file_system;
-  reclaim.store_path = options_.store_path;
-  reclaim.store_id = slot_.store_id;
-  reclaim.files = options_.files;
-  reclaim.live = options_.live;
-  reclaim.footprints = options_.footprints;
-  reclaim.freeze = options_.freeze;
-  reclaim.stop = &stop_reclaim_;
-  reclaimer_ = std::make_unique<Reclaimer>(std::move(reclaim));
   started_ = true;
-  ScheduleReclaim(/*again_left=*/true);
+  reclaim_.Begin(slot_.store_id);
   return OkStatus();
 }
 

@@ -45,7 +45,7 @@ std::string RetiredText(std::span<const uint64_t> steps) {
 
 }  // namespace
 
-void Instruments::Committed(const SaveTimes& times, const GroupTimes& group, size_t row,
+void Instruments::Committed(const SaveTimes& times, const BatchTimes& batch, size_t row,
                             uint64_t step, uint64_t logical_bytes,
                             std::span<const uint64_t> retired) {
   const int64_t now = Now();
@@ -54,7 +54,7 @@ void Instruments::Committed(const SaveTimes& times, const GroupTimes& group, siz
   snapshot_.Record(times.snapshot_end_ns - times.start_ns);
   encode_.Record(times.encode_ns.load());
   write_.Record(times.last_write_ns - times.first_write_ns);
-  commit_.Record(now - group.start_ns);
+  commit_.Record(now - batch.start_ns);
   durable_.Record(now - times.start_ns);
   if (trace != nullptr) {
     const auto add = [&](const char* name, int64_t start, int64_t end) {
@@ -66,9 +66,9 @@ void Instruments::Committed(const SaveTimes& times, const GroupTimes& group, siz
                   .step = step,
                   .bytes = logical_bytes});
     };
-    add("commit", group.start_ns, now);
-    add("frames", group.start_ns, group.frames_ns);
-    add("sync", group.frames_ns, now);
+    add("commit", batch.start_ns, now);
+    add("frames", batch.start_ns, batch.frames_ns);
+    add("sync", batch.frames_ns, now);
   }
   if (!log_) return;
   const double seconds = std::max(static_cast<double>(now - times.start_ns) / 1e9, 1e-9);

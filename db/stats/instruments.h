@@ -26,8 +26,8 @@ struct SaveTimes {
   std::atomic<int64_t> encode_ns{0};  // of all workers together
 };
 
-// The group of commits under way; engine thread.
-struct GroupTimes {
+// The batch of commits under way; engine thread.
+struct BatchTimes {
   int64_t start_ns = 0;   // frames were encoded and submitted
   int64_t frames_ns = 0;  // were written
 };
@@ -42,9 +42,9 @@ class Instruments {
   // Off (null) unless it is set before the threads start.
   std::unique_ptr<Trace> trace;
 
-  // A save became durable and visible; `row` is its place in the group, `retired` the steps that
+  // A save became durable and visible; `row` is its place in the batch, `retired` the steps that
   // it took away. Engine thread.
-  void Committed(const SaveTimes& times, const GroupTimes& group, size_t row, uint64_t step,
+  void Committed(const SaveTimes& times, const BatchTimes& batch, size_t row, uint64_t step,
                  uint64_t logical_bytes, std::span<const uint64_t> retired);
   // Any thread.
   void Failed(uint64_t step, const Status& why);

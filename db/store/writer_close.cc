@@ -125,7 +125,7 @@ Status WriterStore::CloseInOrder() {
 // Without memory, too: after this no thread does anything for the store.
 void WriterStore::EndThreads() {
   if (engine_ != nullptr) {
-    engine_->StopReclaim();
+    engine_->reclaim().Stop();
     {
       std::unique_lock lock(mutex_);
       WaitUntil(lock, [this] { return calls_in_flight_ == 0; });

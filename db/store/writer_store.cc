@@ -182,7 +182,7 @@ Status WriterStore::Recover() {
     if (getpid() != pid_) return;
     io::Guarded("say that a reader is gone",
                 [this] {  // in a destructor
-                  engine_->Post([this] { engine_->PinReleased(); });
+                  engine_->Post([this] { engine_->reclaim().PinReleased(); });
                   return OkStatus();
                 })
         .IgnoreError("space is given back later");
@@ -434,7 +434,7 @@ StoreStats WriterStore::Stats() {
   stats.steps = steps.size();
   for (const auto& live : steps) stats.pinned_steps += live->record.pinned ? 1 : 0;
   CountSegments(environment_.file_system, path_, &stats);
-  const Engine::ReclaimCounters& reclaim = engine_->reclaim_counters();
+  const ReclaimScheduler::Counters& reclaim = engine_->reclaim().counters();
   stats.space.pinned_by_readers_bytes = reclaim.bytes_pinned;
   if (stats.space.dead_bytes > 0) {
     stats.old_pins = DescribeOldPins(environment_.file_system, path_, core_->live.tip(),
@@ -457,7 +457,7 @@ StoreStats WriterStore::Stats() {
 void WriterStore::WaitForReclaim() {
   auto idle = std::make_shared<bool>(false);  // guarded by mutex_
   engine_->Post([this, idle] {
-    engine_->WhenReclaimIdle([this, idle] {
+    engine_->reclaim().WhenIdle([this, idle] {
       const std::lock_guard lock(mutex_);
       *idle = true;
       changed_.notify_all();
@@ -499,7 +499,7 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   CallInFlight call(this);
   if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
   ReclaimReport report;
-  const Engine::ReclaimCounters& counters = engine_->reclaim_counters();
+  const ReclaimScheduler::Counters& counters = engine_->reclaim().counters();
   report.bytes_before = SegmentBytes();
   report.segments_removed = instruments_->segments_removed;
   report.segments_recycled = instruments_->segments_recycled;
@@ -513,7 +513,7 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   };
   engine_->Post([&] {
     try {
-      engine_->ReclaimAll(tell);
+      engine_->reclaim().ReclaimAll(tell);
     } catch (const std::bad_alloc&) {
       tell(io::NoMemoryTo("give space back"));
       throw;

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evacuation (rule 15): live chunks are copied out of segments of which little is left, then each
-// step concerned is committed again with their new places; the old segments die by the ordinary
-// rules. One step at a time, one block at a time: read and checked on the reclaim worker, written
-// by the engine like any other block.
+#include "db/commit/evacuator.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "db/commit/engine.h"
-#include "db/commit/engine_internal.h"
+#include "db/commit/reclaim_scheduler.h"
 #include "io/guard.h"
 
 namespace stepwell::db {
 
-// One step on its way out of `move_from_`.
-struct Engine::Move {
+// One step on its way out of `from_`.
+struct Evacuator::Move {
   struct Chunk {
     size_t leaf = 0;   // in *records
     size_t chunk = 0;  // in its chunks
@@ -35,49 +33,55 @@ struct Engine::Move {
   io::AlignedBuffer buffer;
 };
 
-struct Engine::MoveWrite final : io::Op {
-  Engine* engine = nullptr;
+struct Evacuator::Write final : io::Op {
+  Evacuator* evacuator = nullptr;
   std::shared_ptr<Move> move;
   Segment* segment = nullptr;
   iovec vector{};
-  void OnComplete() override { engine->MoveWritten(this); }
+  void OnComplete() override { evacuator->Written(this); }
 };
 
-void Engine::StartMoves(ReclaimResult* result) {
-  if (closing_ || options_.freeze->frozen()) return;
+void Evacuator::Start(ReclaimResult* result) {
+  if (engine_->closing() || options_->freeze->frozen()) return;
   std::erase_if(result->evacuate,
                 [&](uint64_t id) { return unmovable_.contains(id) || moved_into_.contains(id); });
   if (result->evacuate.empty()) return;
-  move_from_ = std::move(result->evacuate);
+  from_ = std::move(result->evacuate);
   for (const auto& [step, commit] : result->steps_to_move) {
     auto move = std::make_shared<Move>();
     move->step = step;
     move->commit = commit;
     moves_.push_back(std::move(move));
   }
-  NextMove();
+  Next();
 }
 
-void Engine::NextMove() {
+void Evacuator::Next() {
   while (!moves_.empty()) {
     Move* first = moves_.front().get();
-    first->live = options_.live->Find(first->step);
-    if (!closing_ && first->live != nullptr && first->live->record.commit == first->commit) break;
+    first->live = options_->live->Find(first->step);
+    if (!engine_->closing() && first->live != nullptr &&
+        first->live->record.commit == first->commit)
+      break;
     moves_.pop_front();  // deleted or changed meanwhile
   }
   if (moves_.empty()) {
-    move_from_.clear();
-    ReclaimStep();
+    from_.clear();
+    scheduler_->Continue();
     return;
   }
-  const std::shared_ptr<Move> move = moves_.front();
-  OnReclaimWorker([this, move] {
-    const Status status = io::Guarded("move a step", [&] { return LoadMove(move.get()); });
-    Post([this, move, status] {
+  ReadThenWrite(moves_.front(), /*first=*/true);
+}
+
+void Evacuator::ReadThenWrite(const std::shared_ptr<Move>& move, bool first) {
+  options_->environment.reclaim_worker->Run([this, move, first] {
+    const Status status = io::Guarded(
+        "move a step", [&] { return first ? Load(move.get()) : ReadBlock(move.get()); });
+    engine_->Post([this, move, status] {
       if (!status.ok()) {
-        EndMove(move, status);
+        End(move, status);
       } else {
-        WriteMoveBlock(move);
+        WriteBlock(move);
       }
     });
   });
@@ -85,12 +89,12 @@ void Engine::NextMove() {
 
 // On the reclaim worker: what the step is, and the first block of it. Only this worker erases, so
 // nothing that was live when it is read goes away.
-Status Engine::LoadMove(Move* move) {
-  STEPWELL_ASSIGN_OR_RETURN(move->record, RecordWithTexts(*move->live, *options_.files));
-  STEPWELL_ASSIGN_OR_RETURN(auto leaves, ReadStepRecords(*options_.files, move->live->place, ""));
+Status Evacuator::Load(Move* move) {
+  STEPWELL_ASSIGN_OR_RETURN(move->record, RecordWithTexts(*move->live, *options_->files));
+  STEPWELL_ASSIGN_OR_RETURN(auto leaves, ReadStepRecords(*options_->files, move->live->place, ""));
   for (size_t i = 0; i < leaves.size(); ++i) {
     for (size_t k = 0; k < leaves[i].chunks.size(); ++k) {
-      if (move_from_.contains(leaves[i].chunks[k].segment)) move->chunks.push_back({i, k});
+      if (from_.contains(leaves[i].chunks[k].segment)) move->chunks.push_back({i, k});
     }
   }
   std::sort(move->chunks.begin(), move->chunks.end(), [&](const auto& a, const auto& b) {
@@ -100,11 +104,11 @@ Status Engine::LoadMove(Move* move) {
            std::pair(second.segment, second.offset_bytes);
   });
   move->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
-  return ReadMoveBlock(move);
+  return ReadBlock(move);
 }
 
 // On the reclaim worker: the next chunks, as they are, checked; a damaged one ends the move.
-Status Engine::ReadMoveBlock(Move* move) {
+Status Evacuator::ReadBlock(Move* move) {
   move->block_begin = move->next;
   move->offsets.clear();
   move->block_bytes = 0;
@@ -114,7 +118,7 @@ Status Engine::ReadMoveBlock(Move* move) {
     const Move::Chunk& which = move->chunks[move->next];
     const format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
     const uint64_t offset = AlignUp(used, PayloadAlignment(chunk.stored_bytes));
-    const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, block_bytes());
+    const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, engine_->block_bytes());
     if (used > 0 && wanted > kBlockBytes) break;
     if (wanted > move->buffer.size()) {
       // The first one, or a chunk that is larger than this version writes.
@@ -124,7 +128,7 @@ Status Engine::ReadMoveBlock(Move* move) {
       move->buffer = io::AlignedBuffer(std::max<uint64_t>(wanted, kBlockBytes));
       if (!move->buffer) return ResourceExhaustedError("no memory to move chunks");
     }
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, options_.files->Get(chunk.segment));
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, options_->files->Get(chunk.segment));
     STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
                               ReadRange(*file, chunk.offset_bytes, chunk.stored_bytes));
     if (Status status = format::CheckPayload(AsBytes(payload), chunk.crc); !status.ok()) {
@@ -136,36 +140,36 @@ Status Engine::ReadMoveBlock(Move* move) {
     used = offset + payload.size();
     ++move->next;
   }
-  move->block_bytes = AlignUp(used, block_bytes());
+  move->block_bytes = AlignUp(used, engine_->block_bytes());
   std::memset(move->buffer.data() + used, 0, move->block_bytes - used);
-  LimitMoves(move->block_bytes);
-  if (stop_reclaim_.load()) return AbortedError("the store is being closed");
+  Limit(move->block_bytes);
+  const std::lock_guard lock(stop_mutex_);
+  if (stop_) return AbortedError("the store is being closed");
   return OkStatus();
 }
 
 // Sleeps as long as so many bytes take at the rate that was asked for.
-void Engine::LimitMoves(uint64_t bytes) {
-  if (options_.environment.inline_mode || options_.reclaim_bytes_per_second == 0) return;
+void Evacuator::Limit(uint64_t bytes) {
+  if (options_->environment.inline_mode || options_->reclaim_bytes_per_second == 0) return;
   const double seconds =
-      static_cast<double>(bytes) / static_cast<double>(options_.reclaim_bytes_per_second);
+      static_cast<double>(bytes) / static_cast<double>(options_->reclaim_bytes_per_second);
   std::unique_lock lock(stop_mutex_);
-  stopped_.wait_for(lock, std::chrono::duration<double>(seconds),
-                    [this] { return stop_reclaim_.load(); });
+  stopped_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop_; });
 }
 
-void Engine::WriteMoveBlock(const std::shared_ptr<Move>& move) {
+void Evacuator::WriteBlock(const std::shared_ptr<Move>& move) {
   if (move->block_bytes == 0) {
-    CommitMove(move);
+    Commit(move);
     return;
   }
-  auto placement = PlaceWithBallast(move->block_bytes, 0, /*may_drop_ballast=*/false);
-  if (closing_ || options_.freeze->frozen() || !placement.ok()) {
-    EndMove(move, placement.ok() ? AbortedError("the store is being closed") : placement.status());
+  auto placement = engine_->PlaceBlock(move->block_bytes);
+  if (engine_->closing() || options_->freeze->frozen() || !placement.ok()) {
+    End(move, placement.ok() ? AbortedError("the store is being closed") : placement.status());
     return;
   }
-  move_segments_.insert(placement->segment->id);
-  auto write = std::make_unique<MoveWrite>();
-  write->engine = this;
+  into_.insert(placement->segment->id);
+  auto write = std::make_unique<Write>();
+  write->evacuator = this;
   write->move = move;
   write->kind = io::Op::Kind::kWrite;
   write->segment = placement->segment;
@@ -174,24 +178,24 @@ void Engine::WriteMoveBlock(const std::shared_ptr<Move>& move) {
   write->vector = {move->buffer.data(), move->block_bytes};
   write->vectors = {&write->vector, 1};
   ++write->segment->writes_in_flight;
-  options_.disk->Submit(write.get());
+  options_->disk->Submit(write.get());
   (void)write.release();
 }
 
-void Engine::MoveWritten(MoveWrite* raw) {
-  const std::unique_ptr<MoveWrite> write(raw);
-  if (panicked()) return;
+void Evacuator::Written(Write* raw) {
+  const std::unique_ptr<Write> write(raw);
+  if (engine_->panicked()) return;
   const std::shared_ptr<Move> move = write->move;
   --write->segment->writes_in_flight;
   write->segment->dirty = true;
   if (!write->status.ok()) {
     if (write->status.code() != StatusCode::kResourceExhausted) {
-      options_.freeze->Trip(write->status);
+      options_->freeze->Trip(write->status);
     }
-    EndMove(move, write->status);
+    End(move, write->status);
     return;
   }
-  bytes_written_ += write->vector.iov_len;
+  engine_->NoteWritten(write->vector.iov_len);
   for (size_t i = 0; i < move->offsets.size(); ++i) {
     const Move::Chunk& which = move->chunks[move->block_begin + i];
     format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
@@ -199,32 +203,12 @@ void Engine::MoveWritten(MoveWrite* raw) {
     chunk.offset_bytes = write->offset_bytes + move->offsets[i];
     move->bytes += chunk.stored_bytes;
   }
-  OnReclaimWorker([this, move] {
-    const Status status = io::Guarded("move a step", [&] { return ReadMoveBlock(move.get()); });
-    Post([this, move, status] {
-      if (!status.ok()) {
-        EndMove(move, status);
-      } else {
-        WriteMoveBlock(move);
-      }
-    });
-  });
-}
-
-// What a move wrote is not moved again until something else dies there: where segments are hardly
-// larger than steps it would look half empty again, and moves would follow each other for ever.
-void Engine::NoteMoved(const GroupEntry& entry) {
-  moved_into_.insert(entry.place.segment);
-  std::set<uint64_t> before;
-  for (const auto& extent : entry.job->rewritten->record.extents) before.insert(extent.segment);
-  for (const auto& extent : entry.change.added->record.extents) {
-    if (!before.contains(extent.segment)) moved_into_.insert(extent.segment);
-  }
+  ReadThenWrite(move, /*first=*/false);
 }
 
 // Every chunk is written: the step is committed again. Should it have been changed or deleted
 // meanwhile, this fails and the copies are dead.
-void Engine::CommitMove(const std::shared_ptr<Move>& move) {
+void Evacuator::Commit(const std::shared_ptr<Move>& move) {
   auto job = std::make_shared<SaveJob>();
   job->kind = SaveJob::Kind::kRewrite;
   job->step = move->step;
@@ -232,35 +216,58 @@ void Engine::CommitMove(const std::shared_ptr<Move>& move) {
   job->is_move = true;
   job->record = std::move(move->record);
   job->records = move->records;
-  job->state = std::make_shared<SaveHandle::State>(move->step, options_.environment.callbacks,
+  job->state = std::make_shared<SaveHandle::State>(move->step, options_->environment.callbacks,
                                                    std::function<void()>());
   job->state->on_finish = [this, move, raw = job->state.get()](const auto& mark) {
-    if (!mark() || panicked()) return;
-    Post([this, move, status = raw->status] { EndMove(move, status); });
+    if (!mark() || engine_->panicked()) return;
+    engine_->Post([this, move, status = raw->status] { End(move, status); });
   };
-  if (frozen_reported_) Fail(job.get(), options_.freeze->Check());
-  // Before the saves in flight: on a full disk they wait for the space that this gives back.
-  jobs_.push_front(std::move(job));
+  engine_->CommitNext(std::move(job));
 }
 
-void Engine::EndMove(const std::shared_ptr<Move>& move, const Status& status) {
+void Evacuator::End(const std::shared_ptr<Move>& move, const Status& status) {
+  scheduler_->MoveEnded(status, into_);
   if (status.ok()) {
-    options_.instruments->bytes_moved += move->bytes;
-    reclaim_progress_ = true;
-  } else {
-    suspects_.insert(move_segments_.begin(), move_segments_.end());
-    has_failed_writes_ = true;
-    if (status.code() != StatusCode::kAborted) {
-      // Not again and again: until somebody asks for it, or the next open.
-      unmovable_.insert(move_from_.begin(), move_from_.end());
-      Log(options_.log, LogLevel::kWarning,
-          StrCat(options_.store_path, ": step ", move->step,
-                 " was not moved to give space back: ", status.message()));
-    }
+    options_->instruments->bytes_moved += move->bytes;
+  } else if (status.code() != StatusCode::kAborted) {
+    // Not again and again: until reclaim is asked for, or the next open.
+    unmovable_.insert(from_.begin(), from_.end());
+    Log(options_->log, LogLevel::kWarning,
+        StrCat(options_->store_path, ": step ", move->step,
+               " was not moved to give space back: ", status.message()));
   }
-  move_segments_.clear();
+  into_.clear();
   moves_.pop_front();
-  NextMove();
+  Next();
+}
+
+// What a move wrote is not moved again until something else dies there: where segments are hardly
+// larger than steps it would look half empty again, and moves would follow each other for ever.
+void Evacuator::NoteMoved(uint64_t frame_segment, const std::vector<format::SegmentExtent>& before,
+                          const std::vector<format::SegmentExtent>& after) {
+  moved_into_.insert(frame_segment);
+  std::set<uint64_t> old;
+  for (const auto& extent : before) old.insert(extent.segment);
+  for (const auto& extent : after) {
+    if (!old.contains(extent.segment)) moved_into_.insert(extent.segment);
+  }
+}
+
+void Evacuator::NoteDead(const std::vector<format::SegmentExtent>& extents) {
+  for (const auto& extent : extents) moved_into_.erase(extent.segment);
+}
+
+void Evacuator::SegmentGone(uint64_t segment) {
+  unmovable_.erase(segment);
+  moved_into_.erase(segment);
+}
+
+void Evacuator::Stop() {
+  {
+    const std::lock_guard lock(stop_mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
 }
 
 }  // namespace stepwell::db
