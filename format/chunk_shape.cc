@@ -5,6 +5,7 @@
 // to 4 MiB; where none does, several axes of a shard may be cut.
 #include <algorithm>
 
+#include "format/arithmetic.h"
 #include "format/grid.h"
 
 namespace stepwell::format {
@@ -19,13 +20,6 @@ struct Window {
 constexpr Window kUsual = {kChunkTargetBytes / 4, kChunkTargetBytes, kChunkBytesMax};
 // Chunks of a shard below this cost more than the shard's own grid.
 constexpr uint64_t kDividingBytesMin = kChunkTargetBytes / 16;
-
-uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
-  uint64_t product;
-  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-uint64_t CeilDivide(uint64_t a, uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // How far `bytes` is from the target, as a ratio >= 1.
 double Distance(uint64_t bytes, uint64_t target) {

@@ -10,12 +10,12 @@
 namespace stepwell::format {
 namespace {
 
-constexpr char kMagic[8] = {'\x89', 'S', 'W', 'C', 'O', 'P', 'Y', '\n'};
+constexpr char kCopyMagic[8] = {'\x89', 'S', 'W', 'C', 'O', 'P', 'Y', '\n'};
 constexpr size_t kLengthAt = 8;
 constexpr size_t kBodyCrcAt = 12;
 constexpr size_t kPlaceAt = 16;  // 32 bytes, as in slots
-constexpr size_t kNonceAt = 48;
-constexpr size_t kCrcAt = 64;
+constexpr size_t kCopyNonceAt = 48;
+constexpr size_t kCopyCrcAt = 64;
 // 68: reserved, zero.
 
 // The message of a commit frame without what only a load of the step needs.
@@ -63,7 +63,7 @@ size_t FrameCopySpace(size_t frame_bytes) {
 void EncodeFrameCopy(const FrameCopy& copy, const Id128& nonce, MutableBytes out) {
   std::byte* const at = out.data();
   std::memset(at, 0, out.size());
-  std::memcpy(at, kMagic, sizeof(kMagic));
+  std::memcpy(at, kCopyMagic, sizeof(kCopyMagic));
   StoreLittle(at + kLengthAt, static_cast<uint32_t>(copy.bytes.size()));
   StoreLittle(at + kBodyCrcAt, Crc32c(AsBytes(copy.bytes)));
   StoreLittle(at + kPlaceAt, copy.place.segment);
@@ -71,20 +71,21 @@ void EncodeFrameCopy(const FrameCopy& copy, const Id128& nonce, MutableBytes out
   StoreLittle(at + kPlaceAt + 16, copy.place.length_bytes);
   StoreLittle(at + kPlaceAt + 20, copy.place.crc);
   StoreLittle(at + kPlaceAt + 24, copy.place.directory);
-  std::memcpy(at + kNonceAt, nonce.data(), nonce.size());
-  StoreLittle(at + kCrcAt, Crc32c({at, kCrcAt}));
+  std::memcpy(at + kCopyNonceAt, nonce.data(), nonce.size());
+  StoreLittle(at + kCopyCrcAt, Crc32c({at, kCopyCrcAt}));
   std::memcpy(at + kCopyHeaderBytes, copy.bytes.data(), copy.bytes.size());
 }
 
 Result<FrameCopyHeader> DecodeFrameCopyHeader(ConstBytes bytes, const Id128& nonce) {
-  if (bytes.size() < kCopyHeaderBytes || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
+  if (bytes.size() < kCopyHeaderBytes ||
+      std::memcmp(bytes.data(), kCopyMagic, sizeof(kCopyMagic)) != 0) {
     return NotFoundError("no copy here");
   }
   const std::byte* const at = bytes.data();
-  if (LoadLittle<uint32_t>(at + kCrcAt) != Crc32c({at, kCrcAt})) {
+  if (LoadLittle<uint32_t>(at + kCopyCrcAt) != Crc32c({at, kCopyCrcAt})) {
     return DataLossError("a copy's header is damaged");
   }
-  if (std::memcmp(at + kNonceAt, nonce.data(), nonce.size()) != 0) {
+  if (std::memcmp(at + kCopyNonceAt, nonce.data(), nonce.size()) != 0) {
     return NotFoundError("a copy of an earlier life of the file");
   }
   FrameCopyHeader header;

@@ -4,17 +4,12 @@
 
 #include <algorithm>
 
+#include "format/arithmetic.h"
+
 namespace stepwell::format {
 namespace {
 
 constexpr uint64_t kElementsMax = uint64_t{1} << 62;
-
-uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
-  uint64_t product;
-  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-uint64_t CeilDivide(uint64_t a, uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 

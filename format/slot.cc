@@ -11,13 +11,13 @@
 namespace stepwell::format {
 namespace {
 
-constexpr char kMagic[8] = {'\x89', 'S', 'T', 'E', 'P', 'W', 'L', '\n'};
+constexpr char kSlotMagic[8] = {'\x89', 'S', 'T', 'E', 'P', 'W', 'L', '\n'};
 
-constexpr size_t kVersionAt = 8;
+constexpr size_t kSlotVersionAt = 8;
 constexpr size_t kFlagsAt = 12;  // bit 0: clean
 constexpr size_t kStoreIdAt = 16;
 constexpr size_t kSequenceAt = 32;
-constexpr size_t kEpochAt = 40;
+constexpr size_t kSlotEpochAt = 40;
 constexpr size_t kDurableCommitAt = 48;
 constexpr size_t kIndexCommitAt = 56;
 constexpr size_t kDirectoryAt = 64;
@@ -28,12 +28,12 @@ constexpr size_t kGroupIdAt = 136;
 constexpr size_t kPartAt = 152;
 constexpr size_t kTipLengthAt = 156;
 constexpr size_t kTipAt = 160;  // to 4091; zeros behind the copy
-constexpr size_t kCrcAt = kSlotBytes - sizeof(uint32_t);
-static_assert(kTipAt + kSlotTipBytesMax == kCrcAt);
+constexpr size_t kSlotCrcAt = kSlotBytes - sizeof(uint32_t);
+static_assert(kTipAt + kSlotTipBytesMax == kSlotCrcAt);
 constexpr uint32_t kFlagClean = 1;
 constexpr uint32_t kVersionWithTip = 3;
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
-constexpr uint64_t kNumberMax = uint64_t{1} << 62;
+constexpr uint64_t kSlotNumberMax = uint64_t{1} << 62;
 
 // 32 bytes: segment 8, offset 8, length 4, CRC 4, directory 2, reserved 2, process 4 (reserved).
 void StorePlace(const FramePlace& place, std::byte* at) {
@@ -59,12 +59,12 @@ FramePlace LoadPlace(const std::byte* at) {
 std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot) {
   std::array<std::byte, kSlotBytes> bytes{};
   std::byte* at = bytes.data();
-  std::memcpy(at, kMagic, sizeof(kMagic));
-  StoreLittle(at + kVersionAt, slot.format_version);
+  std::memcpy(at, kSlotMagic, sizeof(kSlotMagic));
+  StoreLittle(at + kSlotVersionAt, slot.format_version);
   StoreLittle(at + kFlagsAt, slot.clean ? kFlagClean : uint32_t{0});
   std::memcpy(at + kStoreIdAt, slot.store_id.data(), slot.store_id.size());
   StoreLittle(at + kSequenceAt, slot.sequence);
-  StoreLittle(at + kEpochAt, slot.epoch);
+  StoreLittle(at + kSlotEpochAt, slot.epoch);
   StoreLittle(at + kDurableCommitAt, slot.durable_commit);
   StoreLittle(at + kIndexCommitAt, slot.index_commit);
   StoreLittle(at + kDirectoryAt, slot.directory);
@@ -77,7 +77,7 @@ std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot) {
     StoreLittle(at + kTipLengthAt, static_cast<uint32_t>(slot.tip.size()));
     std::memcpy(at + kTipAt, slot.tip.data(), slot.tip.size());
   }
-  StoreLittle(at + kCrcAt, Crc32c({at, kCrcAt}));
+  StoreLittle(at + kSlotCrcAt, Crc32c({at, kSlotCrcAt}));
   return bytes;
 }
 
@@ -86,9 +86,9 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
     return DataLossError(StrCat("STEPWELL slot cut short at ", bytes.size(), " bytes"));
   }
   const std::byte* at = bytes.data();
-  const uint32_t expected = LoadLittle<uint32_t>(at + kCrcAt);
-  const uint32_t found = Crc32c({at, kCrcAt});
-  if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0) {
+  const uint32_t expected = LoadLittle<uint32_t>(at + kSlotCrcAt);
+  const uint32_t found = Crc32c({at, kSlotCrcAt});
+  if (std::memcmp(at, kSlotMagic, sizeof(kSlotMagic)) != 0) {
     // All zeros, or one of our slots with damage in the magic itself: not a foreign file.
     if (expected == found || (expected == 0 && LoadLittle<uint64_t>(at) == 0)) {
       return DataLossError("STEPWELL slot without a magic");
@@ -100,7 +100,7 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
         StrCat("STEPWELL slot checksum mismatch: expected ", expected, ", found ", found));
   }
   StoreSlot slot;
-  slot.format_version = LoadLittle<uint32_t>(at + kVersionAt);
+  slot.format_version = LoadLittle<uint32_t>(at + kSlotVersionAt);
   if (slot.format_version == 0 || slot.format_version > kFormatVersion) {
     return UnimplementedError(StrCat("the store has format version ", slot.format_version,
                                      "; this version of Stepwell reads up to ", kFormatVersion));
@@ -108,7 +108,7 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
   slot.clean = (LoadLittle<uint32_t>(at + kFlagsAt) & kFlagClean) != 0;
   std::memcpy(slot.store_id.data(), at + kStoreIdAt, slot.store_id.size());
   slot.sequence = LoadLittle<uint64_t>(at + kSequenceAt);
-  slot.epoch = LoadLittle<uint64_t>(at + kEpochAt);
+  slot.epoch = LoadLittle<uint64_t>(at + kSlotEpochAt);
   slot.durable_commit = LoadLittle<uint64_t>(at + kDurableCommitAt);
   slot.index_commit = LoadLittle<uint64_t>(at + kIndexCommitAt);
   slot.directory = LoadLittle<uint16_t>(at + kDirectoryAt);
@@ -117,7 +117,8 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
     return DataLossError(
         StrCat("STEPWELL slot of directory ", slot.directory, " of ", slot.directory_count));
   }
-  if (std::max({slot.sequence, slot.epoch, slot.durable_commit, slot.index_commit}) > kNumberMax) {
+  if (std::max({slot.sequence, slot.epoch, slot.durable_commit, slot.index_commit}) >
+      kSlotNumberMax) {
     return DataLossError("STEPWELL slot with a number out of range");
   }
   slot.durable_place = LoadPlace(at + kDurablePlaceAt);

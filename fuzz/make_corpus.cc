@@ -100,7 +100,7 @@ void Codecs(Corpus* corpus) {
 }
 
 void Grids(Corpus* corpus) {
-  sim::Prng prng(7);
+  Prng prng(7);
   for (int i = 0; i < 24; ++i) {
     std::string bytes = Byte(static_cast<uint64_t>(i % 2));
     for (int k = 0; k < 60; ++k) bytes += Byte(prng.Next());
@@ -174,7 +174,7 @@ void OrbaxFiles(Corpus* corpus) {
 
 // Each store as it is, and with one edit of each kind in a few places.
 void Stores(Corpus* corpus) {
-  sim::Prng prng(9);
+  Prng prng(9);
   for (size_t store = 0; store < BaseStores().size(); ++store) {
     corpus->Add("store", Byte(store));
     corpus->Add("segments", Byte(store));

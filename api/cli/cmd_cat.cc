@@ -89,7 +89,7 @@ Result<Entry> OnlyLeaf(const Selection& selection) {
   return *leaves[0];
 }
 
-struct Arguments : StoreArguments {
+struct CatArguments : StoreArguments {
   bool full = false;  // every element
   std::optional<std::string> slice;
   bool npy = false;
@@ -97,7 +97,7 @@ struct Arguments : StoreArguments {
   std::string output;  // npy: a file; empty: stdout
 };
 
-Status CheckArguments(const Arguments& arguments, bool json) {
+Status CheckArguments(const CatArguments& arguments, bool json) {
   if (!arguments.npy) {
     if (!arguments.output.empty() || arguments.bits) {
       return InvalidArgumentError("--output and --bits are for --npy");
@@ -114,7 +114,7 @@ Status CheckArguments(const Arguments& arguments, bool json) {
 }
 
 Result<Outcome> CatNpy(db::StepReader* reader, const Entry& entry, const Ranges& ranges,
-                       const Arguments& arguments, Json document, bool json) {
+                       const CatArguments& arguments, Json document, bool json) {
   const bool to_file = !arguments.output.empty() && arguments.output != "-";
   STEPWELL_ASSIGN_OR_RETURN(const NpyHeader header,
                             MakeNpyHeader(entry.record, entry.text, ranges, arguments.bits));
@@ -139,7 +139,7 @@ Result<Outcome> CatNpy(db::StepReader* reader, const Entry& entry, const Ranges&
   return outcome;
 }
 
-Result<Outcome> CatArray(db::StepReader* reader, const Entry& entry, const Arguments& arguments,
+Result<Outcome> CatArray(db::StepReader* reader, const Entry& entry, const CatArguments& arguments,
                          Json document, bool json) {
   Ranges ranges = WholeRanges(entry.record.shape);
   if (arguments.slice) {
@@ -158,7 +158,7 @@ Result<Outcome> CatArray(db::StepReader* reader, const Entry& entry, const Argum
   return outcome;
 }
 
-Result<Outcome> CatValue(db::StepReader* reader, const Entry& entry, const Arguments& arguments,
+Result<Outcome> CatValue(db::StepReader* reader, const Entry& entry, const CatArguments& arguments,
                          Json document, bool json) {
   if (arguments.slice || arguments.npy) {
     return InvalidArgumentError(
@@ -178,7 +178,7 @@ Result<Outcome> CatValue(db::StepReader* reader, const Entry& entry, const Argum
   return outcome;
 }
 
-Result<Outcome> RunCat(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunCat(const CatArguments& arguments, Invocation* invocation) {
   STEPWELL_RETURN_IF_ERROR(CheckArguments(arguments, invocation->json));
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
@@ -196,7 +196,7 @@ Result<Outcome> RunCat(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddCat(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CatArguments>();
   CLI::App* command = AddCommand(program, invocation, "cat", "print an array or a value",
                                  [=] { return RunCat(*arguments, invocation); });
   AddStore(command, &arguments->store);

@@ -12,7 +12,7 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct DiffArguments : StoreArguments {
   std::string step_b;
   std::string other;  // the store of B; empty: the same
   bool exit_code = false;
@@ -120,7 +120,7 @@ Result<DiffSide> MakeSide(db::StepReader* reader, const std::string& path, bool 
   return DiffSide{reader, {}};
 }
 
-Result<Outcome> RunDiff(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunDiff(const DiffArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store_a,
                             OpenStore(arguments.store, /*read_only=*/true, invocation));
   std::unique_ptr<db::Store> store_other;
@@ -177,7 +177,7 @@ Result<Outcome> RunDiff(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddDiff(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = AddCommand(program, invocation, "diff", "compare two steps",
                                  [=] { return RunDiff(*arguments, invocation); });
   AddStore(command, &arguments->store);

@@ -18,7 +18,7 @@ constexpr double kSecondsMax = 600;
 constexpr uint64_t kTestBytesMax = uint64_t{16} << 30;
 constexpr uint64_t kTestBytesMin = uint64_t{64} << 20;
 
-struct Arguments {
+struct DoctorArguments {
   std::string directory = ".";
   double seconds = kSeconds;
 };
@@ -34,7 +34,7 @@ struct Report {
 };
 
 // At most a quarter of the free space is written, and given back.
-void TestWrites(const Arguments& arguments, io::File* file, Report* report) {
+void TestWrites(const DoctorArguments& arguments, io::File* file, Report* report) {
   const uint64_t bytes_max = std::min(report->file_system.free_bytes / 4, kTestBytesMax);
   if (arguments.seconds == 0 || bytes_max < kTestBytesMin) {
     report->not_ours = report->not_fio =
@@ -75,7 +75,7 @@ Json SpeedJson(const std::optional<WriteSpeed>& speed, const std::string& why_no
           {"depth", speed->depth}};
 }
 
-Json ReportJson(const Arguments& arguments, const Report& report) {
+Json ReportJson(const DoctorArguments& arguments, const Report& report) {
   const MachineFacts& machine = report.machine;
   const FileSystemFacts& files = report.file_system;
   Json warnings = Json::array();
@@ -130,7 +130,7 @@ std::string SpeedText(const std::optional<WriteSpeed>& speed, const std::string&
                 Printable(speed->through), ")");
 }
 
-std::string ReportText(const Arguments& arguments, const Report& report) {
+std::string ReportText(const DoctorArguments& arguments, const Report& report) {
   const MachineFacts& machine = report.machine;
   const FileSystemFacts& files = report.file_system;
   std::string options;
@@ -172,7 +172,7 @@ std::string ReportText(const Arguments& arguments, const Report& report) {
   return text;
 }
 
-Result<Outcome> RunDoctor(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunDoctor(const DoctorArguments& arguments, Invocation* invocation) {
   if (!(arguments.seconds >= 0) || arguments.seconds > kSecondsMax) {
     return InvalidArgumentError(StrCat("--seconds must be from 0 to ", kSecondsMax));
   }
@@ -198,7 +198,7 @@ Result<Outcome> RunDoctor(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddDoctor(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DoctorArguments>();
   CLI::App* command = AddCommand(program, invocation, "doctor",
                                  "say what this machine offers a store, and what will hurt",
                                  [=] { return RunDoctor(*arguments, invocation); });

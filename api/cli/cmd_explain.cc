@@ -9,7 +9,7 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct ExplainArguments : StoreArguments {
   std::string mesh;
   std::vector<std::string> specs;
   bool slices = false;
@@ -79,7 +79,7 @@ Json PlanJson(const LoadPlan& plan, bool slices) {
           {"total", CostJson(plan.total)}};
 }
 
-Result<Outcome> RunExplain(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunExplain(const ExplainArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(arguments.mesh));
   std::vector<SpecRule> rules;
   for (const std::string& text : arguments.specs) {
@@ -108,7 +108,7 @@ Result<Outcome> RunExplain(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddExplain(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "explain", "print what loading a step onto a mesh takes",
                  [=] { return RunExplain(*arguments, invocation); });

@@ -21,7 +21,7 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct ExportArguments : StoreArguments {
   std::string destination;
   std::string to = "orbax";
   std::string mode = "auto";
@@ -70,7 +70,7 @@ Status Choose(const char* option, const std::string& text, const Choices<Value, 
   return InvalidArgumentError(StrCat(option, " is one of ", known, ", not \"", text, "\""));
 }
 
-Result<db::ExportOptions> OptionsOf(const Arguments& arguments) {
+Result<db::ExportOptions> OptionsOf(const ExportArguments& arguments) {
   db::ExportOptions options;
   STEPWELL_RETURN_IF_ERROR(Choose("--mode", arguments.mode, kModes, &options.mode));
   STEPWELL_RETURN_IF_ERROR(Choose("--layout", arguments.layout, kLayouts, &options.layout));
@@ -134,8 +134,8 @@ std::string Absolute(const std::string& path) {
 }
 
 // kInvalidArgument when one of the options is given that are about Orbax alone.
-Status CheckNoOrbaxOptions(const Arguments& arguments) {
-  const Arguments unset;
+Status CheckNoOrbaxOptions(const ExportArguments& arguments) {
+  const ExportArguments unset;
   for (const auto& [option, given] :
        {std::pair("--mode", arguments.mode != unset.mode),
         std::pair("--zarr", arguments.zarr != unset.zarr),
@@ -151,7 +151,7 @@ Status CheckNoOrbaxOptions(const Arguments& arguments) {
 }
 
 Result<db::ExportReport> ExportTo(std::optional<db::ArchiveFormat> format,
-                                  const Arguments& arguments, db::Store* store,
+                                  const ExportArguments& arguments, db::Store* store,
                                   db::StepReader* reader) {
   Progress progress("exporting");
   const Interrupts interrupts;
@@ -175,7 +175,7 @@ Result<db::ExportReport> ExportTo(std::optional<db::ArchiveFormat> format,
   return db::ExportArchive(*store, reader->step().step, destination, archive);
 }
 
-Result<Outcome> RunExport(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunExport(const ExportArguments& arguments, Invocation* invocation) {
   std::optional<db::ArchiveFormat> format;
   STEPWELL_RETURN_IF_ERROR(Choose("--to", arguments.to, kTo, &format));
   STEPWELL_ASSIGN_OR_RETURN(auto store,
@@ -216,7 +216,7 @@ Result<Outcome> RunExport(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddExport(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExportArguments>();
   CLI::App* command = AddCommand(program, invocation, "export",
                                  "make a step a checkpoint of Orbax, or a file of arrays",
                                  [=] { return RunExport(*arguments, invocation); });

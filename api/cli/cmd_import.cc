@@ -13,7 +13,7 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct ImportArguments : StoreArguments {
   std::string source;
   std::vector<std::string> items;
   std::string if_exists = "error";
@@ -34,7 +34,7 @@ db::IfExists IfExistsOf(const std::string& text) {
 }
 
 // What is to be imported, ascending.
-Result<std::vector<Import>> Plan(const Arguments& arguments, std::optional<uint64_t> step) {
+Result<std::vector<Import>> Plan(const ImportArguments& arguments, std::optional<uint64_t> step) {
   io::FileSystem* const file_system = io::LocalFileSystem();
   const Result<io::FileInfo> info = file_system->Stat(arguments.source);
   if (info.status().code() == StatusCode::kNotFound) {
@@ -66,7 +66,8 @@ Result<std::vector<Import>> Plan(const Arguments& arguments, std::optional<uint6
 }
 
 // Before anything is read.
-Status CheckSteps(db::Store* store, const Arguments& arguments, std::vector<Import>* imports) {
+Status CheckSteps(db::Store* store, const ImportArguments& arguments,
+                  std::vector<Import>* imports) {
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
   std::set<uint64_t> there;
   for (const db::StepSummary& summary : steps) there.insert(summary.step.step);
@@ -82,7 +83,8 @@ Status CheckSteps(db::Store* store, const Arguments& arguments, std::vector<Impo
 }
 
 // One step is read while the one before it is written.
-Status RunImports(db::Store* store, const Arguments& arguments, std::vector<Import>* imports) {
+Status RunImports(db::Store* store, const ImportArguments& arguments,
+                  std::vector<Import>* imports) {
   const auto keep_waiting = [] { return !Interrupts::Noted(); };
   std::optional<db::SaveHandle> last;
   for (Import& import : *imports) {
@@ -111,7 +113,7 @@ Status RunImports(db::Store* store, const Arguments& arguments, std::vector<Impo
 }
 
 // Of Orbax's checkpoints, which have no checksums, a second read is all that can tell.
-Status VerifyImports(db::Store* store, const Arguments& arguments,
+Status VerifyImports(db::Store* store, const ImportArguments& arguments,
                      const std::vector<Import>& imports) {
   db::ImportOptions options;
   options.items = arguments.items;
@@ -128,7 +130,8 @@ Status VerifyImports(db::Store* store, const Arguments& arguments,
   return OkStatus();
 }
 
-Outcome Report(const Arguments& arguments, const std::vector<Import>& imports, bool json) {
+Outcome ReportImports(const ImportArguments& arguments, const std::vector<Import>& imports,
+                      bool json) {
   Outcome outcome;
   if (json) {
     Json list = Json::array();
@@ -153,7 +156,7 @@ Outcome Report(const Arguments& arguments, const std::vector<Import>& imports, b
   return outcome;
 }
 
-Result<Outcome> RunImport(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunImport(const ImportArguments& arguments, Invocation* invocation) {
   const Interrupts interrupts;
   std::optional<uint64_t> step;
   if (!arguments.step.empty()) {
@@ -172,13 +175,13 @@ Result<Outcome> RunImport(const Arguments& arguments, Invocation* invocation) {
     STEPWELL_RETURN_IF_ERROR(VerifyImports(store.get(), arguments, imports));
   }
   STEPWELL_RETURN_IF_ERROR(store->Close());
-  return Report(arguments, imports, invocation->json);
+  return ReportImports(arguments, imports, invocation->json);
 }
 
 }  // namespace
 
 void AddImport(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ImportArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "import", "save Orbax checkpoints as steps of a store",
                  [=] { return RunImport(*arguments, invocation); });

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSlice{100};  // between two looks for Ctrl-C
 constexpr double kIntervalMaxSeconds = 3600;
 
-struct Arguments : StoreArguments {
+struct MirrorArguments : StoreArguments {
   std::string directory;
   db::ViewOptions options;
   double interval_seconds = 0.2;
@@ -43,7 +43,7 @@ Status CatchUp(db::OrbaxView* view) {
   return CancelledError("interrupted");
 }
 
-Status Follow(const Arguments& arguments, db::OrbaxView* view, bool json) {
+Status Follow(const MirrorArguments& arguments, db::OrbaxView* view, bool json) {
   if (!json) {
     STEPWELL_RETURN_IF_ERROR(WriteStdout(
         StrCat(Printable(view->path()), " shows ", Plural(view->Stats().shown, "step", "steps"),
@@ -56,7 +56,7 @@ Status Follow(const Arguments& arguments, db::OrbaxView* view, bool json) {
   return OkStatus();
 }
 
-Result<Outcome> RunMirror(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocation) {
   db::ViewOptions options = arguments.options;
   if (!(arguments.interval_seconds > 0 && arguments.interval_seconds <= kIntervalMaxSeconds)) {
     return InvalidArgumentError("--interval is a number of seconds above 0, at most an hour");
@@ -107,7 +107,7 @@ void AddChoice(CLI::App* command, const char* name, Value* value, const char* ty
 }  // namespace
 
 void AddMirror(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<MirrorArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "mirror",
                  "show the steps as checkpoints of Orbax while the store goes on, until Ctrl-C",

@@ -6,11 +6,11 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct PinArguments : StoreArguments {
   std::vector<std::string> steps;
 };
 
-Result<Outcome> RunPin(const Arguments& arguments, bool pinned, Invocation* invocation) {
+Result<Outcome> RunPin(const PinArguments& arguments, bool pinned, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
@@ -33,7 +33,7 @@ Result<Outcome> RunPin(const Arguments& arguments, bool pinned, Invocation* invo
 
 void Add(CLI::App* program, Invocation* invocation, const char* name, const char* what,
          bool pinned) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PinArguments>();
   CLI::App* command = AddCommand(program, invocation, name, what,
                                  [=] { return RunPin(*arguments, pinned, invocation); });
   AddStore(command, &arguments->store);

@@ -7,9 +7,7 @@
 namespace stepwell::cli {
 namespace {
 
-using Arguments = StoreArguments;
-
-Result<Outcome> RunReclaim(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const db::ReclaimReport report, store->Reclaim());
@@ -50,7 +48,7 @@ Result<Outcome> RunReclaim(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddReclaim(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StoreArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "reclaim", "give back the space of deleted steps now",
                  [=] { return RunReclaim(*arguments, invocation); });

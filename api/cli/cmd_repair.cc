@@ -8,12 +8,12 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct RepairArguments : StoreArguments {
   bool accept = false;
   std::vector<uint64_t> discard;
 };
 
-Result<Outcome> RunRepair(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunRepair(const RepairArguments& arguments, Invocation* invocation) {
   invocation->discard.insert(arguments.discard.begin(), arguments.discard.end());
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
@@ -48,7 +48,7 @@ Result<Outcome> RunRepair(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddRepair(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RepairArguments>();
   CLI::App* command = AddCommand(program, invocation, "repair",
                                  "write damaged records anew, from copies or the index",
                                  [=] { return RunRepair(*arguments, invocation); });

@@ -11,7 +11,7 @@
 namespace stepwell::cli {
 namespace {
 
-struct Arguments : StoreArguments {
+struct RmArguments : StoreArguments {
   std::vector<std::string> steps;
   std::vector<std::string> items;
   bool dry_run = false;
@@ -70,7 +70,7 @@ Status Remove(db::Store* store, const std::vector<Removal>& removals,
   return OkStatus();
 }
 
-Result<Outcome> RunRm(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunRm(const RmArguments& arguments, Invocation* invocation) {
   std::vector<std::string> items(arguments.items);
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
@@ -112,7 +112,7 @@ Result<Outcome> RunRm(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddRm(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RmArguments>();
   CLI::App* command = AddCommand(program, invocation, "rm", "delete steps, or items of steps",
                                  [=] { return RunRm(*arguments, invocation); });
   AddStore(command, &arguments->store);

@@ -153,11 +153,11 @@ std::string ShardingsText(const Selection& selection) {
   return text;
 }
 
-struct Arguments : StoreArguments {
+struct ShowArguments : StoreArguments {
   bool sharding = false;
 };
 
-Result<Outcome> RunShow(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunShow(const ShowArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
                             ReadStep(store.get(), arguments.step));
@@ -181,7 +181,7 @@ Result<Outcome> RunShow(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddShow(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ShowArguments>();
   CLI::App* command = AddCommand(program, invocation, "show", "print the tree of a step",
                                  [=] { return RunShow(*arguments, invocation); });
   AddStore(command, &arguments->store);

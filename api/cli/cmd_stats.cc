@@ -10,8 +10,6 @@
 namespace stepwell::cli {
 namespace {
 
-using Arguments = StoreArguments;
-
 // One item over all steps.
 struct ItemTotal {
   uint64_t steps = 0;
@@ -43,7 +41,8 @@ std::vector<SpacePart> OfWhich(const db::SpaceStats& space) {
           {"linked", space.linked_bytes, "in segments with another hard link"}};
 }
 
-Json StatsJson(const Arguments& arguments, const db::StoreStats& stats, const ItemTotals& totals) {
+Json StatsJson(const StoreArguments& arguments, const db::StoreStats& stats,
+               const ItemTotals& totals) {
   Json space = {{"total_bytes", stats.space.total_bytes}};
   for (const SpacePart& part : Parts(stats.space)) space[StrCat(part.name, "_bytes")] = part.bytes;
   for (const SpacePart& part : OfWhich(stats.space)) {
@@ -103,7 +102,7 @@ std::string StatsText(const db::StoreStats& stats, const ItemTotals& totals) {
   return text;
 }
 
-Result<Outcome> RunStats(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunStats(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<db::StepSummary> steps, store->Steps());
   ItemTotals totals;
@@ -138,7 +137,7 @@ Result<Outcome> RunStats(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddStats(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StoreArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "stats", "account for every byte of a store's directory",
                  [=] { return RunStats(*arguments, invocation); });

@@ -35,11 +35,9 @@ std::string ProblemText(const db::VerifyProblem& problem) {
   return text + ": " + Printable(problem.message) + "\n";
 }
 
-using Arguments = StoreArguments;
-
 // The checkpoints that a path means: those below a manager's root, or itself. None when it is not
 // about checkpoints.
-Result<std::vector<std::string>> CheckpointsAt(const Arguments& arguments) {
+Result<std::vector<std::string>> CheckpointsAt(const StoreArguments& arguments) {
   io::FileSystem* const files = io::LocalFileSystem();
   const std::string& path = arguments.store;
   std::vector<std::string> paths;
@@ -111,7 +109,7 @@ Result<Outcome> VerifyCheckpoints(const std::vector<std::string>& paths, bool js
   return outcome;
 }
 
-Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
+Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(const auto checkpoints, CheckpointsAt(arguments));
   if (!checkpoints.empty()) return VerifyCheckpoints(checkpoints, invocation->json);
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
@@ -169,7 +167,7 @@ Result<Outcome> RunVerify(const Arguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddVerify(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StoreArguments>();
   CLI::App* command = AddCommand(program, invocation, "verify",
                                  "read everything, check every checksum; of exports, too",
                                  [=] { return RunVerify(*arguments, invocation); });

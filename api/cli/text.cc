@@ -12,7 +12,7 @@
 namespace stepwell::cli {
 namespace {
 
-constexpr int64_t kNanosPerSecond = 1'000'000'000;
+constexpr int64_t kSecondNanos = 1'000'000'000;
 
 std::string FormatTime(const std::tm& time, char between) {
   std::array<char, 64> buffer{};
@@ -23,8 +23,7 @@ std::string FormatTime(const std::tm& time, char between) {
 
 // Seconds rounded down, so that the rest is never negative.
 std::time_t FloorSeconds(int64_t time_ns) {
-  return static_cast<std::time_t>((time_ns - (time_ns < 0 ? kNanosPerSecond - 1 : 0)) /
-                                  kNanosPerSecond);
+  return static_cast<std::time_t>((time_ns - (time_ns < 0 ? kSecondNanos - 1 : 0)) / kSecondNanos);
 }
 
 }  // namespace
@@ -60,7 +59,7 @@ std::string UtcTime(int64_t time_ns) {
   if (gmtime_r(&seconds, &parts) == nullptr) return "-";
   std::array<char, 32> fraction{};
   std::snprintf(fraction.data(), fraction.size(), ".%09lldZ",
-                static_cast<long long>(time_ns - int64_t{seconds} * kNanosPerSecond));
+                static_cast<long long>(time_ns - int64_t{seconds} * kSecondNanos));
   return FormatTime(parts, 'T') + fraction.data();
 }
 

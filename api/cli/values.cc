@@ -51,7 +51,7 @@ constexpr std::array<FloatLayout, 10> kFloatLayouts = {{
     {DType::kFloat4E2M1FN, 4, 1, 1, Specials::kNone},
 }};
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double DecodeSmallFloat(const FloatLayout& layout, uint32_t pattern) {
@@ -62,13 +62,13 @@ double DecodeSmallFloat(const FloatLayout& layout, uint32_t pattern) {
   const uint32_t exponent = (pattern >> layout.mantissa_bits) & exponent_mask;
   const double sign = (pattern & sign_mask) != 0 ? -1.0 : 1.0;
   if (layout.specials == Specials::kIeee && exponent == exponent_mask) {
-    return mantissa == 0 ? sign * kInfinity : kNan;
+    return mantissa == 0 ? sign * kInfinity : kNotANumber;
   }
   if (layout.specials == Specials::kNanOnes && exponent == exponent_mask &&
       mantissa == mantissa_mask) {
-    return kNan;
+    return kNotANumber;
   }
-  if (layout.specials == Specials::kNanZero && pattern == sign_mask) return kNan;
+  if (layout.specials == Specials::kNanZero && pattern == sign_mask) return kNotANumber;
   const bool normal = exponent != 0;
   const uint32_t significand = mantissa + (normal ? mantissa_mask + 1 : 0);
   const int scale = static_cast<int>(normal ? exponent : 1) - layout.bias - layout.mantissa_bits;
@@ -299,7 +299,7 @@ double DecodeFloat(DType dtype, const std::byte* element) {
   if (dtype == DType::kFloat32) return static_cast<double>(Read<float>(element));
   if (dtype == DType::kFloat8E8M0FNU) {
     const auto exponent = Read<uint8_t>(element);
-    return exponent == 0xFF ? kNan : std::ldexp(1.0, int{exponent} - 127);
+    return exponent == 0xFF ? kNotANumber : std::ldexp(1.0, int{exponent} - 127);
   }
   for (const FloatLayout& layout : kFloatLayouts) {
     if (layout.dtype != dtype) continue;
@@ -307,7 +307,7 @@ double DecodeFloat(DType dtype, const std::byte* element) {
                                         ? Read<uint16_t>(element)
                                         : Read<uint8_t>(element) & ((1U << layout.bits) - 1));
   }
-  return kNan;
+  return kNotANumber;
 }
 
 std::string ElementText(DType dtype, const std::byte* element) {

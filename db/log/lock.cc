@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::milliseconds kRetryInterval{20};
+constexpr std::chrono::milliseconds kLockInterval{20};
 constexpr size_t kHolderBytesMax = 256;
 
 // Who holds LOCK: "pid=123 boot=<boot id> start=<start time>\n". The start time (clock ticks since
@@ -211,7 +211,7 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
     if (std::chrono::steady_clock::now() >= deadline) {
       return HeldByDead(store_path, holder, timeout);
     }
-    std::this_thread::sleep_for(kRetryInterval);
+    std::this_thread::sleep_for(kLockInterval);
   }
   // The lock counts, the name in it is for people: a full disk must still open, to be emptied.
   const Status written = WriteHolder(file.get());
@@ -236,7 +236,7 @@ Status LockSlotFile(io::File* slot_file, const std::string& store_path,
     if (locked) return OkStatus();
     // One that can be seen is not just waiting for its last writes.
     if (std::chrono::steady_clock::now() >= deadline || !LockHolders(slot_file).empty()) break;
-    std::this_thread::sleep_for(kRetryInterval);
+    std::this_thread::sleep_for(kLockInterval);
   }
   return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
                                  " writes to it; its LOCK was removed, which admits no second "

@@ -22,7 +22,7 @@
 namespace stepwell::db {
 namespace {
 
-constexpr std::chrono::milliseconds kRetryInterval{1};
+constexpr std::chrono::milliseconds kPinInterval{1};
 constexpr int kCreateTriesMax = 1000;
 constexpr size_t kDigits = 20;
 constexpr size_t kPinBytes = kDigits + 1;
@@ -120,7 +120,7 @@ Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_s
       return UnavailableError(StrCat(lock->file_->path(), ": waited ", timeout.count(), " ms for ",
                                      DescribeLockHolders(lock->file_.get())));
     }
-    std::this_thread::sleep_for(kRetryInterval);
+    std::this_thread::sleep_for(kPinInterval);
   }
 }
 
@@ -151,7 +151,7 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
       if (std::chrono::steady_clock::now() >= deadline) {
         return UnavailableError(StrCat(path, ": waited for ", DescribeLockHolders(file.get())));
       }
-      std::this_thread::sleep_for(kRetryInterval);
+      std::this_thread::sleep_for(kPinInterval);
     }
     STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file.get()));
     if (!named) continue;

@@ -260,11 +260,11 @@ Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
                              const LogState* known) {
   // Back from the durable frame, until something known or the catalog's last commit is met. The
   // chain is bounded: each frame's number is one less than its successor's.
-  struct Link {
+  struct ChainLink {
     Frame frame;
     FramePlace place;
   };
-  std::vector<Link> links;
+  std::vector<ChainLink> links;
   FramePlace place = slot.durable_place;
   uint64_t commit = slot.durable_commit;
   LogState state;

@@ -116,8 +116,9 @@ void ReadVersionNodes(size_t files, ColumnReader* in) {
 // "manifest.000000000000002a": 42.
 std::optional<uint64_t> NumberOf(std::string_view name) {
   constexpr std::string_view kPrefix = "manifest.";
-  constexpr size_t kDigits = 16;
-  if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + kDigits) return std::nullopt;
+  constexpr size_t kDigitCount = 16;
+  if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + kDigitCount)
+    return std::nullopt;
   uint64_t number = 0;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number, 16);

@@ -24,9 +24,9 @@ constexpr int kZlibWindow = 15;
 constexpr int kGzipWindow = kZlibWindow + 16;
 
 std::string Hex(uint32_t value) {
-  constexpr char kDigits[] = "0123456789abcdef";
+  constexpr char kHexText[] = "0123456789abcdef";
   std::string out = "0x";
-  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kDigits[(value >> shift) & 0xF]);
+  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kHexText[(value >> shift) & 0xF]);
   return out;
 }
 
@@ -119,7 +119,7 @@ Status DecodeZarrChunk(const ZarrCodecs& codecs, ConstBytes stored, MutableBytes
     case ZarrCompressor::kZstd:
       return DecodeZstd(body, out);
     case ZarrCompressor::kBlosc:
-      return internal::BloscDecodeForeign(body, out);
+      return format::internal::BloscDecodeForeign(body, out);
     case ZarrCompressor::kGzip:
       return DecodeZlib(kGzipWindow, body, out);
     case ZarrCompressor::kZlib:

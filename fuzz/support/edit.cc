@@ -13,7 +13,7 @@ namespace stepwell::fuzz {
 namespace {
 
 constexpr int kEditsMax = 16;
-constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kDiskBlockBytes = 4096;
 constexpr uint64_t kExtendBytesMax = uint64_t{256} << 10;
 constexpr uint64_t kBytesMax = 64;  // of one edit
 
@@ -68,8 +68,8 @@ class Editor {
       : files_(files), store_path_(std::move(store_path)) {}
 
   void Apply(const Edit& edit, EditResult* result) {
-    const uint64_t blocks = std::max<uint64_t>(1, edit.size / kBlockBytes);
-    const uint64_t block = edit.where % blocks * kBlockBytes;
+    const uint64_t blocks = std::max<uint64_t>(1, edit.size / kDiskBlockBytes);
+    const uint64_t block = edit.where % blocks * kDiskBlockBytes;
     switch (edit.kind) {
       case EditKind::kOverwrite:
         return Write(edit.path, edit.where % (edit.size + 1), edit.bytes);
@@ -87,7 +87,7 @@ class Editor {
         return Swap(edit);
       case EditKind::kZeroBlocks:
         return Write(edit.path, block,
-                     std::string((1 + (edit.where >> 16) % 16) * kBlockBytes, '\0'));
+                     std::string((1 + (edit.where >> 16) % 16) * kDiskBlockBytes, '\0'));
       case EditKind::kDuplicate:
         return Copy(edit.path, NewName(edit));
       case EditKind::kRename:
@@ -123,11 +123,12 @@ class Editor {
   void Swap(const Edit& edit) {
     std::string from = ReadFile(files_, edit.path);
     std::string to = ReadFile(files_, edit.other);
-    if (from.size() < kBlockBytes || to.size() < kBlockBytes) return;
-    const uint64_t from_at = (edit.where & 0xFFFF) % (from.size() / kBlockBytes) * kBlockBytes;
-    const uint64_t to_at = (edit.where >> 16) % (to.size() / kBlockBytes) * kBlockBytes;
-    Write(edit.path, from_at, std::string_view(to).substr(to_at, kBlockBytes));
-    Write(edit.other, to_at, std::string_view(from).substr(from_at, kBlockBytes));
+    if (from.size() < kDiskBlockBytes || to.size() < kDiskBlockBytes) return;
+    const uint64_t from_at =
+        (edit.where & 0xFFFF) % (from.size() / kDiskBlockBytes) * kDiskBlockBytes;
+    const uint64_t to_at = (edit.where >> 16) % (to.size() / kDiskBlockBytes) * kDiskBlockBytes;
+    Write(edit.path, from_at, std::string_view(to).substr(to_at, kDiskBlockBytes));
+    Write(edit.other, to_at, std::string_view(from).substr(from_at, kDiskBlockBytes));
   }
 
   void Copy(const std::string& from, const std::string& to) {

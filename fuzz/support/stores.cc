@@ -27,7 +27,7 @@ std::string Key(const std::string& item, const format::KeyPath& path) {
 PathComponent Name(const std::string& name) { return {PathComponent::Type::kKey, 0, name}; }
 
 std::string Noise(size_t size, uint64_t seed, bool compressible) {
-  sim::Prng prng(seed);
+  Prng prng(seed);
   std::string bytes(size, static_cast<char>(seed));
   if (compressible) return bytes;
   for (char& byte : bytes) byte = static_cast<char>(prng.Next());

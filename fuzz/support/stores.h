@@ -12,7 +12,7 @@
 
 #include "db/environment.h"
 #include "db/store.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 #include "tests/sim/sim_disk.h"
 
 namespace stepwell::fuzz {
@@ -45,7 +45,7 @@ class Machine {
   const std::shared_ptr<sim::SimWorld> world_;
   sim::SimFileSystem files_;
   sim::SimClock clock_;
-  sim::Prng prng_{1};
+  Prng prng_{1};
   const bool with_index_;
 };
 

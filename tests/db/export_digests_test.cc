@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<LeafSpec> State() {
+std::vector<LeafSpec> DigestState() {
   return {{"a", {7}}, {"b", {30, 1000}}, {"e", {40000}, true, true}};
 }
 
@@ -31,18 +31,18 @@ void Flip(const std::string& path, uint64_t offset) {
   file.put(byte);
 }
 
-struct Case {
+struct DigestCase {
   ExportMode mode;
   int zarr;
 };
 
-class ExportDigestsTest : public ::testing::TestWithParam<Case> {
+class ExportDigestsTest : public ::testing::TestWithParam<DigestCase> {
  protected:
   ExportDigestsTest() {
     auto store = Store::Open(dir_ / "store", {});
     EXPECT_TRUE(store.ok()) << store.status().ToString();
     store_ = std::move(*store);
-    EXPECT_OK(SaveSeeded(store_.get(), 1, 1, State())->Wait());
+    EXPECT_OK(SaveSeeded(store_.get(), 1, 1, DigestState())->Wait());
     ExportOptions options;
     options.mode = GetParam().mode;
     options.zarr_format = GetParam().zarr;
@@ -53,7 +53,7 @@ class ExportDigestsTest : public ::testing::TestWithParam<Case> {
     EXPECT_TRUE(report.ok()) << report.status().ToString();
     return report.ok() ? *report : DigestReport();
   }
-  Status Import() { return CheckExported(io::LocalFileSystem(), dir_ / "x", 1, State()); }
+  Status Import() { return CheckExported(io::LocalFileSystem(), dir_ / "x", 1, DigestState()); }
 
   TempDir dir_{"/var/tmp"};
   std::unique_ptr<Store> store_;
@@ -134,7 +134,8 @@ TEST_P(ExportDigestsTest, DamagedDigestsAndNone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, ExportDigestsTest,
-                         ::testing::Values(Case{ExportMode::kLink, 3}, Case{ExportMode::kCopy, 2}));
+                         ::testing::Values(DigestCase{ExportMode::kLink, 3},
+                                           DigestCase{ExportMode::kCopy, 2}));
 
 TEST(DigestsTest, TheyAreReadAsTheyWereWritten) {
   ExportDigests digests;

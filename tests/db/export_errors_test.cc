@@ -21,7 +21,7 @@ using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kStep = 3;
+constexpr uint64_t kFaultyStep = 3;
 
 class ExportErrorsTest : public ::testing::Test {
  protected:
@@ -31,7 +31,7 @@ class ExportErrorsTest : public ::testing::Test {
     auto store = Store::Open(dir_ / "store", options);
     ASSERT_OK(store.status());
     store_ = std::move(*store);
-    auto handle = SaveSeeded(store_.get(), kStep, kStep, SmallState());
+    auto handle = SaveSeeded(store_.get(), kFaultyStep, kFaultyStep, SmallState());
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
     fs::create_directory(dir_ / "out");
@@ -42,11 +42,11 @@ class ExportErrorsTest : public ::testing::Test {
     ExportOptions options;
     options.mode = mode;
     options.layout = layout;
-    return Export(*store_, kStep, destination, options).status();
+    return Export(*store_, kFaultyStep, destination, options).status();
   }
   std::string Out(const std::string& name) const { return dir_ / ("out/" + name); }
   void ExpectStore() const {
-    EXPECT_OK(CheckSeeded(store_.get(), kStep, kStep, SmallState()));
+    EXPECT_OK(CheckSeeded(store_.get(), kFaultyStep, kFaultyStep, SmallState()));
     const auto report = store_->Verify({});
     ASSERT_OK(report.status());
     EXPECT_TRUE(report->problems.empty());
@@ -127,25 +127,26 @@ TEST_F(ExportErrorsTest, ANewRootGoesWithItsExport) {
   options.layout = ExportLayout::kV0;
   options.mode = ExportMode::kCopy;
   options.progress = [](uint64_t done, uint64_t) { return done == 0; };
-  EXPECT_EQ(Export(*store_, kStep, Out("root"), options).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(Export(*store_, kFaultyStep, Out("root"), options).status().code(),
+            StatusCode::kCancelled);
   EXPECT_TRUE(NamesIn(dir_ / "out").empty());
 
   // With metadata, too; in a root that is there already it stays the step's.
   std::vector<std::vector<float>> scratch;
   scratch.reserve(SmallState().size());
-  SaveRequest request = MakeRequest(kStep + 1, kStep, SmallState(), &scratch);
+  SaveRequest request = MakeRequest(kFaultyStep + 1, kFaultyStep, SmallState(), &scratch);
   request.metadata_json = R"({"orbax": {"root": {"r": 1}}})";
   auto handle = store_->Save(std::move(request));
   ASSERT_OK(handle.status());
   ASSERT_OK(handle->Wait());
-  EXPECT_EQ(Export(*store_, kStep + 1, Out("root"), options).status().code(),
+  EXPECT_EQ(Export(*store_, kFaultyStep + 1, Out("root"), options).status().code(),
             StatusCode::kCancelled);
   EXPECT_TRUE(NamesIn(dir_ / "out").empty());
   options.progress = nullptr;
-  EXPECT_OK(Export(*store_, kStep + 1, Out("root"), options).status());
+  EXPECT_OK(Export(*store_, kFaultyStep + 1, Out("root"), options).status());
   EXPECT_TRUE(fs::exists(Out("root/metadata/_ROOT_METADATA")));
   fs::create_directory(Out("there"));
-  EXPECT_OK(Export(*store_, kStep + 1, Out("there"), options).status());
+  EXPECT_OK(Export(*store_, kFaultyStep + 1, Out("there"), options).status());
   EXPECT_THAT(NamesIn(Out("there")), ElementsAre("4"));
 }
 
@@ -177,7 +178,7 @@ TEST_F(ExportErrorsTest, InsideTheStoreWhateverThePathLooksLike) {
 // The store lies below the manager's root: that is no harm, unless it has the step's name.
 TEST_F(ExportErrorsTest, TheStoreBelowTheRoot) {
   EXPECT_OK(Run(dir_.path(), ExportMode::kLink, ExportLayout::kV0));
-  EXPECT_OK(CheckExported(io::LocalFileSystem(), dir_ / "3", kStep, SmallState()));
+  EXPECT_OK(CheckExported(io::LocalFileSystem(), dir_ / "3", kFaultyStep, SmallState()));
   ExportOptions options;
   options.layout = ExportLayout::kV0;
   ASSERT_OK(store_->Close());
@@ -186,7 +187,7 @@ TEST_F(ExportErrorsTest, TheStoreBelowTheRoot) {
   ASSERT_OK(store.status());
   store_ = std::move(*store);
   options.step_digits = 5;
-  EXPECT_EQ(Export(*store_, kStep, dir_.path(), options).status().code(),
+  EXPECT_EQ(Export(*store_, kFaultyStep, dir_.path(), options).status().code(),
             StatusCode::kAlreadyExists);
 }
 
@@ -219,7 +220,7 @@ TEST_F(ExportErrorsTest, OddPaths) {
        {longest, std::string("relative///"), std::string("./a b\n\"\xff"), Out("../out/up")}) {
     SCOPED_TRACE(path);
     EXPECT_OK(Run(path));
-    EXPECT_OK(CheckExported(io::LocalFileSystem(), path.substr(0, path.find("///")), kStep,
+    EXPECT_OK(CheckExported(io::LocalFileSystem(), path.substr(0, path.find("///")), kFaultyStep,
                             SmallState()));
   }
   ASSERT_EQ(chdir(here.c_str()), 0);
@@ -228,12 +229,12 @@ TEST_F(ExportErrorsTest, OddPaths) {
 TEST_F(ExportErrorsTest, WhatIsNotInTheStep) {
   ExportOptions options;
   options.items = {"state", "nothing"};
-  Status status = Export(*store_, kStep, Out("x"), options).status();
+  Status status = Export(*store_, kFaultyStep, Out("x"), options).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("no item \"nothing\"; it has state"));
   options.items.clear();
   options.subtree_key = KeyOf("state", "nothing");
-  status = Export(*store_, kStep, Out("x"), options).status();
+  status = Export(*store_, kFaultyStep, Out("x"), options).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("has nothing at this path"));
   EXPECT_EQ(Export(*store_, 4, Out("x"), {}).status().code(), StatusCode::kNotFound);
@@ -289,13 +290,14 @@ TEST_F(ExportErrorsTest, CancelledWhenever) {
     ExportOptions options;
     options.mode = mode;
     options.progress = [&](uint64_t, uint64_t) { return ++calls > 0; };
-    ASSERT_OK(Export(*store_, kStep, Out("whole"), options).status());
+    ASSERT_OK(Export(*store_, kFaultyStep, Out("whole"), options).status());
     fs::remove_all(Out("whole"));
     ASSERT_GT(calls, 0);
     for (int last = 1, all = calls; last <= all; ++last) {
       calls = 0;
       options.progress = [&](uint64_t, uint64_t) { return ++calls < last; };
-      EXPECT_EQ(Export(*store_, kStep, Out("x"), options).status().code(), StatusCode::kCancelled);
+      EXPECT_EQ(Export(*store_, kFaultyStep, Out("x"), options).status().code(),
+                StatusCode::kCancelled);
       EXPECT_TRUE(NamesIn(dir_ / "out").empty());
     }
   }
@@ -312,7 +314,7 @@ TEST_F(ExportErrorsTest, WhoComesFirstStays) {
       if (what == "dangling" && !fs::is_symlink(Out("x"))) fs::create_symlink("no", Out("x"));
       return true;
     };
-    const Status status = Export(*store_, kStep, Out("x"), options).status();
+    const Status status = Export(*store_, kFaultyStep, Out("x"), options).status();
     EXPECT_EQ(status.code(), StatusCode::kAlreadyExists) << status.ToString();
     EXPECT_THAT(NamesIn(dir_ / "out"), ElementsAre("x"));
     EXPECT_FALSE(fs::exists(Out("x/state")));

@@ -36,19 +36,19 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 }
 
 // Several segments of 1 MiB, with chunks that are compressed and such that are not.
-std::vector<LeafSpec> State() {
+std::vector<LeafSpec> ExportedState() {
   return {
       {"a", {7}}, {"b", {300, 1000}, true}, {"c", {}}, {"d", {0, 3}}, {"e", {40000}, true, true}};
 }
 
-struct KillCase {
+struct ExportKillCase {
   const char* mode;
   const char* layout;
   const char* writer;  // as store_child has it
   uint64_t stride;     // kill before each stride-th operation
 };
 
-class ExportKillTest : public ::testing::TestWithParam<KillCase> {
+class ExportKillTest : public ::testing::TestWithParam<ExportKillCase> {
  protected:
   void SetUp() override {
     fs::create_directory(out_);
@@ -73,7 +73,7 @@ class ExportKillTest : public ::testing::TestWithParam<KillCase> {
   void SaveNext() {
     for (int i = 0; i < 3; ++i) {
       ++next_;
-      ASSERT_OK(SaveSeeded(store_.get(), next_, next_, State())->Wait());
+      ASSERT_OK(SaveSeeded(store_.get(), next_, next_, ExportedState())->Wait());
     }
     step_ = next_ - 1;
   }
@@ -110,7 +110,7 @@ class ExportKillTest : public ::testing::TestWithParam<KillCase> {
   // The step and its neighbours are deleted, newer ones take what room they can get.
   void GoOn() {
     const uint64_t exported = step_;
-    ASSERT_OK(CheckSeeded(store_.get(), exported, exported, State()));
+    ASSERT_OK(CheckSeeded(store_.get(), exported, exported, ExportedState()));
     const auto old = StepNumbers(store_.get());
     ASSERT_NO_FATAL_FAILURE(SaveNext());
     ASSERT_OK(store_->Delete(old));
@@ -130,7 +130,7 @@ class ExportKillTest : public ::testing::TestWithParam<KillCase> {
     const bool there = fs::exists(place);
     EXPECT_EQ(fs::exists(leftover), *killed && !there && stop > kFirstOperation);
     if (there) {
-      EXPECT_OK(CheckExported(io::LocalFileSystem(), place, step, State()));
+      EXPECT_OK(CheckExported(io::LocalFileSystem(), place, step, ExportedState()));
     }
     whole_ += there && *killed ? 1 : 0;
     leftovers_ += fs::exists(leftover) ? 1 : 0;
@@ -143,7 +143,7 @@ class ExportKillTest : public ::testing::TestWithParam<KillCase> {
       EXPECT_TRUE(now.str() == bytes) << name << " was changed";
     }
     if (there) {
-      EXPECT_OK(CheckExported(io::LocalFileSystem(), place, step, State()));
+      EXPECT_OK(CheckExported(io::LocalFileSystem(), place, step, ExportedState()));
     }
     ExportAgain(place, leftover, there);
   }
@@ -201,13 +201,15 @@ TEST_P(ExportKillTest, NothingOrAllOfIt) {
   EXPECT_TRUE(links_ > 3 || std::string_view(GetParam().mode) != "link");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Exports, ExportKillTest,
-    ::testing::Values(KillCase{"link", "v1", "beside", 1}, KillCase{"copy", "v0", "beside", 1},
-                      KillCase{"link", "v0", "saving", 3}, KillCase{"copy", "v1", "saving", 4}),
-    [](const auto& param) {
-      return StrCat(param.param.mode, "_", param.param.layout, "_", param.param.writer);
-    });
+INSTANTIATE_TEST_SUITE_P(Exports, ExportKillTest,
+                         ::testing::Values(ExportKillCase{"link", "v1", "beside", 1},
+                                           ExportKillCase{"copy", "v0", "beside", 1},
+                                           ExportKillCase{"link", "v0", "saving", 3},
+                                           ExportKillCase{"copy", "v1", "saving", 4}),
+                         [](const auto& param) {
+                           return StrCat(param.param.mode, "_", param.param.layout, "_",
+                                         param.param.writer);
+                         });
 
 }  // namespace
 }  // namespace stepwell::db

@@ -23,10 +23,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kStep = 3;
+constexpr uint64_t kCopiedStep = 3;
 constexpr uid_t kOther = 1000;
 
-std::vector<LeafSpec> State() { return {{"a", {7}}, {"b", {300, 1000}}, {"e", {40000}, true}}; }
+std::vector<LeafSpec> MachineState() {
+  return {{"a", {7}}, {"b", {300, 1000}}, {"e", {40000}, true}};
+}
 
 class ExportMachineTest : public ::testing::Test {
  protected:
@@ -34,7 +36,7 @@ class ExportMachineTest : public ::testing::Test {
     path_ = path;
     store_ = Open(false);
     ASSERT_NE(store_, nullptr);
-    auto handle = SaveSeeded(store_.get(), kStep, kStep, State());
+    auto handle = SaveSeeded(store_.get(), kCopiedStep, kCopiedStep, MachineState());
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
   }
@@ -50,16 +52,16 @@ class ExportMachineTest : public ::testing::Test {
   Result<ExportReport> Run(const std::string& destination, ExportMode mode) const {
     ExportOptions options;
     options.mode = mode;
-    return Export(*store_, kStep, destination, options);
+    return Export(*store_, kCopiedStep, destination, options);
   }
   void ExpectStore() const {
-    EXPECT_OK(CheckSeeded(store_.get(), kStep, kStep, State()));
+    EXPECT_OK(CheckSeeded(store_.get(), kCopiedStep, kCopiedStep, MachineState()));
     const auto report = store_->Verify({});
     ASSERT_OK(report.status());
     EXPECT_TRUE(report->problems.empty());
   }
   static Status Check(const std::string& path) {
-    return CheckExported(io::LocalFileSystem(), path, kStep, State());
+    return CheckExported(io::LocalFileSystem(), path, kCopiedStep, MachineState());
   }
 
   TempDir dir_{"/var/tmp"};
@@ -131,7 +133,7 @@ TEST_F(ExportMachineTest, AFullDisk) {
   fs::remove(small / "full");
   EXPECT_OK(Run(small / "x", ExportMode::kCopy).status());
   EXPECT_OK(Check(small / "x"));
-  ASSERT_OK(SaveSeeded(store_.get(), 9, 9, State())->Wait());
+  ASSERT_OK(SaveSeeded(store_.get(), 9, 9, MachineState())->Wait());
   store_.reset();
 }
 
@@ -198,8 +200,8 @@ TEST_F(ExportMachineTest, AnUnpinnedStepIsDeletedMeanwhile) {
   ASSERT_NE(point, "") << "a read-only mount cannot be made here";
   ASSERT_NO_FATAL_FAILURE(Make(mount / "store"));
   const auto writer = std::move(store_);
-  for (uint64_t step = kStep + 1; step < kStep + 4; ++step) {
-    ASSERT_OK(SaveSeeded(writer.get(), step, step, State())->Wait());
+  for (uint64_t step = kCopiedStep + 1; step < kCopiedStep + 4; ++step) {
+    ASSERT_OK(SaveSeeded(writer.get(), step, step, MachineState())->Wait());
   }
   path_ = point + "/store";
   store_ = Open(/*read_only=*/true);
@@ -210,15 +212,15 @@ TEST_F(ExportMachineTest, AnUnpinnedStepIsDeletedMeanwhile) {
   options.progress = [&](uint64_t, uint64_t) {
     if (deleted) return true;
     deleted = true;
-    const uint64_t steps[] = {kStep, kStep + 1, kStep + 2, kStep + 3};
+    const uint64_t steps[] = {kCopiedStep, kCopiedStep + 1, kCopiedStep + 2, kCopiedStep + 3};
     EXPECT_OK(writer->Delete(steps));
     for (uint64_t step = 20; step < 28; ++step) {
-      EXPECT_OK(SaveSeeded(writer.get(), step, step, State())->Wait());
+      EXPECT_OK(SaveSeeded(writer.get(), step, step, MachineState())->Wait());
     }
     EXPECT_OK(writer->Reclaim().status());
     return true;
   };
-  const Status status = Export(*store_, kStep, mount / "x", options).status();
+  const Status status = Export(*store_, kCopiedStep, mount / "x", options).status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound) << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr("was deleted while it was being read"));
   EXPECT_THAT(NamesIn(mount / ""), ::testing::Not(::testing::Contains(HasSubstr("x"))));
@@ -285,11 +287,11 @@ TEST_F(ExportMachineTest, AnotherUser) {
   };
   EXPECT_EQ(as_other([&](Store* store) {
               ExportOptions options;
-              const auto report = Export(*store, kStep, dir_ / "theirs/auto", options);
+              const auto report = Export(*store, kCopiedStep, dir_ / "theirs/auto", options);
               EXPECT_OK(report.status());
               EXPECT_TRUE(report.ok() && report->mode != ExportMode::kLink);
               EXPECT_OK(Check(dir_ / "theirs/auto"));
-              const Status denied = Export(*store, kStep, dir_ / "ours/x", options).status();
+              const Status denied = Export(*store, kCopiedStep, dir_ / "ours/x", options).status();
               EXPECT_EQ(denied.code(), StatusCode::kPermissionDenied) << denied.ToString();
               EXPECT_THAT(denied.message(), HasSubstr("ours/x"));
               return true;
@@ -303,7 +305,8 @@ TEST_F(ExportMachineTest, AnotherUser) {
   EXPECT_EQ(as_other([&](Store* store) {
               ExportOptions options;
               options.mode = ExportMode::kLink;
-              const Status status = Export(*store, kStep, dir_ / "theirs/link", options).status();
+              const Status status =
+                  Export(*store, kCopiedStep, dir_ / "theirs/link", options).status();
               if (protect != "1") return status.ok();
               EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.ToString();
               EXPECT_THAT(status.message(), HasSubstr("use mode copy"));
@@ -329,7 +332,7 @@ TEST_F(ExportMachineTest, AnotherUser) {
           << reader.status().ToString();
       return !::testing::Test::HasFailure();
     }
-    const Status status = Export(**reader, kStep, dir_ / "theirs/no", {}).status();
+    const Status status = Export(**reader, kCopiedStep, dir_ / "theirs/no", {}).status();
     EXPECT_EQ(status.code(), StatusCode::kPermissionDenied) << status.ToString();
     return !::testing::Test::HasFailure();
   }));
@@ -351,7 +354,8 @@ TEST_F(ExportMachineTest, AnOwnerWhoIsNotRoot) {
     auto store = Open(/*read_only=*/false);
     const auto save = [&](uint64_t begin, uint64_t end) -> Status {
       for (uint64_t step = begin; step < end; ++step) {
-        STEPWELL_ASSIGN_OR_RETURN(const auto handle, SaveSeeded(store.get(), step, step, State()));
+        STEPWELL_ASSIGN_OR_RETURN(const auto handle,
+                                  SaveSeeded(store.get(), step, step, MachineState()));
         STEPWELL_RETURN_IF_ERROR(handle.Wait());
       }
       return OkStatus();
@@ -372,7 +376,7 @@ TEST_F(ExportMachineTest, AnOwnerWhoIsNotRoot) {
       STEPWELL_RETURN_IF_ERROR(store->Delete(old));
       STEPWELL_RETURN_IF_ERROR(store->Reclaim().status());
       STEPWELL_RETURN_IF_ERROR(
-          CheckExported(io::LocalFileSystem(), StrCat(place, "-", first), first, State()));
+          CheckExported(io::LocalFileSystem(), StrCat(place, "-", first), first, MachineState()));
       fs::remove_all(StrCat(place, "-", first));
       if (round == 1) {  // the other one is deleted while nobody has the store open
         STEPWELL_RETURN_IF_ERROR(store->Close());
@@ -426,7 +430,7 @@ TEST_F(ExportMachineTest, ConcurrentExportsToOnePlace) {
       start[i].Wait();
       ExportOptions options;
       options.mode = i % 2 == 0 ? ExportMode::kLink : ExportMode::kCopy;
-      const StatusCode code = Export(*reader, kStep, place, options).status().code();
+      const StatusCode code = Export(*reader, kCopiedStep, place, options).status().code();
       if (code == StatusCode::kOk) _exit(0);
       if (code == StatusCode::kAlreadyExists) _exit(1);
       _exit(code == StatusCode::kUnavailable ? 2 : 3);

@@ -13,14 +13,14 @@ namespace {
 
 using format::DType;
 
-struct Case {
+struct NumberCase {
   const char* text;
   DType imported;
   DType wanted;
 };
 
 TEST(ExportNumbersTest, Integers) {
-  constexpr Case kCases[] = {
+  constexpr NumberCase kCases[] = {
       {"5", DType::kInvalid, DType::kInt64},
       {"-9223372036854775808", DType::kInvalid, DType::kInt64},
       {"9223372036854775808", DType::kInvalid, DType::kUInt64},
@@ -39,7 +39,7 @@ TEST(ExportNumbersTest, Integers) {
       {"-5", DType::kInt16, DType::kInt16},
       {"5", DType::kFloat32, DType::kInt64},
   };
-  for (const Case& one : kCases) {
+  for (const NumberCase& one : kCases) {
     const auto element = IntegerElement(one.text, one.imported);
     ASSERT_TRUE(element) << one.text;
     EXPECT_EQ(element->dtype, one.wanted) << one.text;

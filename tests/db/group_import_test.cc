@@ -23,7 +23,7 @@ constexpr uint32_t kShares = 3;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // About 24 MB, of which "coded" is stored in less.
-std::vector<LeafSpec> State() {
+std::vector<LeafSpec> GroupState() {
   return {{"small", {7}},
           {"raw", {3000, 1000}},
           {"empty", {0, 3}},
@@ -35,7 +35,7 @@ class GroupImportTest : public ::testing::Test {
  protected:
   void Export(int zarr_format) {
     source_ = Store::Open(dir_ / "source", {}).value();
-    auto handle = SaveSeeded(source_.get(), 1, 5, State());
+    auto handle = SaveSeeded(source_.get(), 1, 5, GroupState());
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
     ExportOptions options;
@@ -77,7 +77,7 @@ class GroupImportTest : public ::testing::Test {
   void ExpectAllThere() {
     const auto reader = group_.part(0)->Read(9);
     ASSERT_OK(reader.status());
-    for (const LeafSpec& spec : State()) {
+    for (const LeafSpec& spec : GroupState()) {
       const LeafRecord leaf = Leaf(group_.part(0), 9, spec.name);
       EXPECT_FALSE(leaf.partial) << spec.name;  // its pieces have one grid
       std::vector<float> out(leaf.logical_bytes / sizeof(float));
@@ -145,7 +145,7 @@ TEST_F(GroupImportTest, IdentitiesTellCheckpointsApart) {
   std::filesystem::remove_all(dir_ / "x");
   ExportOptions options;
   options.mode = ExportMode::kCopy;
-  auto handle = SaveSeeded(source_.get(), 2, 6, State());
+  auto handle = SaveSeeded(source_.get(), 2, 6, GroupState());
   ASSERT_OK(handle.status());
   ASSERT_OK(handle->Wait());
   ASSERT_OK(db::Export(*source_, 2, dir_ / "x", options).status());

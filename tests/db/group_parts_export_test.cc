@@ -20,19 +20,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr uint32_t kParts = 3;
-constexpr uint64_t kStep = 4;
+constexpr uint32_t kPartCount = 3;
+constexpr uint64_t kPartsStep = 4;
 constexpr uint64_t kEights = 5000;
 
 class PartsExportTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto stores = GroupStores::Open(dir_ / "run", kParts);
+    auto stores = GroupStores::Open(dir_ / "run", kPartCount);
     ASSERT_OK(stores.status());
     group_ = std::move(*stores);
     Save();
-    for (uint32_t part = 0; part < kParts; ++part) {
-      auto share = ReadShare(*group_.part(part), kStep);
+    for (uint32_t part = 0; part < kPartCount; ++part) {
+      auto share = ReadShare(*group_.part(part), kPartsStep);
       ASSERT_OK(share.status());
       shares_.push_back(*share);
       auto records = RecordsOfShare(*shares_[part], "");
@@ -45,9 +45,9 @@ class PartsExportTest : public ::testing::Test {
   // Each part has a leaf; of part 2 "eight" has a type that Orbax lacks.
   void Save() {
     const std::vector<std::byte> eights(kEights, std::byte{0x38});
-    for (uint32_t part = 0; part < kParts; ++part) {
+    for (uint32_t part = 0; part < kPartCount; ++part) {
       std::vector<std::vector<float>> scratch;
-      SaveRequest request = MakeRequest(kStep, kStep, PartState(part), &scratch);
+      SaveRequest request = MakeRequest(kPartsStep, kPartsStep, PartState(part), &scratch);
       if (part != 0) request.items[0].leaves.pop_back();
       if (part == 2) {
         LeafInput& eight = request.items[0].leaves.emplace_back();
@@ -56,12 +56,12 @@ class PartsExportTest : public ::testing::Test {
         eight.record.shape = {kEights};
         eight.data = eights.data();
       }
-      request.group = GroupSave{SaveId(kStep), group_.parts};
+      request.group = GroupSave{SaveId(kPartsStep), group_.parts};
       const auto handle = group_.part(part)->Save(std::move(request));
       ASSERT_OK(handle.status());
       ASSERT_OK(handle->Wait());
     }
-    ASSERT_OK(group_.DecideAll(Commit(kStep, kStep)).status());
+    ASSERT_OK(group_.DecideAll(Commit(kPartsStep, kPartsStep)).status());
   }
 
   Result<std::unique_ptr<PartsExport>> Begin() {
@@ -121,7 +121,7 @@ TEST_F(PartsExportTest, EachPartCopiesItsOwn) {
   ASSERT_OK(made.status());
   EXPECT_TRUE(fs::is_directory((*made)->mark()));
   EXPECT_FALSE(fs::exists(dir_ / "out/x"));
-  CopyAll(**made, kParts);
+  CopyAll(**made, kPartCount);
   const auto report = (*made)->Finish(/*cloned=*/false, nullptr);
   ASSERT_OK(report.status());
   EXPECT_EQ(report->mode, ExportMode::kCopy);
@@ -143,11 +143,11 @@ TEST_F(PartsExportTest, WithoutWhatOrbaxLacksItIsAsAnyOther) {
   options_.on_unsupported = OnUnsupported::kSkip;
   const auto made = Begin();
   ASSERT_OK(made.status());
-  CopyAll(**made, kParts);
+  CopyAll(**made, kPartCount);
   ASSERT_OK((*made)->Finish(/*cloned=*/false, nullptr).status());
   std::vector<LeafSpec> specs;
-  for (uint32_t part = 0; part < kParts; ++part) specs.push_back(PartState(part).front());
-  EXPECT_OK(CheckExported(io::LocalFileSystem(), dir_ / "out/x", kStep, specs));
+  for (uint32_t part = 0; part < kPartCount; ++part) specs.push_back(PartState(part).front());
+  EXPECT_OK(CheckExported(io::LocalFileSystem(), dir_ / "out/x", kPartsStep, specs));
 }
 
 TEST_F(PartsExportTest, RecordsThatDoNotFitAreRefused) {
@@ -188,7 +188,7 @@ TEST_F(PartsExportTest, WhatIsNotCopiedIsMissed) {
   {
     const auto made = Begin();
     ASSERT_OK(made.status());
-    CopyAll(**made, kParts - 1);
+    CopyAll(**made, kPartCount - 1);
     const Status status = (*made)->Finish(/*cloned=*/false, nullptr).status();
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
     EXPECT_THAT(status.message(), HasSubstr("part 2"));
@@ -196,7 +196,7 @@ TEST_F(PartsExportTest, WhatIsNotCopiedIsMissed) {
   EXPECT_THAT(NamesIn(dir_ / "out"), ElementsAre());
   const auto made = Begin();
   ASSERT_OK(made.status());
-  CopyAll(**made, kParts);
+  CopyAll(**made, kPartCount);
   fs::resize_file(FilesOf(**made, 1).front().path, 100);
   const Status status = (*made)->Finish(/*cloned=*/false, nullptr).status();
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
@@ -224,7 +224,7 @@ TEST_F(PartsExportTest, OneThatIsGivenUpLeavesNothing) {
     const auto made = Begin();
     ASSERT_OK(made.status());
     EXPECT_EQ(Begin().status().code(), StatusCode::kUnavailable) << "it is being made";
-    CopyAll(**made, kParts);
+    CopyAll(**made, kPartCount);
   }
   EXPECT_THAT(NamesIn(dir_ / "out"), ElementsAre()) << "the manager's root goes, too";
   options_.mode = ExportMode::kLink;

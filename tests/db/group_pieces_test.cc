@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint32_t kParts = 3;
+constexpr uint32_t kPieceParts = 3;
 
 uint64_t CountOf(const format::Shape& shape) {
   uint64_t count = 1;
@@ -75,7 +75,7 @@ SplitArray Split(std::string name, format::Shape shape, const format::Shape& cou
     for (size_t axis = 0; axis < box.stop.size(); ++axis) {
       box.stop[axis] = std::min(box.stop[axis] + array.shard_shape[axis], array.shape[axis]);
     }
-    array.boxes.emplace_back(std::move(box), static_cast<uint32_t>(random() % kParts));
+    array.boxes.emplace_back(std::move(box), static_cast<uint32_t>(random() % kPieceParts));
   }
   return array;
 }
@@ -83,7 +83,7 @@ SplitArray Split(std::string name, format::Shape shape, const format::Shape& cou
 class GroupPiecesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto stores = GroupStores::Open(dir_ / "run", kParts);
+    auto stores = GroupStores::Open(dir_ / "run", kPieceParts);
     ASSERT_OK(stores.status());
     group_ = std::move(*stores);
   }
@@ -121,7 +121,7 @@ class GroupPiecesTest : public ::testing::Test {
     return handle.Wait();
   }
   Status SaveAll(uint64_t step, const std::vector<SplitArray>& arrays) {
-    for (uint32_t part = 0; part < kParts; ++part) {
+    for (uint32_t part = 0; part < kPieceParts; ++part) {
       STEPWELL_RETURN_IF_ERROR(PreparePart(part, step, arrays));
     }
     return group_.DecideAll(Commit(step, step)).status();
@@ -249,7 +249,7 @@ TEST_F(GroupPiecesTest, WhatNobodyWroteIsMissed) {
 TEST_F(GroupPiecesTest, APartByItselfHasItsBoxes) {
   std::mt19937_64 random(10);
   SplitArray array = Split("w", {9, 4}, {3, 1}, random);
-  for (uint32_t part = 0; part < kParts; ++part) array.boxes[part].second = part;
+  for (uint32_t part = 0; part < kPieceParts; ++part) array.boxes[part].second = part;
   ASSERT_OK(SaveAll(1, {array}));
   const auto step = group_.part(2)->Read(1);
   ASSERT_OK(step.status());
@@ -297,7 +297,7 @@ TEST_F(GroupPiecesTest, AnExportHasOneGridForPiecesWithTheirOwn) {
     if (compressed) {
       ASSERT_OK(group_.Close());
       group_ = {};
-      auto stores = GroupStores::Open(dir_ / "run", kParts, options);
+      auto stores = GroupStores::Open(dir_ / "run", kPieceParts, options);
       ASSERT_OK(stores.status());
       group_ = std::move(*stores);
     }

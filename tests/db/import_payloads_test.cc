@@ -19,7 +19,7 @@ namespace {
 using format::CodecId;
 using format::LeafRecord;
 
-std::vector<LeafSpec> State() {
+std::vector<LeafSpec> PayloadState() {
   return {{"small", {7}}, {"raw", {800, 1000}}, {"empty", {0, 3}}, {"coded", {400000}, true, true}};
 }
 
@@ -28,7 +28,7 @@ class ImportPayloadsTest : public ::testing::Test {
   // A store with step 1 and its export by copy.
   void Export(int zarr_format = 3) {
     source_ = Open("source", CodecPolicy::kAuto);
-    auto handle = SaveSeeded(source_.get(), 1, 5, State());
+    auto handle = SaveSeeded(source_.get(), 1, 5, PayloadState());
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
     ExportOptions options;
@@ -100,7 +100,7 @@ TEST_F(ImportPayloadsTest, TheyAreSavedAsTheyAre) {
     }
   }
   EXPECT_EQ(Leaf(store.get(), 9, "coded").codec, CodecId::kBloscLz4);
-  for (const LeafSpec& spec : State()) {
+  for (const LeafSpec& spec : PayloadState()) {
     EXPECT_EQ(Load(store.get(), 9, spec.name), LeafData(spec, 5)) << spec.name;
   }
   const auto report = store->Verify({});
@@ -113,7 +113,7 @@ TEST_F(ImportPayloadsTest, WithoutChecksumsTheyAreEncodedAnew) {
   const auto store = Open("target", CodecPolicy::kRaw);
   ASSERT_OK(Import(store.get(), Request(9)));
   EXPECT_EQ(Leaf(store.get(), 9, "coded").codec, CodecId::kRaw);
-  for (const LeafSpec& spec : State()) {
+  for (const LeafSpec& spec : PayloadState()) {
     EXPECT_EQ(Load(store.get(), 9, spec.name), LeafData(spec, 5)) << spec.name;
   }
 }

@@ -12,7 +12,7 @@
 #include "db/mesh/plan.h"
 #include "db/mesh/sharding.h"
 #include "db/read/restore_plan.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::db {
 namespace {
@@ -158,7 +158,7 @@ TEST(MeshPlan, FirstRuleCountsAndOthersAreReplicated) {
 }
 
 TEST(MeshPlan, EveryDeviceAgainstANaiveCount) {
-  sim::Prng random(7);
+  Prng random(7);
   for (int round = 0; round < 200; ++round) {
     const Mesh mesh{{{"x", 1 + random.Below(4)}, {"y", 1 + random.Below(3)}}};
     const uint64_t unit = mesh.device_count();
@@ -189,7 +189,7 @@ TEST(MeshPlan, EveryDeviceAgainstANaiveCount) {
 }
 
 // Bands of rows, each with chunks of its own, as several processes save an array.
-format::LeafRecord BandsLeaf(const format::Shape& shape, sim::Prng* random) {
+format::LeafRecord BandsLeaf(const format::Shape& shape, Prng* random) {
   format::LeafRecord leaf = ArrayLeaf("a", shape, shape, 0);
   leaf.partial = true;
   leaf.chunk_count = 0;
@@ -212,7 +212,7 @@ format::LeafRecord BandsLeaf(const format::Shape& shape, sim::Prng* random) {
 }
 
 TEST(MeshPlan, PiecesWithGridsOfTheirOwnAgainstANaiveCount) {
-  sim::Prng random(8);
+  Prng random(8);
   for (int round = 0; round < 200; ++round) {
     const Mesh mesh{{{"x", 1 + random.Below(4)}, {"y", 1 + random.Below(3)}}};
     const uint64_t unit = mesh.device_count();
@@ -305,7 +305,7 @@ TEST(ShardingText, TakesAnyBytes) {
     EXPECT_FALSE(ParseSharding(bad).has_value()) << bad;
     EXPECT_FALSE(ShardingText(std::vector<uint64_t>{8}, bad).empty());
   }
-  sim::Prng random(1);
+  Prng random(1);
   for (int round = 0; round < 2000; ++round) {
     std::string text = good;
     text[random.Below(text.size())] = static_cast<char>(random.Below(256));

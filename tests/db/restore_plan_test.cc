@@ -9,14 +9,12 @@
 #include <set>
 #include <tuple>
 
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::db {
 namespace {
 
-using sim::Prng;
-
-std::string KeyOf(const std::string& name) {
+std::string PlanKeyOf(const std::string& name) {
   format::PathComponent component;
   component.name = name;
   return format::EncodeLeafKey("params", {component}).value();
@@ -25,7 +23,7 @@ std::string KeyOf(const std::string& name) {
 format::LeafRecord ArrayLeaf(const std::string& name, format::Shape shape,
                              format::Shape chunk_shape) {
   format::LeafRecord leaf;
-  leaf.key = KeyOf(name);
+  leaf.key = PlanKeyOf(name);
   leaf.dtype = format::DType::kFloat32;
   leaf.shape = std::move(shape);
   leaf.chunk_shape = std::move(chunk_shape);
@@ -222,7 +220,7 @@ TEST(RestorePlan, APayloadUsedTwiceIsReadOnce) {
 
 TEST(RestorePlan, ValuesKeepTheOrderOfTheirParts) {
   format::LeafRecord leaf;
-  leaf.key = KeyOf("text");
+  leaf.key = PlanKeyOf("text");
   leaf.kind = format::LeafKind::kValue;
   leaf.codec = format::CodecId::kLz4Frame;
   leaf.logical_bytes = 3000;
@@ -253,7 +251,7 @@ TEST(RestorePlan, ABoxOutsideTheArrayIsTheCallersMistake) {
   const LoadRequest strides{&leaf, format::WholeArray(leaf.shape), nullptr, {4}};
   EXPECT_EQ(PlanRestore({&strides, 1}).status().code(), StatusCode::kInvalidArgument);
   format::LeafRecord node;
-  node.key = KeyOf("node");
+  node.key = PlanKeyOf("node");
   node.kind = format::LeafKind::kNode;
   const LoadRequest of_node{&node, {}, nullptr, {}};
   EXPECT_EQ(PlanRestore({&of_node, 1}).status().code(), StatusCode::kInvalidArgument);
@@ -308,7 +306,7 @@ TEST(RestorePlan, RecordsThatContradictThemselvesAreDataLoss) {
     EXPECT_NE(status.message().find("params/w"), std::string::npos) << status.ToString();
   }
   format::LeafRecord value;
-  value.key = KeyOf("w");
+  value.key = PlanKeyOf("w");
   value.kind = format::LeafKind::kValue;
   value.inline_value = "abc";
   value.logical_bytes = 4;

@@ -15,15 +15,14 @@
 #include "db/read/restore_plan.h"
 #include "db/read/step_reader.h"
 #include "io/open_disk.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::db {
 namespace {
 
-using sim::Prng;
 using testing::HasSubstr;
 
-std::string KeyOf(const std::string& name) {
+std::string RestoreKeyOf(const std::string& name) {
   format::PathComponent component;
   component.name = name;
   return format::EncodeLeafKey("params", {component}).value();
@@ -79,7 +78,7 @@ Array MakeArray(Prng& random, const std::string& name, format::DType type, forma
                 format::Shape chunk_shape, format::CodecId codec, Segments* segments) {
   Array array;
   array.dtype = format::FindDType(type);
-  array.leaf.key = KeyOf(name);
+  array.leaf.key = RestoreKeyOf(name);
   array.leaf.dtype = type;
   array.leaf.shape = std::move(shape);
   array.leaf.chunk_shape = std::move(chunk_shape);
@@ -349,7 +348,7 @@ TEST_P(RestoreTest, ValuesInlineAndInChunks) {
   Segments segments(store_);
   const std::string text(5000, 'x');
   format::LeafRecord stored;
-  stored.key = KeyOf("text");
+  stored.key = RestoreKeyOf("text");
   stored.kind = format::LeafKind::kValue;
   stored.codec = format::CodecId::kLz4Frame;
   stored.logical_bytes = 2 * text.size() + 3;
@@ -359,7 +358,7 @@ TEST_P(RestoreTest, ValuesInlineAndInChunks) {
   }
   segments.Write();
   format::LeafRecord inlined;
-  inlined.key = KeyOf("number");
+  inlined.key = RestoreKeyOf("number");
   inlined.kind = format::LeafKind::kValue;
   inlined.inline_value = "42";
   inlined.logical_bytes = 2;

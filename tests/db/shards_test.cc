@@ -13,12 +13,11 @@
 #include "db/save/source.h"
 #include "db/store.h"
 #include "tests/db/store_support.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::db {
 namespace {
 
-using format::Prng;
 using format::Shape;
 using ::testing::HasSubstr;
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::db {
 namespace {
@@ -41,7 +41,7 @@ void ForEach(const Box& box, const Shape& shape, const Visit& visit) {
   }
 }
 
-LeafRecord RandomLeaf(sim::Prng& random) {
+LeafRecord RandomLeaf(Prng& random) {
   LeafRecord leaf;
   leaf.dtype = DType::kUInt16;
   const size_t rank = random.Below(5);
@@ -53,7 +53,7 @@ LeafRecord RandomLeaf(sim::Prng& random) {
   return leaf;
 }
 
-Box RandomBox(sim::Prng& random, const Shape& shape) {
+Box RandomBox(Prng& random, const Shape& shape) {
   Box box = format::WholeArray(shape);
   if (random.OneIn(3)) return box;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -67,7 +67,7 @@ constexpr uint64_t kCases = 300;
 
 struct RandomCase {
   explicit RandomCase(uint64_t seed) {
-    sim::Prng random(seed);
+    Prng random(seed);
     leaves.resize(1 + random.Below(3));
     for (LeafRecord& leaf : leaves) {
       leaf = RandomLeaf(random);

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "format/grid.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "format/crc32c.h"
 #include "format/endian.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

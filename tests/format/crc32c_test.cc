@@ -6,7 +6,7 @@
 #include <array>
 
 #include "format/endian.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "format/endian.h"
 #include "tests/format/examples.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

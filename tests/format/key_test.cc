@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

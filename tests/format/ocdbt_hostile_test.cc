@@ -4,7 +4,7 @@
 
 #include "format/orbax/ocdbt_read.h"
 #include "tests/format/ocdbt_bytes.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format::orbax {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/format/ocdbt_bytes.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format::orbax {
 namespace {

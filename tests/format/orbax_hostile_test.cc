@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/format/orbax_examples.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format::orbax {
 namespace {

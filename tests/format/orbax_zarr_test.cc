@@ -33,7 +33,7 @@ std::string V2(const std::string& dtype, const std::string& more) {
 }
 constexpr char kPlain[] = R"("compressor":null,"fill_value":null,"filters":null,"order":"C")";
 
-void ExpectError(const Status& status, StatusCode code, const std::string& what) {
+void ExpectZarrError(const Status& status, StatusCode code, const std::string& what) {
   EXPECT_EQ(status.code(), code) << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr(what));
 }
@@ -46,7 +46,7 @@ TEST(OrbaxZarr, EveryTypeInBothVersions) {
         const Result<std::string> text = EncodeZarrMetadata(array);
         EXPECT_EQ(text.ok(), OrbaxHolds(info.dtype)) << info.name;
         if (!text.ok()) {
-          ExpectError(text.status(), StatusCode::kInvalidArgument, std::string(info.name));
+          ExpectZarrError(text.status(), StatusCode::kInvalidArgument, std::string(info.name));
           continue;
         }
         const auto decoded = format == 2 ? DecodeZarray("F", *text) : DecodeZarrJson("F", *text);
@@ -64,12 +64,14 @@ TEST(OrbaxZarr, EveryTypeInBothVersions) {
 TEST(OrbaxZarr, WhatAVersionCannotSayIsRefused) {
   ZarrArray array = StepwellZarrArray(2, DType::kInt8, {4}, {4}, CodecId::kRaw);
   array.codecs.crc32c = true;
-  ExpectError(EncodeZarrMetadata(array).status(), StatusCode::kInvalidArgument, "format 2 cannot");
+  ExpectZarrError(EncodeZarrMetadata(array).status(), StatusCode::kInvalidArgument,
+                  "format 2 cannot");
   array = StepwellZarrArray(3, DType::kInt8, {4}, {4}, CodecId::kRaw);
   array.codecs.compressor = ZarrCompressor::kZlib;
-  ExpectError(EncodeZarrMetadata(array).status(), StatusCode::kInvalidArgument, "format 3 cannot");
+  ExpectZarrError(EncodeZarrMetadata(array).status(), StatusCode::kInvalidArgument,
+                  "format 3 cannot");
   array.chunk_shape = {4, 4};
-  ExpectError(EncodeZarrMetadata(array).status(), StatusCode::kInvalidArgument, "axes");
+  ExpectZarrError(EncodeZarrMetadata(array).status(), StatusCode::kInvalidArgument, "axes");
 }
 
 TEST(OrbaxZarr, ChunkKeys) {
@@ -130,15 +132,16 @@ TEST(OrbaxZarr, ChainsThatAreNotRead) {
       {crc, "at this place"},
   };
   for (const auto& [codecs, what] : cases) {
-    ExpectError(DecodeZarrJson("F", V3(codecs)).status(), StatusCode::kUnimplemented, what);
+    ExpectZarrError(DecodeZarrJson("F", V3(codecs)).status(), StatusCode::kUnimplemented, what);
   }
-  ExpectError(DecodeZarrJson("F", V3("")).status(), StatusCode::kDataLoss, "no codec \"bytes\"");
-  ExpectError(DecodeZarrJson("F", V3(R"({"name":"bytes"})")).status(), StatusCode::kDataLoss,
-              "F: codecs[0]: the order of bytes");
-  ExpectError(DecodeZarrJson("F", V3(bytes + R"(,"zstd")")).status(), StatusCode::kDataLoss,
-              "without its configuration");
-  ExpectError(DecodeZarrJson("F", V3(Sharded(bytes, "", "[3,3]"))).status(), StatusCode::kDataLoss,
-              "do not fill a shard");
+  ExpectZarrError(DecodeZarrJson("F", V3("")).status(), StatusCode::kDataLoss,
+                  "no codec \"bytes\"");
+  ExpectZarrError(DecodeZarrJson("F", V3(R"({"name":"bytes"})")).status(), StatusCode::kDataLoss,
+                  "F: codecs[0]: the order of bytes");
+  ExpectZarrError(DecodeZarrJson("F", V3(bytes + R"(,"zstd")")).status(), StatusCode::kDataLoss,
+                  "without its configuration");
+  ExpectZarrError(DecodeZarrJson("F", V3(Sharded(bytes, "", "[3,3]"))).status(),
+                  StatusCode::kDataLoss, "do not fill a shard");
   EXPECT_TRUE(DecodeZarrJson("F", V3(R"({"name":"bytes"})", "int8", "0")).ok());
 }
 
@@ -149,22 +152,24 @@ TEST(OrbaxZarr, TopLevelOfV3) {
   };
   EXPECT_TRUE(with(R"("attributes":{"a":[1]},"dimension_names":["x",null])").ok());
   EXPECT_TRUE(with(R"("new":{"must_understand":false},"storage_transformers":[])").ok());
-  ExpectError(with(R"("new":{})"), StatusCode::kUnimplemented, "F: \"new\" is not known here");
-  ExpectError(with(R"("storage_transformers":[1])"), StatusCode::kUnimplemented, "transformers");
-  ExpectError(with(R"("shape":[1])"), StatusCode::kDataLoss, "twice");
+  ExpectZarrError(with(R"("new":{})"), StatusCode::kUnimplemented, "F: \"new\" is not known here");
+  ExpectZarrError(with(R"("storage_transformers":[1])"), StatusCode::kUnimplemented,
+                  "transformers");
+  ExpectZarrError(with(R"("shape":[1])"), StatusCode::kDataLoss, "twice");
   const auto other = [&text](const std::string& from, const std::string& to) {
     std::string changed = text;
     return DecodeZarrJson("F", changed.replace(changed.find(from), from.size(), to)).status();
   };
-  ExpectError(other("\"array\"", "\"group\""), StatusCode::kUnimplemented, "node_type");
-  ExpectError(other("[4,6]", "[4,0]"), StatusCode::kDataLoss, "chunk_shape[1]: 0 is less than 1");
-  ExpectError(other("[4,6]", "[4]"), StatusCode::kDataLoss, "2 axes with chunks of 1");
-  ExpectError(other("[8,6]", "[4611686018427387904,2]"), StatusCode::kDataLoss, "F: ");
-  ExpectError(other("float32", "uint4"), StatusCode::kUnimplemented, "\"uint4\"");
-  ExpectError(other("0.0", "null"), StatusCode::kDataLoss,
-              "fill_value: no value of the type float32");
-  ExpectError(other("0.0", "NaN"), StatusCode::kDataLoss, "not JSON");
-  ExpectError(other("\"default\"", "\"hash\""), StatusCode::kUnimplemented, "names of chunks");
+  ExpectZarrError(other("\"array\"", "\"group\""), StatusCode::kUnimplemented, "node_type");
+  ExpectZarrError(other("[4,6]", "[4,0]"), StatusCode::kDataLoss,
+                  "chunk_shape[1]: 0 is less than 1");
+  ExpectZarrError(other("[4,6]", "[4]"), StatusCode::kDataLoss, "2 axes with chunks of 1");
+  ExpectZarrError(other("[8,6]", "[4611686018427387904,2]"), StatusCode::kDataLoss, "F: ");
+  ExpectZarrError(other("float32", "uint4"), StatusCode::kUnimplemented, "\"uint4\"");
+  ExpectZarrError(other("0.0", "null"), StatusCode::kDataLoss,
+                  "fill_value: no value of the type float32");
+  ExpectZarrError(other("0.0", "NaN"), StatusCode::kDataLoss, "not JSON");
+  ExpectZarrError(other("\"default\"", "\"hash\""), StatusCode::kUnimplemented, "names of chunks");
   EXPECT_TRUE(other("[8,6]", "[0,6]").ok());
 }
 
@@ -176,8 +181,8 @@ TEST(OrbaxZarr, V2) {
   EXPECT_EQ(DecodeZarray("F", V2("\"float8_e5m2\"", kPlain))->dtype, DType::kFloat8E5M2);
   for (const char* const dtype : {"\">f4\"", "\">c16\"", "\"=f4\"", "\"|f1\"", "\"<M8[ns]\"",
                                   "\"|S3\"", "[[\"a\",\"<f4\"]]", "\"uint4\"", "\"\"", "\"<\""}) {
-    ExpectError(DecodeZarray("F", V2(dtype, kPlain)).status(), StatusCode::kUnimplemented,
-                "F: dtype");
+    ExpectZarrError(DecodeZarray("F", V2(dtype, kPlain)).status(), StatusCode::kUnimplemented,
+                    "F: dtype");
   }
   const auto rest = [](const std::string& more) { return DecodeZarray("F", V2("\"<f4\"", more)); };
   const std::string tail = R"(,"fill_value":null,"filters":null,"order":"C")";
@@ -185,14 +190,16 @@ TEST(OrbaxZarr, V2) {
   EXPECT_EQ(rest(R"("compressor":{"id":"zstd"})" + tail)->codecs.level, 1);
   EXPECT_EQ(rest(R"("compressor":{"id":"zlib","level":9})" + tail)->codecs.compressor,
             ZarrCompressor::kZlib);
-  ExpectError(rest(R"("compressor":{"id":"bz2"})" + tail).status(), StatusCode::kUnimplemented,
-              "\"bz2\"");
-  ExpectError(rest(R"("compressor":null,"fill_value":null,"filters":[{}],"order":"C")").status(),
-              StatusCode::kUnimplemented, "filters");
-  ExpectError(rest(R"("compressor":null,"fill_value":null,"filters":null,"order":"F")").status(),
-              StatusCode::kUnimplemented, "C order");
-  ExpectError(rest(R"("compressor":null,"fill_value":null,"order":"C")").status(),
-              StatusCode::kDataLoss, "no \"filters\"");
+  ExpectZarrError(rest(R"("compressor":{"id":"bz2"})" + tail).status(), StatusCode::kUnimplemented,
+                  "\"bz2\"");
+  ExpectZarrError(
+      rest(R"("compressor":null,"fill_value":null,"filters":[{}],"order":"C")").status(),
+      StatusCode::kUnimplemented, "filters");
+  ExpectZarrError(
+      rest(R"("compressor":null,"fill_value":null,"filters":null,"order":"F")").status(),
+      StatusCode::kUnimplemented, "C order");
+  ExpectZarrError(rest(R"("compressor":null,"fill_value":null,"order":"C")").status(),
+                  StatusCode::kDataLoss, "no \"filters\"");
 }
 
 TEST(OrbaxZarr, FillValues) {
@@ -210,13 +217,14 @@ TEST(OrbaxZarr, FillValues) {
   EXPECT_EQ(fill("bfloat16", "\"0x7fc1\"").value(), "\xc1\x7f");
   EXPECT_EQ(fill("float64", "\"-Infinity\"").value(), std::string("\0\0\0\0\0\0\xf0\xff", 8));
   EXPECT_EQ(fill("complex64", "[0, -1.0]").value(), std::string("\0\0\0\0\0\0\x80\xbf", 8));
-  ExpectError(fill("int8", "128").status(), StatusCode::kDataLoss, "F: fill_value: 128 is no int8");
-  ExpectError(fill("int2", "-3").status(), StatusCode::kDataLoss, "no int2");
-  ExpectError(fill("uint8", "-1").status(), StatusCode::kDataLoss, "not negative");
-  ExpectError(fill("float32", "\"x\"").status(), StatusCode::kDataLoss, "no number");
-  ExpectError(fill("float32", "1e300").status(), StatusCode::kUnimplemented, "range");
-  ExpectError(fill("float16", "1.5").status(), StatusCode::kUnimplemented, "other than 0");
-  ExpectError(fill("float16", "-0.0").status(), StatusCode::kUnimplemented, "other than 0");
+  ExpectZarrError(fill("int8", "128").status(), StatusCode::kDataLoss,
+                  "F: fill_value: 128 is no int8");
+  ExpectZarrError(fill("int2", "-3").status(), StatusCode::kDataLoss, "no int2");
+  ExpectZarrError(fill("uint8", "-1").status(), StatusCode::kDataLoss, "not negative");
+  ExpectZarrError(fill("float32", "\"x\"").status(), StatusCode::kDataLoss, "no number");
+  ExpectZarrError(fill("float32", "1e300").status(), StatusCode::kUnimplemented, "range");
+  ExpectZarrError(fill("float16", "1.5").status(), StatusCode::kUnimplemented, "other than 0");
+  ExpectZarrError(fill("float16", "-0.0").status(), StatusCode::kUnimplemented, "other than 0");
 }
 
 }  // namespace

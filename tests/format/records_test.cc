@@ -7,7 +7,7 @@
 #include <map>
 
 #include "tests/format/examples.h"
-#include "tests/format/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::format {
 namespace {

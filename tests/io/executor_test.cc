@@ -68,7 +68,7 @@ TEST(ThreadPoolTest, FewerThreadsDoAndNoneIsAnError) {
       EXPECT_EQ((*pool)->parallelism(), static_cast<size_t>(given));
       continue;
     }
-    EXPECT_THAT(pool.status().message(), testing::HasSubstr("RLIMIT_NPROC"));
+    EXPECT_THAT(pool.status().message(), ::testing::HasSubstr("RLIMIT_NPROC"));
     EXPECT_EQ(pool.status().os_error(), EAGAIN);
   }
 }

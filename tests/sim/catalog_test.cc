@@ -12,7 +12,7 @@
 #include "db/log/recovery.h"
 #include "db/log/slot_file.h"
 #include "tests/db/store_support.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 #include "tests/sim/sim_file_system.h"
 #include "tests/sim/store_machine.h"
 
@@ -50,11 +50,11 @@ uint64_t SegmentBytes(const SimWorld& world) {
   return bytes;
 }
 
-// Steps and their pins.
-using Steps = std::map<uint64_t, bool>;
+// PinnedSteps and their pins.
+using PinnedSteps = std::map<uint64_t, bool>;
 
-Steps StepsOf(db::Store* store) {
-  Steps steps;
+PinnedSteps StepsOf(db::Store* store) {
+  PinnedSteps steps;
   const auto all = store->Steps();
   EXPECT_TRUE(all.ok()) << all.status().ToString();
   if (!all.ok()) return steps;
@@ -172,14 +172,14 @@ TEST(CatalogTest, AFullDiskTakesADelete) {
   }
 }
 
-// Steps that come, go, are replaced and pinned at random, with crashes and reclaim: at each open
-// the store has what the model has.
+// PinnedSteps that come, go, are replaced and pinned at random, with crashes and reclaim: at each
+// open the store has what the model has.
 TEST(CatalogTest, FollowsChangesThroughCrashesAndReclaim) {
   size_t longest = 0;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     Prng prng(seed);
     auto world = SimWorld::Make({seed, uint64_t{1} << 40});
-    Steps model;
+    PinnedSteps model;
     uint64_t next = 0;
     for (int session = 0; session < 6; ++session) {
       StoreMachine machine(world, seed * 100 + static_cast<uint64_t>(session));

@@ -19,7 +19,7 @@ namespace {
 using format::FrameHeader;
 using format::FrameKind;
 
-constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kFrameBlock = 4096;
 constexpr FrameKind kKinds[] = {
     FrameKind::kSegmentHeader, FrameKind::kCatalog, FrameKind::kEpoch,  FrameKind::kRecords,
     FrameKind::kCommit,        FrameKind::kDelete,  FrameKind::kMeta,   FrameKind::kFooter,
@@ -55,7 +55,7 @@ std::vector<FoundFrame> FramesOf(const SimWorld& world) {
   for (const auto& [path, size] : world.Files()) {
     if (!path.ends_with(".seg")) continue;
     const std::string bytes = *world.Contents(path);
-    for (uint64_t at = 0; at + kBlock <= bytes.size(); at += kBlock) {
+    for (uint64_t at = 0; at + kFrameBlock <= bytes.size(); at += kFrameBlock) {
       const auto header =
           format::DecodeFrameHeader(AsBytes(bytes).subspan(at, format::kFrameHeaderBytes));
       if (!header.ok()) continue;
@@ -74,7 +74,7 @@ class CraftedFramesTest : public ::testing::TestWithParam<bool> {
               const std::string& what) {
     const auto world = world_->CrashImageProcessKill(1);
     uint32_t crc = 0;
-    const std::string frame = format::EncodeFrame(header, payload, kBlock, &crc);
+    const std::string frame = format::EncodeFrame(header, payload, kFrameBlock, &crc);
     world->Poke(found.path, found.offset, AsBytes(frame));
     ++cases_;
     for (const bool read_only : {true, false}) {
@@ -128,7 +128,7 @@ TEST_P(CraftedFramesTest, OtherHeaders) {
     FrameHeader header = found.header;
     header.kind = kKinds[prng.Below(std::size(kKinds))];
     Expect(found, header, found.payload, "another kind");
-    Expect(found, other.header, other.payload.substr(0, kBlock - format::kFrameHeaderBytes),
+    Expect(found, other.header, other.payload.substr(0, kFrameBlock - format::kFrameHeaderBytes),
            "another frame in place");
   }
   std::cout << cases_ << " frames, " << opened_ << " of " << 2 * cases_ << " opened\n";
@@ -139,7 +139,7 @@ TEST_P(CraftedFramesTest, OtherContents) {
   Prng prng(6);
   for (const FoundFrame& found : frames) {
     const auto expect = [&](const std::string& payload, const std::string& what) {
-      if (payload.size() <= found.payload.size() + kBlock / 2) {
+      if (payload.size() <= found.payload.size() + kFrameBlock / 2) {
         Expect(found, found.header, payload, what);
       }
     };
@@ -163,7 +163,7 @@ TEST_P(CraftedFramesTest, OtherContents) {
         const auto footer = *format::DecodeFooter(bytes);
         for (size_t i = 0; i < footer.frames.size(); ++i) {
           auto changed = footer;
-          changed.frames[i].place.offset_bytes = kBlock * prng.Below(20);
+          changed.frames[i].place.offset_bytes = kFrameBlock * prng.Below(20);
           expect(format::EncodeFooter(changed), "a footer that names another place");
           changed = footer;
           ++changed.frames[i].place.segment;
@@ -182,7 +182,7 @@ TEST_P(CraftedFramesTest, OtherContents) {
         ++trailer.footer.segment;
         expect(format::EncodeTrailer(trailer), "a trailer of another segment's footer");
         trailer = *format::DecodeTrailer(bytes);
-        trailer.footer.offset_bytes = kBlock * prng.Below(20);
+        trailer.footer.offset_bytes = kFrameBlock * prng.Below(20);
         expect(format::EncodeTrailer(trailer), "a trailer whose footer is elsewhere");
         trailer = *format::DecodeTrailer(bytes);
         trailer.commit_max = trailer.commit_max / 2;
@@ -211,7 +211,7 @@ TEST_P(CraftedFramesTest, OtherContents) {
         expect(format::EncodeCatalog(changed), "a catalog with a page that is none");
         for (size_t i = 0; i < catalog.segments.size(); ++i) {
           changed = catalog;
-          changed.segments[i].length_bytes = kBlock;
+          changed.segments[i].length_bytes = kFrameBlock;
           expect(format::EncodeCatalog(changed), "a catalog that cuts a segment");
           changed.segments[i].segment += 50;
           expect(format::EncodeCatalog(changed), "a catalog with a segment that is not there");
@@ -241,7 +241,7 @@ TEST_P(CraftedFramesTest, OtherContents) {
         for (size_t i = 0; i < commit.records.size(); ++i) {
           for (size_t k = 0; k < commit.records[i].chunks.size(); ++k) {
             changed = commit;
-            changed.records[i].chunks[k].offset_bytes += kBlock;
+            changed.records[i].chunks[k].offset_bytes += kFrameBlock;
             expect(format::EncodeCommit(changed), "a commit whose chunk is elsewhere");
             changed = commit;
             changed.records[i].chunks[k].segment += 1;
@@ -344,7 +344,7 @@ TEST_P(CraftedFramesTest, Slots) {
       place.segment = std::stoull(found.path.substr(found.path.rfind('/') + 1));
       place.offset_bytes = found.offset;
       place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + found.payload.size());
-      format::EncodeFrame(found.header, found.payload, kBlock, &place.crc);
+      format::EncodeFrame(found.header, found.payload, kFrameBlock, &place.crc);
       const std::string what =
           StrCat(" at ", found.path, " + ", found.offset, clean ? ", clean: " : ": ");
       slot.durable_place = place;

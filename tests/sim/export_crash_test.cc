@@ -42,8 +42,8 @@ Status CheckPlace(const std::shared_ptr<SimWorld>& world, const std::string& pla
 }
 
 // An export after some actions of a workload, stopped at its operation `stop` (0: never).
-struct Run {
-  Run(const ExportCase& what, uint64_t stop) : world(SimWorld::Make({what.seed, kPlenty})) {
+struct ExportRun {
+  ExportRun(const ExportCase& what, uint64_t stop) : world(SimWorld::Make({what.seed, kPlenty})) {
     SimFileSystem files(world);
     StoreMachine machine(world, what.seed);
     Workload workload(&machine, what.seed, UsualShape(what.seed, false));
@@ -124,7 +124,7 @@ void GoOn(const std::shared_ptr<SimWorld>& image, const ExportCase& what, const 
   ASSERT_OK((*store)->Close());
 }
 
-void CheckOne(const Run& run, const ExportCase& what, uint64_t image_seed, Counts* counts) {
+void CheckOne(const ExportRun& run, const ExportCase& what, uint64_t image_seed, Counts* counts) {
   const auto image = ImageOf(*run.world, image_seed);
   SimFileSystem files(image);
   const std::string place = PlaceOf(what, run.step);
@@ -146,11 +146,11 @@ void CheckOne(const Run& run, const ExportCase& what, uint64_t image_seed, Count
 
 // Stops it at every `stride`-th operation.
 void StopEverywhere(const ExportCase& what, uint64_t stride, uint64_t images, Counts* counts) {
-  const Run whole(what, 0);
+  const ExportRun whole(what, 0);
   ASSERT_EQ(whole.problem, "");
   if (!whole.found) return;
   for (uint64_t stop = 1; stop <= whole.operations + 1; stop += stride) {
-    const Run run(what, stop);
+    const ExportRun run(what, stop);
     ASSERT_EQ(run.problem, "") << "stop " << stop;
     for (uint64_t i = 0; i < images; ++i) {
       SCOPED_TRACE(StrCat("seed ", what.seed, " stop ", stop, " of ", whole.operations, " image ",

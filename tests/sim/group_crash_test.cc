@@ -16,7 +16,7 @@ namespace stepwell::sim {
 namespace {
 
 constexpr uint32_t kParts = 3;
-constexpr uint64_t kEveryOperationImages = 1500;
+constexpr uint64_t kGroupOperationImages = 1500;
 constexpr uint64_t kFaultImages = 60;
 constexpr uint64_t kKeep = 3;
 
@@ -336,7 +336,7 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, Expected expected
   return *again == *last ? "" : StrCat("then ", ToText(*again), " not ", ToText(*last));
 }
 
-uint64_t StopEverywhere(uint64_t seed, int actions, uint64_t stride) {
+uint64_t StopGroupEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t total = 0;
   uint64_t images = 0;
   for (uint64_t stop = 0; stop <= total; stop += stop == 0 ? 1 : stride) {
@@ -369,15 +369,15 @@ uint64_t StopEverywhere(uint64_t seed, int actions, uint64_t stride) {
 
 TEST(GroupCrashTest, AStopAtEveryOperation) {
   uint64_t images = 0;
-  for (uint64_t seed = 1; images < kEveryOperationImages && !HasFailure(); ++seed) {
-    images += StopEverywhere(seed, 14, 1);
+  for (uint64_t seed = 1; images < kGroupOperationImages && !HasFailure(); ++seed) {
+    images += StopGroupEverywhere(seed, 14, 1);
   }
   std::cout << "groups: " << images << " crash images\n";
 }
 
 // One operation fails, whichever, half of the syncs after they were done: what part 0 answered to a
 // decision holds after a crash, and what it did not know is there for all parts or for none.
-uint64_t FailEverywhere(uint64_t seed, int actions, uint64_t stride) {
+uint64_t FailGroupEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t images = 0;
   for (uint64_t nth = 1;; nth += stride) {
     const auto world = SimWorld::Make({seed, kPlenty});
@@ -407,7 +407,7 @@ uint64_t FailEverywhere(uint64_t seed, int actions, uint64_t stride) {
 TEST(GroupCrashTest, AFaultAtEveryOperation) {
   uint64_t images = 0;
   for (uint64_t seed = 1; images < kFaultImages && !HasFailure(); ++seed) {
-    images += FailEverywhere(seed, 14, 3);
+    images += FailGroupEverywhere(seed, 14, 3);
   }
   std::cout << "groups: " << images << " images after a fault\n";
 }
@@ -441,7 +441,7 @@ TEST(GroupCrashTest, ARepeatedDecisionWaitsForTheFirst) {
 
 // Of the seeds that STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS name.
 template <typename Run>
-void Soak(const Run& run) {
+void SoakGroups(const Run& run) {
   const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
   const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
   if (seed_text == nullptr && rounds_text == nullptr) {
@@ -457,8 +457,8 @@ void Soak(const Run& run) {
 }
 
 // For hours, or to replay one seed.
-TEST(GroupCrashTest, Soak) { Soak(StopEverywhere); }
-TEST(GroupCrashTest, SoakOnFailingDisks) { Soak(FailEverywhere); }
+TEST(GroupCrashTest, Soak) { SoakGroups(StopGroupEverywhere); }
+TEST(GroupCrashTest, SoakOnFailingDisks) { SoakGroups(FailGroupEverywhere); }
 
 }  // namespace
 }  // namespace stepwell::sim

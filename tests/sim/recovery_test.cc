@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-const std::string kSlots = kStorePath + "/STEPWELL";
+const std::string kSlotsPath = kStorePath + "/STEPWELL";
 constexpr uint64_t kWithExtra = 100;  // a seed whose steps have the item "extra"
 constexpr uint64_t kLong = 9;         // one whose steps take several small segments
 
@@ -57,7 +57,7 @@ class RecoveryTest : public ::testing::Test {
     EXPECT_OK(handle->Wait());
     return request.metadata_json;
   }
-  std::string Slots() const { return *world_->Contents(kSlots); }
+  std::string Slots() const { return *world_->Contents(kSlotsPath); }
   // The process is killed; STEPWELL is as it once was.
   void Kill(const std::optional<std::string>& slots) {
     const auto image = world_->CrashImageProcessKill(1);
@@ -66,7 +66,7 @@ class RecoveryTest : public ::testing::Test {
     machine_.reset();
     world_ = image;
     if (slots) {
-      ASSERT_TRUE(world_->Poke(kSlots, 0, AsBytes(*slots)));
+      ASSERT_TRUE(world_->Poke(kSlotsPath, 0, AsBytes(*slots)));
     }
   }
   std::vector<format::ChunkRecord> ChunksOf(uint64_t step) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "io/disk.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::sim {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "io/disk.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 #include "tests/sim/sim_inode.h"
 
 namespace stepwell::sim {

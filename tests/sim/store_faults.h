@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 #include "tests/sim/store_machine.h"
 #include "tests/sim/store_model.h"
 

@@ -2,7 +2,7 @@
 #include "tests/sim/store_shape.h"
 
 #include "io/bytes.h"
-#include "tests/sim/prng.h"
+#include "tests/prng.h"
 
 namespace stepwell::sim {
 

@@ -79,22 +79,6 @@ double DecodeSmallFloat(const SmallFloat& layout, unsigned bits) {
   return negative ? std::copysign(value, -1.0) : value;
 }
 
-// `value` is one that float16 has.
-uint16_t Float16Bits(double value) {
-  const unsigned sign = std::signbit(value) ? 0x8000U : 0;
-  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00U);
-  if (std::isinf(value)) return static_cast<uint16_t>(sign | 0x7c00U);
-  if (value == 0) return static_cast<uint16_t>(sign);
-  int exponent = 0;
-  const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
-  constexpr int kSmallestExponent = -13;                            // of a normal one, so counted
-  if (exponent < kSmallestExponent) {
-    return static_cast<uint16_t>(sign | static_cast<unsigned>(std::ldexp(std::fabs(value), 24)));
-  }
-  const auto mantissa = static_cast<unsigned>(std::ldexp(fraction, 11)) & 0x3ffU;
-  return static_cast<uint16_t>(sign | (static_cast<unsigned>(exponent + 14) << 10) | mantissa);
-}
-
 // Of float8_e8m0fnu, a power of two.
 uint32_t Float32BitsOfScale(unsigned bits) {
   const float value = bits == 0xFF ? std::numeric_limits<float>::quiet_NaN()
@@ -131,6 +115,21 @@ void WidenBFloat16(ConstBytes from, MutableBytes out) {
 }
 
 }  // namespace
+
+uint16_t Float16Bits(double value) {
+  const unsigned sign = std::signbit(value) ? 0x8000U : 0;
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00U);
+  if (std::isinf(value)) return static_cast<uint16_t>(sign | 0x7c00U);
+  if (value == 0) return static_cast<uint16_t>(sign);
+  int exponent = 0;
+  const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
+  constexpr int kSmallestExponent = -13;                            // of a normal one, so counted
+  if (exponent < kSmallestExponent) {
+    return static_cast<uint16_t>(sign | static_cast<unsigned>(std::ldexp(std::fabs(value), 24)));
+  }
+  const auto mantissa = static_cast<unsigned>(std::ldexp(fraction, 11)) & 0x3ffU;
+  return static_cast<uint16_t>(sign | (static_cast<unsigned>(exponent + 14) << 10) | mantissa);
+}
 
 DType WiderNumpyType(DType dtype) {
   switch (dtype) {

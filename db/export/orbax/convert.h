@@ -14,4 +14,7 @@ format::DType WiderNumpyType(format::DType dtype);
 // NaNs keep their sign, not their payload.
 void WidenElements(format::DType dtype, ConstBytes from, MutableBytes out);
 
+// The bits of a number that float16 has.
+uint16_t Float16Bits(double value);
+
 }  // namespace stepwell::db

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "db/export/orbax/convert.h"
+
 namespace stepwell::db {
 namespace {
 
@@ -53,19 +55,6 @@ bool Holds(int bytes, uint64_t bits, bool is_negative) {
   if (bytes == 0) return false;
   const uint64_t magnitude = is_negative ? ~bits : bits;
   return magnitude >> (-8 * bytes - 1) == 0;
-}
-
-uint16_t Float16Bits(double number) {
-  const uint32_t sign = std::signbit(number) ? 0x8000 : 0;
-  if (std::isnan(number)) return static_cast<uint16_t>(sign | 0x7E00);
-  const double size = std::fabs(number);
-  if (std::isinf(number)) return static_cast<uint16_t>(sign | 0x7C00);
-  if (size < std::ldexp(1, -14)) {
-    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::ldexp(size, 24)));
-  }
-  const int exponent = std::ilogb(size);
-  const auto fraction = static_cast<uint32_t>(std::ldexp(size, 10 - exponent)) & 0x3FF;
-  return static_cast<uint16_t>(sign | static_cast<uint32_t>(exponent + 15) << 10 | fraction);
 }
 
 bool FitsFloat16(double number) {

@@ -22,7 +22,7 @@ namespace orbax = format::orbax;
 using format::LeafRecord;
 
 // Of a leaf's name: behind it an OCDBT key has the chunk's indices.
-constexpr size_t kNameBytesMax = orbax::kOcdbtKeyBytesMax - size_t{64} * 21;
+constexpr size_t kLeafNameBytesMax = orbax::kOcdbtKeyBytesMax - size_t{64} * 21;
 constexpr size_t kFolderBytesMax = 200;
 constexpr std::array<std::string_view, 3> kReservedNames = {
     orbax::kCheckpointMetadataName, orbax::kIndicatorName, orbax::kCommitSuccessName};
@@ -150,7 +150,7 @@ class ItemPlanner {
     }
     std::map<std::string, size_t> strings;
     for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i].size() > kNameBytesMax) {
+      if (names[i].size() > kLeafNameBytesMax) {
         Drop(&candidates_[i], "its name is longer than OCDBT's keys may be");
       } else if (candidates_[i].leaf.type == orbax::ValueType::kString) {
         const Status status = orbax::CheckStringName(names[i]);

@@ -14,7 +14,7 @@ namespace stepwell::db {
 namespace {
 
 // Loaded at once, so that what several chunks need is hardly ever read twice.
-constexpr uint64_t kBatchBytesMax = uint64_t{32} << 20;
+constexpr uint64_t kRewriteBytesMax = uint64_t{32} << 20;
 
 class ArrayRewriter {
  public:
@@ -32,7 +32,7 @@ class ArrayRewriter {
     }
     strides_ = format::CStrides(chunk_shape, item_bytes);
     const uint64_t chunks = format::ChunkCount(shape, chunk_shape);
-    const uint64_t batch = std::clamp<uint64_t>(kBatchBytesMax / chunk_bytes_, 1, chunks + 1);
+    const uint64_t batch = std::clamp<uint64_t>(kRewriteBytesMax / chunk_bytes_, 1, chunks + 1);
     for (uint64_t begin = 0; begin < chunks; begin += batch) {
       STEPWELL_RETURN_IF_ERROR(go_on());
       const uint64_t end = std::min(begin + batch, chunks);

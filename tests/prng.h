@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small seeded generator (splitmix64): the only source of chance in the simulation.
+// splitmix64: the same numbers on every machine, and the only source of chance in tests.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
-namespace stepwell::sim {
+namespace stepwell {
 
 class Prng {
  public:
@@ -20,9 +22,14 @@ class Prng {
   uint64_t Below(uint64_t bound) { return Next() % bound; }
   bool OneIn(uint64_t n) { return Below(n) == 0; }
   bool Coin() { return (Next() >> 63) != 0; }
+  std::vector<std::byte> Bytes(size_t size) {
+    std::vector<std::byte> bytes(size);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(Next() & 0xFF);
+    return bytes;
+  }
 
  private:
   uint64_t state_;
 };
 
-}  // namespace stepwell::sim
+}  // namespace stepwell
