@@ -27,7 +27,9 @@ CLI::Option* AddStep(CLI::App* command, std::string* step) {
 }
 
 CLI::Option* AddSteps(CLI::App* command, std::vector<std::string>* steps) {
-  return command->add_option("STEP", *steps, "numbers, or latest")->required();
+  return command
+      ->add_option("STEP", *steps, "numbers, ranges as 100-200 (both ends too), or latest")
+      ->required();
 }
 
 CLI::Option* AddPath(CLI::App* command, std::string* path) {
@@ -73,7 +75,21 @@ Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::st
 Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts) {
   std::set<uint64_t> numbers;
   for (const std::string& text : texts) {
-    if (text == "latest") {
+    if (const size_t dash = text.find('-'); dash != std::string::npos && dash > 0) {
+      STEPWELL_ASSIGN_OR_RETURN(const uint64_t first, ParseStep(text.substr(0, dash)));
+      STEPWELL_ASSIGN_OR_RETURN(const uint64_t last, ParseStep(text.substr(dash + 1)));
+      STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
+      bool any = false;
+      for (const db::StepSummary& each : steps) {
+        const uint64_t step = each.step.step;
+        if (step < first || step > last) continue;
+        numbers.insert(step);
+        any = true;
+      }
+      if (!any) {
+        return NotFoundError(StrCat(store->path(), " has no step from ", first, " to ", last));
+      }
+    } else if (text == "latest") {
       STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store, text));
       numbers.insert(reader->step().step);
     } else {

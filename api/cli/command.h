@@ -41,6 +41,7 @@ struct Outcome {
 // The command that the parsed arguments name.
 struct Invocation {
   std::function<Result<Outcome>()> run;
+  std::string command;  // its name
   bool json = false;
   bool untrusted = false;           // of commands with a STORE: db::StoreOptions has it
   std::set<uint64_t> discard = {};  // steps that an open for writing may give up (repair)
@@ -91,7 +92,8 @@ Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_
                                              Invocation* invocation);
 // The step that `text` names ("latest", empty: the newest).
 Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text);
-// Numbers of the steps that `texts` name, each once, ascending.
+// Numbers of the steps that `texts` name, each once, ascending: a number that may not be there,
+// "latest", or those of a range, "100-200", that are there.
 Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts);
 // kInvalidArgument unless `text` is a decimal step number.
 Result<uint64_t> ParseStep(const std::string& text);

@@ -85,7 +85,11 @@ ExitCode ExitCodeOf(const Status& status) {
   }
 }
 
-std::string HintFor(const Status& status, bool opened) {
+std::string UsageHint(const std::string& command) {
+  return StrCat("`stepwell ", command, " --help` has its options and an example");
+}
+
+std::string HintFor(const Status& status, bool opened, const std::string& command) {
   if (!opened) {
     return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kUnimplemented
                ? "a store is the directory that was given to stepwell.open()"
@@ -95,7 +99,7 @@ std::string HintFor(const Status& status, bool opened) {
     case StatusCode::kDataLoss:
       return "`stepwell verify STORE` lists every damaged leaf; the others still load";
     case StatusCode::kInvalidArgument:
-      return kUsageHint;
+      return UsageHint(command);
     case StatusCode::kNotFound:
       return "`stepwell ls STORE` lists the steps, `stepwell show STORE STEP` the paths of one";
     default:

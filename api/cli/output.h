@@ -20,10 +20,12 @@ Json ParsedJson(const std::string& text);
 
 inline constexpr const char* kUsageHint =
     "`stepwell --help` shows the commands, `stepwell COMMAND --help` one of them";
+// The same of one command.
+std::string UsageHint(const std::string& command);
 
 ExitCode ExitCodeOf(const Status& status);
 // What the user can do about it; may be empty. `opened`: the store itself could be opened.
-std::string HintFor(const Status& status, bool opened);
+std::string HintFor(const Status& status, bool opened, const std::string& command);
 
 // Writes all of `text` to stdout. A closed pipe is a reader that has seen enough: OK.
 Status WriteStdout(const std::string& text);

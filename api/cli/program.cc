@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
@@ -13,64 +17,115 @@ namespace stepwell::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step "
-    "or\n"
-    "path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff\n"
-    "--exit-code only), 8 not known whether the change was done, 9 nothing to check against "
-    "(verify\n"
-    "of a checkpoint that is no export).\n"
-    "\n"
-    "rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; "
-    "all "
-    "others\n"
-    "only read, and work beside a live writer.\n"
-    "\n"
-    "Paths are components joined by \"/\", with \\ before any / in a name; the first one is the "
-    "item,\n"
-    "which may be left out when a step has only the item \"state\".\n"
-    "\n"
-    "Examples:\n"
-    "  stepwell ls run1\n"
-    "  stepwell show run1 latest params\n"
-    "  stepwell cat run1 900 params/head/bias --json\n"
-    "  stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy\n"
-    "  stepwell diff run1 800 900 params\n"
-    "  stepwell explain run1 900 --mesh data=2,model=4 --spec 'params/**=(model,data)'\n"
-    "  stepwell verify run1\n"
-    "  stepwell export run1 900 /data/checkpoint_900\n"
-    "  stepwell export run1 900 weights.safetensors --to safetensors --path params\n"
-    "  stepwell import checkpoints/ run1\n"
-    "  stepwell push run1 900 s3://bucket/run1/900";
+    R"(Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step or
+path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff
+--exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify
+of a checkpoint that is no export).
 
-constexpr void (*kCommands[])(CLI::App*, Invocation*) = {
-    AddLs,     AddShow,   AddCat,  AddDiff,   AddExplain,    AddVerify,  AddStats,
-    AddExport, AddMirror, AddRm,   AddPin,    AddUnpin,      AddReclaim, AddRepair,
-    AddImport, AddPush,   AddPull, AddDoctor, AddCompletion, AddMan};
+rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all others
+only read, and work beside a live writer.
+
+Paths are components joined by "/", with \ before any / in a name; the first one is the item,
+which may be left out when a step has only the item "state".
+
+`stepwell help COMMAND` has the options of a command, and an example.)";
+
+struct Command {
+  void (*add)(CLI::App*, Invocation*);
+  const char* example;
+};
+
+constexpr Command kCommands[] = {
+    {AddLs, "stepwell ls run1"},
+    {AddShow, "stepwell show run1 latest params"},
+    {AddCat, "stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy"},
+    {AddDiff, "stepwell diff run1 800 900 params"},
+    {AddExplain, "stepwell explain run1 900 --mesh data=2,model=4 --spec 'params/**=(model,data)'"},
+    {AddVerify, "stepwell verify run1"},
+    {AddStats, "stepwell stats run1"},
+    {AddExport, "stepwell export run1 900 weights.safetensors --to safetensors --path params"},
+    {AddMirror, "stepwell mirror run1 checkpoints/"},
+    {AddRm, "stepwell rm run1 100-899"},
+    {AddPin, "stepwell pin run1 900"},
+    {AddUnpin, "stepwell unpin run1 900"},
+    {AddReclaim, "stepwell reclaim run1"},
+    {AddRepair, "stepwell repair run1"},
+    {AddImport, "stepwell import checkpoints/ run1"},
+    {AddPush, "stepwell push run1 900 s3://bucket/run1/900"},
+    {AddPull, "stepwell pull s3://bucket/run1/900 run2"},
+    {AddDoctor, "stepwell doctor /data --seconds 0.5"},
+    {AddCompletion,
+     "stepwell completion bash > ~/.local/share/bash-completion/completions/stepwell"},
+    {AddMan, ""}};
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation) {
   const Result<Outcome> outcome = invocation.run();
   const Status status = outcome.ok() ? WriteStdout(outcome->text) : outcome.status();
   if (status.ok()) return outcome->exit;
-  ReportError(status, invocation.hint.value_or(HintFor(status, invocation.opened)),
+  ReportError(status,
+              invocation.hint.value_or(HintFor(status, invocation.opened, invocation.command)),
               invocation.json);
   return ExitCodeOf(status);
 }
 
-ExitCode UsageError(const std::string& message, int argc, const char* const* argv) {
+ExitCode UsageError(const std::string& message, const std::string& hint, int argc,
+                    const char* const* argv) {
   const bool json =
       std::any_of(argv, argv + argc, [](const char* arg) { return !std::strcmp(arg, "--json"); });
-  ReportError(InvalidArgumentError(message), kUsageHint, json);
+  ReportError(InvalidArgumentError(message), hint, json);
   return ExitCode::kUsage;
 }
 
-std::string CommandNames(const CLI::App& program) {
+// Single characters to insert, delete or replace until `a` is `b` (Wagner and Fischer, 1974).
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// "no command \"lss\"; did you mean ls?", or all there are.
+std::string NoCommand(const CLI::App& program, const std::string& given) {
   std::string names;
+  std::string nearest;
+  size_t distance = 3;  // from here on names only look alike by chance
   for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
     if (command->get_group().empty()) continue;  // hidden
-    names += StrCat(names.empty() ? "" : ", ", command->get_name());
+    const std::string& name = command->get_name();
+    names += StrCat(names.empty() ? "" : ", ", name);
+    const size_t edits = EditDistance(given, name);
+    if (edits < std::min(distance, name.size())) {
+      distance = edits;
+      nearest = name;
+    }
   }
-  return names;
+  return StrCat(
+      "no command \"", given, "\"; ",
+      nearest.empty() ? StrCat("there are ", names) : StrCat("did you mean ", nearest, "?"));
+}
+
+// Declares all commands. Names of arguments say what they are; their types would say "TEXT".
+void AddCommands(CLI::App* program, Invocation* invocation) {
+  program->get_formatter()->label("REQUIRED", "");
+  for (const Command& each : kCommands) {
+    each.add(program, invocation);
+    CLI::App* command = program->get_subcommands([](const CLI::App*) { return true; }).back();
+    command->footer(StrCat("Example:\n  ", each.example));
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_positional()) option->type_name("");
+    }
+    if (command->get_option_no_throw("STORE") == nullptr) continue;
+    command->add_flag("--untrusted", invocation->untrusted,
+                      "only read the store, whose files somebody else may have made");
+  }
 }
 
 ExitCode ParseAndRun(int argc, const char* const* argv) {
@@ -79,25 +134,27 @@ ExitCode ParseAndRun(int argc, const char* const* argv) {
   program.set_version_flag("--version", "stepwell " STEPWELL_VERSION);
   program.require_subcommand(1);
   program.footer(kFooter);
-  for (const auto add : kCommands) add(&program, &invocation);
-  for (CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->get_option_no_throw("STORE") == nullptr) continue;
-    command->add_flag("--untrusted", invocation.untrusted,
-                      "only read the store, whose files somebody else may have made");
-  }
+  AddCommands(&program, &invocation);
+  // `stepwell`, `stepwell help` and `stepwell help COMMAND` are what --help is.
+  std::vector<const char*> args(argv, argv + argc);
+  if (args.size() > 1 && std::string_view(args[1]) == "help") args.erase(args.begin() + 1);
+  if (args.size() == 1 || args.size() < static_cast<size_t>(argc)) args.push_back("--help");
   try {
-    program.parse(argc, argv);
+    program.parse(static_cast<int>(args.size()), args.data());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help, --version
       program.exit(error);
       return ExitCode::kOk;
     }
-    if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
-      return UsageError(StrCat("no command \"", argv[1], "\"; there are ", CommandNames(program)),
-                        argc, argv);
+    const auto commands = program.get_subcommands();
+    if (commands.empty() && args[1][0] != '-') {
+      return UsageError(NoCommand(program, args[1]), kUsageHint, argc, argv);
     }
-    return UsageError(error.what(), argc, argv);
+    return UsageError(error.what(),
+                      commands.empty() ? kUsageHint : UsageHint(commands.front()->get_name()), argc,
+                      argv);
   }
+  invocation.command = program.get_subcommands().front()->get_name();
   return Run(invocation);
 }
 

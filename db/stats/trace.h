@@ -23,7 +23,7 @@ constexpr size_t kTraceSpansMax = size_t{1} << 18;
 
 class Trace {
  public:
-  // The first five are threads. A thread's spans nest. What the device and the commit groups do
+  // The first five are threads. A thread's spans nest. What the device and commit batches do
   // belongs to no thread: such spans overlap and are spread over as many rows as they need.
   enum class Lane : uint8_t { kCaller, kEngine, kWorker, kIndex, kReclaim, kDisk, kCommit };
   struct Span {

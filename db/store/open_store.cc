@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open: what is there, what may be made, who may write.
 #include <algorithm>
+#include <vector>
 
 #include "db/environment.h"
 #include "db/layout.h"
@@ -48,9 +49,30 @@ Status CreateStore(const std::string& path, const std::optional<StoreGroup>& gro
     slot.group_id = group->group_id;
     slot.part = group->part;
   }
-  // Before STEPWELL is there: whoever finds it relies on the directory's own name being durable.
+  // Before STEPWELL is there: what finds it relies on the directory's own name being durable.
   STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(path)));
+  for (std::string child = ParentOf(path); ParentOf(child) != child; child = ParentOf(child)) {
+    file_system->SyncDirectory(ParentOf(child))
+        .IgnoreError("only for what an earlier open made, and was killed before it synced it");
+  }
   return SlotFile::Create(file_system, path, slot);
+}
+
+// With the missing directories above it, as `mkdir -p` does.
+Status MakeDirectories(const std::string& path, io::FileSystem* file_system) {
+  std::vector<std::string> missing = {path};
+  for (std::string parent = ParentOf(path); parent != missing.back(); parent = ParentOf(parent)) {
+    const auto info = file_system->Stat(parent);
+    if (info.ok()) break;
+    if (info.status().code() != StatusCode::kNotFound) return info.status();
+    missing.push_back(parent);
+  }
+  for (auto it = missing.rbegin(); it != missing.rend(); ++it) {
+    const Status made = file_system->CreateDirectory(*it);
+    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+    if (*it != path) STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(*it)));
+  }
+  return OkStatus();
 }
 
 // STEPWELL again, where it is lost or damaged beyond use: the log has all that it says.
@@ -74,14 +96,10 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
     if (options.read_only || !options.create) {
       return NotFoundError(StrCat(path, ": there is no such store"));
     }
-    const auto parent = file_system->Stat(ParentOf(path));
-    if (parent.status().code() == StatusCode::kNotFound) {
-      return NotFoundError(
-          StrCat(path, ": its parent directory ", ParentOf(path), " does not exist"));
-    }
+    if (!options.group || options.group->part == 0) return MakeDirectories(path, file_system);
+    // Part 0 makes the directory that the others lie in.
     const Status made = file_system->CreateDirectory(path);
-    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
-    return OkStatus();
+    return made.code() == StatusCode::kAlreadyExists ? OkStatus() : made;
   }
   if (!info.ok()) return info.status();
   if (!info->is_directory) return NotAStore(path, "it is a file; a store is a directory");
@@ -129,6 +147,12 @@ std::unique_ptr<io::FileSystem> FilesOf(const std::string& path, const StoreOpti
 Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
                                          Environment environment) {
   if (path.empty()) return InvalidArgumentError("the path of a store is empty");
+  if (path.find("://") != std::string::npos) {
+    return InvalidArgumentError(
+        StrCat(path,
+               " is a URL; a store is a directory on a local disk. Open one there, and copy "
+               "steps to and from object stores with push and pull"));
+  }
   STEPWELL_RETURN_IF_ERROR(CheckRules(options.keep));
   if (options.group && options.group->part != 0 && options.group->group_id == format::Id128{}) {
     return InvalidArgumentError(

@@ -317,7 +317,6 @@ def test_cat_of_a_node_says_what_to_do(store: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("frobnicate",),
         ("ls",),
         ("cat", "STORE", "10"),
@@ -330,8 +329,27 @@ def test_cat_of_a_node_says_what_to_do(store: pathlib.Path) -> None:
 )
 def test_wrong_usage_is_exit_2(store: pathlib.Path, arguments: tuple[str, ...]) -> None:
     given = [str(store) if argument == "STORE" else argument for argument in arguments]
-    assert "hint: `stepwell --help`" in error(*given, status=2)
+    named = "" if given[0] == "frobnicate" else f" {given[0]}"
+    assert f"hint: `stepwell{named} --help`" in error(*given, status=2)
     assert document(*given, status=2)["error"]["code"] == "usage"
+
+
+def test_help_is_what_one_asks_for_first() -> None:
+    top = run("--help")
+    assert top.returncode == 0
+    for arguments in [(), ("help",)]:
+        assert (run(*arguments).returncode, run(*arguments).stdout) == (0, top.stdout)
+    assert "TEXT" not in top.stdout
+    of_ls = run("ls", "--help").stdout
+    assert run("help", "ls").stdout == of_ls
+    assert "Exit status" not in of_ls  # said once, of all commands
+    for line in re.findall(r"^  ([a-z]+)  ", top.stdout.split("Subcommands:")[1], re.M):
+        text = run(line, "--help").stdout
+        assert f"Example:\n  stepwell {line} " in text, line
+        assert "REQUIRED" not in text, line
+    assert 'no command "lss"; did you mean ls?' in error("lss", status=2)
+    assert 'no command "reclame"; did you mean reclaim?' in error("reclame", status=2)
+    assert 'no command "frobnicate"; there are ls, show' in error("frobnicate", status=2)
 
 
 def test_what_is_not_a_store(tmp_path: pathlib.Path) -> None:

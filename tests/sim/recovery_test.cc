@@ -352,5 +352,31 @@ TEST_F(RecoveryTest, ADamagedCopyCostsNoOther) {
   EXPECT_EQ(behind_first(segment).second.size(), copies.size() - 1);
 }
 
+// Those that open makes, and those that an open made that was killed at once.
+TEST(NewStoreTest, DirectoriesAboveItSurviveEachCut) {
+  for (const bool made_before : {false, true}) {
+    const auto world = SimWorld::Make({1, kPlenty});
+    if (made_before) {
+      SimFileSystem files(world);
+      ASSERT_OK(files.CreateDirectory("/runs"));
+      ASSERT_OK(files.CreateDirectory("/runs/a"));
+    }
+    StoreMachine machine(world, 1);
+    const OpenSpec spec{.path = "/runs/a/store"};
+    auto store = machine.Open(spec);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    const auto handle = SaveStep(store->get(), 7, 1);
+    ASSERT_OK(handle.status());
+    ASSERT_OK(handle->Wait());
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      const auto names = static_cast<NameLoss>(seed % 3);
+      StoreMachine after(world->Crash({.seed = seed, .odds = {}, .names = names}), seed);
+      const auto again = after.Open(spec);
+      ASSERT_TRUE(again.ok()) << again.status().ToString();
+      EXPECT_OK(CheckStep(again->get(), 7, HeldOf(1)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stepwell::sim

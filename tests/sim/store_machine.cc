@@ -68,7 +68,7 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
     if (std::getenv("STEPWELL_SIM_TRACE") != nullptr) std::cerr << "log: " << text << "\n";
   };
   options.group = spec.group;
-  const std::string path = db::PartPath(kStorePath, spec.group ? spec.group->part : 0);
+  const std::string path = db::PartPath(spec.path, spec.group ? spec.group->part : 0);
   return db::OpenStore(path, options, std::move(environment));
 }
 

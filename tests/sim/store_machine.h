@@ -22,7 +22,8 @@ struct OpenSpec {
   bool read_only = false;
   uint64_t segment_bytes = uint64_t{192} << 10;        // small: segments roll within a few steps
   uint64_t staging_blocks = 6;                         // of db::kBlockBytes; at least 4
-  std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below kStorePath
+  std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below the path
+  std::string path = kStorePath;
 };
 
 // One process on a machine. Outlives the stores and readers that it opened.
