@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evacuation (rule 15): live chunks are copied out of segments of which little is left, then each
+// Evacuation: live chunks are copied out of segments of which little is left, then each
 // step concerned is committed again with their new places; the old segments die by the ordinary
 // rules. One step at a time, one block at a time: read and checked on the reclaim worker, written
 // by the engine like any other block.

@@ -32,7 +32,7 @@ constexpr int64_t kRetryNanos = 1'000'000'000;
 }  // namespace
 
 // The lowest segment that recovery may need: of the second-newest durable catalog and of every
-// chain frame after it (rule 6).
+// chain frame after it.
 uint64_t Engine::GuardSegment() {
   const CatalogNote* catalog = catalogs_.second_newest();
   if (catalog == nullptr) return 0;
@@ -257,7 +257,7 @@ void Engine::FinishReclaimAll(const Status& status) {
   for (const auto& done : std::exchange(reclaim_waiters_, {})) done(status);
 }
 
-// Dead bytes in the newest segments can go only behind two newer catalogs (rule 6): where that is
+// Dead bytes in the newest segments can go only behind two newer catalogs: where that is
 // worth two nearly empty segments, they are begun now. No group is in flight.
 Status Engine::RollForReclaim() {
   const uint64_t guard = GuardSegment();
