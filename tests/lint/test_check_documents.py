@@ -47,6 +47,7 @@ def test_a_clean_house_has_no_problems(house: pathlib.Path, name: str, text: str
     ("name", "text", "message"),
     [
         ("README.md", "x" * 101 + "\n", "README.md:1: 101 columns"),
+        ("README.md", "Nobody reads it.\n", "Nobody: say which"),
         ("README.md", "[x](db/NONE.md)\n", "db/NONE.md: there is no such file"),
         ("README.md", "[x](db/DESIGN.md#writers)\n", "#writers: there is no such section"),
         ("README.md", "| [x](#writers) |\n", "#writers: there is no such section"),
