@@ -39,6 +39,19 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "STEPWELL_PYTHON": sys.executable, "JAX_PLATFORMS": "cpu"}
 
 
+@pytest.mark.parametrize("block", [
+    "```python\nassert False\n```\n", "```console\n$ true\n$ false\n$ true\n```\n",
+    "```sh\ntrue\n```\n", "```console\nfalse\n```\n"])
+def test_a_block_that_fails_is_caught(block: str, tmp_path: pathlib.Path) -> None:
+    guide = tmp_path / "guide.md"
+    guide.write_text("# A guide\n\n" + block)
+    script = pathlib.Path(__file__).with_name("guide_blocks.py")
+    done = subprocess.run([sys.executable, script, guide], cwd=tmp_path, text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == 1
+    assert "guide.md:4" in done.stderr or "line 4" in done.stderr, done.stderr
+
+
 def test_guides_that_run() -> None:
     assert {guide.stem for guide in RUN} == {
         "README", "index", "first-steps", "many-processes", "orbax", "cpp", "command-line",
