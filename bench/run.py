@@ -11,6 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
+import chart
 import contenders
 import limits
 import machine
@@ -57,6 +58,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=pathlib.Path, help="write every value there")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="JSON",
                         help="measure nothing; print the tables of what --json wrote")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="FILE",
+                        help="draw the chart of the README there")
     parser.add_argument("--quick", action="store_true",
                         help="tiny states, one round: does it run? The numbers mean nothing")
     options = parser.parse_args(arguments)
@@ -120,6 +123,8 @@ def main() -> int:
         measured = measure(options)
     write(options.json, measured)
     report = Report.from_json(measured)
+    if options.svg is not None:
+        options.svg.write_text(chart.svg(report), encoding="utf-8")
     print("```\n" + tables.head(measured["machine"], measured["settings"]) + "\n```\n")
     print(tables.full(report))
     print("\nFor the README at the top:\n")

@@ -63,7 +63,7 @@ struct PreparedStep {
   uint64_t stored_bytes = 0;
 };
 
-// What a store knows of its group, for whoever decides what a crash left (rule 28).
+// What a store knows of its group, for whoever decides what a crash left.
 struct GroupStatus {
   format::Id128 group_id{};
   uint32_t part = 0;

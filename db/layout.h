@@ -24,7 +24,7 @@ inline std::string ReadersPath(const std::string& store) { return store + "/read
 inline std::string SegmentsPath(const std::string& store) { return store + "/segments"; }
 inline std::string IndexPath(const std::string& store) { return store + "/index"; }
 
-// "segments/0000000001.spare": a dead segment that waits to be used again (rule 7); the number is
+// "segments/0000000001.spare": a dead segment that waits to be used again; the number is
 // the last one it had.
 std::string SparePath(const std::string& store, uint64_t segment);
 bool IsSpareName(std::string_view name);

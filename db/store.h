@@ -251,7 +251,7 @@ class Store {
   // Gives back all space that can be given back now, and waits for it. Reclaim also goes on by
   // itself, in the background.
   virtual Result<ReclaimReport> Reclaim() = 0;
-  // For an export that is about to give segments a second name (rule 18): seals those that are
+  // For an export that is about to give segments a second name: seals those that are
   // written here, after waiting for writes in flight. Some may stay unsealed: look at the files.
   // Nothing to do for a store that is open for reading only.
   virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;

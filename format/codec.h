@@ -6,7 +6,7 @@
 //   kBloscLz4    C-Blosc 1 stream (LZ4, bitshuffle, type size = item size), CRC-32C
 //   kLz4Frame    LZ4 frame, CRC-32C: values that are not arrays
 //
-// The index record's checksum is the CRC of the payload *without* its trailer (rule 9).
+// The index record's checksum is the CRC of the payload *without* its trailer.
 #pragma once
 
 #include <cstdint>

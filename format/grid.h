@@ -79,7 +79,7 @@ struct MutableArrayView {
 std::vector<int64_t> CStrides(std::span<const uint64_t> shape, uint64_t item_bytes);
 
 // Writes chunk `chunk_index` of `array` to `out` (ChunkBytes long), zero-padded at the edges.
-// Sub-byte types are stored with zero high bits, bools as 0 or 1 (rule 27). The common case of
+// Sub-byte types are stored with zero high bits, bools as 0 or 1. The common case of
 // whole contiguous rows is one memcpy.
 void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);

@@ -15,7 +15,7 @@
 
 namespace stepwell::cli {
 
-// Documented in --help and in api/README.md: scripts depend on them.
+// Documented in --help and in api/docs/pages/command-line.md: scripts depend on them.
 enum class ExitCode : int {
   kOk = 0,
   kError = 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the frames of a batch say: saves, deletes, pins, rewrites (DESIGN.md, "Changes").
+// What the frames of a batch say: saves, deletes, pins, rewrites (DESIGN.md, "Save").
 #include <algorithm>
 #include <utility>
 
@@ -14,8 +14,8 @@ using format::FramePlace;
 using format::LeafRecord;
 using LiveStepPtr = std::shared_ptr<const LiveStep>;
 
-// Records that are more than this go to frames of about this size, and none to the commit frame
-// (rule 10): looking one leaf up reads that, which is then small, and one or two of them.
+// Records that are more than this go to frames of about this size, and none to the commit
+// frame: looking one leaf up reads that, which is then small, and one or two of them.
 constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
 
 size_t EstimatedRecordBytes(const LeafRecord& record) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commit groups: frames, one flush a touched segment, publication (DESIGN.md, "Commit").
+// Commit groups: frames, one flush a touched segment, publication (DESIGN.md, "Save").
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -291,7 +291,7 @@ void Engine::Publish() {
 }
 
 // The slot, for other processes now, and on the device soon: what recovery then takes for durable
-// without looking, and so what may be erased on the strength of it (rule 6). No handle waits for
+// without looking, and so what may be erased on the strength of it. No handle waits for
 // this sync.
 void Engine::MarkDurable() {
   if (Status status = WriteSlot(/*sync=*/false); !status.ok()) {

@@ -39,7 +39,7 @@ void Engine::SegmentGone(uint64_t segment) {
   segments_.erase(segment);
 }
 
-// Of the second-newest durable catalog and of every chain frame after it (rule 6).
+// Of the second-newest durable catalog and of every chain frame after it.
 uint64_t Engine::GuardSegment() {
   const CatalogNote* catalog = catalogs_.second_newest();
   if (catalog == nullptr) return 0;

@@ -119,7 +119,7 @@ std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
 }  // namespace
 
 // Before this epoch makes the steps in doubt durable: then only damage takes a header away. A
-// segment that an export has a link to does not change (rule 18), and keeps what it has.
+// segment that an export has a link to does not change, and keeps what it has.
 Status Engine::MendHeaders(const LogState& state) {
   for (const uint64_t id : state.torn_headers) {
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(id));
@@ -170,7 +170,7 @@ Status Engine::Start(const LogState& state) {
     if (loss.found_ns == 0) loss.found_ns = options_.environment.clock->WallNanos();
   }
 
-  // The clean mark goes durably before the first write (rule 4). One that is gone already may be
+  // The clean mark goes durably before the first write. One that is gone already may be
   // gone from the page cache only, after a kill: a power cut would bring it back, and this epoch
   // with it.
   slot_.clean = false;
@@ -300,7 +300,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
     end = std::max(end, *frames_end);
     options_.files->Drop(info.segment);
     // A segment that an export has a link to was sealed, though that cannot be read just now, and
-    // does not change (rule 18).
+    // does not change.
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
     if (!file.ok() || file->link_count > 1) continue;
     // Nothing is cut off while it is not known what was lost.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kOwnerWrites = 0200;
 
-// An export that had a link took the write mode away (rule 18); it is gone.
+// An export that had a link took the write mode away; it is gone.
 void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,
                        const io::FileInfo& info) {
   if ((info.mode & kOwnerWrites) != 0 || info.link_count != 1) return;
@@ -60,7 +60,7 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
       STEPWELL_RETURN_IF_ERROR(Handle(request, whole ? unused : used->second, id, result));
     }
     if (whole && !result->spares.empty()) {
-      // Before one of them gets a new name and is written to (rule 7).
+      // Before one of them gets a new name and is written to.
       STEPWELL_RETURN_IF_ERROR(
           options_.file_system->SyncDirectory(SegmentsPath(options_.store_path)));
     }
@@ -121,7 +121,7 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Segmen
   state.has_live = !use.live.empty();
   if (!state.has_live && !state.pinned && !state.has_catalog) return state;
   // Without reading records: what the steps' extents say may leave nothing to gain. Steps share no
-  // block (rule 8).
+  // block.
   uint64_t stored = TotalBytes(state.needed);
   const auto count = [&](const std::vector<format::SegmentExtent>& extents,
                          const format::FramePlace& place) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass of reclaim: looks at segments in which something died, and gives back what nobody needs
-// (rules 4 to 7, 16, 18). Runs on the reclaim worker; the engine says which segments it may touch
-// and takes the result. What must be copied elsewhere first it only names: evacuator.h.
+// One pass of reclaim: looks at segments in which something died, and gives back what nothing
+// needs. Runs on the reclaim worker; the engine says which segments it may touch and takes the
+// result. What must be copied elsewhere first it only names: evacuator.h.
 #pragma once
 
 #include <atomic>

@@ -14,7 +14,7 @@ ReclaimDecision DecideDead(const SegmentState& segment, const ReclaimLimits& lim
   decision.gain_bytes = segment.allocated_bytes;
   const bool whole =
       segment.allocated_bytes + segment.size_bytes / kSpareShareAllocated >= segment.size_bytes;
-  // With another link its bytes are somebody else's too (rule 7).
+  // With another link its bytes are somebody else's too.
   const bool fits = segment.link_count == 1 && segment.size_bytes > 0 && whole &&
                     segment.size_bytes <= limits.spare_bytes_max;
   decision.action = fits ? ReclaimAction::kRecycle : ReclaimAction::kRemove;
@@ -52,7 +52,7 @@ ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& 
     decision.action = ReclaimAction::kLater;
     return decision;
   }
-  // A file with another link is never changed (rule 18); an unsealed one has unknown frames.
+  // A file with another link is never changed; an unsealed one has unknown frames.
   if (segment.punchable && segment.link_count == 1 && segment.sealed &&
       gain >= std::max<uint64_t>(limits.punch_gain_min, 1)) {
     decision.holes = HolesBetween(segment.needed, segment.size_bytes, segment.block_bytes);

@@ -11,7 +11,7 @@
 namespace stepwell::db {
 
 // Takes LOCK exclusively (OFD lock) and writes "pid boot_id start_time" into it. While the recorded
-// holder is dead (its io_uring writes may still be landing: rule 2) it retries for `timeout`, then,
+// holder is dead (its io_uring writes may still be landing) it retries for `timeout`, then,
 // or at once when the holder lives, fails with kUnavailable naming the pid and whether it lives.
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
@@ -29,7 +29,7 @@ std::string DescribeLockHolders(io::File* file);
 // Of this boot of the machine; "" where it is not known.
 std::string BootId();
 
-// Fork safety (rule 24). Descriptors registered here are closed (never unlocked) in every forked
+// Fork safety. Descriptors registered here are closed (never unlocked) in every forked
 // child by a pthread_atfork handler installed on first use; `owner` groups them. Thread-safe.
 void CloseInForkedChild(const void* owner, int descriptor);
 void ForgetForkDescriptors(const void* owner);

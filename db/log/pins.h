@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers' pins (rule 16): a reader process holds an OFD-locked file readers/<id> that names the
+// Readers' pins: a reader process holds an OFD-locked file readers/<id> that names the
 // commit it reads; reclaim keeps everything that was live at a pinned commit, and nothing that was
 // born later. Locks go with the process, so dead readers release by themselves.
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in the log: newest valid catalog + the chain of frames after it (rules 3 to 6).
+// What is in the log: newest valid catalog + the chain of frames after it.
 // Reads (and syncs) only; the writer seals, renumbers and reclaims afterwards (DESIGN.md,
 // "Recovery").
 #pragma once
@@ -131,7 +131,7 @@ struct ScanOptions {
   std::set<uint64_t> discard;
 };
 // From the segments themselves: for stores whose last writer did not close them. It fdatasyncs the
-// unsealed segments first, so that what is then read back is on the device (rule 4).
+// unsealed segments first, so that what is then read back is on the device.
 Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& store_path,
                                const format::StoreSlot& slot, SegmentFiles& files,
                                const ScanOptions& options);

@@ -318,7 +318,7 @@ Status FollowChain(const std::string& store_path, const Status& synced, ChainBui
   return OkStatus();
 }
 
-// Makes what is read durable first (rule 4).
+// Makes what is read durable first.
 Status SyncUnsealed(io::FileSystem* file_system, const std::string& store_path, SegmentFiles& files,
                     const LogState& state) {
   for (const SegmentInfo& info : state.segments) {

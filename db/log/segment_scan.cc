@@ -16,7 +16,7 @@ using format::FrameHeader;
 using format::FrameKind;
 using format::FramePlace;
 
-// Frames start on this boundary at least (rule 8).
+// Frames start on this boundary at least.
 constexpr uint64_t kScanStepBytes = 4096;
 constexpr size_t kScanBufferBytes = size_t{1} << 20;
 // Blocks may be larger than 4 KiB: where the second frame of a segment may begin, the last one.

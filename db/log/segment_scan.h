@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one segment holds, from its own bytes: header, catalog, seal, frames (rules 5 and 7).
+// What one segment holds, from its own bytes: header, catalog, seal, frames.
 //
 // Every function tells damage (bytes that were read and are wrong, IsDamage) from what could not be
 // read: the first is part of the answer; the second is returned as an error, or where the answer

@@ -131,7 +131,7 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
   std::unique_ptr<WriterStore> store(
       new WriterStore(path, options, std::move(environment), std::move(lock_file)));
   CloseInForkedChild(store.get(), store->lock_file_->descriptor());
-  // A few blocks stay for encoders of held arrays and for transcoding (rule 22).
+  // A few blocks stay for encoders of held arrays and for transcoding.
   store->pool_ = std::make_shared<io::BufferPool>(kBlockBytes, blocks, 2);
   STEPWELL_RETURN_IF_ERROR(store->StartTrace());
   if (!store->environment_.inline_mode) {
@@ -303,7 +303,7 @@ Status WriterStore::StartEngine(const LogState& state) {
     *thread_ = std::move(thread).value();
   }
   return OnEngine([&] {
-    // The ring keeps the locks until its last write is done, even after SIGKILL (rule 2).
+    // The ring keeps the locks until its last write is done, even after SIGKILL.
     disk_->RegisterFile(lock_file_.get());
     disk_->RegisterFile(slot_file_->file());
     CloseInForkedChild(this, disk_->descriptor());

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed library, as other projects use it: CMake's find_package from C++, pkg-config from
-C; the programs are README.md's own examples. What they save, Python and the program read."""
+C; the programs are those of the guide "C and C++". What they save, Python and the program read."""
 
 import os
 import pathlib
@@ -27,8 +27,8 @@ def run(*command: str | os.PathLike[str], **options: object) -> str:
 
 
 def example(language: str) -> str:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (text,) = re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)
+    guide = (ROOT / "api/docs/pages/cpp.md").read_text(encoding="utf-8")
+    (text,) = re.findall(rf"```{language} .*?\n(.*?)```", guide, re.DOTALL)
     return text
 
 

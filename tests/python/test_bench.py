@@ -34,10 +34,22 @@ def test_every_row_is_produced(tmp_path: Path) -> None:
                 assert figure["values"] or figure["problem"].startswith("cannot: "), (row, peer)
     assert list(tmp_path.iterdir()) == [file]
 
-    again = run("--from", file)
+    chart = tmp_path / "chart.svg"
+    again = run("--from", file, "--svg", chart)
     assert again.returncode == 0, again.stderr
     assert again.stdout == result.stdout
+    shown = chart.read_text(encoding="utf-8")
+    assert all(f">{described['name']}</text>" in shown
+               for described in document["contenders"].values())
     assert "| save until durable, NumPy arrays ÷ fio write |" in again.stdout
+
+
+def test_the_chart_of_the_readme_is_of_the_recorded_run(tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+    result = run("--from", BENCH / "recorded.json", "--svg", chart)
+    assert result.returncode == 0, result.stderr
+    drawn = BENCH.parent / "api/docs/pages/chart.svg"
+    assert chart.read_bytes() == drawn.read_bytes()
 
 
 def test_a_contender_that_fails_is_told(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ struct Rig {
   StoreMachine machine;
 };
 
-// ---- a full disk (rule 14) -------------------------------------------------------------------
+// ---- a full disk -----------------------------------------------------------------------------
 
 class FullDisk : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Index, FullDisk, ::testing::Bool(),

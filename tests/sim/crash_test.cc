@@ -138,7 +138,7 @@ TEST(CrashTest, WithTheIndexOnTheSameDisk) {
   Report("with the index", before);
 }
 
-// Records that fill several frames ahead of the commit frame (rule 10).
+// Records that fill several frames ahead of the commit frame.
 TEST(CrashTest, AStepWithThousandsOfLeaves) {
   const auto save = [](db::Store* store, uint64_t step) {
     db::SaveRequest request;

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house rules for documents: check_documents.py [ROOT].
+
+Markdown keeps to 100 columns and names the subject of a sentence (a process, a caller, no "who" or
+"nobody"). Its links and their anchors exist, and so does what code and documents cite:
+`DESIGN.md, "Readers"` and `FORMAT.md, section 4` name a section. Prints one line for each breach
+and exits 1 when there is one. Tested by test_check_documents.py.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import check_layers  # noqa: E402
+
+LINE_MAX = 100
+LINK = re.compile(r"\[[^\[\]]*\]\(([^()\s]+)\)")
+SNIPPET = re.compile(r'^--8<-- "(.+)"$', re.MULTILINE)
+HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
+# A paragraph that begins in bold or italics has a name that may be cited: "**Copies.** Chain …".
+RUN_IN = re.compile(r"^(?:- |\d\. )?(?:\*\*|\*)([A-Z][^*]+?)[.:]?(?:\*\*|\*)", re.MULTILINE)
+COMMENT = re.compile(r"\s*\n[ \t]*(?://|#|\*)*[ \t]*")
+CITED = re.compile(r'(?<![\w/.-])((?:\.\./|\w+/)*[A-Z]+\.md)`?,? (?:section )?"([^"]+)"')
+CITED_BEHIND = re.compile(r'section "([^"]+)" of `?((?:\.\./|\w+/)*[A-Z]+\.md)')
+CITED_NUMBERS = re.compile(r"((?:\.\./|\w+/)*[A-Z]+\.md)`?,? sections? (\d+)(?: to (\d+))?")
+VAGUE = re.compile(r"\b(?:who|whoever|whom|nobody|somebody)\b", re.IGNORECASE)
+RULE = re.compile(r"\([^()]*\brules? \d+[^()]*\)")
+KNOWN = {"DESIGN.md": "db/DESIGN.md", "FORMAT.md": "format/FORMAT.md"}
+
+
+def prose(text: str) -> list[str]:
+    """The lines; those of fenced blocks and of tables are empty."""
+    lines, fenced = [], False
+    for line in text.splitlines():
+        fence = line.lstrip().startswith("```")
+        lines.append("" if fenced or fence or line.lstrip().startswith("|") else line)
+        fenced = fenced != fence
+    return lines
+
+
+def sections(document: pathlib.Path, root: pathlib.Path) -> list[str]:
+    """Its headings, and those of what it includes."""
+    text = document.read_text(encoding="utf-8")
+    found = HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    for name in SNIPPET.findall(text):
+        found += sections(root / name, root)
+    return [heading.replace("`", "") for heading in found]
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def check_prose(name: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(prose(text), 1):
+        for word in VAGUE.findall(line):
+            yield f"{name}:{number}: {word}: say which process, caller or reader"
+        if len(line) > LINE_MAX:
+            yield f"{name}:{number}: {len(line)} columns, more than {LINE_MAX}"
+
+
+def check_links(path: pathlib.Path, name: str, text: str, root: pathlib.Path) -> Iterator[str]:
+    lines = text.splitlines()
+    outside_code = [line if line.startswith("|") or kept else ""
+                    for line, kept in zip(lines, prose(text), strict=True)]
+    for number, line in enumerate(outside_code, 1):
+        for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            if re.match(r"[a-z]+:", target):
+                continue  # another site
+            file, _, fragment = target.partition("#")
+            there = path.parent / file if file else path
+            if not there.exists():
+                yield f"{name}:{number}: {target}: there is no such file"
+            elif fragment and fragment not in map(anchor, sections(there, root)):
+                yield f"{name}:{number}: {target}: there is no such section"
+
+
+def cited_document(name: str, path: pathlib.Path, root: pathlib.Path) -> pathlib.Path | None:
+    """What `README.md` means there: that of the folder, or of one above."""
+    if name in KNOWN and (root / KNOWN[name]).is_file():
+        return root / KNOWN[name]
+    for folder in [path.parent, *path.parent.parents]:
+        if (folder / name).is_file():
+            return folder / name
+        if folder == root:
+            break
+    return None
+
+
+def check_citations(path: pathlib.Path, name: str, text: str, root: pathlib.Path) -> Iterator[str]:
+    joined = COMMENT.sub(" ", text)  # a citation may go on in the next line of a comment
+    named = [(document, section) for document, section in CITED.findall(joined)]
+    named += [(document, section) for section, document in CITED_BEHIND.findall(joined)]
+    for document, section in named:
+        found = cited_document(document, path, root)
+        whole = "" if found is None else found.read_text(encoding="utf-8")
+        titles = {re.sub(r"^\d+\. ", "", title) for title in HEADING.findall(whole)}
+        if section not in titles | set(RUN_IN.findall(whole)):
+            yield f'{name}: {document} has no section "{section}"'
+    for document, first, last in CITED_NUMBERS.findall(joined):
+        found = cited_document(document, path, root)
+        whole = "" if found is None else found.read_text(encoding="utf-8")
+        for number in {first, last or first}:
+            if not re.search(rf"^#+ {number}\. ", whole, re.MULTILINE):
+                yield f"{name}: {document} has no section {number}"
+    for rule in RULE.findall(joined) if path.suffix != ".py" else []:
+        yield f"{name}: {rule} cites a list that is not here"
+
+
+def check(root: pathlib.Path) -> list[str]:
+    problems = []
+    for path in check_layers.source_files(root):
+        name = path.relative_to(root).as_posix()
+        text = check_layers.read_text(path)
+        if text is None or "check_documents" in name:
+            continue
+        if path.suffix == ".md":
+            problems += check_prose(name, text)
+            problems += check_links(path, name, text, root)
+        problems += check_citations(path, name, text, root)
+    return problems
+
+
+def main() -> int:
+    problems = check(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
+    print("\n".join(problems) if problems else "the documents hold")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

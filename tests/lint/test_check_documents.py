@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plants one breach of each rule for documents and sees it caught; a clean tree has none."""
+
+import pathlib
+
+import check_documents
+import pytest
+
+DESIGN = """# The protocol
+
+## Readers
+
+**Two copies.** Frames are written twice.
+
+## 3. Recovery
+"""
+
+
+@pytest.fixture
+def house(tmp_path: pathlib.Path) -> pathlib.Path:
+    for folder in ("io", "format", "db", "api", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "db/DESIGN.md").write_text(DESIGN)
+    (tmp_path / "db/README.md").write_text("# db\n\n## Rooms\n\n## What it's, and `more`\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.md", "See [readers](db/DESIGN.md#readers), [db](db) and [x](https://x.y/#z).\n"),
+        ("README.md", "[more](db/README.md#what-its-and-more)\n\n```\n" + "x" * 120 + "\n```\n"),
+        ("README.md", "| " + "x" * 120 + " |\n"),
+        ("api/page.md", "--8<-- \"db/DESIGN.md\"\n\n[one](#readers), [its](page.md#readers)\n"),
+        ("README.md", "Write `[a](b)`, or\n\n```\n[a](b)\n```\n"),
+        ("io/a.h", "// What readers do (DESIGN.md,\n// \"Readers\").\n"),
+        ("io/a.h", "// See section \"Two copies\" of DESIGN.md, and DESIGN.md section 3.\n"),
+        ("db/a.h", "// Rooms are in README.md, \"Rooms\".\n"),
+    ],
+)
+def test_a_clean_house_has_no_problems(house: pathlib.Path, name: str, text: str) -> None:
+    (house / name).write_text(text)
+    assert check_documents.check(house) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("README.md", "x" * 101 + "\n", "README.md:1: 101 columns"),
+        ("README.md", "Nobody reads it.\n", "Nobody: say which"),
+        ("README.md", "[x](db/NONE.md)\n", "db/NONE.md: there is no such file"),
+        ("README.md", "[x](db/DESIGN.md#writers)\n", "#writers: there is no such section"),
+        ("README.md", "| [x](#writers) |\n", "#writers: there is no such section"),
+        ("io/a.h", "// DESIGN.md,\n// \"Writers\"\n", 'DESIGN.md has no section "Writers"'),
+        ("io/a.h", "// section \"Writers\" of DESIGN.md\n", 'has no section "Writers"'),
+        ("db/a.h", "// README.md, \"Halls\"\n", 'README.md has no section "Halls"'),
+        ("io/a.h", "// DESIGN.md, sections 3 to 4\n", "DESIGN.md has no section 4"),
+        ("io/a.h", "// never (rule 18)\n", "(rule 18) cites a list"),
+    ],
+)
+def test_a_breach_is_caught(house: pathlib.Path, name: str, text: str, message: str) -> None:
+    (house / name).write_text(text)
+    problems = check_documents.check(house)
+    assert len(problems) == 1, problems
+    assert message in problems[0]
