@@ -211,7 +211,7 @@ void ReclaimScheduler::EndWaiters(const Status& status) {
   Finish(status);
 }
 
-// Dead bytes in the newest segments can go only behind two newer catalogs (rule 6). Frames, too,
+// Dead bytes in the newest segments can go only behind two newer catalogs. Frames, too,
 // are more than payloads: nothing is gained where nothing died.
 Status ReclaimScheduler::Roll() {
   const uint64_t guard = engine_->GuardSegment();
