@@ -11,13 +11,13 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
 from . import policy
-from ._chunks import ChunkShape
-from ._export import ExportedLeaf, ExportReport
 from ._handle import SaveHandle
-from ._orbax_view import OrbaxView, pin_view
-from ._pull import PullReport
-from ._push import PushReport
-from ._stats import (
+from ._interop.orbax_view import OrbaxView, pin_view
+from ._interop.step_export import ExportedLeaf, ExportReport
+from ._pytree.chunks import ChunkShape
+from ._remote.pull import PullReport
+from ._remote.push import PushReport
+from ._runtime.stats import (
     LatencyStats,
     LoadStats,
     ReclaimReport,

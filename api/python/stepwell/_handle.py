@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import _service
-from ._pending import Tracked
+from ._runtime import service
+from ._runtime.save_tracker import Tracked
 
 if TYPE_CHECKING:
     from . import _stepwell
+    from ._distributed.collective import GroupHandle
     from ._store import Store
-    from ._turn import GroupHandle
 
 
 class SaveHandle:
@@ -57,7 +57,7 @@ class SaveHandle:
         """Calls `callback(handle)` once when done, at once if it is. It runs on a thread of
         Stepwell's own and may call the store; an exception from it is logged."""
         self._store._check_fork()
-        _service.call_when_done(self._save.handle, lambda: callback(self))
+        service.call_when_done(self._save.handle, lambda: callback(self))
 
     def __repr__(self) -> str:
         state = "done" if self._save.handle.done() else "under way"

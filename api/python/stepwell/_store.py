@@ -9,8 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _import, _orbax_view, _pull, _push, _service, _specs, _stepwell, _upkeep
-from ._arguments import (
+from . import _stepwell
+from ._distributed.coordinator import coordinator_for
+from ._distributed.part_layout import Disks, check_disks
+from ._handle import SaveHandle
+from ._interop import checkpoint_import, orbax_view as _orbax_view, step_export
+from ._load.device_placement import read_slots
+from ._load.like import Matcher
+from ._load.plain import load_leaves, load_node, load_step
+from ._load.specs import assign
+from ._pytree.chunks import Chunks, wishes
+from ._pytree.paths import PathLike
+from ._pytree.records import ROOT
+from ._pytree.sharding import to_numpy
+from ._pytree.tree import flatten_items
+from ._remote import pull as _pull, push as _push
+from ._runtime import maintenance, service
+from ._runtime.arguments import (
     IfExists,
     check_items,
     if_exists_number,
@@ -19,27 +34,16 @@ from ._arguments import (
     step_number,
     step_numbers,
 )
-from ._chunks import Chunks, wishes
-from ._collector import Paused
-from ._coordinator import coordinator_for
-from ._handle import SaveHandle
-from ._like import Matcher
-from ._paths import PathLike
-from ._pending import Closed, Pending
-from ._place import read_slots
-from ._places import Disks, check_disks
-from ._plain import load_leaves, load_node, load_step
-from ._records import ROOT
-from ._sharding import to_numpy
-from ._stats import StoreStats, VerifyProblem, VerifyReport
-from ._tree import flatten_items
+from ._runtime.gc_pause import Paused
+from ._runtime.save_tracker import Closed, Pending
+from ._runtime.stats import StoreStats, VerifyProblem, VerifyReport
 from ._views import StepView, Tree, _Source
 from .errors import (Error, ForkError, InvalidArgumentError, Mismatch, MismatchError,
                      PermissionDeniedError, StepNotFoundError)
 from .policy import Policy
 
 if TYPE_CHECKING:
-    from ._group import Group
+    from ._distributed.group import Group
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
@@ -126,11 +130,11 @@ class Store:
         self._closed = True  # until it is open: __del__ may run before
         self.path = path
         self.read_only = read_only
-        self._generation = _service.generation
+        self._generation = service.generation
         self._pending = Pending()
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
-        _service.start()
-        _service.sync_log_level()
+        service.start()
+        service.sync_log_level()
 
         def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None
                       ) -> _stepwell.Core:
@@ -143,7 +147,7 @@ class Store:
         self._group: Group | None = None
         coordinator = None if read_only else coordinator_for(path)
         if coordinator is not None:
-            from ._group import Group
+            from ._distributed.group import Group
 
             self._group = Group(coordinator, path, process_timeout, make_core, disks)
         self._core = (cast(_stepwell.Core, self._group.core) if self._group is not None
@@ -151,9 +155,9 @@ class Store:
         self._writer = self._core if self._group is None else self._group.writer
         self._apart = self._group is not None and self._group.apart
         self._closed = False
-        _service.stores.add(self)
+        service.stores.add(self)
         if keep is None and not read_only:
-            _service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) "
+            service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) "
                                  "deletes old ones", path)
 
     def __repr__(self) -> str:
@@ -163,7 +167,7 @@ class Store:
     # ---- life ----
 
     def _check_fork(self) -> None:
-        if self._generation != _service.generation:
+        if self._generation != service.generation:
             raise ForkError(
                 f"{self.path!r} was opened by the parent process, before fork; only that process "
                 "may use it. Open it again here (mode 'r' works beside a live writer)")
@@ -198,7 +202,7 @@ class Store:
         self._pending.wait()
         error = self._pending.take_error()
         self._closed = True
-        _service.stores.discard(self)
+        service.stores.discard(self)
         try:
             if not self.read_only:
                 try:
@@ -220,12 +224,12 @@ class Store:
 
     def _close_quietly(self) -> None:
         """For the end of the interpreter and for stores that are simply dropped."""
-        if self._generation != _service.generation:
+        if self._generation != service.generation:
             return
         try:
             self.close()
         except BaseException as error:
-            _service.report_lost(self.path, error)
+            service.report_lost(self.path, error)
 
     def __enter__(self) -> Store:
         self._check_fork()
@@ -235,15 +239,15 @@ class Store:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        if error is None or self._generation != _service.generation:
-            if self._generation == _service.generation:
+        if error is None or self._generation != service.generation:
+            if self._generation == service.generation:
                 self.close()
             return
         try:
             self.close()
         except Error as closing:  # the caller's own exception goes first
             error.add_note(f"stepwell: closing {self.path!r} failed, too: {closing}")
-            _service.logger.error("closing %s failed: %s", self.path, closing)
+            service.logger.error("closing %s failed: %s", self.path, closing)
 
     def __del__(self) -> None:
         if not self._closed:
@@ -293,7 +297,7 @@ class Store:
         closing it is an Error.
         """
         self._check()
-        _service.sync_log_level()
+        service.sync_log_level()
         number = step_number(step)
         self._check_writable()
         existing = if_exists_number(if_exists)
@@ -310,17 +314,17 @@ class Store:
         metadata_text = json_text(metadata, "metadata")
         metrics_text = json_text(metrics, "metrics")
         if self._group is not None:
-            return _import.track(self, SaveHandle(self._group.save(
+            return checkpoint_import.track(self, SaveHandle(self._group.save(
                 number, trees, metadata_text, metrics_text, existing, chunks), self))
         with Paused():
             rows = flatten_items(trees)
             core = self._core.save(number, rows, metadata_text, metrics_text,
                                    existing, to_numpy, wishes(chunks, rows))
             del rows  # before collections go on: they would look at each
-        return _import.track(self, SaveHandle(core, self))
+        return checkpoint_import.track(self, SaveHandle(core, self))
 
-    import_checkpoint = _import.import_checkpoint
-    import_checkpoints = _import.import_checkpoints
+    import_checkpoint = checkpoint_import.import_checkpoint
+    import_checkpoints = checkpoint_import.import_checkpoints
     orbax_view = _orbax_view.orbax_view
 
     # ---- reading ----
@@ -457,7 +461,7 @@ class Store:
             shardings: dict[int, Any] = {}
             if mesh is not None:
                 top = ROOT if selection.number is None else selection.number
-                shardings = _specs.assign(tree, source.step, top, leaves, mesh, specs)
+                shardings = assign(tree, source.step, top, leaves, mesh, specs)
         if like is not _MISSING:
             if selection.number is None:
                 return self._load_flat(source, leaves, like, cast, shardings)
@@ -500,7 +504,7 @@ class Store:
         """
         latest = self._latest_of_all()
         if latest is None:
-            _upkeep.check_nothing_lost(self)  # of headers, too
+            maintenance.check_nothing_lost(self)  # of headers, too
             return init, 0
         try:
             return self.load(latest, like=init), latest + 1
@@ -574,9 +578,9 @@ class Store:
         self._check()
         return [summary[0] for summary in self._core.steps() if summary[6]]
 
-    reclaim = _upkeep.reclaim
-    repair = _upkeep.repair
-    export = _export.export
+    reclaim = maintenance.reclaim
+    repair = maintenance.repair
+    export = step_export.export
     push = _push.push
     pull = _pull.pull
 

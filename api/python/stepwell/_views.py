@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, SupportsIndex, TypeVar, cast
 import numpy as np
 
 from . import _stepwell
-from ._paths import PathLike, Selection, readings, resolve
-from ._records import ARRAY, VALUE, StoredTree
-from ._tree import V_PRNG_KEY, Component, decode_value
+from ._pytree.paths import PathLike, Selection, readings, resolve
+from ._pytree.records import ARRAY, VALUE, StoredTree
+from ._pytree.tree import V_PRNG_KEY, Component, decode_value
 from .errors import InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")

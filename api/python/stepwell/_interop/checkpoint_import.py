@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of other libraries: which step a path means, and files as trees. Orbax's directories
+are read by the engine (db/import/import.h); the libraries of the files are imported when needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import ml_dtypes
+import numpy as np
+
+from .. import _stepwell
+from .._distributed.collective import GroupHandle
+from .._distributed.import_partition import Share, unseen, word_of
+from .._pytree.sharding import to_numpy
+from .._runtime import service
+from .._runtime.arguments import IfExists, if_exists_number, step_number
+from ..errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    Error,
+    FormatError,
+    InvalidArgumentError,
+    PathNotFoundError,
+    StepExistsError,
+    StepNotFoundError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from .._handle import SaveHandle
+    from .._store import Store
+
+SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
+
+
+def _path(src: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.fsdecode(src))
+
+
+def checked_path(src: str | os.PathLike[str]) -> str:
+    path = _path(src)
+    if not os.path.exists(path):
+        raise CheckpointNotFoundError(f"{path}: there is no such file or directory")
+    return path
+
+
+# ---- Orbax ------------------------------------------------------------------------------------
+
+
+def no_step(root: str, step: int, there: dict[int, str]) -> Error:
+    near = sorted(there, key=lambda other: abs(other - step))[:2]
+    return StepNotFoundError(f"{root} has no step {step}; the nearest: "
+                             f"{', '.join(map(str, sorted(near)))}")
+
+
+def orbax_root(path: str) -> dict[int, str]:
+    """The steps of a manager's root, ascending, and their directories."""
+    there = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+    if not there:
+        raise InvalidArgumentError(f"{path} is not the root of an Orbax CheckpointManager: no "
+                                   "directory in it is a step; import_checkpoint takes single ones")
+    return there
+
+
+def orbax_path(path: str, step: int | None) -> tuple[str, int]:
+    """The directory of the checkpoint, and the number that it is to have."""
+    there = dict(_stepwell.orbax_steps(path))
+    if there:
+        if step is None:
+            raise InvalidArgumentError(
+                f"{path} holds {len(there)} checkpoints, of the steps {min(there)} to "
+                f"{max(there)}: say which step, or import_checkpoints takes all of them")
+        if step not in there:
+            raise no_step(path, step, there)
+        return there[step], step
+    if step is not None:
+        return path, step
+    found = _stepwell.orbax_step_of(path)
+    if found is None:
+        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+    return path, found
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
+    """Whether it is no directory. Of several processes (`together`) some may see nothing there."""
+    if together and not os.path.exists(_path(src)):
+        return _path(src).lower().endswith(SUFFIXES)
+    return not os.path.isdir(checked_path(src))
+
+
+def step_of_file(path: str) -> int:
+    name = os.path.basename(path)
+    stem = name.removesuffix(os.path.splitext(name)[1])
+    match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
+    if match is None:
+        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+    return int(match[1])
+
+
+def _library(name: str, suffix: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Error(f"{suffix} files are read with {name.split('.')[0]}, which cannot be "
+                    f"imported here: {error}") from error
+
+
+def _read_msgpack(path: str, like: Any) -> Any:
+    serialization = _library("flax.serialization", ".msgpack")
+    with open(path, "rb") as file:
+        data = file.read()
+    if like is None:
+        return serialization.msgpack_restore(data)
+    return serialization.from_bytes(like, data)
+
+
+def _read_equinox(path: str, like: Any) -> Any:
+    if like is None:
+        raise InvalidArgumentError(f"{path} holds leaves alone: like= is the tree that they are of")
+    return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
+
+
+# NumPy itself has no such types, so the library makes no arrays of them.
+_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+           "F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+           "F8_E8M0": "float8_e8m0fnu"}
+
+
+def _read_safetensors(path: str) -> dict[str, Any]:
+    library = _library("safetensors", ".safetensors")
+    with library.safe_open(path, framework="np") as opened:
+        names = list(opened.keys())
+        float8 = {name: _FLOAT8[word] for name in names
+                  if (word := opened.get_slice(name).get_dtype()) in _FLOAT8}
+        arrays = {name: opened.get_tensor(name) for name in names if name not in float8}
+    if float8:
+        with open(path, "rb") as file:
+            tensors = dict(library.deserialize(file.read()))
+        for name, word in float8.items():
+            fields = tensors[name]
+            dtype = np.dtype(getattr(ml_dtypes, word))
+            arrays[name] = np.frombuffer(fields["data"], dtype).reshape(fields["shape"])
+    return {name: arrays[name] for name in names}
+
+
+def _read_npz(path: str) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def read_file(path: str, like: Any) -> Any:
+    """The tree in a file; `like` may be None: not given."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise FormatError(f"{path}: a file of an unknown kind; there are {', '.join(SUFFIXES)}, "
+                          "and directories of Orbax")
+    if like is not None and suffix in (".safetensors", ".npz"):
+        raise InvalidArgumentError(f"{suffix} files are flat dicts by name: like is not for them")
+    try:
+        if suffix == ".msgpack":
+            return _read_msgpack(path, like)
+        if suffix == ".eqx":
+            return _read_equinox(path, like)
+        return _read_safetensors(path) if suffix == ".safetensors" else _read_npz(path)
+    except Error:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not what is in it
+            raise StorageError(error.errno, f"{path}: {error.strerror}") from error
+        raise CorruptionError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+# ---- methods of Store ---------------------------------------------------------------------------
+
+
+def import_checkpoint(
+    self: Store,
+    src: str | os.PathLike[str],
+    step: SupportsIndex | None = None,
+    *,
+    items: Iterable[str] | None = None,
+    like: Any = None,
+    if_exists: IfExists = "error",
+    verify: bool = False,
+) -> SaveHandle:
+    """Saves a checkpoint of another library as a step. Nothing is written to `src`.
+
+    src: a directory of Orbax (v0 or v1): a step, an item of one, or, with `step`, the root of a
+        CheckpointManager. Or a file: `.msgpack` (Flax), `.eqx` (Equinox), `.safetensors`,
+        `.npz`; the libraries are needed for the first three.
+    step: the step's number; None: the number that the name of `src` ends in ("7", "ckpt_7").
+    items: names of items, as the Orbax checkpoint has them; None: all.
+    like: a tree of the same structure, for files: `.eqx` needs it, `.msgpack` takes it
+        (`flax.serialization.from_bytes`).
+    if_exists: as in `save`.
+    verify: of directories of Orbax, read the source a second time when the step is durable, and
+        compare it with what was stored: Orbax has no checksums, so nothing else finds bytes that
+        came in wrong. Where they differ the step is deleted again (what it replaced does not come
+        back) and CorruptionError raised. Returns after that. Bytes that are wrong on the disk
+        itself are wrong in both reads. One process only. Exports of Stepwell have checksums, which
+        every import checks.
+
+    From Orbax, `load` gives what Orbax restores without a target, but for arrays, which are
+    NumPy's (jax arrays with `like`): tuples come as lists, other nodes as dicts, scalars as
+    Python numbers, PRNG keys as keys with `like`. The item "default" of managers that were
+    told no names becomes "state". JSON items become trees of Python values; `metrics` and the
+    custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
+
+    Under `jax.distributed` all processes call it, and those that see the checkpoint read and save
+    shares of it, as equal as its chunks allow; process 0 must see it, others must not see another
+    one there. What is then missing or damaged is the handle's error, on all of them. Files (`like`)
+    are read by every process.
+
+    Reads all of the checkpoint (its share) into memory before it saves. Raises
+    CheckpointNotFoundError, InvalidArgumentError for what is no checkpoint or has no number,
+    PathNotFoundError for items, CorruptionError (missing or damaged files; the message names item,
+    leaf and file), FormatError for what is not read, and what `save` raises.
+    """
+    self._check()
+    self._check_writable()
+    if_exists_number(if_exists)
+    names = item_names(items)
+    wanted = None if step is None else step_number(step)
+    if _is_file(src, self._group is not None):
+        path = checked_path(src)
+        number = step_number(step_of_file(path)) if wanted is None else wanted
+        if items is not None or verify:
+            raise InvalidArgumentError("items and verify are of Orbax checkpoints; this is a file")
+        if self._group is None:
+            _check_new(self, number, if_exists)
+        tree = read_file(path, like)
+        return self.save(number, tree, if_exists=if_exists)
+    if like is not None:
+        raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
+    if verify and self._group is not None:
+        raise InvalidArgumentError("verify is for imports by one process")
+    handle = _import_orbax(self, _path(src), wanted, names, if_exists)
+    if verify:
+        _verify_import(self, handle, _path(src), wanted, names)
+    return handle
+
+
+def _verify_import(self: Store, handle: SaveHandle, path: str, step: int | None,
+                   items: list[str]) -> None:
+    handle.result()
+    if handle.skipped:
+        return
+    found, number = orbax_path(path, step)
+    try:
+        self._writer.verify_import(number, found, items)
+    except CorruptionError as error:
+        self.delete(number)
+        raise CorruptionError(f"{error}; step {number} was deleted again") from None
+
+
+def import_checkpoints(
+    self: Store,
+    root: str | os.PathLike[str],
+    steps: Iterable[SupportsIndex] | None = None,
+    *,
+    items: Iterable[str] | None = None,
+    if_exists: IfExists = "error",
+) -> list[int]:
+    """Imports several steps below the root of an Orbax CheckpointManager (None: all of them),
+    each as `import_checkpoint` does it, and gives their numbers; all are durable when it
+    returns. One step is read while another one is written, so two are in memory. An error ends
+    it; the steps before are saved then, and `if_exists="skip"` goes on where it ended."""
+    self._check()
+    self._check_writable()
+    if_exists_number(if_exists)
+    names = item_names(items)
+    asked = None if steps is None else [step_number(step) for step in steps]
+
+    def choose() -> dict[str, Any]:
+        return {"steps": _choose(self, checked_path(root), asked, if_exists)}
+
+    chosen: list[tuple[int, str | None]]
+    if self._group is None:
+        chosen = choose()["steps"]
+    else:  # process 0 has to see the root
+        leader = self._group.leader
+        words = self._group.agree(lambda: choose() if leader else {}, "importing")
+        chosen = words[0]["steps"]
+    last: SaveHandle | None = None
+    for number, name in chosen:
+        if name is None:  # it is there
+            continue
+        try:
+            handle = _import_orbax(self, os.path.join(_path(root), name), number, names,
+                                   if_exists, None if last is None else last._save.handle)
+        except Exception:
+            if last is not None:
+                last.result()  # where this is why
+            raise
+        if last is not None:
+            last.result()
+        last = handle
+    if last is not None:
+        last.result()
+    return [number for number, _ in chosen]
+
+
+def _choose(self: Store, path: str, asked: list[int] | None, if_exists: str
+            ) -> list[tuple[int, str | None]]:
+    """Steps below a root, with the names of their directories; None for what is skipped."""
+    there = orbax_root(path)
+    wanted = list(there) if asked is None else asked
+    for number in wanted:
+        if number not in there:
+            raise no_step(path, number, there)
+    existing = set(self.steps())
+    if if_exists == "error" and existing.intersection(wanted):
+        raise _exists(self, min(existing.intersection(wanted)))
+    return [(number, None if if_exists == "skip" and number in existing
+             else os.path.basename(there[number])) for number in wanted]
+
+
+def item_names(items: Iterable[str] | None) -> list[str]:
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    return list(items or ())
+
+
+def _check_new(self: Store, step: int, if_exists: str) -> None:
+    """Before a whole checkpoint is read for nothing."""
+    if if_exists == "error" and step in self.steps():
+        raise _exists(self, step)
+
+
+def _exists(store: Store, step: int) -> Error:
+    return StepExistsError(f"{store.path!r} has step {step} already; if_exists=\"replace\" "
+                           "replaces it, \"skip\" keeps it")
+
+
+def _import_orbax(
+    self: Store, path: str, step: int | None, items: list[str], if_exists: str,
+    last: _stepwell.Handle | GroupHandle | None = None,
+) -> SaveHandle:
+    """`last`: the import before this one; where that failed, of several processes none begins."""
+    from .._handle import SaveHandle
+
+    service.sync_log_level()
+    existing = if_exists_number(if_exists)
+
+    def planned(found: str) -> _stepwell.ImportPlan:
+        try:
+            return _stepwell.ImportPlan(found, items)
+        except StepNotFoundError as error:
+            raise PathNotFoundError(str(error)) from None
+
+    group = self._group
+    if group is None:
+        found, number = orbax_path(checked_path(path), step)
+        _check_new(self, number, if_exists)
+        core = self._writer.import_orbax(number, planned(found), (0, 1), existing, None)
+        return track(self, SaveHandle(core, self))
+    plan: _stepwell.ImportPlan | None = None
+
+    def look() -> dict[str, Any]:
+        nonlocal plan
+        if isinstance(last, GroupHandle) and last.failed is not None:
+            raise last.failed
+        if not os.path.exists(path):
+            return unseen(path)
+        found, number = orbax_path(checked_path(path), step)
+        if group.leader:
+            _check_new(self, number, if_exists)
+            if if_exists == "skip" and number in self.steps():
+                return word_of(number, None, found)
+        plan = planned(found)
+        return word_of(number, plan, found)
+
+    def prepare(share: Share, existing: int, save: tuple[bytes, list[int]]) -> _stepwell.Handle:
+        if share.part is None or plan is None:
+            return self._writer.save(share.step, [(name, []) for name in share.items], "", "",
+                                     existing, to_numpy, [], save)
+        return self._writer.import_orbax(share.step, plan, share.part, existing, save)
+
+    return track(self, SaveHandle(group.import_as(existing, look, prepare), self))
+
+
+def track(store: Store, handle: SaveHandle) -> SaveHandle:
+    """Makes a save one of those that the store waits for and whose errors it raises."""
+    store._pending.add(handle._save)
+    return handle

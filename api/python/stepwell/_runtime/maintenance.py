@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods of `Store` that look after what is on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ..errors import CorruptionError
+from .stats import ReclaimReport, RepairReport
+
+if TYPE_CHECKING:
+    from .._store import Store
+
+
+def reclaim(self: Store) -> ReclaimReport:
+    """Gives back all the space of dead steps that can be given back now, and waits for it. The
+    store does so by itself in the background; call this to have it done. Ctrl-C ends the wait,
+    not the work."""
+    self._check()
+    self._check_writable()
+    return ReclaimReport(*self._writer.reclaim())
+
+
+def repair(self: Store, *, accept: bool = False) -> RepairReport:
+    """Writes damaged records of steps anew, from their second copies or the index.
+
+    Where a record of the log is lost for good, what it did is not known: a step from before may
+    have been replaced, deleted or pinned by it. Such a step is not loaded, nothing is deleted by
+    rules, and no space is given back, until `accept=True` takes what is there as it is.
+    """
+    self._check()
+    self._check_writable()
+    return RepairReport(*self._writer.repair(accept))
+
+
+def check_nothing_lost(store: Store) -> None:
+    """Of a store without steps: raises CorruptionError when it may have had some."""
+    problems = cast(list[str], store._core.recovery()["problems"])
+    if problems:
+        raise CorruptionError(f"{store.path!r} has no step, and may have lost some: {problems[0]}; "
+                              "`stepwell repair` says more")
