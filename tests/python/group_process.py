@@ -27,7 +27,7 @@ from group_values import EVERY_LEAF, LEAVES, digest_of, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
-from stepwell._distributed import group, local_disks  # noqa: E402
+from stepwell._distributed import group, lockstep, snapshot  # noqa: E402
 from stepwell._distributed.coordinator import JaxCoordinator  # noqa: E402
 from stepwell._interop import local_disks_export  # noqa: E402
 
@@ -75,28 +75,28 @@ def kill_at(owner: Any, method: str, nth: int, after: bool) -> None:
 
 # Where a process may die in one save, by name: what is patched.
 POINTS: dict[str, Callable[[], None]] = {
-    "before_prepare": lambda: kill_at(group.Group, "next_turn", 1, after=False),
-    "begun": lambda: kill_at(group.Group, "save_turn", 1, after=True),
+    "before_prepare": lambda: kill_at(group.Group, "next_number", 1, after=False),
+    "begun": lambda: kill_at(group.Group, "submit", 1, after=True),
     "before_word": lambda: kill_at(JaxCoordinator, "put", 1, after=False),
     "after_word": lambda: kill_at(JaxCoordinator, "put", 1, after=True),
     "before_decide": lambda: kill_at(group.Group, "decide", 1, after=False),
     "after_decide": lambda: kill_at(group.Group, "decide", 1, after=True),
     "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
-    "read": lambda: kill_at(group.Group, "save_turn", 1, after=False),
+    "read": lambda: kill_at(group.Group, "submit", 1, after=False),
     "in_export": lambda: kill_at(local_disks_export, "copy_part", 1, after=True),
-    "in_load": lambda: kill_at(group.Group, "exchange", 2, after=False),
+    "in_load": lambda: kill_at(lockstep.Lockstep, "exchange", 2, after=False),
 }
 
 
 def dawdle(seconds: float) -> None:
-    original = group.Group.save_turn
+    original = group.Group.submit
 
     def later(self: Any, turn: Any) -> Any:
-        group.Group.save_turn = original
+        group.Group.submit = original
         threading.Event().wait(seconds)
         return original(self, turn)
 
-    group.Group.save_turn = later
+    group.Group.submit = later
 
 
 def in_progress(seconds: float = 0, text: str = "") -> Callable[[int, int], None]:
@@ -175,7 +175,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "after_decide": lambda: raise_at(group.Group, "decide", MemoryError("no memory"), after=True),
     "before_decide": lambda: raise_at(group.Group, "decide", MemoryError("no memory")),
     "left": lambda: raise_at(group.Group, "_settle_left", stepwell.StorageError("a left part")),
-    "advance": lambda: raise_at(local_disks.Steps, "advance", MemoryError("no memory")),
+    "advance": lambda: raise_at(snapshot.StepList, "advance", MemoryError("no memory")),
     "untold": no_telling,
 }
 

@@ -12,8 +12,8 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 
 from . import policy
 from ._handle import SaveHandle
+from ._interop.export_options import ExportedLeaf, ExportReport
 from ._interop.orbax_view import OrbaxView, pin_view
-from ._interop.step_export import ExportedLeaf, ExportReport
 from ._pytree.chunks import ChunkShape
 from ._remote.pull import PullReport
 from ._remote.push import PushReport
@@ -21,8 +21,8 @@ from ._runtime.stats import (
     LatencyStats,
     LoadStats,
     ReclaimReport,
-    RepairReport,
     RecoveryStats,
+    RepairReport,
     SpaceStats,
     StageLatencies,
     StoreStats,

@@ -4,24 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ._runtime import service
 from ._runtime.save_tracker import Tracked
 
-if TYPE_CHECKING:
-    from . import _stepwell
-    from ._distributed.collective import GroupHandle
-    from ._store import Store
+
+class _Owner(Protocol):
+    def _check_fork(self) -> None: ...
+
 
 
 class SaveHandle:
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
     store's next call, `wait` or `close`."""
 
-    def __init__(self, handle: _stepwell.Handle | GroupHandle, store: Store) -> None:
-        self._save = Tracked(handle)
-        self._store = store
+    def __init__(self, save: Tracked, store: _Owner) -> None:
+        self._save = save
+        self._store = store  # kept open by its handles
 
     @property
     def step(self) -> int:

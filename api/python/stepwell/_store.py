@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _stepwell
-from ._distributed.coordinator import coordinator_for
 from ._distributed.part_layout import Disks, check_disks
 from ._handle import SaveHandle
-from ._interop import checkpoint_import, orbax_view as _orbax_view, step_export
+from ._interop import checkpoint_import, step_export
+from ._interop import orbax_view as _orbax_view
+from ._lifetime import OpenStore
 from ._load.device_placement import read_slots
 from ._load.like import Matcher
 from ._load.plain import load_leaves, load_node, load_step
+from ._load.source import Source
 from ._load.specs import assign
-from ._pytree.chunks import Chunks, wishes
+from ._pytree.chunks import Chunks
 from ._pytree.paths import PathLike
 from ._pytree.records import ROOT
-from ._pytree.sharding import to_numpy
-from ._pytree.tree import flatten_items
-from ._remote import pull as _pull, push as _push
+from ._remote import pull as _pull
+from ._remote import push as _push
 from ._runtime import maintenance, service
 from ._runtime.arguments import (
     IfExists,
@@ -35,18 +35,12 @@ from ._runtime.arguments import (
     step_numbers,
 )
 from ._runtime.gc_pause import Paused
-from ._runtime.save_tracker import Closed, Pending
 from ._runtime.stats import StoreStats, VerifyProblem, VerifyReport
-from ._views import StepView, Tree, _Source
-from .errors import (Error, ForkError, InvalidArgumentError, Mismatch, MismatchError,
-                     PermissionDeniedError, StepNotFoundError)
+from ._views import StepView, Tree
+from .errors import InvalidArgumentError, Mismatch, MismatchError, StepNotFoundError
 from .policy import Policy
 
-if TYPE_CHECKING:
-    from ._distributed.group import Group
-
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
-_LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
 
 class _Missing:
@@ -115,143 +109,26 @@ def open(
     if not process_timeout > 0:
         raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
     check_disks(disks)
-    return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
-                 threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
-                 reclaim_bytes_per_second, process_timeout, disks, untrusted, private)
+    root = os.path.abspath(os.fsdecode(path))
+    read_only = mode == "r"
+
+    def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
+        own = path == root and not read_only  # parts keep what part 0 keeps
+        return _stepwell.Core(
+            os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
+            keep._rules if own and keep is not None else [], staging_bytes or 0, threads or 0,
+            _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
+            reclaim_bytes_per_second, group, untrusted, private)
+
+    store = Store(root, read_only, make_core, process_timeout, disks)
+    if keep is None and not read_only:
+        service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) deletes "
+                            "old ones", root)
+    return store
 
 
-class Store:
+class Store(OpenStore):
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
-
-    def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
-                 threads: int, codec: int, trace: str | None,
-                 reclaim_bytes_per_second: int | None, process_timeout: float,
-                 disks: Disks, untrusted: bool, private: bool) -> None:
-        self._closed = True  # until it is open: __del__ may run before
-        self.path = path
-        self.read_only = read_only
-        self._generation = service.generation
-        self._pending = Pending()
-        self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
-        service.start()
-        service.sync_log_level()
-
-        def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None
-                      ) -> _stepwell.Core:
-            own = path == self.path and not read_only  # parts keep what part 0 keeps
-            return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-                                  keep._rules if own and keep is not None else [], staging_bytes,
-                                  threads, codec, trace or "" if own else "",
-                                  reclaim_bytes_per_second, group, untrusted, private)
-
-        self._group: Group | None = None
-        coordinator = None if read_only else coordinator_for(path)
-        if coordinator is not None:
-            from ._distributed.group import Group
-
-            self._group = Group(coordinator, path, process_timeout, make_core, disks)
-        self._core = (cast(_stepwell.Core, self._group.core) if self._group is not None
-                      else make_core(path, read_only, None))
-        self._writer = self._core if self._group is None else self._group.writer
-        self._apart = self._group is not None and self._group.apart
-        self._closed = False
-        service.stores.add(self)
-        if keep is None and not read_only:
-            service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) "
-                                 "deletes old ones", path)
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else ("read-only" if self.read_only else "open")
-        return f"<stepwell store {self.path!r}, {state}>"
-
-    # ---- life ----
-
-    def _check_fork(self) -> None:
-        if self._generation != service.generation:
-            raise ForkError(
-                f"{self.path!r} was opened by the parent process, before fork; only that process "
-                "may use it. Open it again here (mode 'r' works beside a live writer)")
-
-    def _check(self) -> None:
-        """What each call does first: refuses a closed or forked store, raises background errors."""
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
-        if self._pending:
-            self._raise_background()
-
-    def _raise_background(self) -> None:
-        error = self._pending.take_error()
-        if error is not None:
-            raise error
-
-    def wait(self) -> None:
-        """Waits until every save so far is durable and visible. Raises the first background error
-        that was not raised yet. Ctrl-C interrupts the wait, not the saves."""
-        self._check()
-        self._pending.wait()
-        self._raise_background()
-
-    def close(self) -> None:
-        """Waits for the saves and gives the lock back; idempotent. Raises the first background
-        error that was not raised yet; the store is closed then, too."""
-        self._check_fork()
-        if self._closed:
-            return
-        self._check_not_copying()
-        self._pending.wait()
-        error = self._pending.take_error()
-        self._closed = True
-        service.stores.discard(self)
-        try:
-            if not self.read_only:
-                try:
-                    self._writer.wait()
-                except Error:
-                    pass  # the handles have told it
-            if self._group is None:
-                self._core.close()
-            else:
-                self._group.close()
-        except Error as closing:
-            if error is None and not self._pending.is_known(closing):
-                error = closing
-        self._core = self._writer = cast(_stepwell.Core, Closed(self.path))
-        if self._group is not None:
-            self._group.core = self._group.writer = self._core
-        if error is not None:
-            raise error
-
-    def _close_quietly(self) -> None:
-        """For the end of the interpreter and for stores that are simply dropped."""
-        if self._generation != service.generation:
-            return
-        try:
-            self.close()
-        except BaseException as error:
-            service.report_lost(self.path, error)
-
-    def __enter__(self) -> Store:
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None or self._generation != service.generation:
-            if self._generation == service.generation:
-                self.close()
-            return
-        try:
-            self.close()
-        except Error as closing:  # the caller's own exception goes first
-            error.add_note(f"stepwell: closing {self.path!r} failed, too: {closing}")
-            service.logger.error("closing %s failed: %s", self.path, closing)
-
-    def __del__(self) -> None:
-        if not self._closed:
-            self._close_quietly()
 
     # ---- saving ----
 
@@ -297,7 +174,6 @@ class Store:
         closing it is an Error.
         """
         self._check()
-        service.sync_log_level()
         number = step_number(step)
         self._check_writable()
         existing = if_exists_number(if_exists)
@@ -311,17 +187,8 @@ class Store:
             trees[name] = tree
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
-        metadata_text = json_text(metadata, "metadata")
-        metrics_text = json_text(metrics, "metrics")
-        if self._group is not None:
-            return checkpoint_import.track(self, SaveHandle(self._group.save(
-                number, trees, metadata_text, metrics_text, existing, chunks), self))
-        with Paused():
-            rows = flatten_items(trees)
-            core = self._core.save(number, rows, metadata_text, metrics_text,
-                                   existing, to_numpy, wishes(chunks, rows))
-            del rows  # before collections go on: they would look at each
-        return checkpoint_import.track(self, SaveHandle(core, self))
+        return self._save(number, trees, json_text(metadata, "metadata"),
+                          json_text(metrics, "metrics"), existing, chunks)
 
     import_checkpoint = checkpoint_import.import_checkpoint
     import_checkpoints = checkpoint_import.import_checkpoints
@@ -329,64 +196,10 @@ class Store:
 
     # ---- reading ----
 
-    def steps(self) -> list[int]:
-        """Numbers of the committed steps, ascending."""
-        self._check()
-        return [summary[0] for summary in self._core.steps()]
-
     @property
     def latest(self) -> int | None:
         """The highest committed step; None when there is none."""
         return max(self.steps(), default=None)
-
-    def _step(self, step: SupportsIndex | None) -> int:
-        if step is not None:
-            return step_number(step)
-        latest = self._latest_of_all()
-        if latest is None:
-            raise StepNotFoundError(f"{self.path!r} has no step yet")
-        return latest
-
-    def _latest_of_all(self) -> int | None:
-        if self._apart:  # then it is the same on all
-            self._pending.wait()
-        self._check()
-        return self._core.newest()  # an error where it may be lost
-
-    def _source(self, step: SupportsIndex | None) -> _Source:
-        self._check()
-        reader = self._read(self._step(step), newest=step is None and not self._apart)
-        return _Source(reader, self._check_open, self._account, getattr(reader, "tree", None))
-
-    def _read(self, number: int, newest: bool) -> _stepwell.Reader:
-        try:
-            return self._core.read(number)
-        except StepNotFoundError:
-            # The newest step may be superseded and deleted in the instant between.
-            later = self._core.newest() if newest else None
-            if later is None or later == number:
-                raise
-        return self._read(later, newest)
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
-        self._check_not_copying()
-
-    def _check_not_copying(self) -> None:
-        if self._writer.is_copying():
-            raise Error(
-                f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
-                "comes first and goes on when the handler returns: set a flag in it, or raise "
-                "(sys.exit), which gives that step up; then save or close the store")
-
-    def _check_open(self) -> None:
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
-
-    def _account(self, stats: tuple[int, int, int, int, int]) -> None:
-        self._last_load = dict(zip(_LOAD_STATS, stats, strict=True))
 
     def __getitem__(self, step: SupportsIndex) -> StepView:
         """Looks into a step without loading it. Raises StepNotFoundError."""
@@ -445,7 +258,7 @@ class Store:
         source = self._source(step)
         return source.together(lambda: self._load(source, path, like, mesh, specs, cast))
 
-    def _load(self, source: _Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
+    def _load(self, source: Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
               cast: bool) -> Any:
         if mesh is None and specs is not None:
             raise InvalidArgumentError("specs need a mesh")
@@ -478,7 +291,7 @@ class Store:
         values = load_leaves(source, leaves, over, cast)
         return {tree.text(n): value for n, value in zip(leaves, values, strict=True)}
 
-    def _load_flat(self, source: _Source, leaves: list[int], like: Any, cast: bool,
+    def _load_flat(self, source: Source, leaves: list[int], like: Any, cast: bool,
                    shardings: Mapping[int, Any]) -> dict[str, Any]:
         """A glob with `like`, a flat dict by path."""
         tree = source.tree
@@ -561,17 +374,6 @@ class Store:
         self._check_writable()
         if numbers:
             self._change("pin" if pinned else "unpin", numbers)
-
-    def _change(self, kind: Literal["delete", "pin", "unpin"], steps: list[int],
-                items: Sequence[str] = ()) -> None:
-        if self._group is not None:
-            self._group.change(kind, steps, items)
-        elif kind != "delete":
-            self._core.set_pinned(steps, kind == "pin")
-        elif not items:
-            self._core.delete(steps)
-        for step in steps if items and self._group is None else []:
-            self._core.delete_items(step, list(items))
 
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""

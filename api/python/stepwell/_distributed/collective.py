@@ -6,13 +6,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _stepwell
 from .._runtime import service
-
-if TYPE_CHECKING:
-    from .local_disks import Look
+from .snapshot import Snapshot
 
 
 class GroupHandle:
@@ -54,15 +52,15 @@ class GroupHandle:
 
 
 @dataclass
-class Turn:
+class Collective:
     """Something that all processes do together."""
 
     number: int
-    kind: str  # "save", "import", "delete", "pin", "unpin", "look"
+    kind: str  # "save", "import", "delete", "pin", "unpin", "snapshot"
     handle: GroupHandle
     about: dict[str, Any] = field(default_factory=dict)  # must be the same everywhere
     outline: list[str] = field(default_factory=list)  # of a save: what the digest is of
     prepared: _stepwell.Handle | None = None  # of a save
     error: BaseException | None = None  # why this process cannot do it
-    look: Look | None = None  # of a look
+    snapshot: Snapshot | None = None  # of a snapshot
     words: list[dict[str, Any]] = field(default_factory=list)  # on the leader: everybody's

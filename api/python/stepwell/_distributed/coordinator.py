@@ -246,8 +246,8 @@ def gather(coordinator: Coordinator, directory: str, value: str, timeout: float,
     return values
 
 
-def tell(coordinator: Coordinator, directory: str, text: str) -> int:
-    """Puts a long text below `directory`; gives what `hear` needs: into how many values it went."""
+def broadcast(coordinator: Coordinator, directory: str, text: str) -> int:
+    """Puts a long text below `directory`, in as many values as it returns; for `receive`."""
     count = -(-len(text) // _VALUE_LENGTH)
     for number in range(count):
         coordinator.put(f"{directory}/{number}",
@@ -255,7 +255,7 @@ def tell(coordinator: Coordinator, directory: str, text: str) -> int:
     return count
 
 
-def hear(coordinator: Coordinator, directory: str, count: int, process: int, timeout: float,
+def receive(coordinator: Coordinator, directory: str, count: int, process: int, timeout: float,
          what: str) -> str:
     return "".join([wait_for(coordinator, f"{directory}/{number}", process, timeout, what)
                     for number in range(count)])

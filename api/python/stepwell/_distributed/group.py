@@ -28,20 +28,28 @@ from .._runtime.gc_pause import Paused
 from .._runtime.service import start_thread
 from ..errors import Error, OutcomeUnknownError, PeerError
 from . import local_disks
-from .collective import GroupHandle, Turn
-from .coordinator import (Alive, Coordinator, Watch, gather, hear, is_store, part_path, tell,
-                           wait_for)
-from .exchange import Exchange
+from .collective import Collective, GroupHandle
+from .coordinator import (
+    Alive,
+    Coordinator,
+    broadcast,
+    gather,
+    is_store,
+    part_path,
+    receive,
+    wait_for,
+)
 from .import_partition import Share, share_of
+from .lockstep import Lockstep, gather_results
 from .part_layout import Disks, MakeCore, check_looks, check_part, look_around, sees_root
-from .part_recovery import Committed, check_complete, settle, state_of
+from .part_recovery import check_complete, settle, state_of
 from .peer_errors import raised, told
 from .process_slice import part_of
-from .single_flight import Once
+from .single_flight import SingleFlight
+from .snapshot import Snapshot, StepList
 from .tree_fingerprint import difference, digest_of
 from .wire import packed_text, unpacked_text
 
-_LOOK_SECONDS = 10.0  # for finding out who has ended
 _opens = itertools.count()  # collective opens of this process
 
 
@@ -67,9 +75,7 @@ class Group:
         self._timeout = timeout
         self._make_core = make_core
         self._numbers = itertools.count()
-        self._agreed = itertools.count()  # numbers of what is read together
-        self._exchange: Exchange | None = None
-        self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
+        self._collectives: queue.SimpleQueue[Collective | None] = queue.SimpleQueue()
         self._cores: list[_stepwell.Core] = []  # all that are open here
         self._left: list[_stepwell.Core] = []  # parts of processes that are not in this run
         self.index = coordinator.index
@@ -77,22 +83,21 @@ class Group:
         self.parts = list(range(coordinator.count))
         self.together = coordinator.count > 1  # else this process alone looks after all parts
         self.apart = False  # whether there is a process that does not see the root's files
-        self.steps = local_disks.Steps([])  # where `apart`
+        self.steps = StepList([])  # where `apart`
         try:
-            self._run, self.core, self.writer = self._open(f"stepwell/open/{next(_opens)}")
+            self._open(f"stepwell/open/{next(_opens)}")
         except BaseException:
-            self._turns.put(None)
+            self._collectives.put(None)
             self._close_cores()
             raise
-        self._alive = Alive(coordinator, f"{self._run}/alive", timeout / 4)
-        self.once = Once(coordinator, f"{self._run}/once", self._alive, timeout)
 
-    def _open(self, opening: str) -> tuple[str, _stepwell.Core | local_disks.Core, _stepwell.Core]:
-        """(run, what is asked for steps, this process's part), by all processes or by none."""
+    def _open(self, opening: str) -> None:
+        """By all processes or by none."""
         what = f"opening {self._root!r}"
 
         def together(about: str, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-            return self._together(f"{opening}/{about}", work, what)
+            return gather_results(self._coordinator, f"{opening}/{about}", work, self._timeout,
+                                  what)
 
         def look() -> dict[str, Any]:
             # Before anything is opened: a process that cannot have it refuses the open of all.
@@ -107,28 +112,15 @@ class Group:
         together("ready", lambda: self._settle(verdicts, f"{opening}/steps"))
         if self.leader:
             self._coordinator.delete(f"{opening}/steps")
-        core: _stepwell.Core | local_disks.Core = self._cores[-1 if not self.leader else 0]
-        return verdicts["run"], local_disks.Core(self) if self.apart else core, self._cores[0]
-
-    def _together(self, directory: str, work: Callable[[], dict[str, Any]], what: str,
-                  watch: Watch | None = None) -> list[dict[str, Any]]:
-        """What `work` gives on every process; an error on one is one on all."""
-        def everybodys(word: str) -> list[str]:
-            return gather(self._coordinator, directory, word, self._timeout, what, watch)
-
-        try:
-            mine = json.dumps(work())
-        except Exception as error:
-            try:
-                everybodys(json.dumps(told(error)))
-            except PeerError:
-                pass  # they are missing because of this, or it does not matter any more
-            raise
-        given = [json.loads(text) for text in everybodys(mine)]
-        for process, other in enumerate(given):
-            if "error" in other:
-                raise raised({**other, "processes": [process]})
-        return given
+        self._run = verdicts["run"]
+        self._alive = Alive(self._coordinator, f"{self._run}/alive", self._timeout / 4)
+        self.once = SingleFlight(self._coordinator, f"{self._run}/once", self._alive,
+                                 self._timeout)
+        self.lockstep = Lockstep(self._coordinator, self._run, self._alive, self._timeout)
+        self.writer = self._cores[0]  # this process's part
+        self.core: _stepwell.Core | local_disks.Core = (  # what is asked for steps
+            local_disks.Core(self.writer, self.steps, self.snapshot, self.lockstep) if self.apart
+            else self._cores[-1 if not self.leader else 0])
 
     def _open_core(self, part: int, read_only: bool, group: tuple[bytes, int] | None
                    ) -> _stepwell.Core:
@@ -168,7 +160,7 @@ class Group:
                 check_complete(core, self._root, self.index, committed)
             settle(core, committed, verdicts["mark"])
         if self.apart and not self.leader:
-            self.steps = local_disks.Steps(unpacked_text(hear(
+            self.steps = StepList(unpacked_text(receive(
                 self._coordinator, steps, verdicts["steps"], 0, self._timeout, "which steps")))
         elif not self.leader:
             self._open_core(0, True, None)
@@ -197,21 +189,21 @@ class Group:
         count = 0
         if self.apart:
             summaries = root.steps()
-            self.steps = local_disks.Steps(summaries)
-            count = tell(self._coordinator, steps, packed_text(summaries))
+            self.steps = StepList(summaries)
+            count = broadcast(self._coordinator, steps, packed_text(summaries))
         return {"run": f"stepwell/run/{os.urandom(8).hex()}", "mark": mark, "steps": count,
                 "committed": committed, "sets": list(sets)}
 
-    # ---- turns ----------------------------------------------------------------------------------
+    # ---- collectives -----------------------------------------------------------------------------
 
-    def next_turn(self) -> int:
+    def next_number(self) -> int:
         """The number of the next thing that all processes do."""
         return next(self._numbers)
 
     def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
              chunks: Chunks | None) -> GroupHandle:
         """As Store.save, of this process's part; the handle is of all parts."""
-        number = self.next_turn()
+        number = self.next_number()
         about = {"step": step, "items": list(trees), "if_exists": existing}
         try:
             with Paused():
@@ -223,9 +215,9 @@ class Group:
                 outline = part.outline
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
-            self.save_turn(Turn(number, "save", GroupHandle(step), about, error=error))
+            self.submit(Collective(number, "save", GroupHandle(step), about, error=error))
             raise
-        return self.save_turn(Turn(number, "save", GroupHandle(step), about, outline, prepared))
+        return self.submit(Collective(number, "save", GroupHandle(step), about, outline, prepared))
 
     def import_as(self, existing: int, look: Callable[[], dict[str, Any]],
                   prepare: Callable[[Share, int, tuple[bytes, list[int]]], _stepwell.Handle]
@@ -233,99 +225,57 @@ class Group:
         """A checkpoint as a step, by all processes: `look` gives what this one says of it, and
         `prepare`, with what follows from that, saves its share. All raise when they cannot agree;
         what goes wrong later is the handle's error, on all of them."""
-        number = self.next_turn()
-        turn = Turn(number, "import", GroupHandle(0), {"if_exists": existing})
-        self._alive.begin()  # until the turn is over: reading takes as long as it takes
+        number = self.next_number()
+        op = Collective(number, "import", GroupHandle(0), {"if_exists": existing})
+        self._alive.begin()  # until the op is over: reading takes as long as it takes
         agreed = False
         try:
-            share = share_of(self._together(f"{self._run}/{number}/look", look,
-                                            "importing a checkpoint", self._alive.watch()),
-                             self.index)
+            share = share_of(gather_results(self._coordinator, f"{self._run}/{number}/look", look,
+                                            self._timeout, "importing a checkpoint",
+                                            self._alive.watch()), self.index)
             agreed = True
-            turn.handle.step = turn.about["step"] = share.step
-            turn.handle.skipped = share.skip
+            op.handle.step = op.about["step"] = share.step
+            op.handle.skipped = share.skip
             if not share.skip:
                 if not self.leader:  # the leader decides about the step that is there
                     existing = if_exists_number("replace")
-                turn.prepared = prepare(share, existing, (self._save_id(number), self.parts))
+                op.prepared = prepare(share, existing, (self._save_id(number), self.parts))
         except BaseException as error:
-            turn.error = turn.handle.failed = error
+            op.error = op.handle.failed = error
             if not agreed or not isinstance(error, Exception):
-                self.save_turn(turn)
+                self.submit(op)
                 raise
-        return self.save_turn(turn)
+        return self.submit(op)
 
-    def save_turn(self, turn: Turn) -> GroupHandle:
+    def submit(self, op: Collective) -> GroupHandle:
         """The rest of a save whose bytes are under way here, or that this process cannot do."""
-        self._turns.put(turn)
-        return turn.handle
+        self._collectives.put(op)
+        return op.handle
 
     def change(self, kind: str, steps: list[int], items: Sequence[str] = ()) -> None:
         """"delete" (items of steps or steps), "pin", "unpin", by all processes; waits for it."""
-        turn = Turn(self.next_turn(), kind, GroupHandle(steps[0]),
+        op = Collective(self.next_number(), kind, GroupHandle(steps[0]),
                      {"steps": steps, "items": list(items)})
-        self._turns.put(turn)
-        turn.handle.wait(None)
-        error = turn.handle.error()
+        self._collectives.put(op)
+        op.handle.wait(None)
+        error = op.handle.error()
         if error is not None:
             raise error
 
-    def look(self, step: int) -> local_disks.Look:
-        """A step, by all processes; see local_disks.py."""
-        turn = Turn(self.next_turn(), "look", GroupHandle(step), {"step": step})
-        self._turns.put(turn)
-        turn.handle.wait(None)
-        error = turn.handle.error()
+    def snapshot(self, step: int) -> Snapshot:
+        """What is in a step, by all processes; see snapshot.py."""
+        op = Collective(self.next_number(), "snapshot", GroupHandle(step), {"step": step})
+        self._collectives.put(op)
+        op.handle.wait(None)
+        error = op.handle.error()
         if error is not None:
             raise error
-        assert turn.look is not None
-        return turn.look
-
-    def agree(self, work: Callable[[], dict[str, Any]], what: str, watch: Watch | None = None
-              ) -> list[dict[str, Any]]:
-        """What `work` gives on every process, on the thread that calls; an error on one is one on
-        all."""
-        number = next(self._agreed)
-        given = self._together(f"{self._run}/agreed/{number}", work, what, watch)
-        if self.leader and number > 0:  # everybody has read that, who has answered this
-            self._coordinator.delete(f"{self._run}/agreed/{number - 1}")
-        return given
-
-    def agree_at_last(self, work: Callable[[], dict[str, Any]], what: str
-                      ) -> list[dict[str, Any]]:
-        """The same of `work` that takes as long as it takes."""
-        self._alive.begin()
-        try:
-            return self.agree(work, what, self._alive.watch())
-        finally:
-            self._alive.end()
-
-    def give_up(self, error: BaseException) -> None:
-        """Tells the others, who go on to the next `agree`, that this process does not."""
-        try:
-            self._coordinator.put(f"{self._run}/agreed/{next(self._agreed)}/{self.index}",
-                                  json.dumps(told(error)))
-        except PeerError:
-            pass  # then nobody is there who waits
-
-    def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
-        """As Exchange.run. PeerError: not on all processes."""
-        try:
-            if self._exchange is None:
-                self._exchange = Exchange(self.index, self._coordinator.count)
-            self._exchange.run(send, receive, most)
-        except Exception as error:
-            text = str(error).splitlines()
-            failed = PeerError("JAX cannot carry what is loaded between the processes: "
-                               f"{text[0] if text else type(error).__name__}")
-            # Who is there tells the others, and finds out who is not.
-            gather(self._coordinator, f"{self._run}/agreed/{next(self._agreed)}",
-                   json.dumps(told(failed)), min(self._timeout, _LOOK_SECONDS), "loading a step")
-            raise failed from error
+        assert op.snapshot is not None
+        return op.snapshot
 
     def close(self) -> None:
         """Ends the thread, after what was begun, and this process's part."""
-        self._turns.put(None)
+        self._collectives.put(None)
         self._thread.join()
         self._close_cores()
 
@@ -337,62 +287,62 @@ class Group:
 
     def _work(self) -> None:
         while True:
-            turn = self._turns.get()
-            if turn is None:
+            op = self._collectives.get()
+            if op is None:
                 return
             try:
-                error = self._take(turn)
+                error = self._take(op)
             except Error as failed:
                 error = failed
             except Exception as unexpected:
-                error = unexpected if turn.kind == "look" else _unknown(turn, unexpected)
-            if turn.kind == "import":
+                error = unexpected if op.kind == "snapshot" else _unknown(op, unexpected)
+            if op.kind == "import":
                 self._alive.end()
-            turn.handle.finish(error)
+            op.handle.finish(error)
 
-    def _take(self, turn: Turn) -> BaseException | None:
-        """One turn; why it failed, if it did."""
-        error = turn.error
-        if turn.prepared is not None:
-            turn.prepared.wait(None)
-            error = turn.prepared.error()
-            turn.handle.skipped = turn.prepared.skipped
-        if turn.kind == "look":
+    def _take(self, op: Collective) -> BaseException | None:
+        """One op; why it failed, if it did."""
+        error = op.error
+        if op.prepared is not None:
+            op.prepared.wait(None)
+            error = op.prepared.error()
+            op.handle.skipped = op.prepared.skipped
+        if op.kind == "snapshot":
             try:
                 with Paused():
-                    turn.look = local_disks.Look(turn.handle.step, [self.writer, *self._left])
+                    op.snapshot = Snapshot(op.handle.step, [self.writer, *self._left])
             except Exception as cannot:
                 error = cannot
-        word = {"about": {"kind": turn.kind, **turn.about, "digest": digest_of(turn.outline)},
-                "error": None if error is None else told(error), "skipped": turn.handle.skipped,
-                "look": None if turn.look is None else turn.look.word()}
-        directory = f"{self._run}/{turn.number}"
+        word = {"about": {"kind": op.kind, **op.about, "digest": digest_of(op.outline)},
+                "error": None if error is None else told(error), "skipped": op.handle.skipped,
+                "look": None if op.snapshot is None else op.snapshot.vote()}
+        directory = f"{self._run}/{op.number}"
         try:
             if self.leader:
-                decision = self._lead(turn, directory, word)
+                decision = self._lead(op, directory, word)
             else:
-                decision = self._follow(turn, directory, word)
+                decision = self._follow(op, directory, word)
         except (OutcomeUnknownError, PeerError) as missing:
             if self.apart and not self.leader:
                 self.steps.error = missing
             return missing if error is None else error
         if error is not None:
             return error
-        turn.handle.skipped = bool(decision.get("skipped"))
+        op.handle.skipped = bool(decision.get("skipped"))
         return None if decision["error"] is None else raised(decision)
 
     # ---- the leader -----------------------------------------------------------------------------
 
-    def _lead(self, turn: Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
-        what = f"{turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
+    def _lead(self, op: Collective, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+        what = f"{op.kind} {op.about.get('step', op.about.get('steps'))}"
         decision: dict[str, Any]
         own: Exception | None = None
         try:
-            watch = self._alive.watch() if turn.kind == "import" else None
+            watch = self._alive.watch() if op.kind == "import" else None
             texts = gather(self._coordinator, directory, json.dumps(word), self._timeout, what,
                            watch)
-            turn.words = [json.loads(text) for text in texts]
-            decision = self._verdict(turn, directory, turn.words)
+            op.words = [json.loads(text) for text in texts]
+            decision = self._verdict(op, directory, op.words)
         except PeerError as missing:
             decision = {"error": f"{what} was given up: {missing}",
                         "processes": list(missing.processes)}
@@ -400,39 +350,39 @@ class Group:
         decision.update(commit=decision["error"] is None, unknown=False, dead=[], mark=0,
                         changed=[])
         try:
-            if turn.kind != "look":
-                self.decide(turn, decision)
-            elif turn.look is not None and decision["commit"]:
-                about = packed_text(turn.look.tell([word["look"] for word in turn.words]))
-                decision["look"] = tell(self._coordinator, f"{directory}/look", about)
+            if op.kind != "snapshot":
+                self.decide(op, decision)
+            elif op.snapshot is not None and decision["commit"]:
+                about = packed_text(op.snapshot.merge([word["look"] for word in op.words]))
+                decision["look"] = broadcast(self._coordinator, f"{directory}/look", about)
         except Exception as error:
             # The store's own errors say that nothing was done, but for OutcomeUnknownError; any
             # other may come from before or after. What may be committed here is not aborted there:
             # the others keep it undecided, and the next open finds it whole or aborts it.
             if decision["commit"]:
-                own = (error if isinstance(error, Error) or turn.kind == "look"
-                       else _unknown(turn, error))
+                own = (error if isinstance(error, Error) or op.kind == "snapshot"
+                       else _unknown(op, error))
                 decision.update(commit=False, unknown=isinstance(own, OutcomeUnknownError),
                                 processes=[0], **told(own))
             else:
                 _say(f"{what} is aborted, which part 0 could not note", error)
-        self._tell(turn, directory, decision, what)
+        self._tell(op, directory, decision, what)
         if own is not None:
             raise own
         return decision
 
-    def _tell(self, turn: Turn, directory: str, decision: dict[str, Any], what: str) -> None:
+    def _tell(self, op: Collective, directory: str, decision: dict[str, Any], what: str) -> None:
         """Passes on what is decided, which no failure here changes."""
         try:
             self._settle_left(decision)
         except Exception as error:
             _say(f"{what}: a part of another run could not follow; the next open does it", error)
-        if self.apart and turn.kind != "look":
+        if self.apart and op.kind != "snapshot":
             self._advance(decision, what)
         try:
             self._coordinator.put(f"{directory}/decision", json.dumps(decision))
-            if turn.number > 0:  # everybody has read that, who has answered this
-                self._coordinator.delete(f"{self._run}/{turn.number - 1}")
+            if op.number > 0:  # everybody has read that, who has answered this
+                self._coordinator.delete(f"{self._run}/{op.number - 1}")
         except Exception as error:
             _say(f"{what}: the other processes could not be told", error)
 
@@ -448,7 +398,8 @@ class Group:
             lost = Error(f"{what}: {error}")
         self.steps.error = lost
 
-    def _verdict(self, turn: Turn, directory: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+    def _verdict(self, op: Collective, directory: str, words: list[dict[str, Any]]
+                 ) -> dict[str, Any]:
         for process, word in enumerate(words):
             if word["error"] is not None:
                 return {**word["error"], "processes": [process]}
@@ -464,39 +415,39 @@ class Group:
         differing = [process for process, word in enumerate(words)
                      if word["about"]["digest"] != first["digest"]]
         if differing:
-            return {"error": self._explain(turn, directory, differing[0]), "processes": differing}
+            return {"error": self._explain(op, directory, differing[0]), "processes": differing}
         return {"error": None}
 
-    def _explain(self, turn: Turn, directory: str, process: int) -> str:
+    def _explain(self, op: Collective, directory: str, process: int) -> str:
         """How the tree of `process` differs."""
         self._coordinator.put(f"{directory}/explain", str(process))
         theirs = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout,
                           "telling its tree")
-        return (f"step {turn.handle.step}: the processes save different trees: "
-                + difference(turn.outline, unpacked_text(theirs), process))
+        return (f"step {op.handle.step}: the processes save different trees: "
+                + difference(op.outline, unpacked_text(theirs), process))
 
     # ---- the others -----------------------------------------------------------------------------
 
-    def _follow(self, turn: Turn, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+    def _follow(self, op: Collective, directory: str, word: dict[str, Any]) -> dict[str, Any]:
         coordinator = self._coordinator
-        what = f"deciding {turn.kind} {turn.about.get('step', turn.about.get('steps'))}"
+        what = f"deciding {op.kind} {op.about.get('step', op.about.get('steps'))}"
         try:
             coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
             timeout = 2 * self._timeout + 10  # the leader may wait for others first, and tell then
-            text = self._wait_answering(turn, directory, timeout)
+            text = self._wait_answering(op, directory, timeout)
         except PeerError as lost:
-            if turn.kind == "look":
+            if op.kind == "snapshot":
                 raise
             raise OutcomeUnknownError(f"{what}: whether it was committed is not known: {lost}",
                                       [0]) from lost
         if text is None:
-            kind = PeerError if turn.kind == "look" else OutcomeUnknownError
+            kind = PeerError if op.kind == "snapshot" else OutcomeUnknownError
             raise kind(f"{what}: process 0 did not say within {timeout:g} s whether it was "
                        "committed; the next open finds out", [0])
         decision: dict[str, Any] = json.loads(text)
-        if turn.kind == "look":
-            if turn.look is not None and "look" in decision:
-                turn.look.hear(unpacked_text(hear(
+        if op.kind == "snapshot":
+            if op.snapshot is not None and "look" in decision:
+                op.snapshot.receive(unpacked_text(receive(
                     coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
             return decision
         if "steps" in decision:
@@ -504,7 +455,7 @@ class Group:
         elif self.apart:
             self.steps.error = OutcomeUnknownError(f"{what}: process 0 could not say", [0])
         try:
-            self.decide(turn, decision)
+            self.decide(op, decision)
             self._settle_left(decision)
         except Exception as error:
             # Part 0 has decided, so that it is so; the next open decides what is prepared here.
@@ -513,11 +464,11 @@ class Group:
                 self.steps.error = error if isinstance(error, Error) else Error(str(error))
         return decision
 
-    def _wait_answering(self, turn: Turn, directory: str, timeout: float) -> str | None:
+    def _wait_answering(self, op: Collective, directory: str, timeout: float) -> str | None:
         """The decision. Meanwhile the leader may ask for this process's tree; while it imports, it
         may take as long as it is heard of."""
         waited, slice_seconds = 0.0, 1.0
-        watch = self._alive.watch() if turn.kind == "import" else None
+        watch = self._alive.watch() if op.kind == "import" else None
         while waited < timeout:
             text = self._coordinator.get(f"{directory}/decision", slice_seconds)
             if text is not None:
@@ -526,7 +477,7 @@ class Group:
             if "explain" in self._coordinator.keys(directory):
                 asked = self._coordinator.get(f"{directory}/explain", 1.0)
                 if asked == str(self._coordinator.index):
-                    self._coordinator.put(f"{directory}/outline", packed_text(turn.outline))
+                    self._coordinator.put(f"{directory}/outline", packed_text(op.outline))
                 return self._coordinator.get(f"{directory}/decision", timeout)
         return None
 
@@ -535,37 +486,37 @@ class Group:
     def _save_id(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self._run}/{number}".encode(), digest_size=16).digest()
 
-    def decide(self, turn: Turn, decision: dict[str, Any]) -> None:
+    def decide(self, op: Collective, decision: dict[str, Any]) -> None:
         """Writes what was decided into this process's part. On the leader that makes it so, and
         what was done is added to `decision`: the steps that died of it, those that were changed."""
-        if turn.kind in ("save", "import"):
-            prepared = turn.prepared
+        if op.kind in ("save", "import"):
+            prepared = op.prepared
             if decision["unknown"]:
                 return  # it stays undecided
             if prepared is not None and prepared.error() is None and not prepared.skipped:
                 commit = decision["commit"] and not decision.get("skipped", False)
                 # Where all read together, a step that is known is one that this part has.
                 wait = self.leader or self.apart
-                dead, mark = self.writer.decide(turn.handle.step, self._save_id(turn.number),
+                dead, mark = self.writer.decide(op.handle.step, self._save_id(op.number),
                                                 commit, decision["dead"], decision["mark"],
                                                 wait)
                 if self.leader:
                     decision.update(dead=dead, mark=mark)
         elif not self.leader:
-            if turn.kind == "delete":  # other parts drop nothing by themselves
+            if op.kind == "delete":  # other parts drop nothing by themselves
                 # What the leader had and this part has not: steps of one process.
                 here = {summary[0] for summary in self.writer.steps()}
                 self._delete([step for step in decision["changed"] if step in here],
-                             turn.about["items"], [])
+                             op.about["items"], [])
         elif decision["commit"]:
-            steps, items = turn.about["steps"], turn.about["items"]
-            if turn.kind == "delete":
+            steps, items = op.about["steps"], op.about["items"]
+            if op.kind == "delete":
                 for step in steps if items and self.apart else []:
                     check_items(step, items,
                                 [name for name, *_ in self.writer.read_share(step).items()])
                 self._delete(steps, items, decision["changed"])
             else:
-                self.writer.set_pinned(steps, turn.kind == "pin")
+                self.writer.set_pinned(steps, op.kind == "pin")
 
     def _delete(self, steps: list[int], items: list[str], done: list[int]) -> None:
         """Steps at once, or items of each, one step after the other."""
@@ -584,10 +535,10 @@ class Group:
             core.delete([step for step in dead if step in here])
 
 
-def _unknown(turn: Turn, error: BaseException) -> OutcomeUnknownError:
-    steps = turn.about.get("step", turn.about.get("steps"))
+def _unknown(op: Collective, error: BaseException) -> OutcomeUnknownError:
+    steps = op.about.get("step", op.about.get("steps"))
     return OutcomeUnknownError(
-        f"whether {turn.kind} {steps} was done is not known: {type(error).__name__}: {error}; "
+        f"whether {op.kind} {steps} was done is not known: {type(error).__name__}: {error}; "
         "close the store and open it again, by all processes, which decides")
 
 

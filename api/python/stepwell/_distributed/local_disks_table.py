@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -23,10 +23,8 @@ from .._pytree.records import NODE, ROOT, VALUE, Record, StoredTree
 from .._pytree.tree import KEY, LIST, TUPLE, V_NUMPY_SCALAR, Component
 from .._runtime.gc_pause import Paused
 from ..errors import CorruptionError
+from .lockstep import Lockstep
 from .wire import packed, unpacked
-
-if TYPE_CHECKING:
-    from .group import Group
 
 T = TypeVar("T")
 Stats = tuple[int, int, int, int, int]
@@ -97,7 +95,7 @@ def _shape(box: Box) -> tuple[int, ...]:
     return tuple([stop - start for start, stop in box])
 
 
-def _heard_box(box: list[list[int]]) -> Box:
+def _box_received(box: list[list[int]]) -> Box:
     return tuple([(start, stop) for start, stop in box])
 
 
@@ -126,11 +124,11 @@ class Table:
     """As `_stepwell.LeafTable`. Whatever reads, all processes do, each for what it wants."""
 
     def __init__(self, step: int, rows: list[tuple[Any, ...]], partial: Sequence[int],
-                 alone: dict[int, int], shares: Sequence[Share], group: Group) -> None:
+                 alone: dict[int, int], shares: Sequence[Share], lockstep: Lockstep) -> None:
         """`partial`: leaves of which parts have pieces; `alone`: leaves that one part has, which
         is not part 0, with its number. All others are part 0's."""
         self._step = step
-        self._group = group
+        self._lockstep = lockstep
         self._rows = rows
         self.tree = StoredTree(cast(_stepwell.LeafTable, self))
         self._mine = self._pieces(set(partial), alone, shares)
@@ -202,14 +200,14 @@ class Table:
             value = load()
         except BaseException as error:
             if error is not self._told:
-                self._group.give_up(error)
+                self._lockstep.abort(error)
             raise
-        self._agree(lambda: {})
+        self._all_gather(lambda: {})
         return value
 
-    def _agree(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    def _all_gather(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
         try:
-            return self._group.agree(work, f"loading step {self._step}")
+            return self._lockstep.all_gather(work, f"loading step {self._step}")
         except BaseException as error:
             self._told = error
             raise
@@ -239,12 +237,12 @@ class Table:
     def read_batches(self, batches: Sequence[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
         """Each as read_boxes gives it. Where other processes have more, nothing behind the last."""
         count = len(batches)
-        most = max(word["count"] for word in self._agree(lambda: {"count": count}))
+        most = max(word["count"] for word in self._all_gather(lambda: {"count": count}))
         for number in range(most):
             yield self._read(batches[number] if number < count else [])
 
     def _read(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
-        index = self._group.index
+        index = self._lockstep.index
         wants = [(leaf, self._whole(leaf) if start is None or stop is None
                   else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
         with Paused():
@@ -273,7 +271,7 @@ class Table:
                                  for process, cuts in enumerate(sends) if process != index],
                                 default=0)}
 
-        most = max(word["most"] for word in self._agree(ready))
+        most = max(word["most"] for word in self._all_gather(ready))
         for want, (leaf, box) in enumerate(wants):
             if raws[want] is None:
                 raws[want] = empty_aligned(_shape(box), self._dtype(leaf), wanted[want][3])
@@ -291,7 +289,7 @@ class Table:
 
     def _exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
         try:
-            self._group.exchange(send, receive, most)
+            self._lockstep.exchange(send, receive, most)
         except BaseException as error:
             self._told = error
             raise
@@ -303,9 +301,9 @@ class Table:
             said["owned"] = [(leaf, [piece.box for piece in pieces])
                              for leaf, pieces in self._mine.items()]
         mine = np.frombuffer(packed(said), np.uint8)
-        sizes = [word["size"] for word in self._agree(lambda: {"size": mine.size})]
+        sizes = [word["size"] for word in self._all_gather(lambda: {"size": mine.size})]
         texts = [np.empty(size, np.uint8) for size in sizes]
-        index = self._group.index
+        index = self._lockstep.index
         others = [process != index for process in range(len(sizes))]
         self._exchange([[mine] * other for other in others],
                        [[text] * other for text, other in zip(texts, others, strict=True)],
@@ -313,9 +311,9 @@ class Table:
         texts[index] = mine
         heard = [unpacked(text.tobytes()) for text in texts]
         if self._owned is None:
-            self._owned = [{leaf: [_heard_box(box) for box in boxes]
+            self._owned = [{leaf: [_box_received(box) for box in boxes]
                             for leaf, boxes in word["owned"]} for word in heard]
-        return [[(leaf, _heard_box(box)) for leaf, box in word["wants"]] for word in heard]
+        return [[(leaf, _box_received(box)) for leaf, box in word["wants"]] for word in heard]
 
     # ---- what is here ----
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one of many processes writes of a step: its part.
 
-Arrays that are spread over processes are dealt out box by box (shard_ownership.py). Everything
-else is the same on all processes, by contract, and written by the first: the tree's containers,
-Python's values, NumPy arrays, and jax arrays that each process has for itself. One on a mesh of one process
+Arrays that are spread over processes are dealt out box by box (shard_ownership.py). Everything else
+is the same on all processes, by contract, and written by the first: the tree's containers, Python's
+values, NumPy arrays, and jax arrays that each process has for itself. One on a mesh of one process
 alone may be either; that process writes it, and where the first has one, too, that one counts.
 """
 

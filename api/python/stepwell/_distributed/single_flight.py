@@ -17,7 +17,7 @@ from .peer_errors import raised, told
 _SLICE_SECONDS = 1.0  # between two looks at whether the other process is still at it
 
 
-class Once:
+class SingleFlight:
     """Where the processes of a run meet that are about to do the same thing."""
 
     def __init__(self, coordinator: Coordinator, directory: str, alive: Alive, timeout: float

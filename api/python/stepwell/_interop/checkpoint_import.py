@@ -9,7 +9,7 @@ import importlib
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 from .. import _stepwell
 from .._distributed.collective import GroupHandle
 from .._distributed.import_partition import Share, unseen, word_of
+from .._handle import SaveHandle
+from .._lifetime import OpenStore
 from .._pytree.sharding import to_numpy
 from .._runtime import service
 from .._runtime.arguments import IfExists, if_exists_number, step_number
@@ -31,10 +33,6 @@ from ..errors import (
     StepNotFoundError,
     StorageError,
 )
-
-if TYPE_CHECKING:
-    from .._handle import SaveHandle
-    from .._store import Store
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
@@ -183,7 +181,7 @@ def read_file(path: str, like: Any) -> Any:
 
 
 def import_checkpoint(
-    self: Store,
+    self: OpenStore,
     src: str | os.PathLike[str],
     step: SupportsIndex | None = None,
     *,
@@ -238,7 +236,7 @@ def import_checkpoint(
         if self._group is None:
             _check_new(self, number, if_exists)
         tree = read_file(path, like)
-        return self.save(number, tree, if_exists=if_exists)
+        return self._save(number, {"state": tree}, "", "", if_exists_number(if_exists), None)
     if like is not None:
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
     if verify and self._group is not None:
@@ -249,7 +247,7 @@ def import_checkpoint(
     return handle
 
 
-def _verify_import(self: Store, handle: SaveHandle, path: str, step: int | None,
+def _verify_import(self: OpenStore, handle: SaveHandle, path: str, step: int | None,
                    items: list[str]) -> None:
     handle.result()
     if handle.skipped:
@@ -258,12 +256,12 @@ def _verify_import(self: Store, handle: SaveHandle, path: str, step: int | None,
     try:
         self._writer.verify_import(number, found, items)
     except CorruptionError as error:
-        self.delete(number)
+        self._change("delete", [number])
         raise CorruptionError(f"{error}; step {number} was deleted again") from None
 
 
 def import_checkpoints(
-    self: Store,
+    self: OpenStore,
     root: str | os.PathLike[str],
     steps: Iterable[SupportsIndex] | None = None,
     *,
@@ -288,7 +286,7 @@ def import_checkpoints(
         chosen = choose()["steps"]
     else:  # process 0 has to see the root
         leader = self._group.leader
-        words = self._group.agree(lambda: choose() if leader else {}, "importing")
+        words = self._group.lockstep.all_gather(lambda: choose() if leader else {}, "importing")
         chosen = words[0]["steps"]
     last: SaveHandle | None = None
     for number, name in chosen:
@@ -309,7 +307,7 @@ def import_checkpoints(
     return [number for number, _ in chosen]
 
 
-def _choose(self: Store, path: str, asked: list[int] | None, if_exists: str
+def _choose(self: OpenStore, path: str, asked: list[int] | None, if_exists: str
             ) -> list[tuple[int, str | None]]:
     """Steps below a root, with the names of their directories; None for what is skipped."""
     there = orbax_root(path)
@@ -330,24 +328,22 @@ def item_names(items: Iterable[str] | None) -> list[str]:
     return list(items or ())
 
 
-def _check_new(self: Store, step: int, if_exists: str) -> None:
+def _check_new(self: OpenStore, step: int, if_exists: str) -> None:
     """Before a whole checkpoint is read for nothing."""
     if if_exists == "error" and step in self.steps():
         raise _exists(self, step)
 
 
-def _exists(store: Store, step: int) -> Error:
+def _exists(store: OpenStore, step: int) -> Error:
     return StepExistsError(f"{store.path!r} has step {step} already; if_exists=\"replace\" "
                            "replaces it, \"skip\" keeps it")
 
 
 def _import_orbax(
-    self: Store, path: str, step: int | None, items: list[str], if_exists: str,
-    last: _stepwell.Handle | GroupHandle | None = None,
+    self: OpenStore, path: str, step: int | None, items: list[str], if_exists: str,
+    last: service.Operation | None = None,
 ) -> SaveHandle:
     """`last`: the import before this one; where that failed, of several processes none begins."""
-    from .._handle import SaveHandle
-
     service.sync_log_level()
     existing = if_exists_number(if_exists)
 
@@ -362,7 +358,7 @@ def _import_orbax(
         found, number = orbax_path(checked_path(path), step)
         _check_new(self, number, if_exists)
         core = self._writer.import_orbax(number, planned(found), (0, 1), existing, None)
-        return track(self, SaveHandle(core, self))
+        return self._track(core)
     plan: _stepwell.ImportPlan | None = None
 
     def look() -> dict[str, Any]:
@@ -385,10 +381,4 @@ def _import_orbax(
                                      existing, to_numpy, [], save)
         return self._writer.import_orbax(share.step, plan, share.part, existing, save)
 
-    return track(self, SaveHandle(group.import_as(existing, look, prepare), self))
-
-
-def track(store: Store, handle: SaveHandle) -> SaveHandle:
-    """Makes a save one of those that the store waits for and whose errors it raises."""
-    store._pending.add(handle._save)
-    return handle
+    return self._track(group.import_as(existing, look, prepare))

@@ -12,21 +12,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
 from .. import _stepwell
+from .._distributed.local_disks import Reader
+from .._distributed.local_disks_table import Share
+from .._distributed.lockstep import Lockstep
 from .._distributed.wire import packed, unpacked
+from .._lifetime import OpenStore
 from .._runtime.arguments import Progress
 from ..errors import Error, InvalidArgumentError, PeerError
-from . import step_export
-
-if TYPE_CHECKING:
-    from .._distributed.group import Group
-    from .._distributed.local_disks import Reader
-    from .._distributed.local_disks_table import Share
-    from .._store import Store
+from . import export_options
 
 Word = dict[str, Any]
 PartFile = tuple[str, list[tuple[int, int, int, int]]]  # as Core.copy_part takes it
@@ -36,8 +34,8 @@ class _Together:
     """What the processes do one thing after the other, each as long as the slowest takes. An error
     on one is one on all, once all are done."""
 
-    def __init__(self, group: Group, what: str) -> None:
-        self._group = group
+    def __init__(self, lockstep: Lockstep, what: str) -> None:
+        self._lockstep = lockstep
         self._what = what
 
     def do(self, work: Callable[[], Word]) -> list[Word]:
@@ -54,13 +52,13 @@ class _Together:
                 raise PeerError(f"{self._what} was interrupted") from error
 
         try:
-            words = self._group.agree_at_last(work_or_tell, self._what)
+            words = self._lockstep.all_gather_slow(work_or_tell, self._what)
         except Exception:
             if interrupt:
                 raise interrupt[0] from None
             raise
         except BaseException as error:  # while it waited
-            self._group.give_up(error)
+            self._lockstep.abort(error)
             raise
         for process, word in enumerate(words):
             if "export" not in word:
@@ -72,12 +70,13 @@ class _Together:
         """Bytes from each process to each: `data`, by process, from here. `words` have all their
         "sizes". What came, by process."""
         mine = [np.frombuffer(each, np.uint8) for each in data]
-        came = [np.empty(word["sizes"][self._group.index], np.uint8) for word in words]
-        came[self._group.index] = mine[self._group.index]
-        others = [process != self._group.index for process in range(len(words))]
-        self._group.exchange([[array] * other for array, other in zip(mine, others, strict=True)],
-                             [[array] * other for array, other in zip(came, others, strict=True)],
-                             max(max(word["sizes"]) for word in words))
+        came = [np.empty(word["sizes"][self._lockstep.index], np.uint8) for word in words]
+        came[self._lockstep.index] = mine[self._lockstep.index]
+        others = [process != self._lockstep.index for process in range(len(words))]
+        self._lockstep.exchange(
+            [[array] * other for array, other in zip(mine, others, strict=True)],
+            [[array] * other for array, other in zip(came, others, strict=True)],
+            max(max(word["sizes"]) for word in words))
         return [array.tobytes() for array in came]
 
 
@@ -103,10 +102,10 @@ def _check(to: str, how: dict[str, Any]) -> None:
 class _Export:
     """One export, on one process."""
 
-    def __init__(self, store: Store, how: dict[str, Any]) -> None:
+    def __init__(self, store: OpenStore, how: dict[str, Any]) -> None:
         assert store._group is not None
-        self._group = store._group
-        self._together = _Together(self._group, f"exporting to {how['dest']!r}")
+        self._lockstep = store._group.lockstep
+        self._together = _Together(self._lockstep, f"exporting to {how['dest']!r}")
         self._store = store
         self._how = how
         self._made: _stepwell.PartsExport | None = None  # on process 0
@@ -114,28 +113,28 @@ class _Export:
         self._subtree: Any = None
 
     def run(self, step: SupportsIndex | None, to: str, progress: Progress | None
-            ) -> step_export.ExportReport:
+            ) -> export_options.ExportReport:
         how = self._how
 
         def asked() -> Word:
             _check(to, how)
-            step_export.check_file_mode(how["file_mode"])
-            self._numbers = step_export.choices(how["mode"], how["layout"], how["leaves"],
+            export_options.check_file_mode(how["file_mode"])
+            self._numbers = export_options.choices(how["mode"], how["layout"], how["leaves"],
                                             how["on_unsupported"])
             return {"step": self._store._step(step), "to": to, **how, "path": repr(how["path"])}
 
         words = self._together.do(asked)
         _check_same(words)
         source = self._store._source(words[0]["step"])
-        reader = cast("Reader", source.reader)
+        reader = cast(Reader, source.reader)
         self._shares = reader.shares
 
         def records() -> Word:
             self._chosen = self._numbers(source.reader)
-            _, self._subtree = step_export.locate(source, how["path"])
+            _, self._subtree = export_options.locate(source, how["path"])
             self._data = {share.part: share.reader.records(self._subtree)
                           for share in self._shares if share.part != 0}
-            sizes = [sum(map(len, self._data.values()))] + [0] * (len(self._group.parts) - 1)
+            sizes = [sum(map(len, self._data.values()))] + [0] * (self._lockstep.count - 1)
             return {"parts": [[part, len(data)] for part, data in self._data.items()],
                     "sizes": sizes}
 
@@ -147,7 +146,7 @@ class _Export:
             cloned = self._together.do(lambda: self._copy(files, progress))
             kinds = {kind for word in cloned for kind in word["cloned"]}
             done = self._together.do(lambda: self._finish(kinds == {True}, progress))[0]
-        return step_export.report(done["report"], done["leaves"])
+        return export_options.report(done["report"], done["leaves"])
 
     def _begin(self, words: list[Word], came: list[bytes], stack: contextlib.ExitStack
                ) -> dict[int, list[PartFile]]:
@@ -155,7 +154,7 @@ class _Export:
         data: list[bytes] = []
 
         def begin() -> Word:
-            if not self._group.leader:
+            if self._lockstep.index != 0:
                 data.extend([b""] * len(words))
                 return {"sizes": [0] * len(words)}
             how = self._how
@@ -185,7 +184,7 @@ class _Export:
     def _copy(self, files: dict[int, list[PartFile]], progress: Progress | None) -> Word:
         if not os.path.isdir(self._mark):
             raise Error(
-                f"process {self._group.index} does not see {self._mark!r}, which process 0 has "
+                f"process {self._lockstep.index} does not see {self._mark!r}, which process 0 has "
                 "just made: where the parts of a step lie on disks of several machines, it is "
                 "exported to a file system that all processes see")
         return {"cloned": [copy_part(share, files[share.part], self._chosen[0],
@@ -196,7 +195,7 @@ class _Export:
         if self._made is None:
             return {}
         fields = self._made.finish(cloned, progress)
-        return {"report": fields, "leaves": step_export.leaf_type(self._chosen[2])}
+        return {"report": fields, "leaves": export_options.leaf_type(self._chosen[2])}
 
 
 def _cut(words: list[Word], came: list[bytes]) -> list[tuple[int, bytes]]:
@@ -215,8 +214,8 @@ def copy_part(share: Share, files: list[PartFile], mode: int, file_mode: int,
     return share.core.copy_part(share.reader, files, mode, file_mode, progress)
 
 
-def export(store: Store, step: SupportsIndex | None, to: str, how: dict[str, Any],
-           progress: Progress | None) -> step_export.ExportReport:
+def export_together(store: OpenStore, step: SupportsIndex | None, to: str, how: dict[str, Any],
+           progress: Progress | None) -> export_options.ExportReport:
     """As Store.export, by all processes; `how`: its other arguments."""
     store._check()
     return _Export(store, how).run(step, to, progress)

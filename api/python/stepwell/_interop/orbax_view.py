@@ -9,18 +9,14 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, SupportsIndex, cast
+from typing import Literal, SupportsIndex, cast
 
 from .. import _stepwell
+from .._lifetime import OpenStore
 from .._runtime.arguments import step_number
 from .._runtime.stats import ViewStats
 from ..errors import InvalidArgumentError, StepNotFoundError
-from .step_export import Layout, Leaves, OnUnsupported, check_whole, choices
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from .._store import Store
+from .export_options import Layout, Leaves, OnUnsupported, choices
 
 # The file of a viewed step that its readers lock; db/view/folder.h.
 _PIN_NAME = "stepwell-view"
@@ -76,7 +72,7 @@ class OrbaxView:
     """A directory that shows a store's steps as Orbax checkpoints; made by `Store.orbax_view`. A
     context manager that closes. It ends with the store at the latest."""
 
-    def __init__(self, store: Store, view: _stepwell.View) -> None:
+    def __init__(self, store: OpenStore, view: _stepwell.View) -> None:
         self._store = store
         self._view = view
 
@@ -135,7 +131,7 @@ class OrbaxView:
 
 
 def orbax_view(
-    self: Store,
+    self: OpenStore,
     path: str | os.PathLike[str],
     *,
     layout: Layout = "v1",
@@ -174,7 +170,7 @@ def orbax_view(
     somebody serves it, InvalidArgumentError.
     """
     self._check()
-    check_whole(self, "a view")
+    self._check_whole("a view")
     if isinstance(items, str):
         raise InvalidArgumentError("items are several names of items, not a str")
     if not poll > 0:

@@ -26,8 +26,8 @@ import numpy as np
 from .. import _stepwell
 from .._pytree.records import ARRAY
 from .._runtime.gc_pause import Paused
-from .._views import _Source
 from .numa import ANY, node_of
+from .source import Source
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 # A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
@@ -134,7 +134,7 @@ class _Request(NamedTuple):
     nbytes: int
 
 
-def read_slots(source: _Source, slots: list[Slot]) -> list[Any]:
+def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
     """The slots' values, read and placed."""
     layouts = _Layouts()
     with Paused():
@@ -175,7 +175,7 @@ def read_slots(source: _Source, slots: list[Slot]) -> list[Any]:
     return values
 
 
-def _request(source: _Source, slot: Slot, layouts: _Layouts) -> _Request:
+def _request(source: Source, slot: Slot, layouts: _Layouts) -> _Request:
     record = source.tree.records[slot.number]
     target = slot.target
     if target is None or record.kind != ARRAY:
@@ -225,7 +225,7 @@ def _is_copied(request: _Request) -> bool:
     return any(device.platform != "cpu" for device in target.sharding.device_set)
 
 
-def _read(source: _Source, batch: list[_Request]) -> tuple[list[Any], Any]:
+def _read(source: Source, batch: list[_Request]) -> tuple[list[Any], Any]:
     source.check()
     return source.tree.table.read_boxes(_wanted(batch))
 

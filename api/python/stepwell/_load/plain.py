@@ -9,13 +9,13 @@ from typing import Any
 from .. import _stepwell
 from .._pytree.records import ARRAY, VALUE, StoredTree
 from .._pytree.tree import V_NUMPY_SCALAR, V_PRNG_KEY, decode_value
-from .._views import _Source
 from ..errors import Mismatch, MismatchError
 from .device_placement import Cast, Slot, Target, read_slots, same
+from .source import Source
 from .specs import jax_here, logical_array, restored_sharding, saved_shardings
 
 
-def load_step(source: _Source) -> Any:
+def load_step(source: Source) -> Any:
     """What the empty path names, without the tree that paths are looked up in."""
     only_state = [name for name, *_ in source.reader.items()] == ["state"]
     source.check()
@@ -23,7 +23,7 @@ def load_step(source: _Source) -> Any:
     return load_node(source, table, 0 if only_state else None, None, False)
 
 
-def load_node(source: _Source, table: _stepwell.LeafTable, number: int | None,
+def load_node(source: Source, table: _stepwell.LeafTable, number: int | None,
               shardings: Mapping[int, Any] | None, cast: bool) -> Any:
     """A record with everything below it; None: all items. `table` is that of `source`, which has
     its tree read yet or not. `shardings`: of arrays by number; None: those that were saved."""
@@ -36,7 +36,7 @@ def load_node(source: _Source, table: _stepwell.LeafTable, number: int | None,
     return table.build(number, values)
 
 
-def load_leaves(source: _Source, leaves: list[int], shardings: Mapping[int, Any] | None,
+def load_leaves(source: Source, leaves: list[int], shardings: Mapping[int, Any] | None,
                 cast: bool) -> list[Any]:
     tree = source.tree
     if shardings is None:

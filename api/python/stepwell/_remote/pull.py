@@ -7,18 +7,16 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from .._interop import checkpoint_import
+from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, step_number
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
 from .object_store import Bucket, open_bucket
 from .push_manifest import Manifest, Object
 from .transfer import Transfers, claimed, digest_of, told, work_path
-
-if TYPE_CHECKING:
-    from .._store import Store
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ class _Receiver:
 
 
 def pull(
-    self: Store,
+    self: OpenStore,
     src: Any,
     step: SupportsIndex | None = None,
     *,
@@ -165,14 +163,15 @@ def pull(
         if if_exists == "skip":
             return PullReport(bucket.url, number, len(manifest.objects), size, 0, skipped=True)
         raise checkpoint_import._exists(self, number)
-    where = work_path(self, f"pull-{digest_of(bucket.url)}", work_dir)
+    where = work_path(self.path, f"pull-{digest_of(bucket.url)}", work_dir)
     with claimed(where, keep_on_error=True) as folder:
         root = os.path.join(folder, "checkpoint")
         _drop_others(root, manifest)
         transfers = Transfers(size, progress)
         receiver = _Receiver(bucket, folder, manifest, transfers)
         transfers.run(receiver.receive, manifest.objects)
-        self.import_checkpoint(root, number, items=names or None, if_exists=if_exists).result()
+        checkpoint_import.import_checkpoint(self, root, number, items=names or None,
+                                            if_exists=if_exists).result()
     return PullReport(bucket.url, number, len(manifest.objects), size, receiver.received_bytes)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
-from .._interop import step_export
+from .._interop import export_options
+from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
 from . import push_manifest
@@ -23,9 +24,6 @@ from .transfer import (
     told,
     work_path,
 )
-
-if TYPE_CHECKING:
-    from .._store import Store
 
 # Data files of a pushed checkpoint: what is sent again after a cut.
 _DATA_FILE_BYTES = 64 << 20
@@ -50,22 +48,22 @@ class PushReport:
     sent_objects: int
     sent_bytes: int
     skipped: bool = False
-    left_out: tuple[step_export.ExportedLeaf, ...] = ()
-    widened: tuple[step_export.ExportedLeaf, ...] = ()
+    left_out: tuple[export_options.ExportedLeaf, ...] = ()
+    widened: tuple[export_options.ExportedLeaf, ...] = ()
 
 
-def _exported(store: Store, step: int, folder: str, leaves: step_export.Leaves | None,
-              layout: step_export.Layout, unnamed_default: bool,
-              on_unsupported: step_export.OnUnsupported) -> step_export.ExportReport:
+def _exported(store: OpenStore, step: int, folder: str, leaves: export_options.Leaves | None,
+              layout: export_options.Layout, unnamed_default: bool,
+              on_unsupported: export_options.OnUnsupported) -> export_options.ExportReport:
     """A compact copy of the step. Where the file system can, it shares the store's blocks."""
     reader = store._source(step).reader
-    _, *choices = step_export.choices("copy", layout, leaves, on_unsupported)(reader)
+    _, *choices = export_options.choices("copy", layout, leaves, on_unsupported)(reader)
     layout_number, leaves_number, unsupported_number = choices
     target = os.path.join(folder, "checkpoint")
     for mode in ("reflink", "copy"):
         try:
-            return step_export.report(store._core.export(
-                step, target, step_export._MODES[mode], layout_number, leaves_number,
+            return export_options.report(store._core.export(
+                step, target, export_options._MODES[mode], layout_number, leaves_number,
                 unsupported_number, 3, None, "", 0, unnamed_default, _DATA_FILE_BYTES))
         except Error as error:
             if type(error) is not Error or mode == "copy":
@@ -157,17 +155,17 @@ def _check_sent(bucket: Bucket, key: str, wanted: Object, check: Callable[[], No
 
 
 def push(
-    self: Store,
+    self: OpenStore,
     step: SupportsIndex | None,
     dest: Any,
     *,
     prefix: str = "",
     if_exists: IfExists = "error",
     storage_options: Mapping[str, Any] | None = None,
-    layout: step_export.Layout = "v1",
-    leaves: step_export.Leaves | None = None,
+    layout: export_options.Layout = "v1",
+    leaves: export_options.Leaves | None = None,
     unnamed_default: bool = False,
-    on_unsupported: step_export.OnUnsupported = "error",
+    on_unsupported: export_options.OnUnsupported = "error",
     verify: bool = False,
     work_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -197,7 +195,7 @@ def push(
     installed.
     """
     if_exists_number(if_exists)
-    step_export.check_whole(self, "a push")
+    self._check_whole("a push")
     source = self._source(step)
     number = source.step
     local = local_path(dest)
@@ -209,7 +207,7 @@ def push(
     with told(what):
         if not _begin(bucket, if_exists):
             return PushReport(bucket.url, number, 0, 0, 0, 0, skipped=True)
-    where = work_path(self, f"push-{number}-{digest_of(bucket.url)}", work_dir)
+    where = work_path(self.path, f"push-{number}-{digest_of(bucket.url)}", work_dir)
     with claimed(where, keep_on_error=False) as folder, told(what):
         remove_tree(os.path.join(folder, "checkpoint"))
         export = _exported(self, number, folder, leaves, layout, unnamed_default, on_unsupported)

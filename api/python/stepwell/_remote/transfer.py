@@ -11,13 +11,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from .._runtime.arguments import Progress
 from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
-
-if TYPE_CHECKING:
-    from .._store import Store
 
 _WORKERS = 4
 
@@ -82,12 +78,12 @@ def told(what: str) -> Iterator[None]:
 # ---- a directory beside the store ---------------------------------------------------------------
 
 
-def work_path(store: Store, what: str, work_dir: str | os.PathLike[str] | None) -> str:
+def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) -> str:
     if work_dir is not None:
         folder = os.path.abspath(os.fsdecode(work_dir))
     else:
-        folder = os.path.dirname(store.path)
-    return os.path.join(folder, f"{os.path.basename(store.path)}.{what}")
+        folder = os.path.dirname(store)
+    return os.path.join(folder, f"{os.path.basename(store)}.{what}")
 
 
 def remove_tree(path: str) -> None:

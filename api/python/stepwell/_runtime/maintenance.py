@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from .._lifetime import OpenStore
 from ..errors import CorruptionError
 from .stats import ReclaimReport, RepairReport
 
-if TYPE_CHECKING:
-    from .._store import Store
 
-
-def reclaim(self: Store) -> ReclaimReport:
+def reclaim(self: OpenStore) -> ReclaimReport:
     """Gives back all the space of dead steps that can be given back now, and waits for it. The
     store does so by itself in the background; call this to have it done. Ctrl-C ends the wait,
     not the work."""
@@ -21,7 +19,7 @@ def reclaim(self: Store) -> ReclaimReport:
     return ReclaimReport(*self._writer.reclaim())
 
 
-def repair(self: Store, *, accept: bool = False) -> RepairReport:
+def repair(self: OpenStore, *, accept: bool = False) -> RepairReport:
     """Writes damaged records of steps anew, from their second copies or the index.
 
     Where a record of the log is lost for good, what it did is not known: a step from before may
@@ -33,7 +31,7 @@ def repair(self: Store, *, accept: bool = False) -> RepairReport:
     return RepairReport(*self._writer.repair(accept))
 
 
-def check_nothing_lost(store: Store) -> None:
+def check_nothing_lost(store: OpenStore) -> None:
     """Of a store without steps: raises CorruptionError when it may have had some."""
     problems = cast(list[str], store._core.recovery()["problems"])
     if problems:

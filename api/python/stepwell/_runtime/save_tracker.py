@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Error
-
-if TYPE_CHECKING:
-    from .. import _stepwell
-    from .._distributed.collective import GroupHandle
+from .service import Operation
 
 _RAISED_MAX = 1000  # texts of errors that are not raised again
 
@@ -18,7 +15,7 @@ class Tracked:
     """What a handle and its store share. The store does not know the handle, which knows it: a
     store that is simply dropped goes at once, not with the next garbage collection."""
 
-    def __init__(self, handle: _stepwell.Handle | GroupHandle) -> None:
+    def __init__(self, handle: Operation) -> None:
         self.handle = handle
         self.reported = False
 

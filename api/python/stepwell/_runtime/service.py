@@ -20,14 +20,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .. import _stepwell
 from ..errors import StorageError
-
-if TYPE_CHECKING:
-    from .._distributed.collective import GroupHandle
-    from .._store import Store
 
 logger = logging.getLogger("stepwell")
 
@@ -38,7 +34,32 @@ _level = 0
 # Changes in a forked child: what was opened before belongs to the parent.
 generation = 0
 
-stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class Operation(Protocol):
+    """An operation under way: `_stepwell.Handle`, or one of all processes of a group."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def skipped(self) -> bool: ...
+
+    def done(self) -> bool: ...
+
+    def error(self) -> BaseException | None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def notify(self, token: int) -> None:
+        """Calls `completed(token)` when done."""
+
+
+class Closeable(Protocol):
+    def _close_quietly(self) -> None: ...
+
+
+stores: weakref.WeakSet[Closeable] = weakref.WeakSet()
 
 _lock = threading.Lock()
 _threads: list[threading.Thread] = []
@@ -82,8 +103,7 @@ def _not_started(name: str, error: BaseException) -> StorageError:
     return failed
 
 
-def call_when_done(handle: _stepwell.Handle | GroupHandle, callback: Callable[[], object]
-                   ) -> None:
+def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
     """Runs `callback` on the callback thread when `handle` is done."""
     token = next(_tokens)
     _waiting[token] = callback
