@@ -27,9 +27,8 @@ from group_values import EVERY_LEAF, LEAVES, digest_of, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
-from stepwell._distributed import group, lockstep, snapshot  # noqa: E402
+from stepwell._distributed import group, local_disks_export, lockstep, snapshot  # noqa: E402
 from stepwell._distributed.coordinator import JaxCoordinator  # noqa: E402
-from stepwell._interop import local_disks_export  # noqa: E402
 
 
 def mesh() -> Mesh:
@@ -91,10 +90,10 @@ POINTS: dict[str, Callable[[], None]] = {
 def dawdle(seconds: float) -> None:
     original = group.Group.submit
 
-    def later(self: Any, turn: Any) -> Any:
+    def later(self: Any, op: Any) -> Any:
         group.Group.submit = original
         threading.Event().wait(seconds)
-        return original(self, turn)
+        return original(self, op)
 
     group.Group.submit = later
 
@@ -151,9 +150,9 @@ def no_flush() -> None:
     """From the next decision on the disk fails each flush, though what was written stays."""
     original = group.Group.decide
 
-    def decide(self: Any, turn: Any, decision: Any) -> None:
+    def decide(self: Any, op: Any, decision: Any) -> Any:
         syscall_faults.fail(syscall_faults.FDATASYNC, errno.EIO)
-        original(self, turn, decision)
+        return original(self, op, decision)
 
     group.Group.decide = decide  # type: ignore[method-assign]
 
@@ -162,9 +161,10 @@ def no_telling() -> None:
     """The coordination service is gone once process 0 has decided."""
     original = group.Group.decide
 
-    def decide(self: Any, turn: Any, decision: Any) -> None:
-        original(self, turn, decision)
+    def decide(self: Any, op: Any, decision: Any) -> Any:
+        decision = original(self, op, decision)
         raise_at(JaxCoordinator, "put", stepwell.PeerError("no service"), calls=1)
+        return decision
 
     group.Group.decide = decide  # type: ignore[method-assign]
 

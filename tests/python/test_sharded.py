@@ -200,6 +200,7 @@ print("ok")
 def test_memory_that_is_shared_and_memory_that_is_not(run_python, path):
     status, out, err = run_python(START + """
 from stepwell._load import device_placement
+from stepwell._load.source import Source
 x = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
 with stepwell.open(path, codec="raw") as store:
     store.save(0, {"x": x, "y": x + 1, "z": x + 2, "s": 1}).result()
@@ -223,8 +224,9 @@ with stepwell.open(path, codec="raw") as store:
     at_once = store.load(0, like=like, cast=True)
     stats = store.stats()["last_load"]
     reads = []
-    read = device_placement._read
-    device_placement._read = lambda source, batch: reads.append(len(batch)) or read(source, batch)
+    read = Source.read_boxes
+    Source.read_boxes = lambda source, boxes: (
+        reads.append(len({leaf for leaf, *_ in boxes})) or read(source, boxes))
     device_placement.BATCH_BYTES = 3 << 20
     in_batches = store.load(0, like=like, cast=True)
     assert reads == [1, 1, 2], reads
@@ -238,11 +240,11 @@ with stepwell.open(path, codec="raw") as store:
     expected = (x + 1).astype(jnp.bfloat16)
     np.testing.assert_array_equal(in_batches["y"], expected)
     # An error in a batch that was read ahead is raised.
-    def broken(source, batch):
+    def broken(source, boxes):
         if reads.append(0) or len(reads) > 5:
             raise stepwell.CorruptionError("damaged")
-        return read(source, batch)
-    device_placement._read = broken
+        return read(source, boxes)
+    Source.read_boxes = broken
     fails(stepwell.CorruptionError, lambda: store.load(0, like=like, cast=True), "damaged")
 print("ok")
 """, path, **EIGHT)

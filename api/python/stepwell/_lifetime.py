@@ -3,28 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, cast
+from typing import Any, Self, SupportsIndex, cast
 
-from . import _stepwell
+from ._backend import Backend, MakeCore, OneProcess
 from ._distributed.coordinator import coordinator_for
-from ._distributed.part_layout import Disks, MakeCore
+from ._distributed.part_layout import Disks
 from ._handle import SaveHandle
 from ._load.source import Source
-from ._pytree.chunks import Chunks, wishes
-from ._pytree.sharding import to_numpy
-from ._pytree.tree import flatten_items
+from ._pytree.chunks import Chunks
 from ._runtime import service
 from ._runtime.arguments import step_number
-from ._runtime.gc_pause import Paused
 from ._runtime.save_tracker import Closed, Pending, Tracked
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
-if TYPE_CHECKING:
-    from ._distributed.group import Group
-
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
+
+
+def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float, disks: Disks
+             ) -> Backend:
+    coordinator = None if read_only else coordinator_for(path)
+    if coordinator is None:
+        return OneProcess(path, make_core(path, read_only, None))
+    from ._distributed.group import SharedDisk
+    from ._distributed.local_disks import LocalDisks
+    from ._distributed.opening import Opening
+
+    opened = Opening(coordinator, path, process_timeout, make_core, disks)
+    return LocalDisks(opened) if opened.local else SharedDisk(opened)
 
 
 class OpenStore:
@@ -40,16 +46,7 @@ class OpenStore:
         self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
         service.start()
         service.sync_log_level()
-        self._group: Group | None = None
-        coordinator = None if read_only else coordinator_for(path)
-        if coordinator is not None:
-            from ._distributed.group import Group
-
-            self._group = Group(coordinator, path, process_timeout, make_core, disks)
-        self._core = (cast(_stepwell.Core, self._group.core) if self._group is not None
-                      else make_core(path, read_only, None))
-        self._writer = self._core if self._group is None else self._group.writer
-        self._apart = self._group is not None and self._group.apart
+        self._backend = _backend(path, read_only, make_core, process_timeout, disks)
         self._closed = False
         service.stores.add(self)
 
@@ -97,19 +94,14 @@ class OpenStore:
         try:
             if not self.read_only:
                 try:
-                    self._writer.wait()
+                    self._backend.writer.wait()
                 except Error:
                     pass  # the handles have told it
-            if self._group is None:
-                self._core.close()
-            else:
-                self._group.close()
+            self._backend.close()
         except Error as closing:
             if error is None and not self._pending.is_known(closing):
                 error = closing
-        self._core = self._writer = cast(_stepwell.Core, Closed(self.path))
-        if self._group is not None:
-            self._group.core = self._group.writer = self._core
+        self._backend = cast(Backend, Closed(self.path))
         if error is not None:
             raise error
 
@@ -149,7 +141,7 @@ class OpenStore:
     def steps(self) -> list[int]:
         """Numbers of the committed steps, ascending."""
         self._check()
-        return [summary[0] for summary in self._core.steps()]
+        return [summary[0] for summary in self._backend.steps()]
 
     def _step(self, step: SupportsIndex | None) -> int:
         if step is not None:
@@ -160,25 +152,24 @@ class OpenStore:
         return latest
 
     def _latest_of_all(self) -> int | None:
-        if self._apart:  # then it is the same on all
+        if self._backend.collective_reads:  # then it is the same on all
             self._pending.wait()
         self._check()
-        return self._core.newest()  # an error where it may be lost
+        return self._backend.newest()  # an error where it may be lost
 
     def _source(self, step: SupportsIndex | None) -> Source:
         self._check()
-        reader = self._read(self._step(step), newest=step is None and not self._apart)
-        return Source(reader, self._check_open, self._account, getattr(reader, "tree", None))
-
-    def _read(self, number: int, newest: bool) -> _stepwell.Reader:
-        try:
-            return self._core.read(number)
-        except StepNotFoundError:
-            # The newest step may be superseded and deleted in the instant between.
-            later = self._core.newest() if newest else None
-            if later is None or later == number:
-                raise
-        return self._read(later, newest)
+        number = self._step(step)
+        newest = step is None and not self._backend.collective_reads
+        while True:
+            try:
+                return self._backend.source(number, self._check_open, self._account)
+            except StepNotFoundError:
+                # The newest step may be superseded and deleted in the instant between.
+                later = self._backend.newest() if newest else None
+                if later is None or later == number:
+                    raise
+            number = later
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -186,18 +177,11 @@ class OpenStore:
         self._check_not_copying()
 
     def _check_not_copying(self) -> None:
-        if self._writer.is_copying():
+        if self._backend.writer.is_copying():
             raise Error(
                 f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
                 "comes first and goes on when the handler returns: set a flag in it, or raise "
                 "(sys.exit), which gives that step up; then save or close the store")
-
-    def _check_whole(self, what: str) -> None:
-        """Before anything that needs the files of all parts of a step."""
-        if self._apart:
-            raise Error(f"{what} needs all parts of a step on one file system; those of "
-                        f"{self.path!r} lie on disks of several machines. Export the step to a "
-                        "file system that all processes see")
 
     def _check_open(self) -> None:
         self._check_fork()
@@ -218,22 +202,4 @@ class OpenStore:
     def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
               chunks: Chunks | None) -> SaveHandle:
         service.sync_log_level()
-        if self._group is not None:
-            return self._track(self._group.save(step, trees, metadata, metrics, existing, chunks))
-        with Paused():
-            rows = flatten_items(trees)
-            core = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
-                                   wishes(chunks, rows))
-            del rows  # before collections go on: they would look at each
-        return self._track(core)
-
-    def _change(self, kind: Literal["delete", "pin", "unpin"], steps: list[int],
-                items: Sequence[str] = ()) -> None:
-        if self._group is not None:
-            self._group.change(kind, steps, items)
-        elif kind != "delete":
-            self._core.set_pinned(steps, kind == "pin")
-        elif not items:
-            self._core.delete(steps)
-        for step in steps if items and self._group is None else []:
-            self._core.delete_items(step, list(items))
+        return self._track(self._backend.save(step, trees, metadata, metrics, existing, chunks))

@@ -25,15 +25,8 @@ from ._pytree.records import ROOT
 from ._remote import pull as _pull
 from ._remote import push as _push
 from ._runtime import maintenance, service
-from ._runtime.arguments import (
-    IfExists,
-    check_items,
-    if_exists_number,
-    json_text,
-    problem_path,
-    step_number,
-    step_numbers,
-)
+from ._runtime.arguments import (IfExists, if_exists_number, json_text, problem_path, step_number,
+                                 step_numbers)
 from ._runtime.gc_pause import Paused
 from ._runtime.stats import StoreStats, VerifyProblem, VerifyReport
 from ._views import StepView, Tree
@@ -51,19 +44,12 @@ class _Missing:
 _MISSING: Final = _Missing()
 
 
-def open(
-    path: str | os.PathLike[str],
-    mode: Literal["a", "r"] = "a",
-    keep: Policy | None = None,
-    staging_bytes: int | None = None,
-    threads: int | None = None,
-    codec: Literal["auto", "raw", "blosc"] = "auto",
-    trace: str | os.PathLike[str] | None = None,
-    reclaim_bytes_per_second: int | None = None,
-    process_timeout: float = 120.0,
-    disks: Disks = "shared",
-    untrusted: bool = False, private: bool = True,
-) -> Store:
+def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Policy | None = None,
+         staging_bytes: int | None = None, threads: int | None = None,
+         codec: Literal["auto", "raw", "blosc"] = "auto",
+         trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
+         process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
+         private: bool = True) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
     mode: "a" reads and writes and takes the store's lock (LockedError names the process that has
@@ -132,17 +118,10 @@ class Store(OpenStore):
 
     # ---- saving ----
 
-    def save(
-        self,
-        step: SupportsIndex,
-        state: Any = _MISSING,
-        *,
-        items: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        if_exists: IfExists = "error",
-        chunks: Chunks | None = None,
-    ) -> SaveHandle:
+    def save(self, step: SupportsIndex, state: Any = _MISSING, *,
+             items: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
+             metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error",
+             chunks: Chunks | None = None) -> SaveHandle:
         """Saves a step; asynchronous. When it returns, the state may be changed or donated.
 
         step: 0 … 2^63 − 1, in any order.
@@ -256,7 +235,7 @@ class Store(OpenStore):
         CorruptionError.
         """
         source = self._source(step)
-        return source.together(lambda: self._load(source, path, like, mesh, specs, cast))
+        return source.all_or_none(lambda: self._load(source, path, like, mesh, specs, cast))
 
     def _load(self, source: Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
               cast: bool) -> Any:
@@ -322,9 +301,9 @@ class Store(OpenStore):
         try:
             return self.load(latest, like=init), latest + 1
         except StepNotFoundError:
-            if self._apart or self._core.newest() == latest:
+            if self._backend.collective_reads or self._backend.newest() == latest:
                 raise
-        return self.load_or(init)  # as in _read
+        return self.load_or(init)  # as in _source
 
     # ---- upkeep ----
 
@@ -347,14 +326,12 @@ class Store(OpenStore):
         self._check_writable()
         if item is None and items is None:
             if numbers:
-                self._change("delete", numbers)
+                self._backend.change("delete", numbers, [])
             return
         if isinstance(items, str) or not all(isinstance(name, str) for name in names):
             raise InvalidArgumentError("item is the name of an item, items are several")
-        for number in numbers if not self._apart else []:  # else process 0 does
-            check_items(number, names, [name for name, *_ in self._core.read(number).items()])
         if numbers and names:
-            self._change("delete", numbers, names)
+            self._backend.change("delete", numbers, names)
 
     def pin(self, *steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
         """Keeps steps whatever the policy says, until `unpin`: `pin(100)`, `pin(1, 2)`,
@@ -373,12 +350,12 @@ class Store(OpenStore):
         numbers = [number for each in steps for number in step_numbers(each)]
         self._check_writable()
         if numbers:
-            self._change("pin" if pinned else "unpin", numbers)
+            self._backend.change("pin" if pinned else "unpin", numbers, [])
 
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""
         self._check()
-        return [summary[0] for summary in self._core.steps() if summary[6]]
+        return [summary[0] for summary in self._backend.steps() if summary[6]]
 
     reclaim = maintenance.reclaim
     repair = maintenance.repair
@@ -391,7 +368,7 @@ class Store(OpenStore):
         could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several
         processes lie on disks of several machines, each checks its own."""
         self._check()
-        steps, leaves, chunks, size, problems = self._core.verify(
+        steps, leaves, chunks, size, problems = self._backend.verify(
             None if step is None else step_number(step))
         return VerifyReport(steps, leaves, chunks, size, [
             VerifyProblem(number, problem_path(item, path), file, offset, message, unchecked)
@@ -400,5 +377,5 @@ class Store(OpenStore):
     def stats(self) -> StoreStats:
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""
         self._check_open()
-        return cast(StoreStats, {**self._core.stats(), "recovery": self._core.recovery(),
+        return cast(StoreStats, {**self._backend.stats(), "recovery": self._backend.recovery(),
                                  "last_load": dict(self._last_load)})

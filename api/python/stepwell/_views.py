@@ -53,8 +53,7 @@ class Tree(Mapping[str, LeafInfo]):
 
     def __init__(self, tree: StoredTree, step: int) -> None:
         self.step = step
-        self._leaves = {tree.text(number): _info(tree, number)
-                        for number in tree.leaves(tree.top)}
+        self._leaves = {tree.text(number): _info(tree, number) for number in tree.leaves(tree.top)}
 
     def __getitem__(self, path: str) -> LeafInfo:
         return self._leaves[path]

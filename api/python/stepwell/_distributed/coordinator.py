@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of one `jax.distributed` run tell each other things: through JAX's own
-coordination service, which process 0 runs. There is no protocol of our own below this."""
+"""Messages between the processes of a `jax.distributed` run: JAX's own coordination service, which
+process 0 runs, carries them. There is no protocol of our own below it."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ class JaxCoordinator:
         return True
 
     def get(self, key: str, timeout: float) -> str | None:
-        found = self._call(self._client.blocking_key_value_get, key,
-                           max(1, int(timeout * 1000)))
+        found = self._call(self._client.blocking_key_value_get, key, max(1, int(timeout * 1000)))
         return None if found is None else str(found)
 
     def keys(self, directory: str) -> list[str]:
@@ -84,7 +83,7 @@ class JaxCoordinator:
                 f"({text.splitlines()[0] if text else type(error).__name__})") from error
 
 
-class OneProcess:
+class LocalCoordinator:
     """A run of this process alone."""
 
     index = 0
@@ -135,14 +134,14 @@ def is_store(path: str) -> bool:
 def coordinator_for(root: str) -> Coordinator | None:
     """Who the processes of this run talk through; None for a store that one process writes and
     always wrote."""
-    together: Coordinator | None = current()
-    if together is None and is_store(part_path(root, 1)):
-        together = OneProcess()  # parts of earlier runs must be looked after
-    return together
+    coordinator: Coordinator | None = current()
+    if coordinator is None and is_store(part_path(root, 1)):
+        coordinator = LocalCoordinator()  # parts of earlier runs must follow
+    return coordinator
 
 
 class Watch:
-    """For how long others have not said that they are at it (Alive)."""
+    """For how long other processes have been silent (Alive)."""
 
     def __init__(self, coordinator: Coordinator, directory: str) -> None:
         self._coordinator = coordinator
@@ -151,7 +150,7 @@ class Watch:
         self._heard: dict[int, tuple[set[str], float]] = {}  # process to its beats, and when
 
     def silent_seconds(self, process: int) -> float:
-        """Since it was heard, or watched first."""
+        """Since its last beat, or since it was watched first."""
         beats = set(self._coordinator.keys(f"{self._directory}/{process}"))
         now = time.monotonic()
         known, heard = self._heard.get(process, (set(), self._begin))
@@ -162,8 +161,8 @@ class Watch:
 
 
 class Alive:
-    """Says every `seconds` that this process is at something which takes as long as it takes.
-    Others wait for it meanwhile, with a Watch."""
+    """Beats every `seconds` while this process does work without a time limit. Others wait for it
+    with a Watch."""
 
     def __init__(self, coordinator: Coordinator, directory: str, seconds: float) -> None:
         self._coordinator = coordinator

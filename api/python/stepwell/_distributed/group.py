@@ -1,245 +1,138 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One store of many processes: each writes a part, and a step is committed for all or for none.
+"""One store of many processes: each writes a part, and a step commits on all or on none.
 
-db/DESIGN.md, "Many processes", has the protocol of the log; this is who says what to whom. The
-leader, process 0, writes part 0, the store at the root, whose log decides. What the processes do
-together (opening, saving, deleting) they do in the same order, as programs under `jax.distributed`
-do; each such thing has a number, and its words lie below `<run>/<number>/` in the coordination
-service. All but opening happens on one thread a store, in that order; what is read together
-(local_disks.py) has numbers of its own, and happens on the thread that calls, as JAX's work does.
+db/DESIGN.md, "Many processes", has the protocol of the log; this is the protocol of the processes.
+The leader, process 0, writes part 0, the store at the root, whose log decides. The processes do
+their operations (saves, imports, deletes, pins) in the same order, as programs under
+`jax.distributed` do. Each has a number, and its messages lie below `<run>/<number>/` in the
+coordination service. They run one by one on a thread of the store; what is read together
+(lockstep.py) has numbers of its own, and runs on the thread that calls, as JAX's work does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
-import queue
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from .. import _stepwell
+from .._backend import Change, CoreReads, SourceOf, StepOf
+from .._interop.export_options import ExportReport, ExportRequest, report, run_export
+from .._interop.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
 from .._runtime import service
-from .._runtime.arguments import check_items, if_exists_number
+from .._runtime.arguments import IfExists, Progress, if_exists_number
 from .._runtime.gc_pause import Paused
-from .._runtime.service import start_thread
+from .._runtime.service import Operation
 from ..errors import Error, OutcomeUnknownError, PeerError
-from . import local_disks
 from .collective import Collective, GroupHandle
-from .coordinator import (
-    Alive,
-    Coordinator,
-    broadcast,
-    gather,
-    is_store,
-    part_path,
-    receive,
-    wait_for,
-)
-from .import_partition import Share, share_of
-from .lockstep import Lockstep, gather_results
-from .part_layout import Disks, MakeCore, check_looks, check_part, look_around, sees_root
-from .part_recovery import check_complete, settle, state_of
-from .peer_errors import raised, told
+from .coordinator import Alive, gather, wait_for
+from .import_partition import share_of, vote_of
+from .lockstep import Lockstep, all_gather
+from .messages import (CheckpointVote, Decision, Failure, Proposal, Value, Vote, decode, encode,
+                       pack_text, unpack_text)
+from .opening import Opening
 from .process_slice import part_of
 from .single_flight import SingleFlight
-from .snapshot import Snapshot, StepList
 from .tree_fingerprint import difference, digest_of
-from .wire import packed_text, unpacked_text
 
-_opens = itertools.count()  # collective opens of this process
-
-
-def _forget_opens() -> None:
-    global _opens
-    _opens = itertools.count()
-
-
-os.register_at_fork(after_in_child=_forget_opens)
-
-
-# ---- opening ------------------------------------------------------------------------------------
+T = TypeVar("T")
 
 
 class Group:
-    """This process's side of a store of many."""
+    """This process's side of a store of many; SharedDisk and LocalDisks know how it is read."""
 
-    def __init__(self, coordinator: Coordinator, root: str, timeout: float, make_core: MakeCore,
-                 disks: Disks) -> None:
-        self._coordinator = coordinator
-        self._root = root
-        self._disks = disks
-        self._timeout = timeout
-        self._make_core = make_core
+    collective = True
+    waits_for_decisions = False  # whether a step is known only once it is decided here
+
+    def __init__(self, opened: Opening) -> None:
+        self._opened = opened
+        self._root = opened.root
+        self._coordinator = opened.coordinator
+        self._run = opened.run
+        self._timeout = opened.timeout
         self._numbers = itertools.count()
-        self._collectives: queue.SimpleQueue[Collective | None] = queue.SimpleQueue()
-        self._cores: list[_stepwell.Core] = []  # all that are open here
-        self._left: list[_stepwell.Core] = []  # parts of processes that are not in this run
-        self.index = coordinator.index
-        self.leader = coordinator.index == 0
-        self.parts = list(range(coordinator.count))
-        self.together = coordinator.count > 1  # else this process alone looks after all parts
-        self.apart = False  # whether there is a process that does not see the root's files
-        self.steps = StepList([])  # where `apart`
-        try:
-            self._open(f"stepwell/open/{next(_opens)}")
-        except BaseException:
-            self._collectives.put(None)
-            self._close_cores()
-            raise
+        self._left = opened.left
+        self._alive = Alive(opened.coordinator, f"{opened.run}/alive", opened.timeout / 4)
+        self._once = SingleFlight(opened.coordinator, f"{opened.run}/once", self._alive,
+                                  opened.timeout)
+        self._lockstep = Lockstep(opened.coordinator, opened.run, self._alive, opened.timeout)
+        self._parts = list(range(opened.coordinator.count))
+        self.leader = opened.leader
+        self.writer = opened.cores[0]
+        self.process_count = opened.coordinator.count
 
-    def _open(self, opening: str) -> None:
-        """By all processes or by none."""
-        what = f"opening {self._root!r}"
-
-        def together(about: str, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-            return gather_results(self._coordinator, f"{opening}/{about}", work, self._timeout,
-                                  what)
-
-        def look() -> dict[str, Any]:
-            # Before anything is opened: a process that cannot have it refuses the open of all.
-            self._thread = start_thread("stepwell-group", self._work)
-            return look_around(self._root, self.index, self._disks)
-
-        check_looks(together("look", look))
-        root = together("root", self._open_root)[0]
-        reports = together("parts", lambda: self._open_parts(root))
-        self.apart = not all(report["sees"] for report in reports)
-        verdicts = together("verdicts", lambda: self._judge(reports, f"{opening}/steps"))[0]
-        together("ready", lambda: self._settle(verdicts, f"{opening}/steps"))
-        if self.leader:
-            self._coordinator.delete(f"{opening}/steps")
-        self._run = verdicts["run"]
-        self._alive = Alive(self._coordinator, f"{self._run}/alive", self._timeout / 4)
-        self.once = SingleFlight(self._coordinator, f"{self._run}/once", self._alive,
-                                 self._timeout)
-        self.lockstep = Lockstep(self._coordinator, self._run, self._alive, self._timeout)
-        self.writer = self._cores[0]  # this process's part
-        self.core: _stepwell.Core | local_disks.Core = (  # what is asked for steps
-            local_disks.Core(self.writer, self.steps, self.snapshot, self.lockstep) if self.apart
-            else self._cores[-1 if not self.leader else 0])
-
-    def _open_core(self, part: int, read_only: bool, group: tuple[bytes, int] | None
-                   ) -> _stepwell.Core:
-        core = self._make_core(part_path(self._root, part), read_only, group)
-        self._cores.append(core)
-        return core
-
-    def _open_root(self) -> dict[str, Any]:
-        if not self.leader:
-            return {}
-        root = self._open_core(0, False, (bytes(16), 0))
-        return {"id": root.id().hex(),
-                "path": self._root,
-                "members": sorted({part for _, _, parts in root.group_steps() for part in parts})}
-
-    def _open_parts(self, root: dict[str, Any]) -> dict[str, Any]:
-        """Opens what this process writes; gives what is known there of steps of many processes."""
-        own, count = self._coordinator.index, self._coordinator.count
-        group_id = bytes.fromhex(root["id"])
-        sees = self.leader or sees_root(self._root, own, root, self._disks, self._make_core)
-        if not self.leader:
-            if self._disks == "local":
-                check_part(self._root, own, root)
-            self._open_core(own, False, (group_id, own))
-        # Of a run with more processes: somebody must go on deleting there.
-        for part in itertools.count(own + count, count):
-            if not is_store(part_path(self._root, part)):
-                break
-            self._left.append(self._open_core(part, False, (group_id, part)))
-        return {"parts": [state_of(core) for core in self._cores], "sees": sees}
-
-    def _settle(self, verdicts: dict[str, Any], steps: str) -> dict[str, Any]:
-        committed = {(step, bytes.fromhex(save_id)): verdicts["sets"][parts]
-                     for step, save_id, parts in verdicts["committed"]}
-        for core in self._cores:
-            if self._disks == "local":
-                check_complete(core, self._root, self.index, committed)
-            settle(core, committed, verdicts["mark"])
-        if self.apart and not self.leader:
-            self.steps = StepList(unpacked_text(receive(
-                self._coordinator, steps, verdicts["steps"], 0, self._timeout, "which steps")))
-        elif not self.leader:
-            self._open_core(0, True, None)
-        return {}
-
-    def _judge(self, reports: list[dict[str, Any]], steps: str) -> dict[str, Any]:
-        """On the leader: what became of every step of many processes. Part 0's log decides, as long
-        as it is not older than what other parts were told by it (rule 28)."""
-        if not self.leader:
-            return {}
-        root = self._cores[0]
-        _, _, mark, prepared = root.group_status()
-        parts = [part for report in reports for part in report["parts"] if part["part"] != 0]
-        newest = max(parts, key=lambda part: part["mark"], default={"mark": 0})
-        if newest["mark"] > mark:
-            raise Error(
-                f"{self._root!r} is older than its part {part_path(self._root, newest['part'])!r}, "
-                f"which was told of change {newest['mark']} while the root's newest is {mark}: was "
-                "an older copy of the root put back? Bring the newer one, or delete the parts")
-        for step, save_id in prepared:  # nobody was told that they are committed
-            root.decide(step, save_id, False, [], 0, True)
-        _, _, mark, _ = root.group_status()
-        sets: dict[tuple[int, ...], int] = {}
-        committed = [[step, save_id.hex(), sets.setdefault(tuple(parts), len(sets))]
-                     for step, save_id, parts in root.group_steps()]
-        count = 0
-        if self.apart:
-            summaries = root.steps()
-            self.steps = StepList(summaries)
-            count = broadcast(self._coordinator, steps, packed_text(summaries))
-        return {"run": f"stepwell/run/{os.urandom(8).hex()}", "mark": mark, "steps": count,
-                "committed": committed, "sets": list(sets)}
-
-    # ---- collectives -----------------------------------------------------------------------------
+    # ---- operations -----------------------------------------------------------------------------
 
     def next_number(self) -> int:
-        """The number of the next thing that all processes do."""
+        """The number of the next operation."""
         return next(self._numbers)
 
     def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
              chunks: Chunks | None) -> GroupHandle:
         """As Store.save, of this process's part; the handle is of all parts."""
-        number = self.next_number()
-        about = {"step": step, "items": list(trees), "if_exists": existing}
+        op = Collective(self.next_number(), Proposal("save", step, items=list(trees),
+                                                     if_exists=existing), GroupHandle(step))
         try:
             with Paused():
                 part = part_of(trees, self._coordinator.index, chunks)
                 if not self.leader:  # the leader decides about the step that is there
                     metadata, metrics, existing = "", "", if_exists_number("replace")
-                prepared = self.writer.save(step, part.rows, metadata, metrics, existing, to_numpy,
-                                            part.wishes, (self._save_id(number), self.parts))
-                outline = part.outline
+                op.prepared = self.writer.save(
+                    step, part.rows, metadata, metrics, existing, to_numpy, part.wishes,
+                    (self._save_id(op.number), self._parts))
+                op.outline = part.outline
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
-            self.submit(Collective(number, "save", GroupHandle(step), about, error=error))
+            op.error = error
+            self.submit(op)
             raise
-        return self.submit(Collective(number, "save", GroupHandle(step), about, outline, prepared))
+        return self.submit(op)
 
-    def import_as(self, existing: int, look: Callable[[], dict[str, Any]],
-                  prepare: Callable[[Share, int, tuple[bytes, list[int]]], _stepwell.Handle]
-                  ) -> GroupHandle:
-        """A checkpoint as a step, by all processes: `look` gives what this one says of it, and
-        `prepare`, with what follows from that, saves its share. All raise when they cannot agree;
-        what goes wrong later is the handle's error, on all of them."""
-        number = self.next_number()
-        op = Collective(number, "import", GroupHandle(0), {"if_exists": existing})
-        self._alive.begin()  # until the op is over: reading takes as long as it takes
+    def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
+                     ) -> GroupHandle:
+        """All raise when they cannot agree; what goes wrong later is the handle's error, on all of
+        them."""
+        existing = if_exists_number(if_exists)
+        op = Collective(self.next_number(), Proposal("import", if_exists=existing), GroupHandle(0))
+        plan: _stepwell.ImportPlan | None = None
+
+        def look() -> CheckpointVote:
+            nonlocal plan
+            if isinstance(last, GroupHandle) and last.failed is not None:
+                raise last.failed
+            if not os.path.exists(source.path):
+                return CheckpointVote(source.path)
+            found, step = source.locate()
+            if self.leader:
+                check_new(self._root, self.steps(), step, if_exists)
+                if if_exists == "skip" and any(step == each[0] for each in self.steps()):
+                    return vote_of(step, None, found)
+            plan = source.plan(found)
+            return vote_of(step, plan, found)
+
+        self._alive.begin()  # until the operation is over: reading takes as long as it takes
         agreed = False
         try:
-            share = share_of(gather_results(self._coordinator, f"{self._run}/{number}/look", look,
-                                            self._timeout, "importing a checkpoint",
-                                            self._alive.watch()), self.index)
+            share = share_of(all_gather(
+                self._coordinator, f"{self._run}/{op.number}/look", look, self._timeout,
+                "importing a checkpoint", self._alive.watch()), self._coordinator.index)
             agreed = True
-            op.handle.step = op.about["step"] = share.step
-            op.handle.skipped = share.skip
+            op.handle.step, op.handle.skipped = share.step, share.skip
+            op.proposal = replace(op.proposal, step=share.step)
             if not share.skip:
                 if not self.leader:  # the leader decides about the step that is there
                     existing = if_exists_number("replace")
-                op.prepared = prepare(share, existing, (self._save_id(number), self.parts))
+                save = (self._save_id(op.number), self._parts)
+                op.prepared = (
+                    self.writer.import_orbax(share.step, plan, share.part, existing, save)
+                    if plan is not None and share.part is not None else
+                    self.writer.save(share.step, [(name, []) for name in share.items], "", "",
+                                     existing, to_numpy, [], save))
         except BaseException as error:
             op.error = op.handle.failed = error
             if not agreed or not isinstance(error, Exception):
@@ -248,225 +141,206 @@ class Group:
         return self.submit(op)
 
     def submit(self, op: Collective) -> GroupHandle:
-        """The rest of a save whose bytes are under way here, or that this process cannot do."""
-        self._collectives.put(op)
+        """The rest of an operation, whose bytes may be under way here, on the store's thread."""
+        self._opened.tasks.put(lambda: self._run_operation(op))
         return op.handle
 
-    def change(self, kind: str, steps: list[int], items: Sequence[str] = ()) -> None:
-        """"delete" (items of steps or steps), "pin", "unpin", by all processes; waits for it."""
-        op = Collective(self.next_number(), kind, GroupHandle(steps[0]),
-                     {"steps": steps, "items": list(items)})
-        self._collectives.put(op)
+    def _submit_and_wait(self, proposal: Proposal, step: int) -> Collective:
+        op = Collective(self.next_number(), proposal, GroupHandle(step))
+        self._opened.tasks.put(lambda: self._run_operation(op))
         op.handle.wait(None)
         error = op.handle.error()
         if error is not None:
             raise error
+        return op
 
-    def snapshot(self, step: int) -> Snapshot:
-        """What is in a step, by all processes; see snapshot.py."""
-        op = Collective(self.next_number(), "snapshot", GroupHandle(step), {"step": step})
-        self._collectives.put(op)
-        op.handle.wait(None)
-        error = op.handle.error()
-        if error is not None:
-            raise error
-        assert op.snapshot is not None
-        return op.snapshot
+    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
+        self._submit_and_wait(Proposal(kind, steps=steps, items=items), steps[0])
+
+    def from_leader(self, work: Callable[[], T], what: str) -> T:
+        return self._lockstep.from_leader(work, what)
 
     def close(self) -> None:
-        """Ends the thread, after what was begun, and this process's part."""
-        self._collectives.put(None)
-        self._thread.join()
-        self._close_cores()
+        self._opened.close()
 
-    def _close_cores(self) -> None:
-        for core in reversed(self._cores):
-            core.close()
-        self._cores.clear()
-        self._left.clear()
-
-    def _work(self) -> None:
-        while True:
-            op = self._collectives.get()
-            if op is None:
-                return
-            try:
-                error = self._take(op)
-            except Error as failed:
-                error = failed
-            except Exception as unexpected:
-                error = unexpected if op.kind == "snapshot" else _unknown(op, unexpected)
-            if op.kind == "import":
-                self._alive.end()
-            op.handle.finish(error)
+    def _run_operation(self, op: Collective) -> None:
+        try:
+            error = self._take(op)
+        except Error as failed:
+            error = failed
+        except Exception as unexpected:
+            error = unexpected if op.kind == "snapshot" else _unknown(op, unexpected)
+        if op.kind == "import":
+            self._alive.end()
+        op.handle.finish(error)
 
     def _take(self, op: Collective) -> BaseException | None:
-        """One op; why it failed, if it did."""
+        """One operation; why it failed, if it did."""
         error = op.error
         if op.prepared is not None:
             op.prepared.wait(None)
             error = op.prepared.error()
             op.handle.skipped = op.prepared.skipped
-        if op.kind == "snapshot":
-            try:
-                with Paused():
-                    op.snapshot = Snapshot(op.handle.step, [self.writer, *self._left])
-            except Exception as cannot:
-                error = cannot
-        word = {"about": {"kind": op.kind, **op.about, "digest": digest_of(op.outline)},
-                "error": None if error is None else told(error), "skipped": op.handle.skipped,
-                "look": None if op.snapshot is None else op.snapshot.vote()}
+        contents = ""
+        try:
+            contents = self._contents(op)
+        except Exception as cannot:
+            error = cannot
+        vote = Vote(op.proposal, digest_of(op.outline),
+                    None if error is None else Failure.of(error), op.handle.skipped, contents)
         directory = f"{self._run}/{op.number}"
         try:
-            if self.leader:
-                decision = self._lead(op, directory, word)
-            else:
-                decision = self._follow(op, directory, word)
+            decision = (self._lead if self.leader else self._follow)(op, directory, vote)
         except (OutcomeUnknownError, PeerError) as missing:
-            if self.apart and not self.leader:
-                self.steps.error = missing
+            if not self.leader:
+                self._lose_steps(missing)
             return missing if error is None else error
         if error is not None:
             return error
-        op.handle.skipped = bool(decision.get("skipped"))
-        return None if decision["error"] is None else raised(decision)
+        op.handle.skipped = decision.skipped
+        return None if decision.failure is None else decision.failure.error()
+
+    # ---- what LocalDisks add --------------------------------------------------------------------
+
+    def steps(self) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def _contents(self, op: Collective) -> str:
+        """Of a snapshot: what this process has of the step."""
+        return ""
+
+    def _lose_steps(self, error: Error) -> None:
+        """Which steps there are is not known here any more."""
+
+    def _broadcast_contents(self, op: Collective, directory: str) -> int:
+        raise NotImplementedError
+
+    def _receive_contents(self, op: Collective, directory: str, decision: Decision) -> None:
+        raise NotImplementedError
+
+    def _with_news(self, decision: Decision, what: str) -> Decision:
+        """On the leader: with how the list of steps has changed."""
+        return decision
+
+    def _follow_news(self, decision: Decision, what: str) -> None:
+        """On the others."""
 
     # ---- the leader -----------------------------------------------------------------------------
 
-    def _lead(self, op: Collective, directory: str, word: dict[str, Any]) -> dict[str, Any]:
-        what = f"{op.kind} {op.about.get('step', op.about.get('steps'))}"
-        decision: dict[str, Any]
+    def _lead(self, op: Collective, directory: str, vote: Vote) -> Decision:
+        what = str(op.proposal)
         own: Exception | None = None
         try:
             watch = self._alive.watch() if op.kind == "import" else None
-            texts = gather(self._coordinator, directory, json.dumps(word), self._timeout, what,
-                           watch)
-            op.words = [json.loads(text) for text in texts]
-            decision = self._verdict(op, directory, op.words)
+            texts = gather(self._coordinator, directory, encode(vote), self._timeout, what, watch)
+            op.votes = [decode(text, Vote, process, what) for process, text in enumerate(texts)]
+            decision = self._verdict(op, directory)
         except PeerError as missing:
-            decision = {"error": f"{what} was given up: {missing}",
-                        "processes": list(missing.processes)}
-        # From here on the others wait: whatever happens they are told.
-        decision.update(commit=decision["error"] is None, unknown=False, dead=[], mark=0,
-                        changed=[])
+            decision = Decision(Failure(f"{what} was given up: {missing}",
+                                        processes=missing.processes))
+        # From here on the others wait: they are told, whatever happens.
         try:
             if op.kind != "snapshot":
-                self.decide(op, decision)
-            elif op.snapshot is not None and decision["commit"]:
-                about = packed_text(op.snapshot.merge([word["look"] for word in op.words]))
-                decision["look"] = broadcast(self._coordinator, f"{directory}/look", about)
+                decision = self.decide(op, decision)
+            elif op.snapshot is not None and decision.failure is None:
+                decision = replace(decision, contents=self._broadcast_contents(op, directory))
         except Exception as error:
             # The store's own errors say that nothing was done, but for OutcomeUnknownError; any
             # other may come from before or after. What may be committed here is not aborted there:
             # the others keep it undecided, and the next open finds it whole or aborts it.
-            if decision["commit"]:
+            if decision.failure is None:
                 own = (error if isinstance(error, Error) or op.kind == "snapshot"
                        else _unknown(op, error))
-                decision.update(commit=False, unknown=isinstance(own, OutcomeUnknownError),
-                                processes=[0], **told(own))
+                decision = replace(decision, failure=Failure.of(own, [0]),
+                                   unknown=isinstance(own, OutcomeUnknownError))
             else:
-                _say(f"{what} is aborted, which part 0 could not note", error)
-        self._tell(op, directory, decision, what)
+                _log(f"{what} is aborted, which part 0 could not note", error)
+        self._publish(op, directory, decision, what)
         if own is not None:
             raise own
         return decision
 
-    def _tell(self, op: Collective, directory: str, decision: dict[str, Any], what: str) -> None:
+    def _publish(self, op: Collective, directory: str, decision: Decision, what: str) -> None:
         """Passes on what is decided, which no failure here changes."""
         try:
             self._settle_left(decision)
         except Exception as error:
-            _say(f"{what}: a part of another run could not follow; the next open does it", error)
-        if self.apart and op.kind != "snapshot":
-            self._advance(decision, what)
+            _log(f"{what}: a part of another run could not follow; the next open does it", error)
+        if op.kind != "snapshot":
+            decision = self._with_news(decision, what)
         try:
-            self._coordinator.put(f"{directory}/decision", json.dumps(decision))
-            if op.number > 0:  # everybody has read that, who has answered this
+            self._coordinator.put(f"{directory}/decision", encode(decision))
+            if op.number > 0:  # every process that voted has read the last one
                 self._coordinator.delete(f"{self._run}/{op.number - 1}")
         except Exception as error:
-            _say(f"{what}: the other processes could not be told", error)
+            _log(f"{what}: the other processes could not be told", error)
 
-    def _advance(self, decision: dict[str, Any], what: str) -> None:
-        """Adds how the list of steps has changed; nothing where that is not known."""
-        try:
-            if not decision["unknown"]:
-                decision["steps"] = self.steps.advance(self.writer.steps())
-                return
-            lost = raised(decision)
-        except Exception as error:
-            _say(f"{what}: the list of steps cannot be told", error)
-            lost = Error(f"{what}: {error}")
-        self.steps.error = lost
-
-    def _verdict(self, op: Collective, directory: str, words: list[dict[str, Any]]
-                 ) -> dict[str, Any]:
-        for process, word in enumerate(words):
-            if word["error"] is not None:
-                return {**word["error"], "processes": [process]}
-        if words[0]["skipped"]:
-            return {"error": None, "skipped": True}
-        first = words[0]["about"]
-        for process, word in enumerate(words):
-            for key, value in word["about"].items():
-                if key != "digest" and value != first.get(key):
-                    return {"error": f"the processes do not do the same: {key} is {value!r} in "
-                                     f"process {process} and {first.get(key)!r} in process 0",
-                            "processes": [process]}
-        differing = [process for process, word in enumerate(words)
-                     if word["about"]["digest"] != first["digest"]]
+    def _verdict(self, op: Collective, directory: str) -> Decision:
+        for process, vote in enumerate(op.votes):
+            if vote.failure is not None:
+                return Decision(replace(vote.failure, processes=[process]))
+        first = op.votes[0]
+        if first.skipped:
+            return Decision(skipped=True)
+        for process, vote in enumerate(op.votes):
+            for key, value in vars(vote.proposal).items():
+                expected = getattr(first.proposal, key)
+                if value != expected:
+                    return Decision(Failure(
+                        f"the processes do not do the same: {key} is {value!r} in process "
+                        f"{process} and {expected!r} in process 0", processes=[process]))
+        differing = [process for process, vote in enumerate(op.votes)
+                     if vote.fingerprint != first.fingerprint]
         if differing:
-            return {"error": self._explain(op, directory, differing[0]), "processes": differing}
-        return {"error": None}
+            return Decision(Failure(self._explain(op, directory, differing[0]),
+                                    processes=differing))
+        return Decision()
 
     def _explain(self, op: Collective, directory: str, process: int) -> str:
         """How the tree of `process` differs."""
+        what = "telling its tree"
         self._coordinator.put(f"{directory}/explain", str(process))
-        theirs = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout,
-                          "telling its tree")
+        text = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout, what)
+        theirs = unpack_text(text, Value, process, what).value
         return (f"step {op.handle.step}: the processes save different trees: "
-                + difference(op.outline, unpacked_text(theirs), process))
+                + difference(op.outline, theirs, process))
 
     # ---- the others -----------------------------------------------------------------------------
 
-    def _follow(self, op: Collective, directory: str, word: dict[str, Any]) -> dict[str, Any]:
+    def _follow(self, op: Collective, directory: str, vote: Vote) -> Decision:
         coordinator = self._coordinator
-        what = f"deciding {op.kind} {op.about.get('step', op.about.get('steps'))}"
+        what = f"deciding {op.proposal}"
         try:
-            coordinator.put(f"{directory}/{coordinator.index}", json.dumps(word))
+            coordinator.put(f"{directory}/{coordinator.index}", encode(vote))
             timeout = 2 * self._timeout + 10  # the leader may wait for others first, and tell then
             text = self._wait_answering(op, directory, timeout)
+            decision = None if text is None else decode(text, Decision, 0, what)
         except PeerError as lost:
             if op.kind == "snapshot":
                 raise
             raise OutcomeUnknownError(f"{what}: whether it was committed is not known: {lost}",
                                       [0]) from lost
-        if text is None:
+        if decision is None:
             kind = PeerError if op.kind == "snapshot" else OutcomeUnknownError
             raise kind(f"{what}: process 0 did not say within {timeout:g} s whether it was "
                        "committed; the next open finds out", [0])
-        decision: dict[str, Any] = json.loads(text)
         if op.kind == "snapshot":
-            if op.snapshot is not None and "look" in decision:
-                op.snapshot.receive(unpacked_text(receive(
-                    coordinator, f"{directory}/look", decision["look"], 0, self._timeout, what)))
+            if decision.contents:
+                self._receive_contents(op, directory, decision)
             return decision
-        if "steps" in decision:
-            self.steps.follow(decision["steps"])
-        elif self.apart:
-            self.steps.error = OutcomeUnknownError(f"{what}: process 0 could not say", [0])
+        self._follow_news(decision, what)
         try:
             self.decide(op, decision)
             self._settle_left(decision)
         except Exception as error:
             # Part 0 has decided, so that it is so; the next open decides what is prepared here.
-            _say(f"{what}: this process's part could not note it; the next open does", error)
-            if self.apart:
-                self.steps.error = error if isinstance(error, Error) else Error(str(error))
+            _log(f"{what}: this process's part could not note it; the next open does", error)
+            self._lose_steps(error if isinstance(error, Error) else Error(str(error)))
         return decision
 
     def _wait_answering(self, op: Collective, directory: str, timeout: float) -> str | None:
         """The decision. Meanwhile the leader may ask for this process's tree; while it imports, it
-        may take as long as it is heard of."""
+        may take as long as it is alive."""
         waited, slice_seconds = 0.0, 1.0
         watch = self._alive.watch() if op.kind == "import" else None
         while waited < timeout:
@@ -477,7 +351,7 @@ class Group:
             if "explain" in self._coordinator.keys(directory):
                 asked = self._coordinator.get(f"{directory}/explain", 1.0)
                 if asked == str(self._coordinator.index):
-                    self._coordinator.put(f"{directory}/outline", packed_text(op.outline))
+                    self._coordinator.put(f"{directory}/outline", pack_text(Value(op.outline)))
                 return self._coordinator.get(f"{directory}/decision", timeout)
         return None
 
@@ -486,39 +360,39 @@ class Group:
     def _save_id(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self._run}/{number}".encode(), digest_size=16).digest()
 
-    def decide(self, op: Collective, decision: dict[str, Any]) -> None:
-        """Writes what was decided into this process's part. On the leader that makes it so, and
-        what was done is added to `decision`: the steps that died of it, those that were changed."""
+    def decide(self, op: Collective, decision: Decision) -> Decision:
+        """Writes what was decided into this process's part. On the leader that makes it so; gives
+        the decision with what was done: the steps that the commit has ended, those changed."""
+        proposal = op.proposal
         if op.kind in ("save", "import"):
             prepared = op.prepared
-            if decision["unknown"]:
-                return  # it stays undecided
+            if decision.unknown:
+                return decision  # it stays undecided
             if prepared is not None and prepared.error() is None and not prepared.skipped:
-                commit = decision["commit"] and not decision.get("skipped", False)
-                # Where all read together, a step that is known is one that this part has.
-                wait = self.leader or self.apart
-                dead, mark = self.writer.decide(op.handle.step, self._save_id(op.number),
-                                                commit, decision["dead"], decision["mark"],
-                                                wait)
+                commit = decision.failure is None and not decision.skipped
+                dead, number = self.writer.decide(
+                    op.handle.step, self._save_id(op.number), commit, decision.dead,
+                    decision.decision_number, self.leader or self.waits_for_decisions)
                 if self.leader:
-                    decision.update(dead=dead, mark=mark)
+                    return replace(decision, dead=dead, decision_number=number)
         elif not self.leader:
             if op.kind == "delete":  # other parts drop nothing by themselves
                 # What the leader had and this part has not: steps of one process.
                 here = {summary[0] for summary in self.writer.steps()}
-                self._delete([step for step in decision["changed"] if step in here],
-                             op.about["items"], [])
-        elif decision["commit"]:
-            steps, items = op.about["steps"], op.about["items"]
+                self._delete([step for step in decision.changed if step in here],
+                             proposal.items, [])
+        elif decision.failure is None:
             if op.kind == "delete":
-                for step in steps if items and self.apart else []:
-                    check_items(step, items,
-                                [name for name, *_ in self.writer.read_share(step).items()])
-                self._delete(steps, items, decision["changed"])
+                self._check_deletion(proposal)
+                self._delete(proposal.steps, proposal.items, decision.changed)
             else:
-                self.writer.set_pinned(steps, op.kind == "pin")
+                self.writer.set_pinned(proposal.steps, op.kind == "pin")
+        return decision
 
-    def _delete(self, steps: list[int], items: list[str], done: list[int]) -> None:
+    def _check_deletion(self, proposal: Proposal) -> None:
+        """On the leader, where `change` could not check."""
+
+    def _delete(self, steps: Sequence[int], items: Sequence[str], done: list[int]) -> None:
         """Steps at once, or items of each, one step after the other."""
         if not items and steps:
             self.writer.delete(steps)
@@ -527,20 +401,41 @@ class Group:
             self.writer.delete_items(step, items)
             done.append(step)
 
-    def _settle_left(self, decision: dict[str, Any]) -> None:
+    def _settle_left(self, decision: Decision) -> None:
         """Parts of earlier runs follow what was deleted."""
-        dead = decision.get("dead", [])
-        for core in self._left if dead else []:
+        for core in self._left if decision.dead else []:
             here = {summary[0] for summary in core.steps()}
-            core.delete([step for step in dead if step in here])
+            core.delete([step for step in decision.dead if step in here])
+
+
+class SharedDisk(CoreReads, Group):
+    """Every process sees the files of all parts, and reads by itself."""
+
+    collective_reads = False
+
+    def __init__(self, opened: Opening) -> None:
+        Group.__init__(self, opened)
+        CoreReads.__init__(self, opened.cores[0 if opened.leader else -1])
+
+    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
+        self._check_items(steps, items)
+        super().change(kind, steps, items)
+
+    def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
+               progress: Progress | None) -> ExportReport:
+        """The first process that comes with the request makes it."""
+        source = source_of(request.step)
+        request = replace(request, step=source.step)
+        made = self._once.run(f"exporting {request!r}", Value, lambda: Value(
+            run_export(self._core, source, request, progress)))
+        return report(*made.value)
 
 
 def _unknown(op: Collective, error: BaseException) -> OutcomeUnknownError:
-    steps = op.about.get("step", op.about.get("steps"))
     return OutcomeUnknownError(
-        f"whether {op.kind} {steps} was done is not known: {type(error).__name__}: {error}; "
+        f"whether {op.proposal} was done is not known: {type(error).__name__}: {error}; "
         "close the store and open it again, by all processes, which decides")
 
 
-def _say(what: str, error: BaseException) -> None:
+def _log(what: str, error: BaseException) -> None:
     service.logger.error("%s: %s: %s", what, type(error).__name__, error)

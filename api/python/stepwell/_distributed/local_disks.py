@@ -10,82 +10,128 @@ processes do together, in the same order; what each wants of it is its own affai
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from .. import _stepwell
-from .local_disks_table import Table
-from .lockstep import Lockstep
-from .snapshot import Snapshot, StepList, Summary, row_received
+from .._backend import SourceOf, StepOf
+from .._interop.export_options import ExportReport, ExportRequest
+from .._load.source import Account, Source, Stats, Wanted
+from .._runtime.arguments import Progress, check_items
+from .._runtime.gc_pause import Paused
+from ..errors import Error, OutcomeUnknownError
+from .collective import Collective
+from .coordinator import broadcast, receive
+from .group import Group, _log
+from .local_disks_export import LocalDisksExport
+from .messages import Decision, Proposal, StepContents, StepVote, pack_text, unpack_text
+from .opening import Opening
+from .snapshot import Reader, Snapshot
 
 T = TypeVar("T")
 
 
-class Reader:
-    """As `_stepwell.Reader`, of a step that all processes have looked at."""
+class _Source(Source):
+    """A step that all processes read together."""
 
-    def __init__(self, snapshot: Snapshot, lockstep: Lockstep) -> None:
-        about = snapshot.about
-        self._about = about
-        self.step = snapshot.step
-        self.commit: int = about["commit"]
-        self.time_ns: int = about["time_ns"]
-        self.pinned: bool = about["pinned"]
-        self.metadata_json: str = about["metadata_json"]
-        self.metrics_json: str = about["metrics_json"]
-        self.logical_bytes: int = about["logical_bytes"]
-        self.stored_bytes: int = about["stored_bytes"]
-        self._table = Table(self.step, [row_received(row) for row in about["rows"]],
-                            about["partial"], dict(map(tuple, about["alone"])), snapshot.shares,
-                            lockstep)
-        self.tree = self._table.tree
-        self.shares = [share for share in snapshot.shares
-                       if share.part == 0 or share.save_id == about["save_id"]]
+    collective = True
 
-    def items(self) -> list[tuple[str, int, int, int]]:
-        return [tuple(item) for item in self._about["items"]]
+    def __init__(self, reader: Reader, check: Callable[[], None], account: Account) -> None:
+        super().__init__(cast(_stepwell.Reader, reader), check, account, reader.tree)
+        self._table = reader.table
 
-    def shardings(self) -> list[str]:
-        return self._table.shardings()
+    def all_or_none(self, load: Callable[[], T]) -> T:
+        return self._table.all_or_none(load)
 
-    def leaves(self, item: str | None = None) -> Table:
-        return self._table
-
-    def together(self, load: Callable[[], T]) -> T:
-        """`load`, by all processes or by none: an error of one is one on all."""
-        return self._table.together(load)
+    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+        return self._table.read_batches(batches)
 
 
-# ---- the store ----------------------------------------------------------------------------------
+class LocalDisks(Group):
+    """Some process does not see the files of the root."""
 
+    collective_reads = True
+    waits_for_decisions = True  # a step that is known is one that this part has
 
-class Core:
-    """What a Store asks its core, as far as that is possible here."""
+    def __init__(self, opened: Opening) -> None:
+        super().__init__(opened)
+        self._steps = opened.steps
 
-    def __init__(self, writer: _stepwell.Core, steps: StepList,
-                 snapshot: Callable[[int], Snapshot], lockstep: Lockstep) -> None:
-        self._writer = writer
-        self._steps = steps
-        self._snapshot = snapshot
-        self._lockstep = lockstep
+    # ---- reading --------------------------------------------------------------------------------
 
-    def steps(self) -> list[Summary]:
+    def steps(self) -> list[tuple[Any, ...]]:
         return self._steps.all()
 
     def newest(self) -> int | None:
         return max((summary[0] for summary in self.steps()), default=None)
 
-    def read(self, step: int) -> Reader:
-        return Reader(self._snapshot(step), self._lockstep)
+    def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
+        op = self._submit_and_wait(Proposal("snapshot", step), step)
+        assert op.snapshot is not None
+        return _Source(Reader(op.snapshot, self._lockstep), check, account)
 
-    def verify(self, step: int | None = None) -> Any:
-        return self._writer.verify_share(step)
+    def whole(self, what: str) -> _stepwell.Core:
+        raise Error(f"{what} needs all parts of a step on one file system; those of "
+                    f"{self._root!r} lie on disks of several machines. Export the step to a file "
+                    "system that all processes see")
+
+    def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
+               progress: Progress | None) -> ExportReport:
+        return LocalDisksExport(self._lockstep, request).run(step_of, source_of, progress)
+
+    def verify(self, step: int | None) -> tuple[Any, ...]:
+        return self.writer.verify_share(step)
 
     def stats(self) -> dict[str, object]:
-        return self._writer.stats()
+        return self.writer.stats()
 
     def recovery(self) -> dict[str, object]:
-        return self._writer.recovery()
+        return self.writer.recovery()
 
-    def close(self) -> None:
-        pass
+    # ---- operations -----------------------------------------------------------------------------
+
+    def _contents(self, op: Collective) -> str:
+        if op.kind != "snapshot":
+            return ""
+        with Paused():
+            op.snapshot = Snapshot(op.handle.step, [self.writer, *self._left])
+            return pack_text(op.snapshot.vote())
+
+    def _broadcast_contents(self, op: Collective, directory: str) -> int:
+        assert op.snapshot is not None
+        contents = op.snapshot.merge([
+            unpack_text(vote.contents, StepVote, process, str(op.proposal))
+            for process, vote in enumerate(op.votes)])
+        return broadcast(self._coordinator, f"{directory}/contents", pack_text(contents))
+
+    def _receive_contents(self, op: Collective, directory: str, decision: Decision) -> None:
+        what = str(op.proposal)
+        text = receive(self._coordinator, f"{directory}/contents", decision.contents, 0,
+                       self._timeout, what)
+        if op.snapshot is not None:
+            op.snapshot.receive(unpack_text(text, StepContents, 0, what))
+
+    def _lose_steps(self, error: Error) -> None:
+        self._steps.error = error
+
+    def _with_news(self, decision: Decision, what: str) -> Decision:
+        try:
+            if not decision.unknown or decision.failure is None:
+                return replace(decision, news=self._steps.advance(self.writer.steps()))
+            self._lose_steps(decision.failure.error())
+        except Exception as error:
+            _log(f"{what}: the list of steps cannot be told", error)
+            self._lose_steps(Error(f"{what}: {error}"))
+        return decision
+
+    def _follow_news(self, decision: Decision, what: str) -> None:
+        if decision.news is not None:
+            self._steps.follow(decision.news)
+        else:
+            self._lose_steps(OutcomeUnknownError(f"{what}: process 0 could not say", [0]))
+
+    def _check_deletion(self, proposal: Proposal) -> None:
+        for step in proposal.steps if proposal.items else []:
+            check_items(step, proposal.items,
+                        [name for name, *_ in self.writer.read_share(step).items()])

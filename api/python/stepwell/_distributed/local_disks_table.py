@@ -17,17 +17,18 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from .. import _stepwell
-from .._load.device_placement import Box, Wanted, empty_aligned
+from .._load.device_placement import Box, empty_aligned
 from .._load.numa import ANY
+from .._load.source import Stats, Wanted
 from .._pytree.records import NODE, ROOT, VALUE, Record, StoredTree
-from .._pytree.tree import KEY, LIST, TUPLE, V_NUMPY_SCALAR, Component
+from .._pytree.tree import KEY, LIST, TUPLE, Component
 from .._runtime.gc_pause import Paused
 from ..errors import CorruptionError
 from .lockstep import Lockstep
-from .wire import packed, unpacked
+from .messages import Value, Wants, pack, unpack
 
+M = TypeVar("M")
 T = TypeVar("T")
-Stats = tuple[int, int, int, int, int]
 Key = tuple[Component, ...]
 
 
@@ -128,12 +129,13 @@ class Table:
         """`partial`: leaves of which parts have pieces; `alone`: leaves that one part has, which
         is not part 0, with its number. All others are part 0's."""
         self._step = step
+        self._what = f"loading step {step}"
         self._lockstep = lockstep
         self._rows = rows
         self.tree = StoredTree(cast(_stepwell.LeafTable, self))
         self._mine = self._pieces(set(partial), alone, shares)
-        self._owned: list[dict[int, list[Box]]] | None = None  # by process, once it was told
-        self._told: BaseException | None = None  # the error that all processes know of
+        self._owned: list[dict[int, list[Box]]] | None = None  # by process, once gathered
+        self._shared_error: BaseException | None = None  # the error that all processes know of
 
     # ---- records ----
 
@@ -195,33 +197,26 @@ class Table:
 
     # ---- what all processes do ----
 
-    def together(self, load: Callable[[], T]) -> T:
+    def all_or_none(self, load: Callable[[], T]) -> T:
         try:
             value = load()
         except BaseException as error:
-            if error is not self._told:
+            if error is not self._shared_error:
                 self._lockstep.abort(error)
             raise
-        self._all_gather(lambda: {})
+        self._all_gather(Value)
         return value
 
-    def _all_gather(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    def _all_gather(self, work: Callable[[], M]) -> list[M]:
         try:
-            return self._lockstep.all_gather(work, f"loading step {self._step}")
+            return self._lockstep.all_gather(work, self._what)
         except BaseException as error:
-            self._told = error
+            self._shared_error = error
             raise
 
-    def load(self, index: int | None, decode: Callable[[int, bytes], Any]) -> tuple[Any, Stats]:
-        leaves = self.leaves_below(index)
-        raws, stats = self.read(leaves)
-        for place, leaf in enumerate(leaves):
-            record = self.tree.records[leaf]
-            if record.kind == VALUE:
-                raws[place] = decode(record.value_type, raws[place])
-            elif record.value_type == V_NUMPY_SCALAR:
-                raws[place] = raws[place][()]
-        return self.build(index, raws), stats
+    def _most(self, work: Callable[[], int]) -> int:
+        """The largest of all processes' numbers."""
+        return max([int(each.value) for each in self._all_gather(lambda: Value(work()))])
 
     def read(self, indices: list[int]) -> tuple[list[Any], Stats]:
         return self.read_boxes([(index, None, None, ANY) for index in indices])
@@ -237,7 +232,7 @@ class Table:
     def read_batches(self, batches: Sequence[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
         """Each as read_boxes gives it. Where other processes have more, nothing behind the last."""
         count = len(batches)
-        most = max(word["count"] for word in self._all_gather(lambda: {"count": count}))
+        most = self._most(lambda: count)
         for number in range(most):
             yield self._read(batches[number] if number < count else [])
 
@@ -246,7 +241,7 @@ class Table:
         wants = [(leaf, self._whole(leaf) if start is None or stop is None
                   else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
         with Paused():
-            everyones = self._tell_wants(wants)
+            everyones = self._gather_wants(wants)
             assert self._owned is not None
             sends = [_cuts(theirs, self._owned[index]) for theirs in everyones]
             takes = [_cuts(wants, pieces) for pieces in self._owned]
@@ -255,7 +250,7 @@ class Table:
         raws: list[Any] = []
         stats: Stats = (0,) * 5
 
-        def ready() -> dict[str, Any]:
+        def ready() -> int:
             nonlocal stats
             self._check_whole(wants, takes)
             nodes = {(cut.leaf, cut.piece, cut.box): wanted[cut.want][3] for cut in takes[index]}
@@ -266,12 +261,11 @@ class Table:
                 if cut.box == box == wants[cut.want][1] and id(array) not in given:
                     given.add(id(array))
                     raws[cut.want] = array  # just what was read
-            return {"most": max([sum(math.prod(_shape(cut.box)) * self._item_bytes(cut.leaf)
-                                     for cut in cuts)
-                                 for process, cuts in enumerate(sends) if process != index],
-                                default=0)}
+            return max([sum(math.prod(_shape(cut.box)) * self._item_bytes(cut.leaf)
+                                 for cut in cuts)
+                             for process, cuts in enumerate(sends) if process != index], default=0)
 
-        most = max(word["most"] for word in self._all_gather(ready))
+        most = self._most(ready)
         for want, (leaf, box) in enumerate(wants):
             if raws[want] is None:
                 raws[want] = empty_aligned(_shape(box), self._dtype(leaf), wanted[want][3])
@@ -291,17 +285,15 @@ class Table:
         try:
             self._lockstep.exchange(send, receive, most)
         except BaseException as error:
-            self._told = error
+            self._shared_error = error
             raise
 
-    def _tell_wants(self, wants: list[tuple[int, Box]]) -> list[list[tuple[int, Box]]]:
+    def _gather_wants(self, wants: list[tuple[int, Box]]) -> list[list[tuple[int, Box]]]:
         """What every process wants; and, once, what each has."""
-        said: dict[str, Any] = {"wants": wants}
-        if self._owned is None:
-            said["owned"] = [(leaf, [piece.box for piece in pieces])
-                             for leaf, pieces in self._mine.items()]
-        mine = np.frombuffer(packed(said), np.uint8)
-        sizes = [word["size"] for word in self._all_gather(lambda: {"size": mine.size})]
+        owned = None if self._owned is not None else [
+            (leaf, [piece.box for piece in pieces]) for leaf, pieces in self._mine.items()]
+        mine = np.frombuffer(pack(Wants(wants, owned)), np.uint8)
+        sizes = [each.value for each in self._all_gather(lambda: Value(mine.size))]
         texts = [np.empty(size, np.uint8) for size in sizes]
         index = self._lockstep.index
         others = [process != index for process in range(len(sizes))]
@@ -309,11 +301,12 @@ class Table:
                        [[text] * other for text, other in zip(texts, others, strict=True)],
                        max(sizes))
         texts[index] = mine
-        heard = [unpacked(text.tobytes()) for text in texts]
+        everyones = [unpack(text.tobytes(), Wants, process, self._what)
+                     for process, text in enumerate(texts)]
         if self._owned is None:
             self._owned = [{leaf: [_box_received(box) for box in boxes]
-                            for leaf, boxes in word["owned"]} for word in heard]
-        return [[(leaf, _box_received(box)) for leaf, box in word["wants"]] for word in heard]
+                            for leaf, boxes in each.owned or ()} for each in everyones]
+        return [[(leaf, _box_received(box)) for leaf, box in each.wants] for each in everyones]
 
     # ---- what is here ----
 

@@ -4,37 +4,36 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ..errors import PeerError
 from .coordinator import Alive, Coordinator, Watch, gather
 from .exchange import Exchange
-from .peer_errors import raised, told
+from .messages import Failure, Value, decode, encode
 
+M = TypeVar("M")
+T = TypeVar("T")
 _PROBE_SECONDS = 10.0  # for finding out which processes have ended
 
 
-def gather_results(coordinator: Coordinator, directory: str, work: Callable[[], dict[str, Any]],
-                   timeout: float, what: str, watch: Watch | None = None) -> list[dict[str, Any]]:
-    """What `work` gives on every process; an error on one is one on all."""
-    def everyones(text: str) -> list[str]:
+def all_gather(coordinator: Coordinator, directory: str, work: Callable[[], M], timeout: float,
+               what: str, watch: Watch | None = None) -> list[M]:
+    """The messages that `work` gives on all processes; an error on one is one on all."""
+    def gather_texts(text: str) -> list[str]:
         return gather(coordinator, directory, text, timeout, what, watch)
 
     try:
-        mine = json.dumps(work())
+        mine = work()
+        text = encode(mine)
     except Exception as error:
         try:
-            everyones(json.dumps(told(error)))
+            gather_texts(encode(Failure.of(error)))
         except PeerError:
             pass  # they are missing because of this, or it does not matter any more
         raise
-    results = [json.loads(text) for text in everyones(mine)]
-    for process, other in enumerate(results):
-        if "error" in other:
-            raise raised({**other, "processes": [process]})
-    return results
+    return [decode(each, type(mine), process, what)
+            for process, each in enumerate(gather_texts(text))]
 
 
 class Lockstep:
@@ -50,18 +49,17 @@ class Lockstep:
         self.index = coordinator.index
         self.count = coordinator.count
 
-    def all_gather(self, work: Callable[[], dict[str, Any]], what: str,
-                   watch: Watch | None = None) -> list[dict[str, Any]]:
-        """What `work` gives on every process; an error on one is one on all."""
+    def all_gather(self, work: Callable[[], M], what: str, watch: Watch | None = None
+                   ) -> list[M]:
+        """The messages that `work` gives on all processes; an error on one is one on all."""
         number = next(self._numbers)
-        results = gather_results(self._coordinator, f"{self._directory}/{number}", work,
-                                 self._timeout, what, watch)
+        results = all_gather(self._coordinator, f"{self._directory}/{number}", work, self._timeout,
+                             what, watch)
         if self.index == 0 and number > 0:  # every process that answered has read the last one
             self._coordinator.delete(f"{self._directory}/{number - 1}")
         return results
 
-    def all_gather_slow(self, work: Callable[[], dict[str, Any]], what: str
-                        ) -> list[dict[str, Any]]:
+    def all_gather_slow(self, work: Callable[[], M], what: str) -> list[M]:
         """The same of `work` without a time limit, as long as its process is alive."""
         self._alive.begin()
         try:
@@ -69,11 +67,16 @@ class Lockstep:
         finally:
             self._alive.end()
 
+    def from_leader(self, work: Callable[[], T], what: str) -> T:
+        """What `work`, on process 0 alone, gives: JSON."""
+        given = self.all_gather(lambda: Value(work() if self.index == 0 else None), what)
+        return cast(T, given[0].value)
+
     def abort(self, error: BaseException) -> None:
         """Reports at the next `all_gather` of the others that this process takes no part."""
         try:
             self._coordinator.put(f"{self._directory}/{next(self._numbers)}/{self.index}",
-                                  json.dumps(told(error)))
+                                  encode(Failure.of(error)))
         except PeerError:
             pass  # then no process waits
 
@@ -89,5 +92,5 @@ class Lockstep:
                                f"{text[0] if text else type(error).__name__}")
             # The processes that are alive tell each other, and find those that are not.
             gather(self._coordinator, f"{self._directory}/{next(self._numbers)}",
-                   json.dumps(told(failed)), min(self._timeout, _PROBE_SECONDS), "loading a step")
+                   encode(Failure.of(failed)), min(self._timeout, _PROBE_SECONDS), "loading a step")
             raise failed from error

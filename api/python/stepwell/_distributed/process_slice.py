@@ -13,16 +13,8 @@ from typing import Any, NamedTuple
 
 from .._pytree.chunks import Chunks, Wish, wishes
 from .._pytree.sharding import Layout
-from .._pytree.tree import (
-    NODE,
-    SHARDS,
-    VALUE,
-    Flattener,
-    Row,
-    SpreadLeaf,
-    name_in_items,
-    walk_items,
-)
+from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, Row, SpreadLeaf, name_in_items,
+                            walk_items)
 from ..errors import UnsupportedLeafError
 from .shard_ownership import Box, Spread, owners
 
@@ -45,8 +37,7 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
                     f"{_words(row, arrays.get(number))}" for number, row in enumerate(flat.rows)]
     asked = wishes(chunks, [(name, flat.rows) for name, flat in flats])
     # What is on one process alone looks different there: the others must not count it, either.
-    leaves = [leaf for _, flat in flats for leaf in flat.spread
-              if len(_processes(leaf.array)) > 1]
+    leaves = [leaf for _, flat in flats for leaf in flat.spread if len(_processes(leaf.array)) > 1]
     dealt = iter(owners([Spread(tuple(leaf.array.shape), leaf.array.dtype.itemsize,
                                 leaf.array.sharding) for leaf in leaves]))
     rows: list[tuple[str, list[Row]]] = []

@@ -45,8 +45,7 @@ def _held(spread: Spread, process_of: Callable[[Any], int]) -> list[_Held]:
         if 0 not in shape:
             origin = tuple([start for start, _ in bounds])
             boxes.setdefault((origin, shape), set()).add(process_of(device))
-    return [(origin, shape, tuple(sorted(held)))
-            for (origin, shape), held in sorted(boxes.items())]
+    return [(origin, shape, tuple(sorted(held))) for (origin, shape), held in sorted(boxes.items())]
 
 
 def owners(arrays: Sequence[Spread],

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Things that one process of a run does for all that ask for them alike."""
+"""Work that one process of a run does for all that ask for it alike."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from ..errors import PeerError
 from .coordinator import Alive, Coordinator
-from .peer_errors import raised, told
+from .messages import Failure, decode, encode
 
+M = TypeVar("M")
 _SLICE_SECONDS = 1.0  # between two looks at whether the other process is still at it
 
 
@@ -29,7 +29,7 @@ class SingleFlight:
         self._lock = threading.Lock()
         self._asked: Counter[str] = Counter()
 
-    def run(self, about: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def run(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
         """`work`, by the first process that comes with this `about`; the others wait for it, as
         long as it is heard of, and have what it gave, or its error. A process that comes for the
         n-th time meets those that come for the n-th time, so one may also be alone."""
@@ -41,23 +41,23 @@ class SingleFlight:
         try:
             if self._coordinator.claim(f"{key}/by", str(self._coordinator.index)):
                 return self._do(key, work)
-            return self._hear(key)
+            return self._receive(key, kind)
         finally:
             self._alive.end()
 
-    def _do(self, key: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _do(self, key: str, work: Callable[[], M]) -> M:
         try:
             given = work()
         except BaseException as error:
             try:
-                self._coordinator.put(f"{key}/given", json.dumps(told(error)))
+                self._coordinator.put(f"{key}/given", encode(Failure.of(error)))
             except PeerError:
                 pass  # those who wait find out by themselves
             raise
-        self._coordinator.put(f"{key}/given", json.dumps(given))
+        self._coordinator.put(f"{key}/given", encode(given))
         return given
 
-    def _hear(self, key: str) -> dict[str, Any]:
+    def _receive(self, key: str, kind: type[M]) -> M:
         by = self._coordinator.get(f"{key}/by", self._timeout)
         process = int(by) if by is not None else 0
         watch = self._alive.watch()
@@ -67,7 +67,4 @@ class SingleFlight:
             if text is None and watch.silent_seconds(process) >= self._timeout:
                 raise PeerError(f"process {process} was doing this for all and has not been heard "
                                 f"of for {self._timeout:g} s: has it ended?", [process])
-        given: dict[str, Any] = json.loads(text)
-        if "error" in given:
-            raise raised({**given, "processes": [process]})
-        return given
+        return decode(text, kind, process, "this")

@@ -11,15 +11,13 @@ from .._pytree.dtypes import NUMBERS
 from .._pytree.records import ARRAY, Record
 from .._pytree.tree import Component
 from ..errors import Error, StepNotFoundError
-from .local_disks_table import Key, Share
-from .wire import packed_text, unpacked_text
+from .local_disks_table import Key, Share, Table
+from .lockstep import Lockstep
+from .messages import StepContents, StepNews, StepVote
 
 Summary = tuple[Any, ...]  # of Core.steps()
 
 _DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
-
-
-# ---- which steps there are ----------------------------------------------------------------------
 
 
 class StepList:
@@ -34,28 +32,25 @@ class StepList:
             raise type(self.error)(f"which steps there are is not known here: {self.error}")
         return list(self._all.values())
 
-    def advance(self, summaries: Sequence[Summary]) -> dict[str, Any]:
+    def advance(self, summaries: Sequence[Summary]) -> StepNews:
         """On process 0, with those of the root: what the others have to be told."""
         now = {int(summary[0]): tuple(summary) for summary in summaries}
         old, self._all = self._all, now
-        return {"gone": [step for step in old if step not in now],
-                "new": [summary for step, summary in now.items() if old.get(step) != summary]}
+        return StepNews([step for step in old if step not in now],
+                        [summary for step, summary in now.items() if old.get(step) != summary])
 
-    def follow(self, told: dict[str, Any]) -> None:
-        gone = set(told["gone"])
+    def follow(self, news: StepNews) -> None:
+        gone = set(news.gone)
         now = {step: summary for step, summary in self._all.items() if step not in gone}
-        now.update({int(summary[0]): tuple(summary) for summary in told["new"]})
+        now.update({int(summary[0]): tuple(summary) for summary in news.new})
         self._all = dict(sorted(now.items()))
-
-
-# ---- what is in a step --------------------------------------------------------------------------
 
 
 def _row_sent(record: Record) -> list[Any]:
     return list(record._replace(dtype=None if record.dtype is None else NUMBERS[record.dtype]))
 
 
-def row_received(row: list[Any]) -> tuple[Any, ...]:
+def _row_received(row: list[Any]) -> tuple[Any, ...]:
     record = Record._make(row)
     return tuple(record._replace(
         component=None if record.component is None else tuple(record.component),
@@ -86,9 +81,9 @@ class Snapshot:
             table = reader.leaves()
             self.shares.append(Share(part, core, reader, table,
                                      [Record._make(row) for row in table.rows()]))
-        self.about: dict[str, Any] = {}
+        self.contents: StepContents | None = None
 
-    def vote(self) -> dict[str, Any]:
+    def vote(self) -> StepVote:
         """Told with it: arrays of which a part other than 0 has all, on a mesh of one process."""
         alone = []
         for share in self.shares:
@@ -100,16 +95,15 @@ class Snapshot:
                       for number, (key, record)
                       in enumerate(zip(share.keys(), share.records, strict=True))
                       if record.kind == ARRAY and number not in partial]
-        return {"parts": [[share.part, share.save_id] for share in self.shares],
-                "stored": sum(share.reader.stored_bytes for share in self.shares),
-                "alone": packed_text(alone) if alone else ""}
+        return StepVote([(share.part, share.save_id) for share in self.shares],
+                        sum(share.reader.stored_bytes for share in self.shares), alone)
 
-    def merge(self, votes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def merge(self, votes: Sequence[StepVote]) -> StepContents:
         """On process 0: what is in the step."""
         root = self.shares[0]
         reader = root.reader
         save_id, parts = (root.save_id, reader.group[1]) if reader.group else ("", [0])
-        here = {part for vote in votes for part, saved in vote["parts"] if saved == save_id}
+        here = {part for vote in votes for part, saved in vote.parts if saved == save_id}
         missing = [part for part in parts if part not in here]
         if missing:
             raise Error(
@@ -121,8 +115,7 @@ class Snapshot:
         keys = [key for key, *_ in root.table.paths()]
         numbers = {key: number for number, key in enumerate(root.keys())}
         alone: dict[int, int] = {}
-        for part, key, path, row in [leaf for vote in votes if vote["alone"]
-                                     for leaf in unpacked_text(vote["alone"])]:
+        for part, key, path, row in [leaf for vote in votes for leaf in vote.alone]:
             place = _key_received(path)
             if place in numbers or part not in parts:
                 continue  # part 0's counts, or that of a lower part
@@ -134,20 +127,45 @@ class Snapshot:
         order = sorted(range(len(rows)), key=keys.__getitem__)
         now = {number: place for place, number in enumerate(order)}
         rows = [[now.get(rows[number][0], -1), *rows[number][1:]] for number in order]
-        self.about = {
-            "commit": reader.commit, "time_ns": reader.time_ns, "pinned": reader.pinned,
-            "metadata_json": reader.metadata_json, "metrics_json": reader.metrics_json,
-            "logical_bytes": reader.logical_bytes, "items": reader.items(),
-            "stored_bytes": sum(vote["stored"] for vote in votes), "save_id": save_id,
-            "rows": rows, "alone": [[now[number], part] for number, part in alone.items()],
-            "partial": [now[number] for number in root.table.pieces()],
-        }
-        return self.about
+        self.contents = StepContents(
+            reader.commit, reader.time_ns, reader.pinned, reader.metadata_json,
+            reader.metrics_json, reader.logical_bytes, sum(vote.stored_bytes for vote in votes),
+            reader.items(), save_id, rows, [(now[number], part) for number, part in alone.items()],
+            [now[number] for number in root.table.pieces()])
+        return self.contents
 
-    def receive(self, about: dict[str, Any]) -> None:
-        self.about = about
-        self.shares = [share for share in self.shares if share.save_id == about["save_id"]]
+    def receive(self, contents: StepContents) -> None:
+        self.contents = contents
+        self.shares = [share for share in self.shares if share.save_id == contents.save_id]
 
 
 def _numbers(parts: Sequence[int]) -> str:
     return ", ".join(map(str, parts))
+
+
+class Reader:
+    """As `_stepwell.Reader`: what is of the step itself is in its StepContents."""
+
+    def __init__(self, snapshot: Snapshot, lockstep: Lockstep) -> None:
+        contents = snapshot.contents
+        assert contents is not None
+        self._contents = contents
+        self.step = snapshot.step
+        self.table = Table(self.step, [_row_received(row) for row in contents.rows],
+                           contents.partial, dict(contents.alone), snapshot.shares,
+                           lockstep)
+        self.tree = self.table.tree
+        self.shares = [share for share in snapshot.shares
+                       if share.part == 0 or share.save_id == contents.save_id]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._contents, name)
+
+    def items(self) -> list[tuple[str, int, int, int]]:
+        return [tuple(item) for item in self._contents.items]
+
+    def shardings(self) -> list[str]:
+        return self.table.shardings()
+
+    def leaves(self, item: str | None = None) -> Table:
+        return self.table

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of other libraries: which step a path means, and files as trees. Orbax's directories
-are read by the engine (db/import/import.h); the libraries of the files are imported when needed.
+"""Checkpoints of other libraries: which step a path means, and files as trees. The libraries of the
+files are imported when needed.
 """
 
 from __future__ import annotations
@@ -14,84 +14,20 @@ from typing import Any, SupportsIndex
 import ml_dtypes
 import numpy as np
 
-from .. import _stepwell
-from .._distributed.collective import GroupHandle
-from .._distributed.import_partition import Share, unseen, word_of
 from .._handle import SaveHandle
 from .._lifetime import OpenStore
-from .._pytree.sharding import to_numpy
-from .._runtime import service
 from .._runtime.arguments import IfExists, if_exists_number, step_number
-from ..errors import (
-    CheckpointNotFoundError,
-    CorruptionError,
-    Error,
-    FormatError,
-    InvalidArgumentError,
-    PathNotFoundError,
-    StepExistsError,
-    StepNotFoundError,
-    StorageError,
-)
+from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
+from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_step,
+                           orbax_root)
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
 
-def _path(src: str | os.PathLike[str]) -> str:
-    return os.path.abspath(os.fsdecode(src))
-
-
-def checked_path(src: str | os.PathLike[str]) -> str:
-    path = _path(src)
-    if not os.path.exists(path):
-        raise CheckpointNotFoundError(f"{path}: there is no such file or directory")
-    return path
-
-
-# ---- Orbax ------------------------------------------------------------------------------------
-
-
-def no_step(root: str, step: int, there: dict[int, str]) -> Error:
-    near = sorted(there, key=lambda other: abs(other - step))[:2]
-    return StepNotFoundError(f"{root} has no step {step}; the nearest: "
-                             f"{', '.join(map(str, sorted(near)))}")
-
-
-def orbax_root(path: str) -> dict[int, str]:
-    """The steps of a manager's root, ascending, and their directories."""
-    there = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
-    if not there:
-        raise InvalidArgumentError(f"{path} is not the root of an Orbax CheckpointManager: no "
-                                   "directory in it is a step; import_checkpoint takes single ones")
-    return there
-
-
-def orbax_path(path: str, step: int | None) -> tuple[str, int]:
-    """The directory of the checkpoint, and the number that it is to have."""
-    there = dict(_stepwell.orbax_steps(path))
-    if there:
-        if step is None:
-            raise InvalidArgumentError(
-                f"{path} holds {len(there)} checkpoints, of the steps {min(there)} to "
-                f"{max(there)}: say which step, or import_checkpoints takes all of them")
-        if step not in there:
-            raise no_step(path, step, there)
-        return there[step], step
-    if step is not None:
-        return path, step
-    found = _stepwell.orbax_step_of(path)
-    if found is None:
-        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
-    return path, found
-
-
-# ---- files ------------------------------------------------------------------------------------
-
-
 def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
     """Whether it is no directory. Of several processes (`together`) some may see nothing there."""
-    if together and not os.path.exists(_path(src)):
-        return _path(src).lower().endswith(SUFFIXES)
+    if together and not os.path.exists(absolute(src)):
+        return absolute(src).lower().endswith(SUFFIXES)
     return not os.path.isdir(checked_path(src))
 
 
@@ -177,19 +113,10 @@ def read_file(path: str, like: Any) -> Any:
         raise CorruptionError(f"{path}: {type(error).__name__}: {error}") from error
 
 
-# ---- methods of Store ---------------------------------------------------------------------------
-
-
-def import_checkpoint(
-    self: OpenStore,
-    src: str | os.PathLike[str],
-    step: SupportsIndex | None = None,
-    *,
-    items: Iterable[str] | None = None,
-    like: Any = None,
-    if_exists: IfExists = "error",
-    verify: bool = False,
-) -> SaveHandle:
+def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
+                      step: SupportsIndex | None = None, *, items: Iterable[str] | None = None,
+                      like: Any = None, if_exists: IfExists = "error",
+                      verify: bool = False) -> SaveHandle:
     """Saves a checkpoint of another library as a step. Nothing is written to `src`.
 
     src: a directory of Orbax (v0 or v1): a step, an item of one, or, with `step`, the root of a
@@ -228,46 +155,42 @@ def import_checkpoint(
     if_exists_number(if_exists)
     names = item_names(items)
     wanted = None if step is None else step_number(step)
-    if _is_file(src, self._group is not None):
+    if _is_file(src, self._backend.collective):
         path = checked_path(src)
         number = step_number(step_of_file(path)) if wanted is None else wanted
         if items is not None or verify:
             raise InvalidArgumentError("items and verify are of Orbax checkpoints; this is a file")
-        if self._group is None:
-            _check_new(self, number, if_exists)
+        if not self._backend.collective:
+            check_new(self.path, self._backend.steps(), number, if_exists)
         tree = read_file(path, like)
         return self._save(number, {"state": tree}, "", "", if_exists_number(if_exists), None)
     if like is not None:
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
-    if verify and self._group is not None:
+    if verify and self._backend.collective:
         raise InvalidArgumentError("verify is for imports by one process")
-    handle = _import_orbax(self, _path(src), wanted, names, if_exists)
+    source = OrbaxSource(absolute(src), wanted, names)
+    handle = self._track(self._backend.import_orbax(source, if_exists, None))
     if verify:
-        _verify_import(self, handle, _path(src), wanted, names)
+        _verify_import(self, handle, source)
     return handle
 
 
-def _verify_import(self: OpenStore, handle: SaveHandle, path: str, step: int | None,
-                   items: list[str]) -> None:
+def _verify_import(self: OpenStore, handle: SaveHandle, source: OrbaxSource) -> None:
     handle.result()
     if handle.skipped:
         return
-    found, number = orbax_path(path, step)
+    found, number = source.locate()
     try:
-        self._writer.verify_import(number, found, items)
+        self._backend.writer.verify_import(number, found, source.items)
     except CorruptionError as error:
-        self._change("delete", [number])
+        self._backend.change("delete", [number], [])
         raise CorruptionError(f"{error}; step {number} was deleted again") from None
 
 
-def import_checkpoints(
-    self: OpenStore,
-    root: str | os.PathLike[str],
-    steps: Iterable[SupportsIndex] | None = None,
-    *,
-    items: Iterable[str] | None = None,
-    if_exists: IfExists = "error",
-) -> list[int]:
+def import_checkpoints(self: OpenStore, root: str | os.PathLike[str],
+                       steps: Iterable[SupportsIndex] | None = None, *,
+                       items: Iterable[str] | None = None,
+                       if_exists: IfExists = "error") -> list[int]:
     """Imports several steps below the root of an Orbax CheckpointManager (None: all of them),
     each as `import_checkpoint` does it, and gives their numbers; all are durable when it
     returns. One step is read while another one is written, so two are in memory. An error ends
@@ -278,23 +201,16 @@ def import_checkpoints(
     names = item_names(items)
     asked = None if steps is None else [step_number(step) for step in steps]
 
-    def choose() -> dict[str, Any]:
-        return {"steps": _choose(self, checked_path(root), asked, if_exists)}
-
-    chosen: list[tuple[int, str | None]]
-    if self._group is None:
-        chosen = choose()["steps"]
-    else:  # process 0 has to see the root
-        leader = self._group.leader
-        words = self._group.lockstep.all_gather(lambda: choose() if leader else {}, "importing")
-        chosen = words[0]["steps"]
+    chosen = self._backend.from_leader(
+        lambda: _choose(self, checked_path(root), asked, if_exists), "importing")
     last: SaveHandle | None = None
     for number, name in chosen:
         if name is None:  # it is there
             continue
         try:
-            handle = _import_orbax(self, os.path.join(_path(root), name), number, names,
-                                   if_exists, None if last is None else last._save.handle)
+            handle = self._track(self._backend.import_orbax(
+                OrbaxSource(os.path.join(absolute(root), name), number, names), if_exists,
+                None if last is None else last._save.handle))
         except Exception:
             if last is not None:
                 last.result()  # where this is why
@@ -315,9 +231,9 @@ def _choose(self: OpenStore, path: str, asked: list[int] | None, if_exists: str
     for number in wanted:
         if number not in there:
             raise no_step(path, number, there)
-    existing = set(self.steps())
+    existing = {summary[0] for summary in self._backend.steps()}
     if if_exists == "error" and existing.intersection(wanted):
-        raise _exists(self, min(existing.intersection(wanted)))
+        raise exists(self.path, min(existing.intersection(wanted)))
     return [(number, None if if_exists == "skip" and number in existing
              else os.path.basename(there[number])) for number in wanted]
 
@@ -326,59 +242,3 @@ def item_names(items: Iterable[str] | None) -> list[str]:
     if isinstance(items, str):
         raise InvalidArgumentError("items are several: a list of names")
     return list(items or ())
-
-
-def _check_new(self: OpenStore, step: int, if_exists: str) -> None:
-    """Before a whole checkpoint is read for nothing."""
-    if if_exists == "error" and step in self.steps():
-        raise _exists(self, step)
-
-
-def _exists(store: OpenStore, step: int) -> Error:
-    return StepExistsError(f"{store.path!r} has step {step} already; if_exists=\"replace\" "
-                           "replaces it, \"skip\" keeps it")
-
-
-def _import_orbax(
-    self: OpenStore, path: str, step: int | None, items: list[str], if_exists: str,
-    last: service.Operation | None = None,
-) -> SaveHandle:
-    """`last`: the import before this one; where that failed, of several processes none begins."""
-    service.sync_log_level()
-    existing = if_exists_number(if_exists)
-
-    def planned(found: str) -> _stepwell.ImportPlan:
-        try:
-            return _stepwell.ImportPlan(found, items)
-        except StepNotFoundError as error:
-            raise PathNotFoundError(str(error)) from None
-
-    group = self._group
-    if group is None:
-        found, number = orbax_path(checked_path(path), step)
-        _check_new(self, number, if_exists)
-        core = self._writer.import_orbax(number, planned(found), (0, 1), existing, None)
-        return self._track(core)
-    plan: _stepwell.ImportPlan | None = None
-
-    def look() -> dict[str, Any]:
-        nonlocal plan
-        if isinstance(last, GroupHandle) and last.failed is not None:
-            raise last.failed
-        if not os.path.exists(path):
-            return unseen(path)
-        found, number = orbax_path(checked_path(path), step)
-        if group.leader:
-            _check_new(self, number, if_exists)
-            if if_exists == "skip" and number in self.steps():
-                return word_of(number, None, found)
-        plan = planned(found)
-        return word_of(number, plan, found)
-
-    def prepare(share: Share, existing: int, save: tuple[bytes, list[int]]) -> _stepwell.Handle:
-        if share.part is None or plan is None:
-            return self._writer.save(share.step, [(name, []) for name in share.items], "", "",
-                                     existing, to_numpy, [], save)
-        return self._writer.import_orbax(share.step, plan, share.part, existing, save)
-
-    return self._track(group.import_as(existing, look, prepare))

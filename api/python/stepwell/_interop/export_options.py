@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 from .. import _stepwell
 from .._load.source import Source
 from .._pytree.paths import PathLike
 from .._pytree.tree import Component
+from .._runtime.arguments import Progress
 from ..errors import InvalidArgumentError
 
 To = Literal["orbax", "safetensors", "npz"]
@@ -64,7 +65,26 @@ class ExportReport:
     as_numpy: tuple[ExportedLeaf, ...]
 
 
-def report(fields: tuple[Any, ...], leaf_type: Leaves = "numpy") -> ExportReport:
+@dataclass(frozen=True)
+class ExportRequest:
+    """The arguments of `Store.export`."""
+
+    step: SupportsIndex | None
+    to: str
+    dest: str
+    mode: str
+    zarr: int
+    path: PathLike | None
+    layout: str
+    leaves: str | None
+    step_prefix: str
+    step_digits: int
+    unnamed_default: bool
+    on_unsupported: str
+    file_mode: int | None
+
+
+def report(fields: Sequence[Any], leaf_type: Leaves = "numpy") -> ExportReport:
     path, mode, leaves, chunks, step_bytes, apparent, written, *lists = fields
     skipped, widened, as_numpy = (tuple(ExportedLeaf(*leaf) for leaf in each) for each in lists)
     return ExportReport(path, _MODE_NAMES[mode], leaf_type, leaves, chunks, step_bytes, apparent,
@@ -132,16 +152,35 @@ def choices(mode: str, layout: str, leaves: str | None, on_unsupported: str
         _ON_UNSUPPORTED[on_unsupported])
 
 
-def archive_choices(to: str, on_unsupported: str, orbax_options: dict[str, bool]
-                    ) -> tuple[int, int]:
-    """The engine's numbers for a file; `orbax_options`: which of those that are Orbax's alone were
-    given. Raises InvalidArgumentError."""
-    if to not in _ARCHIVES:
-        raise InvalidArgumentError(f"to is 'orbax', 'safetensors' or 'npz', not {to!r}")
-    for name, given in orbax_options.items():
-        if given:
+def _archive_choices(request: ExportRequest) -> tuple[int, int]:
+    """The engine's numbers for a file. Raises InvalidArgumentError."""
+    if request.to not in _ARCHIVES:
+        raise InvalidArgumentError(f"to is 'orbax', 'safetensors' or 'npz', not {request.to!r}")
+    for name, default in (("mode", "auto"), ("zarr", 3), ("layout", "v1"), ("leaves", None),
+                          ("step_prefix", ""), ("step_digits", 0), ("unnamed_default", False),
+                          ("file_mode", None)):
+        if getattr(request, name) != default:
             raise InvalidArgumentError(f"{name} is for to='orbax'")
-    if on_unsupported not in _ON_UNSUPPORTED:
+    if request.on_unsupported not in _ON_UNSUPPORTED:
         raise InvalidArgumentError(f"on_unsupported is one of {', '.join(_ON_UNSUPPORTED)}, "
-                                   f"not {on_unsupported!r}")
-    return _ARCHIVES[to], _ON_UNSUPPORTED[on_unsupported]
+                                   f"not {request.on_unsupported!r}")
+    return _ARCHIVES[request.to], _ON_UNSUPPORTED[request.on_unsupported]
+
+
+def run_export(core: _stepwell.Core, source: Source, request: ExportRequest,
+               progress: Progress | None, data_file_bytes: int = 0
+               ) -> tuple[Sequence[Any], Leaves]:
+    """Exports a step of which `core` has all parts; for `report`."""
+    if request.to != "orbax":
+        numbers = _archive_choices(request)
+        reader, subtree = locate(source, request.path)
+        return core.export_archive(reader.step, request.dest, *numbers, subtree, progress), "numpy"
+    check_file_mode(request.file_mode)
+    numbers_for = choices(request.mode, request.layout, request.leaves, request.on_unsupported)
+    reader, subtree = locate(source, request.path)
+    chosen = numbers_for(reader)
+    fields = core.export(
+        reader.step, request.dest, *chosen, request.zarr, subtree, request.step_prefix,
+        request.step_digits, request.unnamed_default, data_file_bytes, request.file_mode or 0,
+        progress)
+    return fields, leaf_type(chosen[2])

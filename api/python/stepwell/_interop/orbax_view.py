@@ -130,20 +130,11 @@ class OrbaxView:
         self.close()
 
 
-def orbax_view(
-    self: OpenStore,
-    path: str | os.PathLike[str],
-    *,
-    layout: Layout = "v1",
-    leaves: Leaves = "numpy",
-    zarr: Literal[2, 3] = 3,
-    items: Iterable[str] | None = None,
-    step_prefix: str | None = None,
-    step_digits: int = 0,
-    unnamed_default: bool = False,
-    on_unsupported: OnUnsupported = "error",
-    poll: float = 0.2,
-) -> OrbaxView:
+def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout = "v1",
+               leaves: Leaves = "numpy", zarr: Literal[2, 3] = 3,
+               items: Iterable[str] | None = None, step_prefix: str | None = None,
+               step_digits: int = 0, unnamed_default: bool = False,
+               on_unsupported: OnUnsupported = "error", poll: float = 0.2) -> OrbaxView:
     """Shows the steps as Orbax checkpoints in a directory, from now on: each appears when it is
     committed and goes when it is deleted, so that evaluators can follow a training run.
 
@@ -170,7 +161,7 @@ def orbax_view(
     somebody serves it, InvalidArgumentError.
     """
     self._check()
-    self._check_whole("a view")
+    core = self._backend.whole("a view")
     if isinstance(items, str):
         raise InvalidArgumentError("items are several names of items, not a str")
     if not poll > 0:
@@ -179,6 +170,6 @@ def orbax_view(
     _, layout_number, leaves_number, unsupported = choices(
         "link", layout, leaves or "numpy", on_unsupported)(cast(_stepwell.Reader, None))
     target = os.fsencode(os.path.abspath(os.fsdecode(path))).decode("utf-8", "surrogateescape")
-    return OrbaxView(self, self._core.open_view(
+    return OrbaxView(self, core.open_view(
         target, layout_number, leaves_number, unsupported, zarr, list(items or ()),
         step_prefix or "", step_digits, unnamed_default, poll))

@@ -4,46 +4,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, SupportsIndex
+from typing import Literal, SupportsIndex
 
 from .._lifetime import OpenStore
 from .._pytree.paths import PathLike
 from .._runtime.arguments import Progress
-from .export_options import (
-    ExportReport,
-    Layout,
-    Leaves,
-    Mode,
-    OnUnsupported,
-    To,
-    archive_choices,
-    check_file_mode,
-    choices,
-    leaf_type,
-    locate,
-    report,
-)
-from .local_disks_export import export_together
+from .export_options import ExportReport, ExportRequest, Layout, Leaves, Mode, OnUnsupported, To
 
 
-def export(
-    self: OpenStore,
-    step: SupportsIndex | None,
-    dest: str | os.PathLike[str],
-    *,
-    to: To = "orbax",
-    mode: Mode = "auto",
-    zarr: Literal[2, 3] = 3,
-    path: PathLike | None = None,
-    layout: Layout = "v1",
-    leaves: Leaves | None = None,
-    step_prefix: str | None = None,
-    step_digits: int = 0,
-    unnamed_default: bool = False,
-    on_unsupported: OnUnsupported = "error",
-    file_mode: int | None = None,
-    progress: Progress | None = None,
-) -> ExportReport:
+def export(self: OpenStore, step: SupportsIndex | None, dest: str | os.PathLike[str], *,
+           to: To = "orbax", mode: Mode = "auto", zarr: Literal[2, 3] = 3,
+           path: PathLike | None = None, layout: Layout = "v1", leaves: Leaves | None = None,
+           step_prefix: str | None = None, step_digits: int = 0, unnamed_default: bool = False,
+           on_unsupported: OnUnsupported = "error", file_mode: int | None = None,
+           progress: Progress | None = None) -> ExportReport:
     """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
     or a file of arrays.
 
@@ -91,38 +65,8 @@ def export(
     hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
     mode is not possible there.
     """
+    self._check()
     target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")
-    if self._apart:
-        return export_together(self, step, to, {
-            "dest": target, "mode": mode, "zarr": zarr, "path": path, "layout": layout,
-            "leaves": leaves, "step_prefix": step_prefix or "", "step_digits": step_digits,
-            "unnamed_default": unnamed_default, "on_unsupported": on_unsupported,
-            "file_mode": file_mode}, progress)
-
-    def make() -> dict[str, Any]:
-        if to != "orbax":
-            numbers = archive_choices(to, on_unsupported, {
-                "mode": mode != "auto", "zarr": zarr != 3, "layout": layout != "v1",
-                "leaves": leaves is not None, "step_prefix": bool(step_prefix),
-                "step_digits": step_digits != 0, "unnamed_default": unnamed_default,
-                "file_mode": file_mode is not None})
-            reader, subtree = locate(source, path)
-            return {"report": self._core.export_archive(reader.step, target, *numbers, subtree,
-                                                        progress)}
-        check_file_mode(file_mode)
-        numbers_for = choices(mode, layout, leaves, on_unsupported)
-        reader, subtree = locate(source, path)
-        chosen = numbers_for(reader)
-        fields = self._core.export(
-            reader.step, target, *chosen, zarr, subtree, step_prefix or "", step_digits,
-            unnamed_default, file_mode=file_mode or 0, progress=progress)
-        return {"report": fields, "leaf_type": leaf_type(chosen[2])}
-
-    source = self._source(step)
-    if self._group is None:
-        made = make()
-    else:
-        about = (source.step, target, to, mode, zarr, path, layout, leaves, step_prefix,
-                 step_digits, unnamed_default, on_unsupported, file_mode)
-        made = self._group.once.run(f"exporting {about!r}", make)
-    return report(made["report"], made.get("leaf_type", "numpy"))
+    request = ExportRequest(step, to, target, mode, zarr, path, layout, leaves, step_prefix or "",
+                            step_digits, unnamed_default, on_unsupported, file_mode)
+    return self._backend.export(request, self._step, self._source, progress)

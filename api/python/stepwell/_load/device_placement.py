@@ -14,7 +14,6 @@ devices: three batches, or leaves larger than that, are the most host memory in 
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import math
 import sys
@@ -27,11 +26,9 @@ from .. import _stepwell
 from .._pytree.records import ARRAY
 from .._runtime.gc_pause import Paused
 from .numa import ANY, node_of
-from .source import Source
+from .source import Source, Stats, Wanted
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
-# A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
-Wanted = tuple[int, list[int] | None, list[int] | None, int]
 
 BATCH_BYTES = 256 << 20
 _ALIGNMENT = 64  # bytes; with it JAX's CPU backend takes memory as it is
@@ -141,36 +138,22 @@ def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
         requests = [_request(source, slot, layouts) for slot in slots]
         batches = list(_batches(requests))
     values: list[Any] = []
-    together = getattr(source.tree.table, "read_batches", None)
-    if together is not None:  # other processes have the data, and may want more batches
-        for number, (raws, stats) in enumerate(together([_wanted(batch) for batch in batches])):
-            source.account(stats)
-            if number < len(batches):
-                values += _make(batches[number], raws, layouts)
-        return values
-    if len(batches) <= 1:
-        for batch in batches:
-            raws, stats = _read(source, batch)
-            source.account(stats)
-            with Paused():
-                values += _make(batch, raws, layouts)
-        return values
-    total = (0,) * 5
+    total: Stats = (0,) * 5
     on_the_way: list[Any] = []
-    with concurrent.futures.ThreadPoolExecutor(1, "stepwell-load") as thread:
-        ahead = thread.submit(_read, source, batches[0])
-        for number, batch in enumerate(batches):
-            raws, stats = ahead.result()
-            if number + 1 < len(batches):
-                ahead = thread.submit(_read, source, batches[number + 1])
-            total = tuple([a + b for a, b in zip(total, stats, strict=True)])
+    order = iter(batches)
+    for raws, stats in source.read_batches([_wanted(batch) for batch in batches]):
+        batch = next(order, None)
+        total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+        if batch is None:  # other processes have more
+            continue
+        with Paused():
             made = _make(batch, raws, layouts)
-            del raws
-            values += made
-            if on_the_way:
-                sys.modules["jax"].block_until_ready(on_the_way)
-            on_the_way = [value for value, request in zip(made, batch, strict=True)
-                          if request.slot.target is not None]
+        del raws
+        values += made
+        if on_the_way:
+            sys.modules["jax"].block_until_ready(on_the_way)
+        on_the_way = [value for value, request in zip(made, batch, strict=True)
+                      if request.slot.target is not None]
     source.account(total)
     return values
 
@@ -223,11 +206,6 @@ def _is_copied(request: _Request) -> bool:
     if target.sharding is None:
         return bool(sys.modules["jax"].default_backend() != "cpu")
     return any(device.platform != "cpu" for device in target.sharding.device_set)
-
-
-def _read(source: Source, batch: list[_Request]) -> tuple[list[Any], Any]:
-    source.check()
-    return source.tree.table.read_boxes(_wanted(batch))
 
 
 def _wanted(batch: list[_Request]) -> list[Wanted]:

@@ -28,7 +28,8 @@ def load_node(source: Source, table: _stepwell.LeafTable, number: int | None,
     """A record with everything below it; None: all items. `table` is that of `source`, which has
     its tree read yet or not. `shardings`: of arrays by number; None: those that were saved."""
     source.check()
-    if shardings is None and not (jax_here() and saved_shardings(table.shardings())):
+    if shardings is None and not source.collective and not (
+            jax_here() and saved_shardings(table.shardings())):
         built, stats = table.load(number, decode_value)
         source.account(stats)
         return built

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+import concurrent.futures
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from .. import _stepwell
 from .._pytree.paths import PathLike, Selection, readings, resolve
@@ -13,13 +14,18 @@ from .._pytree.tree import Component
 from ..errors import PathNotFoundError
 
 T = TypeVar("T")
+# A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
+Wanted = tuple[int, list[int] | None, list[int] | None, int]
+Stats = tuple[int, int, int, int, int]
+Account = Callable[[Stats], None]
 
 
 class Source:
     """A step opened for looking, shared by its views: the tree, and how to read from it."""
 
-    def __init__(self, reader: _stepwell.Reader, check: Callable[[], None],
-                 account: Callable[[tuple[int, int, int, int, int]], None],
+    collective = False  # whether all processes read together
+
+    def __init__(self, reader: _stepwell.Reader, check: Callable[[], None], account: Account,
                  tree: StoredTree | None = None) -> None:
         self.reader = reader
         self.step = reader.step
@@ -27,10 +33,30 @@ class Source:
         self.account = account
         self._tree = tree
 
-    def together(self, load: Callable[[], T]) -> T:
-        """`load`; by all processes or by none, where they read together."""
-        all_of_them = getattr(self.reader, "together", None)
-        return load() if all_of_them is None else cast(T, all_of_them(load))
+    def all_or_none(self, load: Callable[[], T]) -> T:
+        """`load`; where all processes read together, an error of one is one on all."""
+        return load()
+
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+        self.check()
+        return self.tree.table.read_boxes(wanted)
+
+    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+        """Each as read_boxes gives it, one read ahead in a thread. Where all processes read
+        together there may be more: empty ones."""
+        if len(batches) == 1:
+            yield self.read_boxes(batches[0])
+        if len(batches) < 2:
+            return
+        with concurrent.futures.ThreadPoolExecutor(1, "stepwell-load") as thread:
+            ahead = thread.submit(self.read_boxes, batches[0])
+            for batch in batches[1:]:
+                done = [ahead.result()]
+                ahead = thread.submit(self.read_boxes, batch)
+                yield done.pop()  # nothing here refers to it while it is used
+            done = [ahead.result()]
+            del ahead
+            yield done.pop()
 
     @property
     def tree(self) -> StoredTree:

@@ -27,9 +27,6 @@ def jax_here() -> Any:
     return jax if jax is not None and hasattr(jax, "Array") else None
 
 
-# ---- the mesh ----------------------------------------------------------------------------------
-
-
 def mesh_text(mesh: Any) -> str:
     """ "data=2, model=4"."""
     return ", ".join([f"{name}={size}" for name, size in mesh.shape.items()]) or "no axes"
@@ -69,9 +66,6 @@ def concrete(sharding: Any) -> Any:
     if mesh.shape_tuple != sharding.mesh.shape_tuple:
         return None
     return types.NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
-
-
-# ---- checks ------------------------------------------------------------------------------------
 
 
 def _axes_of(entry: Any) -> tuple[str, ...]:
@@ -115,9 +109,6 @@ def why_not_split(shape: tuple[int, ...], sharding: Any) -> str:
     except ValueError as error:  # of shardings of another kind
         return str(error)
     return ""
-
-
-# ---- specs of leaves ---------------------------------------------------------------------------
 
 
 def _is_spec(value: Any) -> bool:
@@ -211,8 +202,7 @@ def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: A
             made[spec] = jax.sharding.NamedSharding(mesh, spec)
         why = why_not_split(logical_array(record)[0], made[spec])
         if why:
-            bad.append(Mismatch(tree.text(number),
-                                f"stored {tree.describe(number)}: {why}"))
+            bad.append(Mismatch(tree.text(number), f"stored {tree.describe(number)}: {why}"))
         shardings[number] = made[spec]
     if bad:
         lines = "".join([f"\n  {m.path or '(the leaf itself)'}: {m.message}" for m in bad])
@@ -230,9 +220,6 @@ def logical_array(record: Any) -> tuple[tuple[int, ...], Any]:
         lambda data: jax.random.wrap_key_data(data, impl=record.prng_impl),
         jax.ShapeDtypeStruct(record.shape, record.dtype))
     return tuple(abstract.shape), abstract.dtype
-
-
-# ---- the sharding that was saved ---------------------------------------------------------------
 
 
 def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
@@ -284,6 +271,5 @@ def restored_sharding(record: Any, saved: Mapping[str, Any]) -> Any:
         if any(entry is not None for entry in sharding.spec[len(shape):]):
             return None
         spec = jax.sharding.PartitionSpec(*sharding.spec[:len(shape)])
-        sharding = jax.sharding.NamedSharding(sharding.mesh, spec,
-                                              memory_kind=sharding.memory_kind)
+        sharding = jax.sharding.NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
     return None if why_not_split(shape, sharding) else sharding

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from .._interop import checkpoint_import
+from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, step_number
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
@@ -115,18 +116,10 @@ class _Receiver:
                                f"{wanted.size} bytes that it was pushed with")
 
 
-def pull(
-    self: OpenStore,
-    src: Any,
-    step: SupportsIndex | None = None,
-    *,
-    prefix: str = "",
-    if_exists: IfExists = "error",
-    storage_options: Mapping[str, Any] | None = None,
-    items: Iterable[str] | None = None,
-    work_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> PullReport:
+def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix: str = "",
+         if_exists: IfExists = "error", storage_options: Mapping[str, Any] | None = None,
+         items: Iterable[str] | None = None, work_dir: str | os.PathLike[str] | None = None,
+         progress: Progress | None = None) -> PullReport:
     """Saves a step that `push` copied to an object store; it is durable when this returns. Every
     object's checksum is verified before anything is saved. A pull that was cut off keeps what it
     has beside the store; called again it verifies that and goes on.
@@ -145,7 +138,7 @@ def pull(
     """
     self._check()
     self._check_writable()
-    if self._group is not None and self._group.together:
+    if self._backend.process_count > 1:
         raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
                                    "jax.distributed, and pull it before the run")
     if_exists_number(if_exists)
@@ -162,7 +155,7 @@ def pull(
     if number in self.steps() and if_exists != "replace":
         if if_exists == "skip":
             return PullReport(bucket.url, number, len(manifest.objects), size, 0, skipped=True)
-        raise checkpoint_import._exists(self, number)
+        raise exists(self.path, number)
     where = work_path(self.path, f"pull-{digest_of(bucket.url)}", work_dir)
     with claimed(where, keep_on_error=True) as folder:
         root = os.path.join(folder, "checkpoint")

@@ -6,24 +6,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
-from .._interop import export_options
+from .._interop.export_options import (ExportedLeaf, ExportReport, ExportRequest, Layout, Leaves,
+                                       OnUnsupported, report, run_export)
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
 from . import push_manifest
 from .object_store import Bucket, local_path, open_bucket
 from .push_manifest import Manifest, Object
-from .transfer import (
-    Transfers,
-    claimed,
-    digest_of,
-    remove_tree,
-    told,
-    work_path,
-)
+from .transfer import Transfers, claimed, digest_of, remove_tree, told, work_path
 
 # Data files of a pushed checkpoint: what is sent again after a cut.
 _DATA_FILE_BYTES = 64 << 20
@@ -48,23 +42,17 @@ class PushReport:
     sent_objects: int
     sent_bytes: int
     skipped: bool = False
-    left_out: tuple[export_options.ExportedLeaf, ...] = ()
-    widened: tuple[export_options.ExportedLeaf, ...] = ()
+    left_out: tuple[ExportedLeaf, ...] = ()
+    widened: tuple[ExportedLeaf, ...] = ()
 
 
-def _exported(store: OpenStore, step: int, folder: str, leaves: export_options.Leaves | None,
-              layout: export_options.Layout, unnamed_default: bool,
-              on_unsupported: export_options.OnUnsupported) -> export_options.ExportReport:
+def _exported(store: OpenStore, request: ExportRequest) -> ExportReport:
     """A compact copy of the step. Where the file system can, it shares the store's blocks."""
-    reader = store._source(step).reader
-    _, *choices = export_options.choices("copy", layout, leaves, on_unsupported)(reader)
-    layout_number, leaves_number, unsupported_number = choices
-    target = os.path.join(folder, "checkpoint")
+    source, core = store._source(request.step), store._backend.whole("a push")
     for mode in ("reflink", "copy"):
         try:
-            return export_options.report(store._core.export(
-                step, target, export_options._MODES[mode], layout_number, leaves_number,
-                unsupported_number, 3, None, "", 0, unnamed_default, _DATA_FILE_BYTES))
+            return report(*run_export(core, source, replace(request, mode=mode), None,
+                                      _DATA_FILE_BYTES))
         except Error as error:
             if type(error) is not Error or mode == "copy":
                 raise
@@ -154,22 +142,12 @@ def _check_sent(bucket: Bucket, key: str, wanted: Object, check: Callable[[], No
                               f"{wanted.size}, or others; push again")
 
 
-def push(
-    self: OpenStore,
-    step: SupportsIndex | None,
-    dest: Any,
-    *,
-    prefix: str = "",
-    if_exists: IfExists = "error",
-    storage_options: Mapping[str, Any] | None = None,
-    layout: export_options.Layout = "v1",
-    leaves: export_options.Leaves | None = None,
-    unnamed_default: bool = False,
-    on_unsupported: export_options.OnUnsupported = "error",
-    verify: bool = False,
-    work_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> PushReport:
+def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str = "",
+         if_exists: IfExists = "error", storage_options: Mapping[str, Any] | None = None,
+         layout: Layout = "v1", leaves: Leaves | None = None,
+         unnamed_default: bool = False, on_unsupported: OnUnsupported = "error",
+         verify: bool = False, work_dir: str | os.PathLike[str] | None = None,
+         progress: Progress | None = None) -> PushReport:
     """Copies a step (None: the newest) to an object store, as an Orbax checkpoint and a list of its
     objects with checksums. The list comes last: without it there is no pushed step. A push that was
     cut off goes on where it was when it is called again: what is there and whole is not sent again.
@@ -195,7 +173,7 @@ def push(
     installed.
     """
     if_exists_number(if_exists)
-    self._check_whole("a push")
+    self._backend.whole("a push")
     source = self._source(step)
     number = source.step
     local = local_path(dest)
@@ -210,7 +188,9 @@ def push(
     where = work_path(self.path, f"push-{number}-{digest_of(bucket.url)}", work_dir)
     with claimed(where, keep_on_error=False) as folder, told(what):
         remove_tree(os.path.join(folder, "checkpoint"))
-        export = _exported(self, number, folder, leaves, layout, unnamed_default, on_unsupported)
+        export = _exported(self, ExportRequest(
+            number, "orbax", os.path.join(folder, "checkpoint"), "copy", 3, None, layout, leaves,
+            "", 0, unnamed_default, on_unsupported, None))
         _write_marks(export.path, bucket.url)
         manifest, objects, size = _send(bucket, export.path, number, verify, progress)
     return PushReport(bucket.url, number, len(manifest.objects), manifest.size_bytes, objects, size,

@@ -117,9 +117,6 @@ def read(bucket: Bucket) -> Manifest | None:
     return _decoded(where, bytes(bucket.read(NAME, 0, size)))
 
 
-# ---- checksums ---------------------------------------------------------------------------------
-
-
 def file_sha256(path: str, check: Callable[[], None]) -> Any:
     """The hash object of a file's bytes so far. `check` is called now and then."""
     import hashlib

@@ -18,9 +18,6 @@ from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, St
 _WORKERS = 4
 
 
-# ---- many transfers at once ---------------------------------------------------------------------
-
-
 class Transfers:
     """Work on several objects at a time; the first error, or Ctrl-C, ends all of it."""
 
@@ -73,9 +70,6 @@ def told(what: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise NoSpaceError(text) from error
         raise StorageError(text) from error
-
-
-# ---- a directory beside the store ---------------------------------------------------------------
 
 
 def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) -> str:

@@ -16,7 +16,7 @@ def reclaim(self: OpenStore) -> ReclaimReport:
     not the work."""
     self._check()
     self._check_writable()
-    return ReclaimReport(*self._writer.reclaim())
+    return ReclaimReport(*self._backend.writer.reclaim())
 
 
 def repair(self: OpenStore, *, accept: bool = False) -> RepairReport:
@@ -28,12 +28,12 @@ def repair(self: OpenStore, *, accept: bool = False) -> RepairReport:
     """
     self._check()
     self._check_writable()
-    return RepairReport(*self._writer.repair(accept))
+    return RepairReport(*self._backend.writer.repair(accept))
 
 
 def check_nothing_lost(store: OpenStore) -> None:
     """Of a store without steps: raises CorruptionError when it may have had some."""
-    problems = cast(list[str], store._core.recovery()["problems"])
+    problems = cast(list[str], store._backend.recovery()["problems"])
     if problems:
         raise CorruptionError(f"{store.path!r} has no step, and may have lost some: {problems[0]}; "
                               "`stepwell repair` says more")

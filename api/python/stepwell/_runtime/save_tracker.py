@@ -75,9 +75,6 @@ class Closed:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def wait(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
 

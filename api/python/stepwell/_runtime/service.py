@@ -120,8 +120,7 @@ def completed(token: int) -> None:
 def sync_log_level() -> None:
     """Tells the engine which lines the logger wants, so that others cost nothing; called often."""
     global _level
-    level = next((i for i, known in enumerate(_LEVELS) if logger.isEnabledFor(known)),
-                 len(_LEVELS))
+    level = next((i for i, known in enumerate(_LEVELS) if logger.isEnabledFor(known)), len(_LEVELS))
     if level != _level:
         _level = level
         _stepwell.set_log_level(level)
