@@ -96,7 +96,7 @@ class OpenStore:
                 try:
                     self._backend.writer.wait()
                 except Error:
-                    pass  # the handles have told it
+                    pass  # the handles have reported it
             self._backend.close()
         except Error as closing:
             if error is None and not self._pending.is_known(closing):

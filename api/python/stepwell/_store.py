@@ -24,13 +24,14 @@ from ._pytree.paths import PathLike
 from ._pytree.records import ROOT
 from ._remote import pull as _pull
 from ._remote import push as _push
-from ._runtime import maintenance, service
+from ._runtime import service
 from ._runtime.arguments import (IfExists, if_exists_number, json_text, problem_path, step_number,
                                  step_numbers)
 from ._runtime.gc_pause import Paused
-from ._runtime.stats import StoreStats, VerifyProblem, VerifyReport
+from ._runtime.stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport
 from ._views import StepView, Tree
-from .errors import InvalidArgumentError, Mismatch, MismatchError, StepNotFoundError
+from .errors import (CorruptionError, InvalidArgumentError, Mismatch, MismatchError,
+                     StepNotFoundError)
 from .policy import Policy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
@@ -63,19 +64,19 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     trace: a file for what the save pipeline did when, written at close (the newest 262,144 spans),
         in Chrome's trace format: open it with ui.perfetto.dev or chrome://tracing. Mode "a" only.
     reclaim_bytes_per_second: moved at most to give the space of dead steps back; None: 128 MiB.
-    process_timeout: seconds to wait for other processes before PeerError names who does not answer.
+    process_timeout: seconds to wait for other processes; PeerError then names the silent ones.
     disks: "shared", the path is on a file system that all processes see; or "local", each machine
         may have a disk of its own there. Not guessed: a wrong path is not taken for a new disk.
     untrusted: mode "r" of a directory that may do harm: nothing is made in it, pins neither.
     private: a new store, and exports of it, are its owner's alone (0700, 0600); False: as the umask
         has it. A store that is there goes on as its file STEPWELL is (`chmod -R g+rX`).
 
-    Under `jax.distributed` with several processes, mode "a" is for all of them together: every
-    process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
-    same path. Each writes the shards that it owns; a step is there for all or for none. What is no
-    jax.Array, and metadata and metrics, are process 0's. Mode "r" is each process's own affair.
-    Where a process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]`,
-    `export` and slice arrays in the same order, too. README, "Many processes", has more.
+    Under `jax.distributed` with several processes, mode "a" is collective: every process calls it,
+    and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the same path. Each
+    writes the shards that it owns; a step commits on all processes or on none. Process 0 saves
+    metadata, metrics and everything that is not a jax.Array. Mode "r" is not collective. Where a
+    process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]`, `export`
+    and slice arrays in the same order, too. README, "Many processes", has more.
 
     Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
     for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError, PeerError.
@@ -125,13 +126,13 @@ class Store(OpenStore):
         """Saves a step; asynchronous. When it returns, the state may be changed or donated.
 
         step: 0 … 2^63 − 1, in any order.
-        state: any pytree; it becomes the item "state". Functions in it, and whatever is no data in
-            an Equinox module, are left out.
+        state: any pytree; it becomes the item "state". Functions in it, and whatever is not data
+            in an Equinox module, are left out.
         items: further items by name; each is a pytree of its own.
         metadata, metrics: JSON, seen as `store[step].metadata` and `.metrics`.
         if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".
         chunks: a `ChunkShape` for all arrays, or a dict from paths and globs (the first that fits
-            counts) to them, for those who will load other slices than were saved. None: chunks of
+            counts) to them, for readers of other slices than were saved. None: chunks of
             about 1 MiB that keep the borders of shards.
 
         A sharded array is saved shard by shard, each distinct one once; nothing is gathered.
@@ -296,7 +297,10 @@ class Store(OpenStore):
         """
         latest = self._latest_of_all()
         if latest is None:
-            maintenance.check_nothing_lost(self)  # of headers, too
+            problems = cast(list[str], self._backend.recovery()["problems"])  # of headers, too
+            if problems:
+                raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
+                                      f"{problems[0]}; `stepwell repair` says more")
             return init, 0
         try:
             return self.load(latest, like=init), latest + 1
@@ -357,8 +361,26 @@ class Store(OpenStore):
         self._check()
         return [summary[0] for summary in self._backend.steps() if summary[6]]
 
-    reclaim = maintenance.reclaim
-    repair = maintenance.repair
+    def reclaim(self) -> ReclaimReport:
+        """Gives back all the space of dead steps that can be given back now, and waits for it. The
+        store does so by itself in the background; call this to have it done. Ctrl-C ends the wait,
+        not the work."""
+        self._check()
+        self._check_writable()
+        return ReclaimReport(*self._backend.writer.reclaim())
+
+    def repair(self, *, accept: bool = False) -> RepairReport:
+        """Writes damaged records of steps anew, from their second copies or the index.
+
+        Where a record of the log is lost for good, what it did is not known: a step from before
+        may have been replaced, deleted or pinned by it. Such a step is not loaded, nothing is
+        deleted by rules, and no space is given back, until `accept=True` takes what is there as it
+        is.
+        """
+        self._check()
+        self._check_writable()
+        return RepairReport(*self._backend.writer.repair(accept))
+
     export = step_export.export
     push = _push.push
     pull = _pull.pull

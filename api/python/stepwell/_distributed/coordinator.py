@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from .._runtime.service import logger, start_thread
 from ..errors import PeerError, StorageError
 
-_SLICE_SECONDS = 5.0  # between two looks at who is missing
+_SLICE_SECONDS = 5.0  # between two checks for missing processes
 _VALUE_LENGTH = 256 << 10  # of one value of a long text
 
 
@@ -132,8 +132,7 @@ def is_store(path: str) -> bool:
 
 
 def coordinator_for(root: str) -> Coordinator | None:
-    """Who the processes of this run talk through; None for a store that one process writes and
-    always wrote."""
+    """The coordinator of this run; None for a store that one process writes and always wrote."""
     coordinator: Coordinator | None = current()
     if coordinator is None and is_store(part_path(root, 1)):
         coordinator = LocalCoordinator()  # parts of earlier runs must follow
@@ -205,7 +204,7 @@ class Alive:
                 self._last = number
                 stop.wait(self._seconds)
         except PeerError:
-            pass  # who waits finds out by itself
+            pass  # the processes that wait time out
 
 
 def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, what: str) -> str:
@@ -220,8 +219,8 @@ def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, w
 
 def gather(coordinator: Coordinator, directory: str, value: str, timeout: float, what: str,
            watch: Watch | None = None) -> list[str]:
-    """Everybody's `value`, by process. PeerError, within `timeout` seconds, names all processes
-    that have not put theirs; with `watch`, that have not been heard of for so long."""
+    """The `value` of every process, by process. PeerError, within `timeout` seconds, names all
+    processes that have not put theirs; with `watch`, those that were silent for so long."""
     coordinator.put(f"{directory}/{coordinator.index}", value)
     end = time.monotonic() + timeout
     values: list[str] = []

@@ -32,12 +32,11 @@ from ..errors import Error, OutcomeUnknownError, PeerError
 from .collective import Collective, GroupHandle
 from .coordinator import Alive, gather, wait_for
 from .import_partition import share_of, vote_of
-from .lockstep import Lockstep, all_gather
+from .lockstep import Lockstep, SingleFlight, all_gather
 from .messages import (CheckpointVote, Decision, Failure, Proposal, Value, Vote, decode, encode,
                        pack_text, unpack_text)
 from .opening import Opening
 from .process_slice import part_of
-from .single_flight import SingleFlight
 from .tree_fingerprint import difference, digest_of
 
 T = TypeVar("T")
@@ -238,7 +237,7 @@ class Group:
         except PeerError as missing:
             decision = Decision(Failure(f"{what} was given up: {missing}",
                                         processes=missing.processes))
-        # From here on the others wait: they are told, whatever happens.
+        # The others wait from here on: whatever happens, they receive a decision.
         try:
             if op.kind != "snapshot":
                 decision = self.decide(op, decision)

@@ -18,7 +18,7 @@ class Share(NamedTuple):
     """What a process saves of a checkpoint."""
 
     step: int
-    skip: bool  # nobody saves anything: the step is there already
+    skip: bool  # no process saves anything: the step exists
     part: tuple[int, int] | None  # (index, count); None: it does not see the checkpoint
     items: Sequence[str]  # of the step
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store whose parts lie on the disks of several machines, so that no process can read a step by
-itself.
+"""A store whose parts lie on the disks of several machines: no process can read a step by itself.
 
-Process 0 has the root: it tells the others which steps there are (with each decision), and what is
-in a step when all of them look at it. Every process reads what is in its own part, and XLA carries
-it to who wants it. Looking at a step, and reading anything of it, are therefore things that all
-processes do together, in the same order; what each wants of it is its own affair.
+Process 0 has the root. With each decision it broadcasts how the list of steps has changed, and with
+each snapshot what is in a step. Every process reads its own part, and XLA carries the bytes to the
+process that wants them. Snapshots and reads are therefore operations of all processes, in the same
+order; each process chooses for itself what it reads.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class LocalDisks(Group):
                 return replace(decision, news=self._steps.advance(self.writer.steps()))
             self._lose_steps(decision.failure.error())
         except Exception as error:
-            _log(f"{what}: the list of steps cannot be told", error)
+            _log(f"{what}: the list of steps cannot be broadcast", error)
             self._lose_steps(Error(f"{what}: {error}"))
         return decision
 

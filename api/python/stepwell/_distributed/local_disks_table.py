@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading a step of which each process has a part, and none all.
 
-What a process wants are boxes of leaves; what it has are pieces of them. Each tells all others
-both, so that who has a piece knows where it has to go, and who wants a box what will come; then
-everybody reads of its own part what anybody wants, and the bytes are exchanged (exchange.py).
-Elements are never converted on the way.
+A process wants boxes of leaves, and has pieces of leaves. All processes exchange both lists, so
+that a sender knows where its pieces go and a receiver knows what comes. Then every process reads
+from its own part what any process wants, and the bytes are exchanged (exchange.py). Elements are
+never converted on the way.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _box_received(box: list[list[int]]) -> Box:
 
 
 def _cuts(wants: Sequence[tuple[int, Box]], pieces: dict[int, list[Box]]) -> list[_Cut]:
-    """In an order that who sends and who receives agree about."""
+    """In the same order for the sender and the receiver."""
     found = []
     for want, (leaf, box) in enumerate(wants):
         for number, piece in enumerate(pieces.get(leaf, ())):
@@ -329,8 +329,8 @@ class Table:
 
     def _read_own(self, sends: list[list[_Cut]], nodes: dict[tuple[int, int, Box], int],
                   memory: Memory) -> Stats:
-        """Reads what anybody wants of the pieces here, each chunk once and no other; `nodes`: the
-        NUMA node of what is wanted here."""
+        """Reads what any process wants of the pieces here, each chunk once and no other; `nodes`:
+        the NUMA node of what is wanted here."""
         asked: dict[tuple[int, int], list[Box]] = {}
         for cut in [cut for cuts in sends for cut in cuts]:
             asked.setdefault((cut.leaf, cut.piece), []).append(cut.box)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which process saves which box of which array, where several processes save together.
 
-Every process computes the answer alone, from the shapes and shardings that all of them have, and
-it is the same on all of them: nothing is asked of anybody.
+Every process computes the same answer from the shapes and shardings that all of them have, without
+any communication.
 """
 
 from __future__ import annotations

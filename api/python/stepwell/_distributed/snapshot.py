@@ -33,7 +33,7 @@ class StepList:
         return list(self._all.values())
 
     def advance(self, summaries: Sequence[Summary]) -> StepNews:
-        """On process 0, with those of the root: what the others have to be told."""
+        """On process 0, with those of the root: the news for the others."""
         now = {int(summary[0]): tuple(summary) for summary in summaries}
         old, self._all = self._all, now
         return StepNews([step for step in old if step not in now],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree that a process saves, in words: compared between processes by digest, and where those
-differ, told to process 0, which says how."""
+"""The tree that a process saves, in words. Processes compare digests; where those differ, process 0
+receives the words and describes the difference."""
 
 from __future__ import annotations
 

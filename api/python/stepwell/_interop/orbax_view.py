@@ -57,7 +57,7 @@ def _locked(directory: str, name: str) -> int:
                 f"{directory} is no step of a view, or it was deleted") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            # Somebody may have removed or replaced it before the lock was there.
+            # It may have been removed or replaced before the lock was taken.
             if os.path.samestat(os.fstat(descriptor), os.stat(name)):
                 return descriptor
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class OrbaxView:
         """Ends it, after a last look at the store. Idempotent.
 
         keep: leave the directory as it is, until the store is opened for writing the next time.
-            Nobody takes away what is deleted before. Otherwise the steps' directories go, but for
+            What is deleted before stays in it. Otherwise the steps' directories go, but for
             those that readers hold, and the store forgets the view.
         """
         self._store._check_fork()
@@ -158,7 +158,7 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     poll: how often a store that was opened with mode "r" is looked at, in seconds.
 
     Raises Error for a directory with other files in it or of another store, LockedError when
-    somebody serves it, InvalidArgumentError.
+    another process serves it, InvalidArgumentError.
     """
     self._check()
     core = self._backend.whole("a view")

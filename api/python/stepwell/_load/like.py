@@ -15,42 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
-from .._pytree.tree import (
-    TRANSPARENT,
-    V_BOOL,
-    V_BYTES,
-    V_COMPLEX,
-    V_FLOAT,
-    V_INT,
-    V_NONE,
-    V_PRNG_KEY,
-    V_STR,
-    BadKeyError,
-    Component,
-    Opened,
-    decode_value,
-    is_array_like,
-    is_inside_equinox,
-    is_static,
-    open_node,
-    path_text,
-    rebuild,
-    type_name,
-)
+from .._pytree.tree import (TRANSPARENT, V_BOOL, V_BYTES, V_COMPLEX, V_FLOAT, V_INT, V_NONE,
+                            V_PRNG_KEY, V_STR, BadKeyError, Component, Opened, decode_value,
+                            is_array_like, is_inside_equinox, is_static, open_node, path_text,
+                            rebuild, type_name)
 from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
 from .device_placement import Cast, Slot, Target, same
 from .specs import concrete, mesh_text, why_not_split
 
 Path = tuple[Component, ...]
 
-# Python scalars: value type, kinds of dtype that are "its kind".
-_SCALARS: dict[type, tuple[int, str]] = {
-    bool: (V_BOOL, "b"),
-    int: (V_INT, "iu"),
-    float: (V_FLOAT, "f"),
-    complex: (V_COMPLEX, "c"),
-}
+# Python scalars: the kinds of dtype that are theirs.
 _KINDS = {V_BOOL: "b", V_INT: "iu", V_FLOAT: "f", V_COMPLEX: "c"}
+_VALUE_TYPES = ((bool, V_BOOL), (int, V_INT), (float, V_FLOAT), (complex, V_COMPLEX), (str, V_STR),
+                (bytes, V_BYTES))
+_LEAF_TYPES = {kind for kind, _ in _VALUE_TYPES} | {type(None), np.ndarray}
 _PLAIN: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 
 
@@ -168,9 +147,7 @@ class Matcher:
 
     def _is_leaf(self, like: Any) -> bool:
         """Leaves that are known without asking JAX's registry."""
-        kind = type(like)
-        return (like is None or kind is np.ndarray or kind in _SCALARS or kind is str
-                or kind is bytes or isinstance(like, np.generic)
+        return (type(like) in _LEAF_TYPES or isinstance(like, np.generic)
                 or (self._jax is not None and isinstance(like, (self._jax.Array,
                                                                 self._jax.ShapeDtypeStruct))))
 
@@ -219,7 +196,7 @@ class Matcher:
 
     def _match_leaf(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
         if not self._is_leaf(like) and not is_array_like(like):
-            if isinstance(like, (bool, int, float, complex, str, bytes)):
+            if isinstance(like, tuple(_LEAF_TYPES)):
                 pass  # a subclass, e.g. an IntEnum: loads as the plain value
             elif is_static(like, in_equinox):
                 return self._match_leafless(like, number, path, in_equinox) or self._bad(
@@ -261,9 +238,7 @@ class Matcher:
             if value_type != wanted:
                 return self._wrong(like, number, path)
             return self._slot(number, lambda raw: decode_value(value_type, raw))
-        kinds = next((k for t, (_, k) in _SCALARS.items() if type(like) is t), "")
-        if not kinds:
-            kinds = _KINDS.get(_value_type(like), "")
+        kinds = _KINDS.get(_value_type(like), "")
         is_key = record.value_type == V_PRNG_KEY
         if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
             return self._wrong(like, number, path)
@@ -290,9 +265,8 @@ class Matcher:
             return self._wrong(like, number, path)
         return self._slot(number, convert)
 
-    def _array_converter(
-        self, wanted: Any, shape: tuple[int, ...], compared: Any, number: int, record: Record
-    ) -> Callable[[Any], Any] | None:
+    def _array_converter(self, wanted: Any, shape: tuple[int, ...], compared: Any, number: int,
+                         record: Record) -> Callable[[Any], Any] | None:
         """How the raw result becomes an array of `wanted` and `shape`; None when it does not fit.
         `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
@@ -309,11 +283,10 @@ class Matcher:
                         value = _PLAIN[_kind(wanted)](value)
                     return np.array(value, dtype=wanted)
                 except OverflowError:
+                    text = self.tree.text(number)
                     raise MismatchError(
-                        f"step {self.step}: {self.tree.text(number)}: the stored int {value} does "
-                        f"not fit {wanted}",
-                        [Mismatch(self.tree.text(number), f"{value} does not fit {wanted}")],
-                    ) from None
+                        f"step {self.step}: {text}: the stored int {value} does not fit {wanted}",
+                        [Mismatch(text, f"{value} does not fit {wanted}")]) from None
 
             return from_value
         if record.kind != ARRAY or record.value_type == V_PRNG_KEY or record.shape != shape:
@@ -336,8 +309,7 @@ class Matcher:
         """The dtype that JAX gives to data of this one: 64-bit types become 32-bit without x64."""
         canonical = self._canonical.get(dtype)
         if canonical is None:
-            canonical = self._jax.dtypes.canonicalize_dtype(dtype)
-            self._canonical[dtype] = canonical
+            canonical = self._canonical[dtype] = self._jax.dtypes.canonicalize_dtype(dtype)
         return canonical
 
     def _to_jax(self, like: Any, number: int, record: Record, path: Path) -> Any:
@@ -386,7 +358,12 @@ class Matcher:
 
     def finish(self, plan: Any, values: list[Any]) -> Any:
         """`values`: of the slots."""
-        return _assemble(plan, values)
+        if type(plan) is int:
+            return values[plan]
+        if isinstance(plan, _Keep):
+            return plan.leaf
+        return rebuild(plan.node, plan.opened,
+                       [self.finish(child, values) for child in plan.children])
 
 
 def _has_value(node: Any) -> bool:
@@ -394,15 +371,7 @@ def _has_value(node: Any) -> bool:
 
 
 def _value_type(like: Any) -> int:
-    if isinstance(like, bool):
-        return V_BOOL
-    if isinstance(like, int):
-        return V_INT
-    if isinstance(like, float):
-        return V_FLOAT
-    if isinstance(like, complex):
-        return V_COMPLEX
-    return V_STR if isinstance(like, str) else V_BYTES
+    return next((number for kind, number in _VALUE_TYPES if isinstance(like, kind)), V_BYTES)
 
 
 def _wanted(like: Any) -> str:
@@ -416,11 +385,3 @@ def _wanted(like: Any) -> str:
     if like is None:
         return "None"
     return VALUE_NAMES.get(_value_type(like), type(like).__name__)
-
-
-def _assemble(plan: Any, values: list[Any]) -> Any:
-    if type(plan) is int:
-        return values[plan]
-    if isinstance(plan, _Keep):
-        return plan.leaf
-    return rebuild(plan.node, plan.opened, [_assemble(child, values) for child in plan.children])

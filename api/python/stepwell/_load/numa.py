@@ -16,7 +16,7 @@ _BUS_ID_BYTES = 32
 
 
 def node_of(device: Any) -> int:
-    """Of a JAX device; ANY where it does not matter or nobody says."""
+    """Of a JAX device; ANY where it does not matter or is not known."""
     if device.platform not in ("gpu", "cuda"):
         return ANY
     ordinal = device.local_hardware_id

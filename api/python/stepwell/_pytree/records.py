@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _stepwell
-from .tree import (
-    ATTRIBUTE,
-    INDEX,
-    INT_KEY,
-    KEY,
-    V_NUMPY_SCALAR,
-    Component,
-    component_text,
-    decode_value,
-)
+from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
 
 # format::LeafKind
 ARRAY, VALUE, NODE = 1, 2, 3
@@ -71,10 +62,6 @@ class StoredTree:
                 children[number] = {}
 
     # ---- structure ----
-
-    @property
-    def items(self) -> dict[str, int]:
-        return {name: number for (_, name), number in self.children[ROOT].items()}
 
     @property
     def only_state(self) -> bool:
@@ -187,17 +174,6 @@ class StoredTree:
             return VALUE_NAMES[record.value_type]
         count = len(self.children[number])
         return f"{CONTAINER_NAMES.get(record.container, 'node')} of {count}"
-
-    # ---- values ----
-
-    def value(self, number: int, raw: Any) -> Any:
-        """What `load` gives without `like` for the raw result of LeafTable.read."""
-        record = self.records[number]
-        if record.kind == VALUE:
-            return decode_value(record.value_type, raw)
-        if record.value_type == V_NUMPY_SCALAR:
-            return raw[()]
-        return raw
 
 
 VALUE_NAMES = {0: "None", 5: "int", 6: "float", 7: "bool", 8: "str", 9: "bytes", 10: "complex"}

@@ -160,14 +160,8 @@ def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
 
 # ---- leaves that are no data ------------------------------------------------------------------
 
-_FUNCTIONS: tuple[type, ...] = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    functools.partial,
-    type,
-    np.ufunc,
-)
+_FUNCTIONS: tuple[type, ...] = (types.FunctionType, types.BuiltinFunctionType, types.MethodType,
+                                functools.partial, type, np.ufunc)
 
 
 def is_inside_equinox(node: object) -> bool:
@@ -327,11 +321,9 @@ class Flattener:
         elif type(leaf).__name__ == "ShapeDtypeStruct":
             self.bad.append((path, "is a ShapeDtypeStruct: it has no values"))
         else:
-            self.bad.append((
-                path,
-                f"is of type {type_name(leaf)}, which is neither an array, a Python scalar, a str, "
-                "bytes or None nor a registered pytree node",
-            ))
+            self.bad.append((path, f"is of type {type_name(leaf)}, which is neither an array, a "
+                                   "Python scalar, a str, bytes or None nor a registered pytree "
+                                   "node"))
         return True
 
     def _add_numpy(self, array: np.ndarray[Any, Any], path: Path, value_type: int) -> None:
