@@ -17,13 +17,13 @@ namespace stepwell::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step or
-path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff
---exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify
-of a checkpoint that is no export).
+    R"(Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step
+or path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff
+--exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify of
+a checkpoint that is no export).
 
-rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all others
-only read, and work beside a live writer.
+rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all
+others only read, and work beside a live writer.
 
 Paths are components joined by "/", with \ before any / in a name; the first one is the item,
 which may be left out when a step has only the item "state".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores of many processes (db/group.h), as the package's _group.py uses them.
+// Stores of many processes (db/group.h), as the package's _distributed/group.py uses them.
 #pragma once
 
 #include <nanobind/nanobind.h>

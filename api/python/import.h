@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Imports of Orbax checkpoints, for stepwell/_import.py.
+// Imports of Orbax checkpoints, for stepwell/_interop/orbax_source.py.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's flattened leaves as the engine's inputs. Row formats: stepwell/_tree.py.
+// Python's flattened leaves as the engine's inputs. Row formats: stepwell/_pytree/tree.py.
 #pragma once
 
 #include <nanobind/nanobind.h>

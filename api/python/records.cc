@@ -188,7 +188,7 @@ void ImportNumPy() {
   if (_import_array() < 0) nb::raise_python_error();
 }
 
-// `dtypes`: list of (number, np.dtype); done once by stepwell/_dtypes.py.
+// `dtypes`: list of (number, np.dtype); done once by stepwell/_pytree/dtypes.py.
 void SetDTypes(nb::list dtypes) {
   for (nb::handle entry : dtypes) {
     auto [number, dtype] = nb::cast<std::pair<size_t, nb::object>>(entry);

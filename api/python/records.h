@@ -28,7 +28,7 @@ class LeafTable {
   LeafTable& operator=(const LeafTable&) = delete;
 
   size_t size() const { return records_.size(); }
-  // One tuple a record, in key order; fields: stepwell/_records.py.
+  // One tuple a record, in key order; fields: stepwell/_pytree/records.py.
   nanobind::list Rows() const;
   // (objects, stats): arrays as ndarrays, values as bytes, in the order of `indices`.
   nanobind::tuple Read(const std::vector<size_t>& indices);

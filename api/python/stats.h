@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store tells of itself, as dicts: stepwell/_stats.py has their types.
+// What a store tells of itself, as dicts: stepwell/_runtime/stats.py has their types.
 #pragma once
 
 #include <nanobind/nanobind.h>

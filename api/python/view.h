@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of a store as Orbax checkpoints, for stepwell/_orbax_view.py.
+// Views of a store as Orbax checkpoints, for stepwell/_interop/orbax_view.py.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The house rules that a program can check: check_layers.py [ROOT] [--rooms].
 
-Include direction io <- format <- db <- api and among the rooms of db/, no test outside the build,
-and small things. Prints one line for each breach and exits 1 when there is one. --rooms prints the
-rooms, each with those that it includes and how often. Tested by test_check_layers.py, which plants
-a breach of each rule.
+Include direction io <- format <- db <- api and among the rooms of db/, no circle of imports in the
+Python package, no test outside the build, and small things. Prints one line for each breach and
+exits 1 when there is one. --rooms prints the rooms, each with those that it includes and how often.
+Tested by test_check_layers.py, which plants a breach of each rule.
 """
 
+import ast
 import collections
 import pathlib
 import re
@@ -25,6 +26,7 @@ IMPURE = {
     "mutex", "random", "sys/mman.h", "sys/stat.h", "thread", "unistd.h",
 }  # fmt: skip
 
+PYTHON_PACKAGE = "api/python/stepwell"
 GROUND = "ground"  # the files of db/ itself
 ROOM = re.compile(r"^stepwell_room\((\w+)(?: NEEDS ([\w ]+))?", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -112,6 +114,55 @@ def print_rooms(root: pathlib.Path) -> None:
         print(f"{room:8} -> {', '.join(to) or 'nothing'}")
 
 
+def python_imports(package: pathlib.Path) -> dict[str, dict[str, int]]:
+    """Each module of a package: those of it that it imports, anywhere, and in which line. Compiled
+    modules are none of ours."""
+    modules: dict[str, pathlib.Path] = {}
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        modules[name.removesuffix(".__init__")] = path
+    imports: dict[str, dict[str, int]] = {name: {} for name in modules}
+    for name, path in modules.items():
+        above = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                continue
+            if isinstance(node, ast.Import):
+                targets = [alias.name for alias in node.names]
+            else:
+                start = above[: len(above) - node.level + 1] if node.level else []
+                base = ".".join([*start, *([node.module] if node.module else [])])
+                compiled = [a for a in node.names if a.name == f"_{package.name}"]
+                targets = [f"{base}.{a.name}" if f"{base}.{a.name}" in modules else base
+                           for a in node.names if a not in compiled]  # fmt: skip
+            for target in targets:
+                if target in modules:
+                    imports[name].setdefault(target, node.lineno)
+    return imports
+
+
+def check_python_imports(root: pathlib.Path) -> Iterator[str]:
+    package = root / PYTHON_PACKAGE
+    imports = python_imports(package)
+    done: set[str] = set()
+    path: list[str] = []  # each imports the next
+
+    def visit(module: str) -> Iterator[str]:
+        path.append(module)
+        for target, line in imports[module].items():
+            if target in path:
+                circle = " -> ".join([*path[path.index(target) :], target])
+                yield f"{PYTHON_PACKAGE}: {module}, line {line}: a circle of imports: {circle}"
+            elif target not in done:
+                yield from visit(target)
+        path.pop()
+        done.add(module)
+
+    for module in imports:
+        if module not in done:
+            yield from visit(module)
+
+
 def check_includes(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
     folder = name.split("/")[0]
     for number, line in enumerate(text.splitlines(), 1):
@@ -191,7 +242,7 @@ def check_file(path: pathlib.Path, root: pathlib.Path) -> Iterator[str]:
 
 def check(root: pathlib.Path) -> list[str]:
     problems = [problem for path in source_files(root) for problem in check_file(path, root)]
-    return problems + list(check_rooms(root))
+    return [*problems, *check_rooms(root), *check_python_imports(root)]
 
 
 def main() -> int:

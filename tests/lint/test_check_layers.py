@@ -97,6 +97,31 @@ def test_rooms(
     assert all(message in problem for problem in problems)
 
 
+PYTHON_CIRCLES = [
+    ("import stepwell._low.low", "import stepwell.door", "stepwell.door -> stepwell._low.low"),
+    ("from ._low import low", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+     "    from ..door import door", "stepwell.door -> stepwell._low.low -> stepwell.door"),
+    ("from ._low import low", "def f():\n    from .. import door", "line 3: a circle of imports"),
+    ("from .door import x", "", "stepwell.door -> stepwell.door"),
+    ("from ._low import low", "from .. import _stepwell", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("door", "low", "message"), PYTHON_CIRCLES)
+def test_a_circle_of_python_imports_is_caught(
+    house: pathlib.Path, door: str, low: str, message: str
+) -> None:
+    package = house / "api/python/stepwell"
+    (package / "_low").mkdir(parents=True)
+    head = "# SPDX-License-Identifier: Apache-2.0\n"
+    for name, text in (("__init__", "from .door import x"), ("door", door), ("_low/__init__", ""),
+                       ("_low/low", low)):  # fmt: skip
+        (package / f"{name}.py").write_text(head + text + "\n")
+    problems = check_layers.check(house)
+    assert len(problems) == (1 if message else 0), problems
+    assert all(message in problem for problem in problems)
+
+
 def test_a_test_commented_out_of_the_build_is_caught(house: pathlib.Path) -> None:
     (house / "db/crash_test.cc").write_text(SPDX)
     (house / "db/CMakeLists.txt").write_text("add_library(stepwell_db store.cc)\n# crash_test.cc\n")

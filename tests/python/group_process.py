@@ -27,8 +27,8 @@ from group_values import EVERY_LEAF, LEAVES, digest_of, values  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
-from stepwell import _apart, _apart_export, _group  # noqa: E402
-from stepwell._coordinator import JaxCoordinator  # noqa: E402
+from stepwell._distributed import group, local_disks_export, lockstep, snapshot  # noqa: E402
+from stepwell._distributed.coordinator import JaxCoordinator  # noqa: E402
 
 
 def mesh() -> Mesh:
@@ -74,28 +74,28 @@ def kill_at(owner: Any, method: str, nth: int, after: bool) -> None:
 
 # Where a process may die in one save, by name: what is patched.
 POINTS: dict[str, Callable[[], None]] = {
-    "before_prepare": lambda: kill_at(_group.Group, "next_turn", 1, after=False),
-    "begun": lambda: kill_at(_group.Group, "save_turn", 1, after=True),
+    "before_prepare": lambda: kill_at(group.Group, "next_number", 1, after=False),
+    "begun": lambda: kill_at(group.Group, "submit", 1, after=True),
     "before_word": lambda: kill_at(JaxCoordinator, "put", 1, after=False),
     "after_word": lambda: kill_at(JaxCoordinator, "put", 1, after=True),
-    "before_decide": lambda: kill_at(_group.Group, "decide", 1, after=False),
-    "after_decide": lambda: kill_at(_group.Group, "decide", 1, after=True),
+    "before_decide": lambda: kill_at(group.Group, "decide", 1, after=False),
+    "after_decide": lambda: kill_at(group.Group, "decide", 1, after=True),
     "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
-    "read": lambda: kill_at(_group.Group, "save_turn", 1, after=False),
-    "in_export": lambda: kill_at(_apart_export, "copy_part", 1, after=True),
-    "in_load": lambda: kill_at(_group.Group, "exchange", 2, after=False),
+    "read": lambda: kill_at(group.Group, "submit", 1, after=False),
+    "in_export": lambda: kill_at(local_disks_export, "copy_part", 1, after=True),
+    "in_load": lambda: kill_at(lockstep.Lockstep, "exchange", 2, after=False),
 }
 
 
 def dawdle(seconds: float) -> None:
-    original = _group.Group.save_turn
+    original = group.Group.submit
 
-    def later(self: Any, turn: Any) -> Any:
-        _group.Group.save_turn = original
+    def later(self: Any, op: Any) -> Any:
+        group.Group.submit = original
         threading.Event().wait(seconds)
-        return original(self, turn)
+        return original(self, op)
 
-    _group.Group.save_turn = later
+    group.Group.submit = later
 
 
 def in_progress(seconds: float = 0, text: str = "") -> Callable[[int, int], None]:
@@ -148,33 +148,34 @@ def raise_at(owner: Any, method: str, error: Exception, after: bool = False, cal
 
 def no_flush() -> None:
     """From the next decision on the disk fails each flush, though what was written stays."""
-    original = _group.Group.decide
+    original = group.Group.decide
 
-    def decide(self: Any, turn: Any, decision: Any) -> None:
+    def decide(self: Any, op: Any, decision: Any) -> Any:
         syscall_faults.fail(syscall_faults.FDATASYNC, errno.EIO)
-        original(self, turn, decision)
+        return original(self, op, decision)
 
-    _group.Group.decide = decide  # type: ignore[method-assign]
+    group.Group.decide = decide  # type: ignore[method-assign]
 
 
 def no_telling() -> None:
     """The coordination service is gone once process 0 has decided."""
-    original = _group.Group.decide
+    original = group.Group.decide
 
-    def decide(self: Any, turn: Any, decision: Any) -> None:
-        original(self, turn, decision)
+    def decide(self: Any, op: Any, decision: Any) -> Any:
+        decision = original(self, op, decision)
         raise_at(JaxCoordinator, "put", stepwell.PeerError("no service"), calls=1)
+        return decision
 
-    _group.Group.decide = decide  # type: ignore[method-assign]
+    group.Group.decide = decide  # type: ignore[method-assign]
 
 
 # What may fail in one save, delete or pin of a process, by name.
 FAULTS: dict[str, Callable[[], None]] = {
     "flush": no_flush,
-    "after_decide": lambda: raise_at(_group.Group, "decide", MemoryError("no memory"), after=True),
-    "before_decide": lambda: raise_at(_group.Group, "decide", MemoryError("no memory")),
-    "left": lambda: raise_at(_group.Group, "_settle_left", stepwell.StorageError("a left part")),
-    "advance": lambda: raise_at(_apart.Steps, "advance", MemoryError("no memory")),
+    "after_decide": lambda: raise_at(group.Group, "decide", MemoryError("no memory"), after=True),
+    "before_decide": lambda: raise_at(group.Group, "decide", MemoryError("no memory")),
+    "left": lambda: raise_at(group.Group, "_settle_left", stepwell.StorageError("a left part")),
+    "advance": lambda: raise_at(snapshot.StepList, "advance", MemoryError("no memory")),
     "untold": no_telling,
 }
 

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stepwell._parts import part_of
-from stepwell._tree import SHARDS, path_text
+from stepwell._distributed.process_slice import part_of
+from stepwell._pytree.tree import SHARDS, path_text
 
 SPECS: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
     ((16, 6), ("a",)), ((16, 4), ("b", "a")), ((8,), (("b", "a"),)), ((5,), ()), ((5, 3), ()),

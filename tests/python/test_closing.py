@@ -118,7 +118,7 @@ store.save(1, {"x": 1}).result()
 store.pin(1)
 
 def handler(number, frame):
-    if not store._writer.is_copying():
+    if not store._backend.writer.is_copying():
         return
     assert store.load(1, "x") == 1
     for call in (store.close, lambda: store.delete(1), lambda: store.save(2, {"x": 2})):

@@ -12,7 +12,8 @@ import pytest
 from orbax.checkpoint import v1 as ocp_v1
 
 import stepwell
-from stepwell import _import
+from stepwell._interop import checkpoint_import
+from stepwell._interop.orbax_source import OrbaxSource
 
 # Of Orbax's own event loops, which it leaves to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -56,7 +57,7 @@ def test_a_source_that_reads_differently(store: stepwell.Store, tmp_path: pathli
     source.rename(tmp_path / "first")
     ocp_v1.save(source, {**state(), "rate": 0.5})
     with pytest.raises(stepwell.CorruptionError, match="rate.*differs.*deleted again"):
-        _import._verify_import(store, handle, str(source), None, [])
+        checkpoint_import._verify_import(store, handle, OrbaxSource(str(source), None, []))
     assert store.steps() == []
 
 

@@ -13,9 +13,9 @@ import pytest
 from conftest import bits
 
 import stepwell
-from stepwell import _dtypes
+from stepwell._pytree import dtypes
 
-DTYPES = sorted(_dtypes.NUMBERS, key=lambda dtype: _dtypes.NUMBERS[dtype])
+DTYPES = sorted(dtypes.NUMBERS, key=lambda dtype: dtypes.NUMBERS[dtype])
 
 
 def sample(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

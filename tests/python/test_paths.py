@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell._views import _Source
+from stepwell._load.source import Source
 
 
 class Point(NamedTuple):
@@ -227,12 +227,12 @@ def records(monkeypatch):
             seen.whole += 1
             return self._reader.leaves()
 
-    init = _Source.__init__
+    init = Source.__init__
 
     def counted(self, reader, *arguments):
         init(self, reader if isinstance(reader, Counting) else Counting(reader), *arguments)
 
-    monkeypatch.setattr(_Source, "__init__", counted)
+    monkeypatch.setattr(Source, "__init__", counted)
     return seen
 
 

@@ -166,7 +166,7 @@ def test_random_histories(path, seed):
         state = {"x": np.full(rng.randint(1, 3000), step, np.float32)}
         store.save(step, state, metrics=metrics or None, if_exists="replace").result()
         view = store[step]
-        now_ns = store._core.read(step).time_ns
+        now_ns = store._backend.writer.read(step).time_ns
         paused += now_ns - last if reopened and last else 0
         last, reopened = now_ns, False
         walls[step] = now_ns

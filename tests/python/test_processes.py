@@ -176,7 +176,7 @@ try:
     store.save(1, {"x": np.random.default_rng(0).standard_normal(12 << 20)})
 except stepwell.NoSpaceError:
     # Refused at once: nothing is lost in the background. Fail one by hand to see the exit.
-    stepwell._service.report_lost(store.path, stepwell.NoSpaceError("no room"))
+    stepwell._runtime.service.report_lost(store.path, stepwell.NoSpaceError("no room"))
 """
 
 

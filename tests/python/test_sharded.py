@@ -199,7 +199,8 @@ print("ok")
 
 def test_memory_that_is_shared_and_memory_that_is_not(run_python, path):
     status, out, err = run_python(START + """
-from stepwell import _place
+from stepwell._load import device_placement
+from stepwell._load.source import Source
 x = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
 with stepwell.open(path, codec="raw") as store:
     store.save(0, {"x": x, "y": x + 1, "z": x + 2, "s": 1}).result()
@@ -223,9 +224,10 @@ with stepwell.open(path, codec="raw") as store:
     at_once = store.load(0, like=like, cast=True)
     stats = store.stats()["last_load"]
     reads = []
-    read = _place._read
-    _place._read = lambda source, batch: reads.append(len(batch)) or read(source, batch)
-    _place.BATCH_BYTES = 3 << 20
+    read = Source.read_boxes
+    Source.read_boxes = lambda source, boxes: (
+        reads.append(len({leaf for leaf, *_ in boxes})) or read(source, boxes))
+    device_placement.BATCH_BYTES = 3 << 20
     in_batches = store.load(0, like=like, cast=True)
     assert reads == [1, 1, 2], reads
     again = store.stats()["last_load"]
@@ -238,11 +240,11 @@ with stepwell.open(path, codec="raw") as store:
     expected = (x + 1).astype(jnp.bfloat16)
     np.testing.assert_array_equal(in_batches["y"], expected)
     # An error in a batch that was read ahead is raised.
-    def broken(source, batch):
+    def broken(source, boxes):
         if reads.append(0) or len(reads) > 5:
             raise stepwell.CorruptionError("damaged")
-        return read(source, batch)
-    _place._read = broken
+        return read(source, boxes)
+    Source.read_boxes = broken
     fails(stepwell.CorruptionError, lambda: store.load(0, like=like, cast=True), "damaged")
 print("ok")
 """, path, **EIGHT)
@@ -282,7 +284,8 @@ def test_memory_comes_from_the_numa_node_of_the_device(run_python, path):
     # No machine with GPUs on several nodes is asked for: the devices are said to be on node 0.
     status, out, err = run_python(START + """
 import os, types
-from stepwell import _numa, _place, _stepwell
+from stepwell import _stepwell
+from stepwell._load import device_placement, numa
 
 def maps():  # read in pieces, between which other threads may map and unmap: until it stays
     read = lambda: open("/proc/self/numa_maps").readlines()
@@ -312,9 +315,9 @@ with stepwell.open(path) as store:
                for dtype in (x.dtype, jnp.bfloat16) for to, whole in (
                    (sharded, NamedSharding(mesh, P())), (one, one), (None, None))]]
     for load in loads:
-        _place.node_of = _numa.node_of
+        device_placement.node_of = numa.node_of
         away = store.load(0, **load)
-        _place.node_of = lambda device: 0
+        device_placement.node_of = lambda device: 0
         near = store.load(0, **load)
         for name in ("large", "small", "none"):
             assert near[name].sharding == away[name].sharding
@@ -327,8 +330,8 @@ with stepwell.open(path) as store:
                 assert policies(near[name]) == policies(probe), (load, name)
                 assert policies(away[name]) == {"default"}, (load, name)
 
-assert _numa.node_of(devices[0]) == _numa.ANY
-assert _numa.node_of(types.SimpleNamespace(platform="gpu", local_hardware_id=1 << 20)) == _numa.ANY
+assert numa.node_of(devices[0]) == numa.ANY
+assert numa.node_of(types.SimpleNamespace(platform="gpu", local_hardware_id=1 << 20)) == numa.ANY
 for name in os.listdir("/sys/bus/pci/devices") if os.path.isdir("/sys/bus/pci/devices") else ():
     with open(f"/sys/bus/pci/devices/{name}/numa_node") as file:
         assert _stepwell.numa_node_of_pci_device(name.upper()) == int(file.read()), name

@@ -25,7 +25,7 @@ import stepwell
 import tensorstore as ts
 from fsspec.implementations.memory import MemoryFileSystem
 from orbax.checkpoint import v1 as ocp
-from stepwell import _bucket, _push
+from stepwell._remote import object_store, push
 
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
               pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")]
@@ -60,7 +60,7 @@ def equal(one: Any, other: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_push, "_DATA_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(push, "_DATA_FILE_BYTES", 1 << 20)
 
 
 @pytest.fixture
@@ -229,8 +229,8 @@ class Faulty:
 @pytest.fixture(params=["obstore", "fsspec"])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Faulty:
     if request.param == "obstore":
-        return Faulty(_bucket.open_bucket(obstore.store.MemoryStore(), "p", None, True))
-    return Faulty(_bucket.open_bucket(fsspec.filesystem("file"), f"{tmp_path}/p", None, True))
+        return Faulty(object_store.open_bucket(obstore.store.MemoryStore(), "p", None, True))
+    return Faulty(object_store.open_bucket(fsspec.filesystem("file"), f"{tmp_path}/p", None, True))
 
 
 def cut_at(put: int) -> Callable[[int, str], None]:

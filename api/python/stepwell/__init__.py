@@ -11,100 +11,33 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
 from . import policy
-from ._chunks import ChunkShape
-from ._export import ExportedLeaf, ExportReport
 from ._handle import SaveHandle
-from ._orbax_view import OrbaxView, pin_view
-from ._pull import PullReport
-from ._push import PushReport
-from ._stats import (
-    LatencyStats,
-    LoadStats,
-    ReclaimReport,
-    RepairReport,
-    RecoveryStats,
-    SpaceStats,
-    StageLatencies,
-    StoreStats,
-    VerifyProblem,
-    VerifyReport,
-    ViewStats,
-)
+from ._interop.export_options import ExportedLeaf, ExportReport
+from ._interop.orbax_view import OrbaxView, pin_view
+from ._pytree.chunks import ChunkShape
+from ._remote.pull import PullReport
+from ._remote.push import PushReport
+from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
+                             SpaceStats, StageLatencies, StoreStats, VerifyProblem, VerifyReport,
+                             ViewStats)
 from ._store import Store, open
 from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
-from .errors import (
-    AmbiguousPathError,
-    CheckpointNotFoundError,
-    CorruptionError,
-    Error,
-    ForkError,
-    FormatError,
-    InvalidArgumentError,
-    LockedError,
-    Mismatch,
-    MismatchError,
-    NoSpaceError,
-    OutcomeUnknownError,
-    PathNotFoundError,
-    PeerError,
-    PermissionDeniedError,
-    StepExistsError,
-    StepNotFoundError,
-    StepPinnedError,
-    StorageError,
-    StoreNotFoundError,
-    UnsupportedLeafError,
-)
+from .errors import (AmbiguousPathError, CheckpointNotFoundError, CorruptionError, Error, ForkError,
+                     FormatError, InvalidArgumentError, LockedError, Mismatch, MismatchError,
+                     NoSpaceError, OutcomeUnknownError, PathNotFoundError, PeerError,
+                     PermissionDeniedError, StepExistsError, StepNotFoundError, StepPinnedError,
+                     StorageError, StoreNotFoundError, UnsupportedLeafError)
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AmbiguousPathError",
-    "ArrayView",
-    "CheckpointNotFoundError",
-    "ChunkShape",
-    "CorruptionError",
-    "Error",
-    "ExportReport",
-    "ExportedLeaf",
-    "ForkError",
-    "FormatError",
-    "InvalidArgumentError",
-    "LatencyStats",
-    "LeafInfo",
-    "LoadStats",
-    "LockedError",
-    "Mismatch",
-    "MismatchError",
-    "NoSpaceError",
-    "NodeView",
-    "OrbaxView",
-    "OutcomeUnknownError",
-    "PathNotFoundError",
-    "PeerError",
-    "PermissionDeniedError",
-    "PullReport",
-    "PushReport",
-    "ReclaimReport",
-    "RepairReport",
-    "RecoveryStats",
-    "SaveHandle",
-    "SpaceStats",
-    "StageLatencies",
-    "StepExistsError",
-    "StepNotFoundError",
-    "StepPinnedError",
-    "StepView",
-    "StorageError",
-    "Store",
-    "StoreNotFoundError",
-    "StoreStats",
-    "Tree",
-    "UnsupportedLeafError",
-    "VerifyProblem",
-    "VerifyReport",
-    "ViewStats",
-    "open",
-    "pin_view",
-    "policy",
+    "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape", "CorruptionError",
+    "Error", "ExportReport", "ExportedLeaf", "ForkError", "FormatError", "InvalidArgumentError",
+    "LatencyStats", "LeafInfo", "LoadStats", "LockedError", "Mismatch", "MismatchError",
+    "NoSpaceError", "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError",
+    "PeerError", "PermissionDeniedError", "PullReport", "PushReport", "ReclaimReport",
+    "RepairReport", "RecoveryStats", "SaveHandle", "SpaceStats", "StageLatencies",
+    "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepView", "StorageError", "Store",
+    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
+    "VerifyReport", "ViewStats", "open", "pin_view", "policy",
 ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m stepwell push` and `pull`: what the program `stepwell` leaves to Python, for its
 libraries of object stores. The program hands its arguments over; what is printed, and the exit
-status, are as api/README.md says for all commands. Other commands are handed to the program."""
+status, are those of all commands (docs/pages/command-line.md). Other commands are handed to the program."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def main() -> NoReturn:
         if native is not None:
             os.execv(native, [native, *arguments])
         sys.exit(_fail(f"{first} is a command of the program stepwell, which is not installed "
-                       "here: build it (api/README.md); the Python package alone has push and "
+                       "here: build it (README.md); the Python package alone has push and "
                        "pull", "error", 1, "--json" in arguments))
     sys.exit(run(arguments))
 

@@ -4,24 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from . import _service
-from ._pending import Tracked
+from ._runtime import service
+from ._runtime.save_tracker import Tracked
 
-if TYPE_CHECKING:
-    from . import _stepwell
-    from ._store import Store
-    from ._turn import GroupHandle
+
+class _Owner(Protocol):
+    def _check_fork(self) -> None: ...
+
 
 
 class SaveHandle:
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
     store's next call, `wait` or `close`."""
 
-    def __init__(self, handle: _stepwell.Handle | GroupHandle, store: Store) -> None:
-        self._save = Tracked(handle)
-        self._store = store
+    def __init__(self, save: Tracked, store: _Owner) -> None:
+        self._save = save
+        self._store = store  # kept open by its handles
 
     @property
     def step(self) -> int:
@@ -57,7 +57,7 @@ class SaveHandle:
         """Calls `callback(handle)` once when done, at once if it is. It runs on a thread of
         Stepwell's own and may call the store; an exception from it is logged."""
         self._store._check_fork()
-        _service.call_when_done(self._save.handle, lambda: callback(self))
+        service.call_when_done(self._save.handle, lambda: callback(self))
 
     def __repr__(self) -> str:
         state = "done" if self._save.handle.done() else "under way"

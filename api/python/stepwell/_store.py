@@ -5,44 +5,36 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _export, _import, _orbax_view, _pull, _push, _service, _specs, _stepwell, _upkeep
-from ._arguments import (
-    IfExists,
-    check_items,
-    if_exists_number,
-    json_text,
-    problem_path,
-    step_number,
-    step_numbers,
-)
-from ._chunks import Chunks, wishes
-from ._collector import Paused
-from ._coordinator import coordinator_for
+from . import _stepwell
+from ._distributed.part_layout import Disks, check_disks
 from ._handle import SaveHandle
-from ._like import Matcher
-from ._paths import PathLike
-from ._pending import Closed, Pending
-from ._place import read_slots
-from ._places import Disks, check_disks
-from ._plain import load_leaves, load_node, load_step
-from ._records import ROOT
-from ._sharding import to_numpy
-from ._stats import StoreStats, VerifyProblem, VerifyReport
-from ._tree import flatten_items
-from ._views import StepView, Tree, _Source
-from .errors import (Error, ForkError, InvalidArgumentError, Mismatch, MismatchError,
-                     PermissionDeniedError, StepNotFoundError)
+from ._interop import checkpoint_import, step_export
+from ._interop import orbax_view as _orbax_view
+from ._lifetime import OpenStore
+from ._load.device_placement import read_slots
+from ._load.like import Matcher
+from ._load.plain import load_leaves, load_node, load_step
+from ._load.source import Source
+from ._load.specs import assign
+from ._pytree.chunks import Chunks
+from ._pytree.paths import PathLike
+from ._pytree.records import ROOT
+from ._remote import pull as _pull
+from ._remote import push as _push
+from ._runtime import service
+from ._runtime.arguments import (IfExists, if_exists_number, json_text, problem_path, step_number,
+                                 step_numbers)
+from ._runtime.gc_pause import Paused
+from ._runtime.stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport
+from ._views import StepView, Tree
+from .errors import (CorruptionError, InvalidArgumentError, Mismatch, MismatchError,
+                     StepNotFoundError)
 from .policy import Policy
 
-if TYPE_CHECKING:
-    from ._group import Group
-
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
-_LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
 
 class _Missing:
@@ -53,19 +45,12 @@ class _Missing:
 _MISSING: Final = _Missing()
 
 
-def open(
-    path: str | os.PathLike[str],
-    mode: Literal["a", "r"] = "a",
-    keep: Policy | None = None,
-    staging_bytes: int | None = None,
-    threads: int | None = None,
-    codec: Literal["auto", "raw", "blosc"] = "auto",
-    trace: str | os.PathLike[str] | None = None,
-    reclaim_bytes_per_second: int | None = None,
-    process_timeout: float = 120.0,
-    disks: Disks = "shared",
-    untrusted: bool = False, private: bool = True,
-) -> Store:
+def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Policy | None = None,
+         staging_bytes: int | None = None, threads: int | None = None,
+         codec: Literal["auto", "raw", "blosc"] = "auto",
+         trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
+         process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
+         private: bool = True) -> Store:
     """Opens a store, a directory; mode "a" creates it where there is none.
 
     mode: "a" reads and writes and takes the store's lock (LockedError names the process that has
@@ -79,19 +64,19 @@ def open(
     trace: a file for what the save pipeline did when, written at close (the newest 262,144 spans),
         in Chrome's trace format: open it with ui.perfetto.dev or chrome://tracing. Mode "a" only.
     reclaim_bytes_per_second: moved at most to give the space of dead steps back; None: 128 MiB.
-    process_timeout: seconds to wait for other processes before PeerError names who does not answer.
+    process_timeout: seconds to wait for other processes; PeerError then names the silent ones.
     disks: "shared", the path is on a file system that all processes see; or "local", each machine
         may have a disk of its own there. Not guessed: a wrong path is not taken for a new disk.
     untrusted: mode "r" of a directory that may do harm: nothing is made in it, pins neither.
     private: a new store, and exports of it, are its owner's alone (0700, 0600); False: as the umask
         has it. A store that is there goes on as its file STEPWELL is (`chmod -R g+rX`).
 
-    Under `jax.distributed` with several processes, mode "a" is for all of them together: every
-    process calls it, and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the
-    same path. Each writes the shards that it owns; a step is there for all or for none. What is no
-    jax.Array, and metadata and metrics, are process 0's. Mode "r" is each process's own affair.
-    Where a process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]`,
-    `export` and slice arrays in the same order, too. README, "Many processes", has more.
+    Under `jax.distributed` with several processes, mode "a" is collective: every process calls it,
+    and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the same path. Each
+    writes the shards that it owns; a step commits on all processes or on none. Process 0 saves
+    metadata, metrics and everything that is not a jax.Array. Mode "r" is not collective. Where a
+    process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]`, `export`
+    and slice arrays in the same order, too. The guide "Many processes" has more.
 
     Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
     for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError, PeerError.
@@ -111,167 +96,43 @@ def open(
     if not process_timeout > 0:
         raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
     check_disks(disks)
-    return Store(os.path.abspath(os.fsdecode(path)), mode == "r", keep, staging_bytes or 0,
-                 threads or 0, _CODECS[codec], None if trace is None else os.fspath(trace),
-                 reclaim_bytes_per_second, process_timeout, disks, untrusted, private)
+    root = os.path.abspath(os.fsdecode(path))
+    read_only = mode == "r"
+
+    def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
+        own = path == root and not read_only  # parts keep what part 0 keeps
+        return _stepwell.Core(
+            os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
+            keep._rules if own and keep is not None else [], staging_bytes or 0, threads or 0,
+            _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
+            reclaim_bytes_per_second, group, untrusted, private)
+
+    store = Store(root, read_only, make_core, process_timeout, disks)
+    if keep is None and not read_only:
+        service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) deletes "
+                            "old ones", root)
+    return store
 
 
-class Store:
+class Store(OpenStore):
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
-
-    def __init__(self, path: str, read_only: bool, keep: Policy | None, staging_bytes: int,
-                 threads: int, codec: int, trace: str | None,
-                 reclaim_bytes_per_second: int | None, process_timeout: float,
-                 disks: Disks, untrusted: bool, private: bool) -> None:
-        self._closed = True  # until it is open: __del__ may run before
-        self.path = path
-        self.read_only = read_only
-        self._generation = _service.generation
-        self._pending = Pending()
-        self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
-        _service.start()
-        _service.sync_log_level()
-
-        def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None
-                      ) -> _stepwell.Core:
-            own = path == self.path and not read_only  # parts keep what part 0 keeps
-            return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-                                  keep._rules if own and keep is not None else [], staging_bytes,
-                                  threads, codec, trace or "" if own else "",
-                                  reclaim_bytes_per_second, group, untrusted, private)
-
-        self._group: Group | None = None
-        coordinator = None if read_only else coordinator_for(path)
-        if coordinator is not None:
-            from ._group import Group
-
-            self._group = Group(coordinator, path, process_timeout, make_core, disks)
-        self._core = (cast(_stepwell.Core, self._group.core) if self._group is not None
-                      else make_core(path, read_only, None))
-        self._writer = self._core if self._group is None else self._group.writer
-        self._apart = self._group is not None and self._group.apart
-        self._closed = False
-        _service.stores.add(self)
-        if keep is None and not read_only:
-            _service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) "
-                                 "deletes old ones", path)
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else ("read-only" if self.read_only else "open")
-        return f"<stepwell store {self.path!r}, {state}>"
-
-    # ---- life ----
-
-    def _check_fork(self) -> None:
-        if self._generation != _service.generation:
-            raise ForkError(
-                f"{self.path!r} was opened by the parent process, before fork; only that process "
-                "may use it. Open it again here (mode 'r' works beside a live writer)")
-
-    def _check(self) -> None:
-        """What each call does first: refuses a closed or forked store, raises background errors."""
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
-        if self._pending:
-            self._raise_background()
-
-    def _raise_background(self) -> None:
-        error = self._pending.take_error()
-        if error is not None:
-            raise error
-
-    def wait(self) -> None:
-        """Waits until every save so far is durable and visible. Raises the first background error
-        that was not raised yet. Ctrl-C interrupts the wait, not the saves."""
-        self._check()
-        self._pending.wait()
-        self._raise_background()
-
-    def close(self) -> None:
-        """Waits for the saves and gives the lock back; idempotent. Raises the first background
-        error that was not raised yet; the store is closed then, too."""
-        self._check_fork()
-        if self._closed:
-            return
-        self._check_not_copying()
-        self._pending.wait()
-        error = self._pending.take_error()
-        self._closed = True
-        _service.stores.discard(self)
-        try:
-            if not self.read_only:
-                try:
-                    self._writer.wait()
-                except Error:
-                    pass  # the handles have told it
-            if self._group is None:
-                self._core.close()
-            else:
-                self._group.close()
-        except Error as closing:
-            if error is None and not self._pending.is_known(closing):
-                error = closing
-        self._core = self._writer = cast(_stepwell.Core, Closed(self.path))
-        if self._group is not None:
-            self._group.core = self._group.writer = self._core
-        if error is not None:
-            raise error
-
-    def _close_quietly(self) -> None:
-        """For the end of the interpreter and for stores that are simply dropped."""
-        if self._generation != _service.generation:
-            return
-        try:
-            self.close()
-        except BaseException as error:
-            _service.report_lost(self.path, error)
-
-    def __enter__(self) -> Store:
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None or self._generation != _service.generation:
-            if self._generation == _service.generation:
-                self.close()
-            return
-        try:
-            self.close()
-        except Error as closing:  # the caller's own exception goes first
-            error.add_note(f"stepwell: closing {self.path!r} failed, too: {closing}")
-            _service.logger.error("closing %s failed: %s", self.path, closing)
-
-    def __del__(self) -> None:
-        if not self._closed:
-            self._close_quietly()
 
     # ---- saving ----
 
-    def save(
-        self,
-        step: SupportsIndex,
-        state: Any = _MISSING,
-        *,
-        items: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        if_exists: IfExists = "error",
-        chunks: Chunks | None = None,
-    ) -> SaveHandle:
+    def save(self, step: SupportsIndex, state: Any = _MISSING, *,
+             items: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
+             metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error",
+             chunks: Chunks | None = None) -> SaveHandle:
         """Saves a step; asynchronous. When it returns, the state may be changed or donated.
 
         step: 0 … 2^63 − 1, in any order.
-        state: any pytree; it becomes the item "state". Functions in it, and whatever is no data in
-            an Equinox module, are left out.
+        state: any pytree; it becomes the item "state". Functions in it, and whatever is not data
+            in an Equinox module, are left out.
         items: further items by name; each is a pytree of its own.
         metadata, metrics: JSON, seen as `store[step].metadata` and `.metrics`.
         if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".
         chunks: a `ChunkShape` for all arrays, or a dict from paths and globs (the first that fits
-            counts) to them, for those who will load other slices than were saved. None: chunks of
+            counts) to them, for readers of other slices than were saved. None: chunks of
             about 1 MiB that keep the borders of shards.
 
         A sharded array is saved shard by shard, each distinct one once; nothing is gathered.
@@ -293,7 +154,6 @@ class Store:
         closing it is an Error.
         """
         self._check()
-        _service.sync_log_level()
         number = step_number(step)
         self._check_writable()
         existing = if_exists_number(if_exists)
@@ -307,82 +167,19 @@ class Store:
             trees[name] = tree
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
-        metadata_text = json_text(metadata, "metadata")
-        metrics_text = json_text(metrics, "metrics")
-        if self._group is not None:
-            return _import.track(self, SaveHandle(self._group.save(
-                number, trees, metadata_text, metrics_text, existing, chunks), self))
-        with Paused():
-            rows = flatten_items(trees)
-            core = self._core.save(number, rows, metadata_text, metrics_text,
-                                   existing, to_numpy, wishes(chunks, rows))
-            del rows  # before collections go on: they would look at each
-        return _import.track(self, SaveHandle(core, self))
+        return self._save(number, trees, json_text(metadata, "metadata"),
+                          json_text(metrics, "metrics"), existing, chunks)
 
-    import_checkpoint = _import.import_checkpoint
-    import_checkpoints = _import.import_checkpoints
+    import_checkpoint = checkpoint_import.import_checkpoint
+    import_checkpoints = checkpoint_import.import_checkpoints
     orbax_view = _orbax_view.orbax_view
 
     # ---- reading ----
-
-    def steps(self) -> list[int]:
-        """Numbers of the committed steps, ascending."""
-        self._check()
-        return [summary[0] for summary in self._core.steps()]
 
     @property
     def latest(self) -> int | None:
         """The highest committed step; None when there is none."""
         return max(self.steps(), default=None)
-
-    def _step(self, step: SupportsIndex | None) -> int:
-        if step is not None:
-            return step_number(step)
-        latest = self._latest_of_all()
-        if latest is None:
-            raise StepNotFoundError(f"{self.path!r} has no step yet")
-        return latest
-
-    def _latest_of_all(self) -> int | None:
-        if self._apart:  # then it is the same on all
-            self._pending.wait()
-        self._check()
-        return self._core.newest()  # an error where it may be lost
-
-    def _source(self, step: SupportsIndex | None) -> _Source:
-        self._check()
-        reader = self._read(self._step(step), newest=step is None and not self._apart)
-        return _Source(reader, self._check_open, self._account, getattr(reader, "tree", None))
-
-    def _read(self, number: int, newest: bool) -> _stepwell.Reader:
-        try:
-            return self._core.read(number)
-        except StepNotFoundError:
-            # The newest step may be superseded and deleted in the instant between.
-            later = self._core.newest() if newest else None
-            if later is None or later == number:
-                raise
-        return self._read(later, newest)
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
-        self._check_not_copying()
-
-    def _check_not_copying(self) -> None:
-        if self._writer.is_copying():
-            raise Error(
-                f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
-                "comes first and goes on when the handler returns: set a flag in it, or raise "
-                "(sys.exit), which gives that step up; then save or close the store")
-
-    def _check_open(self) -> None:
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
-
-    def _account(self, stats: tuple[int, int, int, int, int]) -> None:
-        self._last_load = dict(zip(_LOAD_STATS, stats, strict=True))
 
     def __getitem__(self, step: SupportsIndex) -> StepView:
         """Looks into a step without loading it. Raises StepNotFoundError."""
@@ -439,9 +236,9 @@ class Store:
         CorruptionError.
         """
         source = self._source(step)
-        return source.together(lambda: self._load(source, path, like, mesh, specs, cast))
+        return source.all_or_none(lambda: self._load(source, path, like, mesh, specs, cast))
 
-    def _load(self, source: _Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
+    def _load(self, source: Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
               cast: bool) -> Any:
         if mesh is None and specs is not None:
             raise InvalidArgumentError("specs need a mesh")
@@ -457,7 +254,7 @@ class Store:
             shardings: dict[int, Any] = {}
             if mesh is not None:
                 top = ROOT if selection.number is None else selection.number
-                shardings = _specs.assign(tree, source.step, top, leaves, mesh, specs)
+                shardings = assign(tree, source.step, top, leaves, mesh, specs)
         if like is not _MISSING:
             if selection.number is None:
                 return self._load_flat(source, leaves, like, cast, shardings)
@@ -474,7 +271,7 @@ class Store:
         values = load_leaves(source, leaves, over, cast)
         return {tree.text(n): value for n, value in zip(leaves, values, strict=True)}
 
-    def _load_flat(self, source: _Source, leaves: list[int], like: Any, cast: bool,
+    def _load_flat(self, source: Source, leaves: list[int], like: Any, cast: bool,
                    shardings: Mapping[int, Any]) -> dict[str, Any]:
         """A glob with `like`, a flat dict by path."""
         tree = source.tree
@@ -500,14 +297,17 @@ class Store:
         """
         latest = self._latest_of_all()
         if latest is None:
-            _upkeep.check_nothing_lost(self)  # of headers, too
+            problems = cast(list[str], self._backend.recovery()["problems"])  # of headers, too
+            if problems:
+                raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
+                                      f"{problems[0]}; `stepwell repair` says more")
             return init, 0
         try:
             return self.load(latest, like=init), latest + 1
         except StepNotFoundError:
-            if self._apart or self._core.newest() == latest:
+            if self._backend.collective_reads or self._backend.newest() == latest:
                 raise
-        return self.load_or(init)  # as in _read
+        return self.load_or(init)  # as in _source
 
     # ---- upkeep ----
 
@@ -530,14 +330,12 @@ class Store:
         self._check_writable()
         if item is None and items is None:
             if numbers:
-                self._change("delete", numbers)
+                self._backend.change("delete", numbers, [])
             return
         if isinstance(items, str) or not all(isinstance(name, str) for name in names):
             raise InvalidArgumentError("item is the name of an item, items are several")
-        for number in numbers if not self._apart else []:  # else process 0 does
-            check_items(number, names, [name for name, *_ in self._core.read(number).items()])
         if numbers and names:
-            self._change("delete", numbers, names)
+            self._backend.change("delete", numbers, names)
 
     def pin(self, *steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
         """Keeps steps whatever the policy says, until `unpin`: `pin(100)`, `pin(1, 2)`,
@@ -556,27 +354,34 @@ class Store:
         numbers = [number for each in steps for number in step_numbers(each)]
         self._check_writable()
         if numbers:
-            self._change("pin" if pinned else "unpin", numbers)
-
-    def _change(self, kind: Literal["delete", "pin", "unpin"], steps: list[int],
-                items: Sequence[str] = ()) -> None:
-        if self._group is not None:
-            self._group.change(kind, steps, items)
-        elif kind != "delete":
-            self._core.set_pinned(steps, kind == "pin")
-        elif not items:
-            self._core.delete(steps)
-        for step in steps if items and self._group is None else []:
-            self._core.delete_items(step, list(items))
+            self._backend.change("pin" if pinned else "unpin", numbers, [])
 
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""
         self._check()
-        return [summary[0] for summary in self._core.steps() if summary[6]]
+        return [summary[0] for summary in self._backend.steps() if summary[6]]
 
-    reclaim = _upkeep.reclaim
-    repair = _upkeep.repair
-    export = _export.export
+    def reclaim(self) -> ReclaimReport:
+        """Gives back all the space of dead steps that can be given back now, and waits for it. The
+        store does so by itself in the background; call this to have it done. Ctrl-C ends the wait,
+        not the work."""
+        self._check()
+        self._check_writable()
+        return ReclaimReport(*self._backend.writer.reclaim())
+
+    def repair(self, *, accept: bool = False) -> RepairReport:
+        """Writes damaged records of steps anew, from their second copies or the index.
+
+        Where a record of the log is lost for good, what it did is not known: a step from before
+        may have been replaced, deleted or pinned by it. Such a step is not loaded, nothing is
+        deleted by rules, and no space is given back, until `accept=True` takes what is there as it
+        is.
+        """
+        self._check()
+        self._check_writable()
+        return RepairReport(*self._backend.writer.repair(accept))
+
+    export = step_export.export
     push = _push.push
     pull = _pull.pull
 
@@ -585,7 +390,7 @@ class Store:
         could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several
         processes lie on disks of several machines, each checks its own."""
         self._check()
-        steps, leaves, chunks, size, problems = self._core.verify(
+        steps, leaves, chunks, size, problems = self._backend.verify(
             None if step is None else step_number(step))
         return VerifyReport(steps, leaves, chunks, size, [
             VerifyProblem(number, problem_path(item, path), file, offset, message, unchecked)
@@ -594,5 +399,5 @@ class Store:
     def stats(self) -> StoreStats:
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""
         self._check_open()
-        return cast(StoreStats, {**self._core.stats(), "recovery": self._core.recovery(),
+        return cast(StoreStats, {**self._backend.stats(), "recovery": self._backend.recovery(),
                                  "last_load": dict(self._last_load)})

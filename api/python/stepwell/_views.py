@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from types import EllipsisType
-from typing import Any, NamedTuple, SupportsIndex, TypeVar, cast
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
 from . import _stepwell
-from ._paths import PathLike, Selection, readings, resolve
-from ._records import ARRAY, VALUE, StoredTree
-from ._tree import V_PRNG_KEY, Component, decode_value
-from .errors import InvalidArgumentError, PathNotFoundError
+from ._load.source import Source
+from ._pytree.paths import PathLike, resolve
+from ._pytree.records import ARRAY, VALUE, StoredTree
+from ._pytree.tree import V_PRNG_KEY, Component, decode_value
+from .errors import InvalidArgumentError
 
-T = TypeVar("T")
 Index = SupportsIndex | slice | EllipsisType | None
 
 
@@ -53,8 +53,7 @@ class Tree(Mapping[str, LeafInfo]):
 
     def __init__(self, tree: StoredTree, step: int) -> None:
         self.step = step
-        self._leaves = {tree.text(number): _info(tree, number)
-                        for number in tree.leaves(tree.top)}
+        self._leaves = {tree.text(number): _info(tree, number) for number in tree.leaves(tree.top)}
 
     def __getitem__(self, path: str) -> LeafInfo:
         return self._leaves[path]
@@ -96,7 +95,7 @@ class ArrayView:
     and masks need the array in memory: `np.asarray(view)[mask]`.
     """
 
-    def __init__(self, source: _Source, number: int) -> None:
+    def __init__(self, source: Source, number: int) -> None:
         self._source = source
         self._number = number
         record = source.tree.records[number]
@@ -222,84 +221,29 @@ def _integer(part: Any) -> int:
                     "first: np.asarray(view)[...]")
 
 
-class _Source:
-    """A step opened for looking, shared by its views: the tree, and how to read from it."""
-
-    def __init__(self, reader: _stepwell.Reader, check: Callable[[], None],
-                 account: Callable[[tuple[int, int, int, int, int]], None],
-                 tree: StoredTree | None = None) -> None:
-        self.reader = reader
-        self.step = reader.step
-        self.check = check
-        self.account = account
-        self._tree = tree
-
-    def together(self, load: Callable[[], T]) -> T:
-        """`load`; by all processes or by none, where they read together."""
-        all_of_them = getattr(self.reader, "together", None)
-        return load() if all_of_them is None else cast(T, all_of_them(load))
-
-    @property
-    def tree(self) -> StoredTree:
-        if self._tree is None:
-            self.check()
-            self._tree = StoredTree(self.reader.leaves())
-        return self._tree
-
-    def select(self, path: PathLike | None, whole: bool,
-               above: list[Component] | None = None) -> tuple[_Source, Selection]:
-        """What `path` names, and a source with the records of that alone where they can be found
-        without the others. `whole`: with all that is below a node; else that may be missing.
-        `above`: the path starts there (components, the item first)."""
-        if self._tree is None and (path or above or not whole):
-            items = sorted(name for name, *_ in self.reader.items())
-            found, is_glob = readings(path, items, above)
-            if found:
-                self.check()
-                tree = StoredTree(self.reader.lookup(found, whole or is_glob), items == ["state"])
-                try:
-                    below = tree.number(above) if above else None
-                    part = _Source(self.reader, self.check, self.account, tree)
-                    return part, resolve(tree, path, self.step, below)
-                except (PathNotFoundError, KeyError):
-                    pass  # the whole tree says what there is instead
-        return self, resolve(self.tree, path, self.step, self.tree.number(above) if above else None)
-
-    def read_box(self, number: int, start: list[int], stop: list[int]) -> Any:
-        self.check()
-        array, stats = self.tree.table.read_box(number, start, stop)
-        self.account(stats)
-        return array
-
-    def read(self, numbers: list[int]) -> list[Any]:
-        self.check()
-        raws, stats = self.tree.table.read(numbers)
-        self.account(stats)
-        return raws
-
-    def view(self, number: int, step: _Source) -> Any:
-        """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the
-        source that this one was selected from."""
-        tree = self.tree
-        if tree.is_node(number):
-            return NodeView(step, tree.components(number))
-        record = tree.records[number]
-        if record.kind == ARRAY:
-            return ArrayView(self, number)
-        (raw,) = self.read([number])
-        return decode_value(record.value_type, raw)
+def _view(source: Source, number: int, step: Source) -> Any:
+    """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the source
+    that `source` was selected from."""
+    tree = source.tree
+    if tree.is_node(number):
+        return NodeView(step, tree.components(number))
+    record = tree.records[number]
+    if record.kind == ARRAY:
+        return ArrayView(source, number)
+    (raw,) = source.read([number])
+    return decode_value(record.value_type, raw)
 
 
 class NodeView(Mapping[str | int, Any]):
     """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a
     NodeView, a Python value, or for a glob a dict of them by path (paths relative to this node)."""
 
-    def __init__(self, source: _Source, components: list[Component]) -> None:
+    def __init__(self, source: Source, components: list[Component]) -> None:
         self._step = source
         self._components = components  # its path, the item first; none: the step itself
-        self._at: tuple[_Source, int] | None = None  # once its children were read
+        self._at: tuple[Source, int] | None = None  # once its children were read
 
-    def _whole(self) -> tuple[_Source, int]:
+    def _whole(self) -> tuple[Source, int]:
         """A source that has all below this node, and its number there."""
         if self._at is None:
             source, selection = self._step.select(None, whole=True, above=self._components)
@@ -327,9 +271,9 @@ class NodeView(Mapping[str | int, Any]):
             source, selection = step, resolve(step.tree, exact, step.step, below=number)
         if selection.number is None:
             start = source.tree.number(self._components)
-            return {source.tree.relative_text(leaf, start): source.view(leaf, step)
+            return {source.tree.relative_text(leaf, start): _view(source, leaf, step)
                     for leaf in selection.leaves}
-        return source.view(selection.number, step)
+        return _view(source, selection.number, step)
 
     def __repr__(self) -> str:
         source, number = self._whole()
@@ -345,7 +289,7 @@ class StepView:
     """One committed step as it was when it was opened; it stays readable while this object lives,
     even when the step is deleted or replaced meanwhile."""
 
-    def __init__(self, source: _Source) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
 
     @property
@@ -398,9 +342,9 @@ class StepView:
         PathNotFoundError and AmbiguousPathError."""
         source, selection = self._source.select(path, whole=False)
         if selection.number is None:
-            return {source.tree.text(leaf): source.view(leaf, self._source)
+            return {source.tree.text(leaf): _view(source, leaf, self._source)
                     for leaf in selection.leaves}
-        return source.view(selection.number, self._source)
+        return _view(source, selection.number, self._source)
 
     def __contains__(self, path: object) -> bool:
         if not isinstance(path, (str, tuple)):

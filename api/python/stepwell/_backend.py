@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes have a store open: what a Store asks of them, and the answer for one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
+
+from . import _stepwell
+from ._interop.export_options import ExportReport, ExportRequest, report, run_export
+from ._interop.orbax_source import OrbaxSource, check_new
+from ._load.source import Account, Source
+from ._pytree.chunks import Chunks, wishes
+from ._pytree.sharding import to_numpy
+from ._pytree.tree import flatten_items
+from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
+from ._runtime.gc_pause import Paused
+from ._runtime.service import Operation
+
+T = TypeVar("T")
+Change = Literal["delete", "pin", "unpin"]
+MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
+StepOf = Callable[[SupportsIndex | None], int]
+SourceOf = Callable[[SupportsIndex | None], Source]
+
+
+class Backend(Protocol):
+    """This process alone; many on a shared disk; or many on local disks."""
+
+    writer: _stepwell.Core  # what this process writes
+    process_count: int
+    collective: bool  # all processes save and change together, in the same order
+    collective_reads: bool  # and read
+
+    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
+             chunks: Chunks | None) -> Operation: ...
+
+    def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
+                     ) -> Operation:
+        """`last`: the import before this one; where that failed, no process of several begins."""
+
+    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
+        """Deletes steps, or items of them; pins or unpins steps. Waits for it."""
+
+    def from_leader(self, work: Callable[[], T], what: str) -> T:
+        """What `work` gives on process 0, which alone runs it; JSON."""
+
+    def steps(self) -> list[tuple[Any, ...]]:
+        """Summaries, as Core.steps() gives them."""
+
+    def newest(self) -> int | None: ...
+
+    def source(self, step: int, check: Callable[[], None], account: Account) -> Source: ...
+
+    def whole(self, what: str) -> _stepwell.Core:
+        """A core with all parts of every step. Error, about `what`, where there is none."""
+
+    def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
+               progress: Progress | None) -> ExportReport: ...
+
+    def verify(self, step: int | None) -> tuple[Any, ...]: ...
+
+    def stats(self) -> dict[str, object]: ...
+
+    def recovery(self) -> dict[str, object]: ...
+
+    def close(self) -> None: ...
+
+
+class CoreReads:
+    """What a core that has all parts of every step answers by itself."""
+
+    def __init__(self, core: _stepwell.Core) -> None:
+        self._core = core
+        self.newest, self.verify = core.newest, core.verify
+        self.stats, self.recovery = core.stats, core.recovery
+
+    def steps(self) -> list[tuple[Any, ...]]:
+        return [*self._core.steps()]
+
+    def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
+        return Source(self._core.read(step), check, account)
+
+    def whole(self, what: str) -> _stepwell.Core:
+        return self._core
+
+    def _check_items(self, steps: list[int], items: list[str]) -> None:
+        for step in steps if items else []:
+            check_items(step, items, [name for name, *_ in self._core.read(step).items()])
+
+
+class OneProcess(CoreReads):
+    process_count = 1
+    collective = collective_reads = False
+
+    def __init__(self, path: str, core: _stepwell.Core) -> None:
+        super().__init__(core)
+        self.writer = core
+        self._path = path
+
+    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
+             chunks: Chunks | None) -> Operation:
+        with Paused():
+            rows = flatten_items(trees)
+            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
+                                     wishes(chunks, rows))
+            del rows  # before collections go on: they would look at each
+        return handle
+
+    def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
+                     ) -> Operation:
+        found, step = source.locate()
+        check_new(self._path, self.steps(), step, if_exists)
+        return self._core.import_orbax(step, source.plan(found), (0, 1),
+                                       if_exists_number(if_exists), None)
+
+    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
+        self._check_items(steps, items)
+        if kind != "delete":
+            self._core.set_pinned(steps, kind == "pin")
+        elif not items:
+            self._core.delete(steps)
+        for step in steps if items else []:
+            self._core.delete_items(step, items)
+
+    def from_leader(self, work: Callable[[], T], what: str) -> T:
+        return work()
+
+    def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
+               progress: Progress | None) -> ExportReport:
+        return report(*run_export(self._core, source_of(request.step), request, progress))
+
+    def close(self) -> None:
+        self._core.close()

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports of steps whose parts lie on disks of several machines, to a file system that all
+processes see.
+
+Process 0 plans the checkpoint from the records that the others send it, makes its directory and
+describes it, as it does with any export; each process copies the chunks of its own part into files
+there that process 0 has named (db/export/orbax/parts.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from .. import _stepwell
+from .._backend import SourceOf, StepOf
+from .._interop.export_options import (ExportReport, ExportRequest, check_file_mode, choices,
+                                       leaf_type, locate, report)
+from .._runtime.arguments import Progress
+from ..errors import Error, InvalidArgumentError, PeerError
+from .local_disks_table import Share
+from .lockstep import Lockstep
+from .messages import ExportShare, Value, pack, unpack
+from .snapshot import Reader
+
+M = TypeVar("M")
+PartFile = tuple[str, list[tuple[int, int, int, int]]]  # as Core.copy_part takes it
+
+
+def _check_same(requests: list[dict[str, Any]]) -> None:
+    for process, request in enumerate(requests):
+        for key, value in request.items():
+            if value != requests[0][key]:
+                raise PeerError(
+                    f"the processes do not export the same: {key} is {value!r} in process "
+                    f"{process} and {requests[0][key]!r} in process 0", [process])
+
+
+def _check(request: ExportRequest) -> None:
+    if request.to != "orbax":
+        raise Error("an archive needs all parts of a step on one file system, and those of this "
+                    "store lie on disks of several machines; to='orbax' makes a checkpoint of it")
+    if request.mode == "link":
+        raise InvalidArgumentError("mode 'link' needs all parts of a step on one file system, and "
+                                   "those of this store lie on disks of several machines; use "
+                                   "'copy'")
+    check_file_mode(request.file_mode)
+
+
+class LocalDisksExport:
+    """One export, on one process."""
+
+    def __init__(self, lockstep: Lockstep, request: ExportRequest) -> None:
+        self._lockstep = lockstep
+        self._request = request
+        self._what = f"exporting to {request.dest!r}"
+        self._made: _stepwell.PartsExport | None = None  # on process 0
+        self._mark = ""
+        self._subtree: Any = None
+
+    def _do(self, work: Callable[[], M]) -> list[M]:
+        """The messages that `work`, on the thread that calls, gives on all processes, each as long
+        as the slowest takes. An error on one is one on all, once all are done."""
+        interrupt: list[BaseException] = []
+
+        def work_or_tell() -> M:
+            try:
+                return work()
+            except Exception:
+                raise
+            except BaseException as error:
+                interrupt.append(error)
+                raise PeerError(f"{self._what} was interrupted") from error
+
+        try:
+            return self._lockstep.all_gather_slow(work_or_tell, self._what)
+        except Exception:
+            if interrupt:
+                raise interrupt[0] from None
+            raise
+        except BaseException as error:  # while it waited
+            self._lockstep.abort(error)
+            raise
+
+    def _send(self, data: list[bytes], sizes: list[list[int]]) -> list[bytes]:
+        """Bytes from each process to each: `data`, by process, from here; `sizes`: of all of them.
+        What came, by process."""
+        index = self._lockstep.index
+        mine = [np.frombuffer(each, np.uint8) for each in data]
+        came = [np.empty(each[index], np.uint8) for each in sizes]
+        came[index] = mine[index]
+        others = [process != index for process in range(len(sizes))]
+        self._lockstep.exchange(
+            [[array] * other for array, other in zip(mine, others, strict=True)],
+            [[array] * other for array, other in zip(came, others, strict=True)],
+            max(map(max, sizes)))
+        return [array.tobytes() for array in came]
+
+    def run(self, step_of: StepOf, source_of: SourceOf, progress: Progress | None) -> ExportReport:
+        def asked() -> Value:
+            request = self._request
+            _check(request)
+            self._numbers = choices(request.mode, request.layout, request.leaves,
+                                    request.on_unsupported)
+            return Value({**vars(request), "step": step_of(request.step),
+                          "path": repr(request.path)})
+
+        requests = [each.value for each in self._do(asked)]
+        _check_same(requests)
+        source = source_of(requests[0]["step"])
+        self._shares = cast(Reader, source.reader).shares
+
+        def records() -> ExportShare:
+            self._chosen = self._numbers(source.reader)
+            _, self._subtree = locate(source, self._request.path)
+            self._data = {share.part: share.reader.records(self._subtree)
+                          for share in self._shares if share.part != 0}
+            sizes = [sum(map(len, self._data.values()))] + [0] * (self._lockstep.count - 1)
+            return ExportShare(sizes, [(part, len(data)) for part, data in self._data.items()])
+
+        have = self._do(records)
+        came = self._send([b"".join(self._data.values())] + [b""] * (len(have) - 1),
+                          [each.sizes for each in have])
+        with contextlib.ExitStack() as stack:
+            files = self._begin(have, came, stack)
+            cloned = self._do(lambda: Value(self._copy(files, progress)))
+            kinds = {kind for each in cloned for kind in each.value}
+            done = self._do(lambda: self._finish(kinds == {True}, progress))[0]
+        return report(*done.value)
+
+    def _begin(self, have: list[ExportShare], came: list[bytes], stack: contextlib.ExitStack
+               ) -> dict[int, list[PartFile]]:
+        """What each part here has to copy, as process 0 says."""
+        data: list[bytes] = []
+
+        def begin() -> ExportShare:
+            if self._lockstep.index != 0:
+                data.extend([b""] * len(have))
+                return ExportShare([0] * len(have))
+            request = self._request
+            root = next(share for share in self._shares if share.part == 0)
+            self._made = root.core.begin_export(
+                root.reader, _cut(have, came), request.dest, *self._chosen, request.zarr,
+                self._subtree, request.step_prefix, request.step_digits, request.unnamed_default,
+                request.file_mode or 0)
+            stack.callback(self._made.close)
+            of_part: dict[int, list[PartFile]] = {}
+            for part, file in self._made.files():
+                of_part.setdefault(part, []).append(file)
+            plans = [[(part, of_part.pop(part)) for part, _ in each.parts if part in of_part]
+                     for each in have]
+            plans[0] += of_part.items()
+            data.extend([pack(Value(plan)) for plan in plans])
+            return ExportShare([0, *map(len, data[1:])], mark=self._made.mark)
+
+        plans = self._do(begin)
+        self._mark = plans[0].mark
+        from_leader = self._send(data, [plan.sizes for plan in plans])[0]
+        return {part: [(path, [tuple(run) for run in runs]) for path, runs in files]
+                for part, files in unpack(from_leader, Value, 0, self._what).value}
+
+    def _copy(self, files: dict[int, list[PartFile]], progress: Progress | None) -> list[bool]:
+        if not os.path.isdir(self._mark):
+            raise Error(
+                f"process {self._lockstep.index} does not see {self._mark!r}, which process 0 has "
+                "just made: where the parts of a step lie on disks of several machines, it is "
+                "exported to a file system that all processes see")
+        return [copy_part(share, files[share.part], self._chosen[0], self._request.file_mode or 0,
+                          progress)
+                for share in self._shares if share.part in files]
+
+    def _finish(self, cloned: bool, progress: Progress | None) -> Value:
+        if self._made is None:
+            return Value()
+        return Value([self._made.finish(cloned, progress), leaf_type(self._chosen[2])])
+
+
+def _cut(have: list[ExportShare], came: list[bytes]) -> list[tuple[int, bytes]]:
+    """What each part's records are of what came from the processes."""
+    records = []
+    for each, data in zip(have, came, strict=True):
+        at = 0
+        for part, size in each.parts:
+            records.append((part, data[at:at + size]))
+            at += size
+    return records
+
+
+def copy_part(share: Share, files: list[PartFile], mode: int, file_mode: int,
+              progress: Progress | None) -> bool:
+    return share.core.copy_part(share.reader, files, mode, file_mode, progress)

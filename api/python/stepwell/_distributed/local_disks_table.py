@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a step of which each process has a part, and none all.
+
+A process wants boxes of leaves, and has pieces of leaves. All processes exchange both lists, so
+that a sender knows where its pieces go and a receiver knows what comes. Then every process reads
+from its own part what any process wants, and the bytes are exchanged (exchange.py). Elements are
+never converted on the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from .. import _stepwell
+from .._load.device_placement import Box, empty_aligned
+from .._load.numa import ANY
+from .._load.source import Stats, Wanted
+from .._pytree.records import NODE, ROOT, VALUE, Record, StoredTree
+from .._pytree.tree import KEY, LIST, TUPLE, Component
+from .._runtime.gc_pause import Paused
+from ..errors import CorruptionError
+from .lockstep import Lockstep
+from .messages import Value, Wants, pack, unpack
+
+M = TypeVar("M")
+T = TypeVar("T")
+Key = tuple[Component, ...]
+
+
+class Share(NamedTuple):
+    """What one part has of a step."""
+
+    part: int
+    core: _stepwell.Core
+    reader: _stepwell.Reader
+    table: _stepwell.LeafTable
+    records: list[Record]
+
+    def keys(self) -> list[Key]:
+        """Of the records: the path of each, its item first."""
+        return [((KEY, item), *path) for _, item, path in self.table.paths()]
+
+    @property
+    def save_id(self) -> str:
+        return self.reader.group[0].hex() if self.reader.group else ""
+
+
+class _Piece(NamedTuple):
+    """A box of a leaf that a part here has."""
+
+    box: Box
+    share: Share
+    number: int  # of the leaf in that share
+
+
+class _Cut(NamedTuple):
+    """What a piece has of a box that is wanted."""
+
+    leaf: int
+    piece: int  # which one of the process that has it
+    want: int  # which one of the process that wants it
+    box: Box
+
+    def within(self, box: Box) -> tuple[Any, ...]:
+        """An index of an array that is `box`; gives a view for arrays without axes, too."""
+        return (*[slice(start - begin, stop - begin)
+                  for (start, stop), (begin, _) in zip(self.box, box, strict=True)], ...)
+
+
+def _common(one: Box, other: Box) -> Box | None:
+    box = tuple([(max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True)])
+    return box if all(start < stop for start, stop in box) else None
+
+
+def _lies_in(one: Box, other: Box) -> bool:
+    return all(c <= a and b <= d for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _outermost(boxes: Iterable[Box]) -> list[Box]:
+    """Without those that lie in others."""
+    def count(box: Box) -> int:
+        return math.prod(_shape(box))
+
+    kept: list[Box] = []
+    for _, equal in itertools.groupby(sorted(set(boxes), key=count, reverse=True), count):
+        kept += [box for box in equal if not any(_lies_in(box, larger) for larger in kept)]
+    return kept
+
+
+def _shape(box: Box) -> tuple[int, ...]:
+    return tuple([stop - start for start, stop in box])
+
+
+def _box_received(box: list[list[int]]) -> Box:
+    return tuple([(start, stop) for start, stop in box])
+
+
+def _cuts(wants: Sequence[tuple[int, Box]], pieces: dict[int, list[Box]]) -> list[_Cut]:
+    """In the same order for the sender and the receiver."""
+    found = []
+    for want, (leaf, box) in enumerate(wants):
+        for number, piece in enumerate(pieces.get(leaf, ())):
+            common = _common(box, piece)
+            if common is not None:
+                found.append(_Cut(leaf, number, want, common))
+    return found
+
+
+# What was read of a leaf's piece (both by number): boxes of it.
+Memory = dict[tuple[int, int], dict[Box, Any]]
+
+
+def _holding(memory: Memory, cut: _Cut) -> tuple[Box, Any]:
+    boxes = memory[cut.leaf, cut.piece]
+    box = cut.box if cut.box in boxes else next(box for box in boxes if _lies_in(cut.box, box))
+    return box, boxes[box]
+
+
+class Table:
+    """As `_stepwell.LeafTable`. Whatever reads, all processes do, each for what it wants."""
+
+    def __init__(self, step: int, rows: list[tuple[Any, ...]], partial: Sequence[int],
+                 alone: dict[int, int], shares: Sequence[Share], lockstep: Lockstep) -> None:
+        """`partial`: leaves of which parts have pieces; `alone`: leaves that one part has, which
+        is not part 0, with its number. All others are part 0's."""
+        self._step = step
+        self._what = f"loading step {step}"
+        self._lockstep = lockstep
+        self._rows = rows
+        self.tree = StoredTree(cast(_stepwell.LeafTable, self))
+        self._mine = self._pieces(set(partial), alone, shares)
+        self._owned: list[dict[int, list[Box]]] | None = None  # by process, once gathered
+        self._shared_error: BaseException | None = None  # the error that all processes know of
+
+    # ---- records ----
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self._rows
+
+    def shardings(self) -> list[str]:
+        return sorted({record.sharding for record in self.tree.records} - {""})
+
+    def leaves_below(self, index: int | None) -> list[int]:
+        return list(self.tree.leaves(ROOT if index is None else index))
+
+    def build(self, index: int | None, values: list[Any]) -> Any:
+        number = ROOT if index is None else index
+        given = dict(zip(self.leaves_below(index), values, strict=True))
+
+        def built(number: int) -> Any:
+            if number in given:
+                return given[number]
+            children = self.tree.children[number]
+            container = 0 if number == ROOT else self.tree.records[number].container
+            if container in (LIST, TUPLE):
+                items = [built(child) for child in children.values()]
+                return tuple(items) if container == TUPLE else items
+            return {name: built(child) for (_, name), child in children.items()}
+
+        return built(number)
+
+    def _pieces(self, partial: set[int], alone: dict[int, int], shares: Sequence[Share]
+                ) -> dict[int, list[_Piece]]:
+        """What is here of each leaf."""
+        numbers = {tuple(self.tree.components(number)): number for number in range(len(self))}
+        leaves: list[int | None]
+        found: dict[int, list[_Piece]] = {}
+        for share in shares:
+            boxes = share.table.pieces()
+            leaves = [numbers.get(key) for key in share.keys()]
+            for number, (leaf, record) in enumerate(zip(leaves, share.records, strict=True)):
+                if leaf is None or record.kind == NODE:
+                    continue
+                if leaf in partial:
+                    have = [tuple([(start, start + extent) for start, extent
+                                   in zip(*box, strict=True)]) for box in boxes.get(number, ())]
+                else:
+                    have = [self._whole(leaf)] if share.part == alone.get(leaf, 0) else []
+                pieces = [_Piece(box, share, number) for box in have if 0 not in _shape(box)]
+                if pieces:
+                    found.setdefault(leaf, []).extend(pieces)
+        return found
+
+    def _whole(self, leaf: int) -> Box:
+        """A leaf as a box; values are their bytes."""
+        record = self.tree.records[leaf]
+        shape = (record.logical_bytes,) if record.kind == VALUE else record.shape
+        return tuple([(0, extent) for extent in shape])
+
+    # ---- what all processes do ----
+
+    def all_or_none(self, load: Callable[[], T]) -> T:
+        try:
+            value = load()
+        except BaseException as error:
+            if error is not self._shared_error:
+                self._lockstep.abort(error)
+            raise
+        self._all_gather(Value)
+        return value
+
+    def _all_gather(self, work: Callable[[], M]) -> list[M]:
+        try:
+            return self._lockstep.all_gather(work, self._what)
+        except BaseException as error:
+            self._shared_error = error
+            raise
+
+    def _most(self, work: Callable[[], int]) -> int:
+        """The largest of all processes' numbers."""
+        return max([int(each.value) for each in self._all_gather(lambda: Value(work()))])
+
+    def read(self, indices: list[int]) -> tuple[list[Any], Stats]:
+        return self.read_boxes([(index, None, None, ANY) for index in indices])
+
+    def read_box(self, index: int, start: list[int], stop: list[int]) -> tuple[Any, Stats]:
+        (array,), stats = self.read_boxes([(index, start, stop, ANY)])
+        return array, stats
+
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+        first, *_ = self.read_batches([wanted])
+        return first
+
+    def read_batches(self, batches: Sequence[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+        """Each as read_boxes gives it. Where other processes have more, nothing behind the last."""
+        count = len(batches)
+        most = self._most(lambda: count)
+        for number in range(most):
+            yield self._read(batches[number] if number < count else [])
+
+    def _read(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+        index = self._lockstep.index
+        wants = [(leaf, self._whole(leaf) if start is None or stop is None
+                  else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
+        with Paused():
+            everyones = self._gather_wants(wants)
+            assert self._owned is not None
+            sends = [_cuts(theirs, self._owned[index]) for theirs in everyones]
+            takes = [_cuts(wants, pieces) for pieces in self._owned]
+        memory: Memory = {}
+        given: set[int] = set()  # arrays of `memory` that are some of `raws`
+        raws: list[Any] = []
+        stats: Stats = (0,) * 5
+
+        def ready() -> int:
+            nonlocal stats
+            self._check_whole(wants, takes)
+            nodes = {(cut.leaf, cut.piece, cut.box): wanted[cut.want][3] for cut in takes[index]}
+            stats = self._read_own(sends, nodes, memory)
+            raws.extend([None] * len(wants))
+            for cut in takes[index]:
+                box, array = _holding(memory, cut)
+                if cut.box == box == wants[cut.want][1] and id(array) not in given:
+                    given.add(id(array))
+                    raws[cut.want] = array  # just what was read
+            return max([sum(math.prod(_shape(cut.box)) * self._item_bytes(cut.leaf)
+                                 for cut in cuts)
+                             for process, cuts in enumerate(sends) if process != index], default=0)
+
+        most = self._most(ready)
+        for want, (leaf, box) in enumerate(wants):
+            if raws[want] is None:
+                raws[want] = empty_aligned(_shape(box), self._dtype(leaf), wanted[want][3])
+        outgoing = [[array[cut.within(box)] for cut in cuts
+                     for box, array in [_holding(memory, cut)]] for cuts in sends]
+        incoming = [[raws[cut.want][cut.within(wants[cut.want][1])] for cut in cuts]
+                    for cuts in takes]
+        for source, target in zip(outgoing[index], incoming[index], strict=True):
+            if source.ctypes.data != target.ctypes.data:
+                target[...] = source
+        outgoing[index], incoming[index] = [], []
+        self._exchange(outgoing, incoming, most)
+        return [raw.tobytes() if self.tree.records[leaf].kind == VALUE else raw
+                for raw, (leaf, _) in zip(raws, wants, strict=True)], stats
+
+    def _exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
+        try:
+            self._lockstep.exchange(send, receive, most)
+        except BaseException as error:
+            self._shared_error = error
+            raise
+
+    def _gather_wants(self, wants: list[tuple[int, Box]]) -> list[list[tuple[int, Box]]]:
+        """What every process wants; and, once, what each has."""
+        owned = None if self._owned is not None else [
+            (leaf, [piece.box for piece in pieces]) for leaf, pieces in self._mine.items()]
+        mine = np.frombuffer(pack(Wants(wants, owned)), np.uint8)
+        sizes = [each.value for each in self._all_gather(lambda: Value(mine.size))]
+        texts = [np.empty(size, np.uint8) for size in sizes]
+        index = self._lockstep.index
+        others = [process != index for process in range(len(sizes))]
+        self._exchange([[mine] * other for other in others],
+                       [[text] * other for text, other in zip(texts, others, strict=True)],
+                       max(sizes))
+        texts[index] = mine
+        everyones = [unpack(text.tobytes(), Wants, process, self._what)
+                     for process, text in enumerate(texts)]
+        if self._owned is None:
+            self._owned = [{leaf: [_box_received(box) for box in boxes]
+                            for leaf, boxes in each.owned or ()} for each in everyones]
+        return [[(leaf, _box_received(box)) for leaf, box in each.wants] for each in everyones]
+
+    # ---- what is here ----
+
+    def _dtype(self, leaf: int) -> Any:
+        record = self.tree.records[leaf]
+        return np.dtype(np.uint8) if record.kind == VALUE else record.dtype
+
+    def _item_bytes(self, leaf: int) -> int:
+        return int(self._dtype(leaf).itemsize)
+
+    def _check_whole(self, wants: list[tuple[int, Box]], takes: list[list[_Cut]]) -> None:
+        found = [0] * len(wants)
+        for cut in [cut for cuts in takes for cut in cuts]:
+            found[cut.want] += math.prod(_shape(cut.box))
+        for (leaf, box), count in zip(wants, found, strict=True):
+            if count != math.prod(_shape(box)):
+                raise CorruptionError(
+                    f"step {self._step}: {self.tree.text(leaf)}: the parts have {count} of "
+                    f"{math.prod(_shape(box))} elements of it")
+
+    def _read_own(self, sends: list[list[_Cut]], nodes: dict[tuple[int, int, Box], int],
+                  memory: Memory) -> Stats:
+        """Reads what any process wants of the pieces here, each chunk once and no other; `nodes`:
+        the NUMA node of what is wanted here."""
+        asked: dict[tuple[int, int], list[Box]] = {}
+        for cut in [cut for cuts in sends for cut in cuts]:
+            asked.setdefault((cut.leaf, cut.piece), []).append(cut.box)
+        by_share: dict[int, list[tuple[tuple[int, int], _Piece, Box]]] = {}
+        for key, boxes in asked.items():
+            piece = self._mine[key[0]][key[1]]
+            if self.tree.records[key[0]].kind == VALUE:
+                boxes = [piece.box]
+            by_share.setdefault(piece.share.part, []).extend(
+                [(key, piece, box) for box in _outermost(boxes)])
+        total: Stats = (0,) * 5
+        for reads in by_share.values():
+            table = reads[0][1].share.table
+            raws, stats = table.read_boxes([
+                (piece.number, None, None, ANY)
+                if self.tree.records[key[0]].kind == VALUE
+                else (piece.number, [start for start, _ in box], [stop for _, stop in box],
+                      nodes.get((*key, box), ANY))
+                for key, piece, box in reads])
+            total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+            for (key, _, box), raw in zip(reads, raws, strict=True):
+                array = np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
+                memory.setdefault(key, {})[box] = array
+        return total

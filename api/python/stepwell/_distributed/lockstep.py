@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all processes do in the same order on the threads that call, as they use JAX's devices."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from ..errors import PeerError
+from .coordinator import Alive, Coordinator, Watch, gather
+from .exchange import Exchange
+from .messages import Failure, Value, decode, encode
+
+M = TypeVar("M")
+T = TypeVar("T")
+_SLICE_SECONDS = 1.0  # between two checks whether the other process is alive
+_PROBE_SECONDS = 10.0  # for finding out which processes have ended
+
+
+def all_gather(coordinator: Coordinator, directory: str, work: Callable[[], M], timeout: float,
+               what: str, watch: Watch | None = None) -> list[M]:
+    """The messages that `work` gives on all processes; an error on one is one on all."""
+    def gather_texts(text: str) -> list[str]:
+        return gather(coordinator, directory, text, timeout, what, watch)
+
+    try:
+        mine = work()
+        text = encode(mine)
+    except Exception as error:
+        try:
+            gather_texts(encode(Failure.of(error)))
+        except PeerError:
+            pass  # they are missing because of this, or it does not matter any more
+        raise
+    return [decode(each, type(mine), process, what)
+            for process, each in enumerate(gather_texts(text))]
+
+
+class Lockstep:
+    """The numbered exchanges of a run that its processes make on the threads that call."""
+
+    def __init__(self, coordinator: Coordinator, run: str, alive: Alive, timeout: float) -> None:
+        self._coordinator = coordinator
+        self._directory = f"{run}/lockstep"
+        self._alive = alive
+        self._timeout = timeout
+        self._numbers = itertools.count()
+        self._exchange: Exchange | None = None
+        self.index = coordinator.index
+        self.count = coordinator.count
+
+    def all_gather(self, work: Callable[[], M], what: str, watch: Watch | None = None
+                   ) -> list[M]:
+        """The messages that `work` gives on all processes; an error on one is one on all."""
+        number = next(self._numbers)
+        results = all_gather(self._coordinator, f"{self._directory}/{number}", work, self._timeout,
+                             what, watch)
+        if self.index == 0 and number > 0:  # every process that answered has read the last one
+            self._coordinator.delete(f"{self._directory}/{number - 1}")
+        return results
+
+    def all_gather_slow(self, work: Callable[[], M], what: str) -> list[M]:
+        """The same of `work` without a time limit, as long as its process is alive."""
+        self._alive.begin()
+        try:
+            return self.all_gather(work, what, self._alive.watch())
+        finally:
+            self._alive.end()
+
+    def from_leader(self, work: Callable[[], T], what: str) -> T:
+        """What `work`, on process 0 alone, gives: JSON."""
+        given = self.all_gather(lambda: Value(work() if self.index == 0 else None), what)
+        return cast(T, given[0].value)
+
+    def abort(self, error: BaseException) -> None:
+        """Reports at the next `all_gather` of the others that this process takes no part."""
+        try:
+            self._coordinator.put(f"{self._directory}/{next(self._numbers)}/{self.index}",
+                                  encode(Failure.of(error)))
+        except PeerError:
+            pass  # then no process waits
+
+    def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
+        """As Exchange.run. PeerError: not on all processes."""
+        try:
+            if self._exchange is None:
+                self._exchange = Exchange(self.index, self.count)
+            self._exchange.run(send, receive, most)
+        except Exception as error:
+            text = str(error).splitlines()
+            failed = PeerError("JAX cannot carry what is loaded between the processes: "
+                               f"{text[0] if text else type(error).__name__}")
+            # The processes that are alive tell each other, and find those that are not.
+            gather(self._coordinator, f"{self._directory}/{next(self._numbers)}",
+                   encode(Failure.of(failed)), min(self._timeout, _PROBE_SECONDS), "loading a step")
+            raise failed from error
+
+
+class SingleFlight:
+    """Where the processes of a run meet that are about to do the same thing."""
+
+    def __init__(self, coordinator: Coordinator, directory: str, alive: Alive, timeout: float
+                 ) -> None:
+        self._coordinator = coordinator
+        self._directory = directory
+        self._alive = alive
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._asked: Counter[str] = Counter()
+
+    def run(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
+        """`work`, by the first process that comes with this `about`; the others wait for it, as
+        long as it is heard of, and have what it gave, or its error. A process that comes for the
+        n-th time meets those that come for the n-th time, so one may also be alone."""
+        digest = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
+        with self._lock:
+            key = f"{self._directory}/{digest}/{self._asked[digest]}"
+            self._asked[digest] += 1
+        self._alive.begin()
+        try:
+            if self._coordinator.claim(f"{key}/by", str(self._coordinator.index)):
+                return self._do(key, work)
+            return self._receive(key, kind)
+        finally:
+            self._alive.end()
+
+    def _do(self, key: str, work: Callable[[], M]) -> M:
+        try:
+            given = work()
+        except BaseException as error:
+            try:
+                self._coordinator.put(f"{key}/given", encode(Failure.of(error)))
+            except PeerError:
+                pass  # the processes that wait time out
+            raise
+        self._coordinator.put(f"{key}/given", encode(given))
+        return given
+
+    def _receive(self, key: str, kind: type[M]) -> M:
+        by = self._coordinator.get(f"{key}/by", self._timeout)
+        process = int(by) if by is not None else 0
+        watch = self._alive.watch()
+        text = None
+        while text is None:
+            text = self._coordinator.get(f"{key}/given", _SLICE_SECONDS)
+            if text is None and watch.silent_seconds(process) >= self._timeout:
+                raise PeerError(f"process {process} was doing this for all and has not been heard "
+                                f"of for {self._timeout:g} s: has it ended?", [process])
+        return decode(text, kind, process, "this")

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a store by all processes of a run: which part each has, and what became of every step.
+
+Each stage is done by all or by none; a process that cannot go on refuses the open of all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from .. import _stepwell
+from .._backend import MakeCore
+from .._runtime.service import start_thread
+from ..errors import Error
+from .coordinator import Coordinator, broadcast, is_store, part_path, receive
+from .lockstep import all_gather
+from .messages import (PartReport, PartState, PathReport, RootReport, Value, Verdicts, pack_text,
+                       unpack_text)
+from .part_layout import Disks, check_part, check_paths, look_around, sees_root
+from .snapshot import StepList
+
+M = TypeVar("M")
+Tasks = queue.SimpleQueue[Callable[[], None] | None]
+
+_opens = itertools.count()  # collective opens of this process
+
+
+def _forget_opens() -> None:
+    global _opens
+    _opens = itertools.count()
+
+
+os.register_at_fork(after_in_child=_forget_opens)
+
+
+def _work(tasks: Tasks) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+
+
+def _state_of(core: _stepwell.Core) -> PartState:
+    _, part, decision_number, _ = core.group_status()
+    return PartState(part, decision_number)
+
+
+_Committed = dict[tuple[int, bytes], Sequence[int]]  # (step, save id) to its parts
+
+
+def _check_complete(core: _stepwell.Core, root: str, process: int, committed: _Committed) -> None:
+    """Whether a part has its share of all that was committed."""
+    _, part, _, prepared = core.group_status()
+    here = {*prepared, *[(step, save_id) for step, save_id, _ in core.group_steps()]}
+    for (step, save_id), parts in committed.items():
+        if part in parts and (step, save_id) not in here:
+            raise Error(f"part {part} of step {step} is missing: {part_path(root, part)!r} of "
+                        f"process {process} does not have it. Was the disk of that machine lost, "
+                        "or an older copy put back? Bring it, or begin a new store elsewhere")
+
+
+def _recover(core: _stepwell.Core, committed: _Committed, decision_number: int) -> None:
+    """Decides what is undecided in a part, and deletes what part 0 has not."""
+    _, part, _, prepared = core.group_status()
+    if part == 0:
+        return
+    for step, save_id in prepared:
+        core.decide(step, save_id, (step, save_id) in committed, [], decision_number, True)
+    gone = [step for step, save_id, _ in core.group_steps() if (step, save_id) not in committed]
+    if gone:
+        core.delete(gone)
+
+
+class Opening:
+    """A store that all processes of a run have opened, as this one has it."""
+
+    def __init__(self, coordinator: Coordinator, root: str, timeout: float, make_core: MakeCore,
+                 disks: Disks) -> None:
+        self.coordinator = coordinator
+        self.root = root
+        self.timeout = timeout
+        self._disks = disks
+        self._make_core = make_core
+        self.index = coordinator.index
+        self.leader = coordinator.index == 0
+        self.tasks: Tasks = queue.SimpleQueue()  # of the thread "stepwell-group", one by one
+        self.cores: list[_stepwell.Core] = []  # this process's part first
+        self.left: list[_stepwell.Core] = []  # parts of processes that are not in this run
+        self.local = False  # whether there is a process that does not see the root's files
+        self.steps = StepList([])  # where `local`
+        try:
+            self._open(f"stepwell/open/{next(_opens)}")
+        except BaseException:
+            self.tasks.put(None)
+            self.close_cores()
+            raise
+
+    def close(self) -> None:
+        """Ends the thread, after what was begun, and this process's part."""
+        self.tasks.put(None)
+        self.thread.join()
+        self.close_cores()
+
+    def close_cores(self) -> None:
+        for core in reversed(self.cores):
+            core.close()
+        self.cores.clear()
+        self.left.clear()
+
+    def _open(self, opening: str) -> None:
+        """By all processes or by none."""
+        what = f"opening {self.root!r}"
+
+        def stage(name: str, work: Callable[[], M]) -> list[M]:
+            return all_gather(self.coordinator, f"{opening}/{name}", work, self.timeout, what)
+
+        def look() -> PathReport:
+            # Before anything is opened: a process that cannot have it refuses the open of all.
+            self.thread = start_thread("stepwell-group", _work, self.tasks)
+            return look_around(self.root, self.index, self._disks)
+
+        check_paths(stage("look", look))
+        root = stage("root", self._open_root)[0]
+        reports = stage("parts", lambda: self._open_parts(root))
+        self.local = not all(report.sees_root for report in reports)
+        verdicts = stage("verdicts", lambda: self._judge(reports, f"{opening}/steps"))[0]
+        stage("ready", lambda: self._recover(verdicts, f"{opening}/steps"))
+        if self.leader:
+            self.coordinator.delete(f"{opening}/steps")
+        self.run: str = verdicts.run
+
+    def _open_core(self, part: int, read_only: bool, group: tuple[bytes, int] | None
+                   ) -> _stepwell.Core:
+        core = self._make_core(part_path(self.root, part), read_only, group)
+        self.cores.append(core)
+        return core
+
+    def _open_root(self) -> RootReport:
+        if not self.leader:
+            return RootReport()
+        root = self._open_core(0, False, (bytes(16), 0))
+        return RootReport(root.id().hex(), self.root, sorted(
+            {part for _, _, parts in root.group_steps() for part in parts}))
+
+    def _open_parts(self, root: RootReport) -> PartReport:
+        """Opens what this process writes; gives what is known there of steps of many processes."""
+        own, count = self.coordinator.index, self.coordinator.count
+        group_id = bytes.fromhex(root.id)
+        sees = self.leader or sees_root(self.root, own, root, self._disks, self._make_core)
+        if not self.leader:
+            if self._disks == "local":
+                check_part(self.root, own, root)
+            self._open_core(own, False, (group_id, own))
+        # Of a run with more processes: their steps are deleted here.
+        for part in itertools.count(own + count, count):
+            if not is_store(part_path(self.root, part)):
+                break
+            self.left.append(self._open_core(part, False, (group_id, part)))
+        return PartReport([_state_of(core) for core in self.cores], sees)
+
+    def _recover(self, verdicts: Verdicts, steps: str) -> Value:
+        committed = {(step, bytes.fromhex(save_id)): verdicts.sets[parts]
+                     for step, save_id, parts in verdicts.committed}
+        for core in self.cores:
+            if self._disks == "local":
+                _check_complete(core, self.root, self.index, committed)
+            _recover(core, committed, verdicts.decision_number)
+        if self.local and not self.leader:
+            what = "which steps"
+            text = receive(self.coordinator, steps, verdicts.summaries, 0, self.timeout, what)
+            self.steps = StepList(unpack_text(text, Value, 0, what).value)
+        elif not self.leader:
+            self._open_core(0, True, None)
+        return Value()
+
+    def _judge(self, reports: list[PartReport], steps: str) -> Verdicts:
+        """On the leader: what became of every step of many processes. Part 0's log decides, as long
+        as it is not older than what other parts were told by it."""
+        if not self.leader:
+            return Verdicts()
+        root = self.cores[0]
+        _, _, number, prepared = root.group_status()
+        newest = max([part for report in reports for part in report.parts if part.part != 0],
+                     key=lambda part: part.decision_number, default=None)
+        if newest is not None and newest.decision_number > number:
+            raise Error(
+                f"{self.root!r} is older than its part {part_path(self.root, newest.part)!r}, "
+                f"which was told of change {newest.decision_number} while the root's newest is "
+                f"{number}: was an older copy of the root put back? Bring the newer one, or delete "
+                "the parts")
+        for step, save_id in prepared:  # no process was told that they are committed
+            root.decide(step, save_id, False, [], 0, True)
+        _, _, number, _ = root.group_status()
+        sets: dict[tuple[int, ...], int] = {}
+        committed = [(step, save_id.hex(), sets.setdefault(tuple(parts), len(sets)))
+                     for step, save_id, parts in root.group_steps()]
+        count = 0
+        if self.local:
+            summaries = root.steps()
+            self.steps = StepList(summaries)
+            count = broadcast(self.coordinator, steps, pack_text(Value(summaries)))
+        return Verdicts(f"stepwell/run/{os.urandom(8).hex()}", number, count, committed, list(sets))

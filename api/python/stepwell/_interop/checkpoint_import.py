@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of other libraries: which step a path means, and files as trees. The libraries of the
+files are imported when needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
+
+import ml_dtypes
+import numpy as np
+
+from .._handle import SaveHandle
+from .._lifetime import OpenStore
+from .._runtime.arguments import IfExists, if_exists_number, step_number
+from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
+from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_step,
+                           orbax_root)
+
+SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
+
+
+def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
+    """Whether it is no directory. Of several processes (`together`) some may see nothing there."""
+    if together and not os.path.exists(absolute(src)):
+        return absolute(src).lower().endswith(SUFFIXES)
+    return not os.path.isdir(checked_path(src))
+
+
+def step_of_file(path: str) -> int:
+    name = os.path.basename(path)
+    stem = name.removesuffix(os.path.splitext(name)[1])
+    match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
+    if match is None:
+        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+    return int(match[1])
+
+
+def _library(name: str, suffix: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Error(f"{suffix} files are read with {name.split('.')[0]}, which cannot be "
+                    f"imported here: {error}") from error
+
+
+def _read_msgpack(path: str, like: Any) -> Any:
+    serialization = _library("flax.serialization", ".msgpack")
+    with open(path, "rb") as file:
+        data = file.read()
+    if like is None:
+        return serialization.msgpack_restore(data)
+    return serialization.from_bytes(like, data)
+
+
+def _read_equinox(path: str, like: Any) -> Any:
+    if like is None:
+        raise InvalidArgumentError(f"{path} holds leaves alone: like= is the tree that they are of")
+    return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
+
+
+# NumPy itself has no such types, so the library makes no arrays of them.
+_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+           "F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+           "F8_E8M0": "float8_e8m0fnu"}
+
+
+def _read_safetensors(path: str) -> dict[str, Any]:
+    library = _library("safetensors", ".safetensors")
+    with library.safe_open(path, framework="np") as opened:
+        names = list(opened.keys())
+        float8 = {name: _FLOAT8[word] for name in names
+                  if (word := opened.get_slice(name).get_dtype()) in _FLOAT8}
+        arrays = {name: opened.get_tensor(name) for name in names if name not in float8}
+    if float8:
+        with open(path, "rb") as file:
+            tensors = dict(library.deserialize(file.read()))
+        for name, word in float8.items():
+            fields = tensors[name]
+            dtype = np.dtype(getattr(ml_dtypes, word))
+            arrays[name] = np.frombuffer(fields["data"], dtype).reshape(fields["shape"])
+    return {name: arrays[name] for name in names}
+
+
+def _read_npz(path: str) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def read_file(path: str, like: Any) -> Any:
+    """The tree in a file; `like` may be None: not given."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise FormatError(f"{path}: a file of an unknown kind; there are {', '.join(SUFFIXES)}, "
+                          "and directories of Orbax")
+    if like is not None and suffix in (".safetensors", ".npz"):
+        raise InvalidArgumentError(f"{suffix} files are flat dicts by name: like is not for them")
+    try:
+        if suffix == ".msgpack":
+            return _read_msgpack(path, like)
+        if suffix == ".eqx":
+            return _read_equinox(path, like)
+        return _read_safetensors(path) if suffix == ".safetensors" else _read_npz(path)
+    except Error:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not what is in it
+            raise StorageError(error.errno, f"{path}: {error.strerror}") from error
+        raise CorruptionError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
+                      step: SupportsIndex | None = None, *, items: Iterable[str] | None = None,
+                      like: Any = None, if_exists: IfExists = "error",
+                      verify: bool = False) -> SaveHandle:
+    """Saves a checkpoint of another library as a step. Nothing is written to `src`.
+
+    src: a directory of Orbax (v0 or v1): a step, an item of one, or, with `step`, the root of a
+        CheckpointManager. Or a file: `.msgpack` (Flax), `.eqx` (Equinox), `.safetensors`,
+        `.npz`; the libraries are needed for the first three.
+    step: the step's number; None: the number that the name of `src` ends in ("7", "ckpt_7").
+    items: names of items, as the Orbax checkpoint has them; None: all.
+    like: a tree of the same structure, for files: `.eqx` needs it, `.msgpack` takes it
+        (`flax.serialization.from_bytes`).
+    if_exists: as in `save`.
+    verify: of directories of Orbax, read the source a second time when the step is durable, and
+        compare it with what was stored: Orbax has no checksums, so nothing else finds bytes that
+        came in wrong. Where they differ the step is deleted again (what it replaced does not come
+        back) and CorruptionError raised. Returns after that. Bytes that are wrong on the disk
+        itself are wrong in both reads. One process only. Exports of Stepwell have checksums, which
+        every import checks.
+
+    From Orbax, `load` gives what Orbax restores without a target, but for arrays, which are
+    NumPy's (jax arrays with `like`): tuples come as lists, other nodes as dicts, scalars as
+    Python numbers, PRNG keys as keys with `like`. The item "default" of managers that were
+    told no names becomes "state". JSON items become trees of Python values; `metrics` and the
+    custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
+
+    Under `jax.distributed` all processes call it, and those that see the checkpoint read and save
+    shares of it, as equal as its chunks allow; process 0 must see it, others must not see another
+    one there. What is then missing or damaged is the handle's error, on all of them. Files (`like`)
+    are read by every process.
+
+    Reads all of the checkpoint (its share) into memory before it saves. Raises
+    CheckpointNotFoundError, InvalidArgumentError for what is no checkpoint or has no number,
+    PathNotFoundError for items, CorruptionError (missing or damaged files; the message names item,
+    leaf and file), FormatError for what is not read, and what `save` raises.
+    """
+    self._check()
+    self._check_writable()
+    if_exists_number(if_exists)
+    names = item_names(items)
+    wanted = None if step is None else step_number(step)
+    if _is_file(src, self._backend.collective):
+        path = checked_path(src)
+        number = step_number(step_of_file(path)) if wanted is None else wanted
+        if items is not None or verify:
+            raise InvalidArgumentError("items and verify are of Orbax checkpoints; this is a file")
+        if not self._backend.collective:
+            check_new(self.path, self._backend.steps(), number, if_exists)
+        tree = read_file(path, like)
+        return self._save(number, {"state": tree}, "", "", if_exists_number(if_exists), None)
+    if like is not None:
+        raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
+    if verify and self._backend.collective:
+        raise InvalidArgumentError("verify is for imports by one process")
+    source = OrbaxSource(absolute(src), wanted, names)
+    handle = self._track(self._backend.import_orbax(source, if_exists, None))
+    if verify:
+        _verify_import(self, handle, source)
+    return handle
+
+
+def _verify_import(self: OpenStore, handle: SaveHandle, source: OrbaxSource) -> None:
+    handle.result()
+    if handle.skipped:
+        return
+    found, number = source.locate()
+    try:
+        self._backend.writer.verify_import(number, found, source.items)
+    except CorruptionError as error:
+        self._backend.change("delete", [number], [])
+        raise CorruptionError(f"{error}; step {number} was deleted again") from None
+
+
+def import_checkpoints(self: OpenStore, root: str | os.PathLike[str],
+                       steps: Iterable[SupportsIndex] | None = None, *,
+                       items: Iterable[str] | None = None,
+                       if_exists: IfExists = "error") -> list[int]:
+    """Imports several steps below the root of an Orbax CheckpointManager (None: all of them),
+    each as `import_checkpoint` does it, and gives their numbers; all are durable when it
+    returns. One step is read while another one is written, so two are in memory. An error ends
+    it; the steps before are saved then, and `if_exists="skip"` goes on where it ended."""
+    self._check()
+    self._check_writable()
+    if_exists_number(if_exists)
+    names = item_names(items)
+    asked = None if steps is None else [step_number(step) for step in steps]
+
+    chosen = self._backend.from_leader(
+        lambda: _choose(self, checked_path(root), asked, if_exists), "importing")
+    last: SaveHandle | None = None
+    for number, name in chosen:
+        if name is None:  # it is there
+            continue
+        try:
+            handle = self._track(self._backend.import_orbax(
+                OrbaxSource(os.path.join(absolute(root), name), number, names), if_exists,
+                None if last is None else last._save.handle))
+        except Exception:
+            if last is not None:
+                last.result()  # where this is why
+            raise
+        if last is not None:
+            last.result()
+        last = handle
+    if last is not None:
+        last.result()
+    return [number for number, _ in chosen]
+
+
+def _choose(self: OpenStore, path: str, asked: list[int] | None, if_exists: str
+            ) -> list[tuple[int, str | None]]:
+    """Steps below a root, with the names of their directories; None for what is skipped."""
+    there = orbax_root(path)
+    wanted = list(there) if asked is None else asked
+    for number in wanted:
+        if number not in there:
+            raise no_step(path, number, there)
+    existing = {summary[0] for summary in self._backend.steps()}
+    if if_exists == "error" and existing.intersection(wanted):
+        raise exists(self.path, min(existing.intersection(wanted)))
+    return [(number, None if if_exists == "skip" and number in existing
+             else os.path.basename(there[number])) for number in wanted]
+
+
+def item_names(items: Iterable[str] | None) -> list[str]:
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    return list(items or ())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint of Orbax to import: which directory and step a path means. The engine reads it
+(db/import/import.h)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from .. import _stepwell
+from ..errors import (CheckpointNotFoundError, Error, InvalidArgumentError, PathNotFoundError,
+                      StepExistsError, StepNotFoundError)
+
+
+def absolute(src: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.fsdecode(src))
+
+
+def checked_path(src: str | os.PathLike[str]) -> str:
+    path = absolute(src)
+    if not os.path.exists(path):
+        raise CheckpointNotFoundError(f"{path}: there is no such file or directory")
+    return path
+
+
+def no_step(root: str, step: int, there: dict[int, str]) -> Error:
+    near = sorted(there, key=lambda other: abs(other - step))[:2]
+    return StepNotFoundError(f"{root} has no step {step}; the nearest: "
+                             f"{', '.join(map(str, sorted(near)))}")
+
+
+def orbax_root(path: str) -> dict[int, str]:
+    """The steps of a manager's root, ascending, and their directories."""
+    there = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+    if not there:
+        raise InvalidArgumentError(f"{path} is not the root of an Orbax CheckpointManager: no "
+                                   "directory in it is a step; import_checkpoint takes single ones")
+    return there
+
+
+def orbax_path(path: str, step: int | None) -> tuple[str, int]:
+    """The directory of the checkpoint, and the number that it is to have."""
+    there = dict(_stepwell.orbax_steps(path))
+    if there:
+        if step is None:
+            raise InvalidArgumentError(
+                f"{path} holds {len(there)} checkpoints, of the steps {min(there)} to "
+                f"{max(there)}: say which step, or import_checkpoints takes all of them")
+        if step not in there:
+            raise no_step(path, step, there)
+        return there[step], step
+    if step is not None:
+        return path, step
+    found = _stepwell.orbax_step_of(path)
+    if found is None:
+        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+    return path, found
+
+
+def exists(path: str, step: int) -> Error:
+    return StepExistsError(f"{path!r} has step {step} already; if_exists=\"replace\" replaces it, "
+                           "\"skip\" keeps it")
+
+
+def check_new(path: str, steps: Iterable[tuple[Any, ...]], step: int, if_exists: str) -> None:
+    """Before a whole checkpoint is read for nothing; `steps`: summaries of the store at `path`."""
+    if if_exists == "error" and any(step == summary[0] for summary in steps):
+        raise exists(path, step)
+
+
+class OrbaxSource(NamedTuple):
+    """What an import was asked for: the path, the step's number if given, names of items."""
+
+    path: str
+    step: int | None
+    items: list[str]
+
+    def locate(self) -> tuple[str, int]:
+        """The checkpoint's directory, and the number that it is to have."""
+        return orbax_path(checked_path(self.path), self.step)
+
+    def plan(self, found: str) -> _stepwell.ImportPlan:
+        try:
+            return _stepwell.ImportPlan(found, self.items)
+        except StepNotFoundError as error:
+            raise PathNotFoundError(str(error)) from None

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories that show the steps of a store as Orbax checkpoints while the store goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Literal, SupportsIndex, cast
+
+from .. import _stepwell
+from .._lifetime import OpenStore
+from .._runtime.arguments import step_number
+from .._runtime.stats import ViewStats
+from ..errors import InvalidArgumentError, StepNotFoundError
+from .export_options import Layout, Leaves, OnUnsupported, choices
+
+# The file of a viewed step that its readers lock; db/view/folder.h.
+_PIN_NAME = "stepwell-view"
+_SLICE_S = 0.1  # how long a wait runs before it looks for Ctrl-C
+
+
+@contextlib.contextmanager
+def pin_view(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Keeps one step of a view, in any process, whatever its store deletes meanwhile:
+
+        with stepwell.pin_view("/runs/view/900") as path:
+            state = orbax.checkpoint.v1.load(path)
+
+    path: the step's directory. The store's space for it, and for what is deleted meanwhile, is
+    given back after the block. The lock goes with the process; it is flock's, so
+    `flock -s /runs/view/900/stepwell-view COMMAND` does the same.
+
+    Raises StepNotFoundError when the view does not have the step, or not any more. A view that is
+    closed, or whose process dies, keeps nothing.
+    """
+    directory = os.path.abspath(os.fsdecode(path))
+    name = os.path.join(directory, _PIN_NAME)
+    descriptor = _locked(directory, name)
+    try:
+        yield directory
+    finally:
+        # A child that was forked in the block has the descriptor, too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _locked(directory: str, name: str) -> int:
+    while True:
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise StepNotFoundError(
+                f"{directory} is no step of a view, or it was deleted") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            # It may have been removed or replaced before the lock was taken.
+            if os.path.samestat(os.fstat(descriptor), os.stat(name)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+class OrbaxView:
+    """A directory that shows a store's steps as Orbax checkpoints; made by `Store.orbax_view`. A
+    context manager that closes. It ends with the store at the latest."""
+
+    def __init__(self, store: OpenStore, view: _stepwell.View) -> None:
+        self._store = store
+        self._view = view
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        state = "following" if stats["following"] else "closed"
+        return f"<view {self.path!r} of {stats['shown']} steps, {state}>"
+
+    @property
+    def path(self) -> str:
+        """The directory, absolute."""
+        return self._view.path
+
+    def path_of(self, step: SupportsIndex) -> str:
+        """Where a step is, or would be."""
+        return self._view.path_of(step_number(step))
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the directory shows what is committed now, as far as it can. `timeout` is in
+        seconds; TimeoutError when it runs out. Error when the view is closed."""
+        self._store._check_fork()
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_S if end is None else end - time.monotonic()
+            if self._view.wait(max(0.0, min(_SLICE_S, left))):
+                return
+            if left <= 0:
+                raise TimeoutError(f"{self.path!r} is behind its store after {timeout} s")
+
+    def pin(self, step: SupportsIndex) -> contextlib.AbstractContextManager[str]:
+        """Keeps a step in the view while it is read, also when the store deletes it meanwhile:
+        `with view.pin(900) as path: …`. Processes without the store take `stepwell.pin_view`.
+        (`Store.pin` keeps a step in the store itself, until it is unpinned.)"""
+        return pin_view(self.path_of(step))
+
+    def stats(self) -> ViewStats:
+        """Numbers about the view: see `stepwell.ViewStats`."""
+        return cast(ViewStats, self._view.stats())
+
+    def close(self, *, keep: bool = False) -> None:
+        """Ends it, after a last look at the store. Idempotent.
+
+        keep: leave the directory as it is, until the store is opened for writing the next time.
+            What is deleted before stays in it. Otherwise the steps' directories go, but for
+            those that readers hold, and the store forgets the view.
+        """
+        self._store._check_fork()
+        self._view.close(keep)
+
+    def __enter__(self) -> OrbaxView:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+
+def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout = "v1",
+               leaves: Leaves = "numpy", zarr: Literal[2, 3] = 3,
+               items: Iterable[str] | None = None, step_prefix: str | None = None,
+               step_digits: int = 0, unnamed_default: bool = False,
+               on_unsupported: OnUnsupported = "error", poll: float = 0.2) -> OrbaxView:
+    """Shows the steps as Orbax checkpoints in a directory, from now on: each appears when it is
+    committed and goes when it is deleted, so that evaluators can follow a training run.
+
+    The checkpoints are a few small files each, with symbolic links to the store's own, so they are
+    of use only beside the store; to ship one, use `export`. A thread does the work: nothing that
+    goes wrong with the view fails or delays a save; it is logged, and counted in `stats()`.
+
+    Readers that do not `pin` a step may see it go while they read it: Orbax raises then, and
+    TensorStore does if told fill_missing_data_reads=False (else it gives zeros).
+
+    Closing the store leaves the directory as it is, and each later open for writing goes on with
+    it, until the view is closed or the directory deleted. Calling this again gives the same view,
+    or, with other options, makes all of it anew.
+
+    path: absent, empty, or an earlier view of this store. Every layout has one directory a step,
+        as the root of a CheckpointManager or of v1's training.Checkpointer.
+    layout, leaves, zarr, step_prefix, step_digits, unnamed_default: as in `export`.
+    items: only these.
+    on_unsupported: a step with what Orbax cannot hold is not shown ("error"), or shown without it
+        ("skip"), or with the next wider types ("widen", which writes them).
+    poll: how often a store that was opened with mode "r" is looked at, in seconds.
+
+    Raises Error for a directory with other files in it or of another store, LockedError when
+    another process serves it, InvalidArgumentError.
+    """
+    self._check()
+    core = self._backend.whole("a view")
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several names of items, not a str")
+    if not poll > 0:
+        raise InvalidArgumentError(f"poll is a number of seconds above 0, not {poll!r}")
+    # With `leaves` given no step is looked at.
+    _, layout_number, leaves_number, unsupported = choices(
+        "link", layout, leaves or "numpy", on_unsupported)(cast(_stepwell.Reader, None))
+    target = os.fsencode(os.path.abspath(os.fsdecode(path))).decode("utf-8", "surrogateescape")
+    return OrbaxView(self, core.open_view(
+        target, layout_number, leaves_number, unsupported, zarr, list(items or ()),
+        step_prefix or "", step_digits, unnamed_default, poll))

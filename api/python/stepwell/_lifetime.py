@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that is open: its life, its steps, and what methods of Store in other modules need."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self, SupportsIndex, cast
+
+from ._backend import Backend, MakeCore, OneProcess
+from ._distributed.coordinator import coordinator_for
+from ._distributed.part_layout import Disks
+from ._handle import SaveHandle
+from ._load.source import Source
+from ._pytree.chunks import Chunks
+from ._runtime import service
+from ._runtime.arguments import step_number
+from ._runtime.save_tracker import Closed, Pending, Tracked
+from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
+
+_LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
+
+
+def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float, disks: Disks
+             ) -> Backend:
+    coordinator = None if read_only else coordinator_for(path)
+    if coordinator is None:
+        return OneProcess(path, make_core(path, read_only, None))
+    from ._distributed.group import SharedDisk
+    from ._distributed.local_disks import LocalDisks
+    from ._distributed.opening import Opening
+
+    opened = Opening(coordinator, path, process_timeout, make_core, disks)
+    return LocalDisks(opened) if opened.local else SharedDisk(opened)
+
+
+class OpenStore:
+    """What every method of a Store stands on. A context manager that closes."""
+
+    def __init__(self, path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
+                 disks: Disks) -> None:
+        self._closed = True  # until it is open: __del__ may run before
+        self.path = path
+        self.read_only = read_only
+        self._generation = service.generation
+        self._pending = Pending()
+        self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
+        service.start()
+        service.sync_log_level()
+        self._backend = _backend(path, read_only, make_core, process_timeout, disks)
+        self._closed = False
+        service.stores.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else ("read-only" if self.read_only else "open")
+        return f"<stepwell store {self.path!r}, {state}>"
+
+    def _check_fork(self) -> None:
+        if self._generation != service.generation:
+            raise ForkError(
+                f"{self.path!r} was opened by the parent process, before fork; only that process "
+                "may use it. Open it again here (mode 'r' works beside a live writer)")
+
+    def _check(self) -> None:
+        """What each call does first: refuses a closed or forked store, raises background errors."""
+        self._check_fork()
+        if self._closed:
+            raise Error(f"{self.path!r} is closed")
+        if self._pending:
+            self._raise_background()
+
+    def _raise_background(self) -> None:
+        error = self._pending.take_error()
+        if error is not None:
+            raise error
+
+    def wait(self) -> None:
+        """Waits until every save so far is durable and visible. Raises the first background error
+        that was not raised yet. Ctrl-C interrupts the wait, not the saves."""
+        self._check()
+        self._pending.wait()
+        self._raise_background()
+
+    def close(self) -> None:
+        """Waits for the saves and gives the lock back; idempotent. Raises the first background
+        error that was not raised yet; the store is closed then, too."""
+        self._check_fork()
+        if self._closed:
+            return
+        self._check_not_copying()
+        self._pending.wait()
+        error = self._pending.take_error()
+        self._closed = True
+        service.stores.discard(self)
+        try:
+            if not self.read_only:
+                try:
+                    self._backend.writer.wait()
+                except Error:
+                    pass  # the handles have reported it
+            self._backend.close()
+        except Error as closing:
+            if error is None and not self._pending.is_known(closing):
+                error = closing
+        self._backend = cast(Backend, Closed(self.path))
+        if error is not None:
+            raise error
+
+    def _close_quietly(self) -> None:
+        """For the end of the interpreter and for stores that are simply dropped."""
+        if self._generation != service.generation:
+            return
+        try:
+            self.close()
+        except BaseException as error:
+            service.report_lost(self.path, error)
+
+    def __enter__(self) -> Self:
+        self._check_fork()
+        if self._closed:
+            raise Error(f"{self.path!r} is closed")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None or self._generation != service.generation:
+            if self._generation == service.generation:
+                self.close()
+            return
+        try:
+            self.close()
+        except Error as closing:  # the caller's own exception goes first
+            error.add_note(f"stepwell: closing {self.path!r} failed, too: {closing}")
+            service.logger.error("closing %s failed: %s", self.path, closing)
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._close_quietly()
+
+    # ---- steps ----
+
+    def steps(self) -> list[int]:
+        """Numbers of the committed steps, ascending."""
+        self._check()
+        return [summary[0] for summary in self._backend.steps()]
+
+    def _step(self, step: SupportsIndex | None) -> int:
+        if step is not None:
+            return step_number(step)
+        latest = self._latest_of_all()
+        if latest is None:
+            raise StepNotFoundError(f"{self.path!r} has no step yet")
+        return latest
+
+    def _latest_of_all(self) -> int | None:
+        if self._backend.collective_reads:  # then it is the same on all
+            self._pending.wait()
+        self._check()
+        return self._backend.newest()  # an error where it may be lost
+
+    def _source(self, step: SupportsIndex | None) -> Source:
+        self._check()
+        number = self._step(step)
+        newest = step is None and not self._backend.collective_reads
+        while True:
+            try:
+                return self._backend.source(number, self._check_open, self._account)
+            except StepNotFoundError:
+                # The newest step may be superseded and deleted in the instant between.
+                later = self._backend.newest() if newest else None
+                if later is None or later == number:
+                    raise
+            number = later
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+        self._check_not_copying()
+
+    def _check_not_copying(self) -> None:
+        if self._backend.writer.is_copying():
+            raise Error(
+                f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
+                "comes first and goes on when the handler returns: set a flag in it, or raise "
+                "(sys.exit), which gives that step up; then save or close the store")
+
+    def _check_open(self) -> None:
+        self._check_fork()
+        if self._closed:
+            raise Error(f"{self.path!r} is closed")
+
+    def _account(self, stats: tuple[int, int, int, int, int]) -> None:
+        self._last_load = dict(zip(_LOAD_STATS, stats, strict=True))
+
+    # ---- changes ----
+
+    def _track(self, operation: service.Operation) -> SaveHandle:
+        """Makes a save one of those that the store waits for and whose errors it raises."""
+        save = Tracked(operation)
+        self._pending.add(save)
+        return SaveHandle(save, self)
+
+    def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
+              chunks: Chunks | None) -> SaveHandle:
+        service.sync_log_level()
+        return self._track(self._backend.save(step, trees, metadata, metrics, existing, chunks))

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stored leaves to arrays on devices.
+
+Of a leaf that is wanted sharded, each distinct box that devices of this process hold is read into
+memory of its own, once, and put on all of them: a replicated array is read once, and no array is
+ever whole on the host that is not whole on a device. The boxes of many leaves are read in one plan,
+so that each chunk is read and decoded once however many boxes meet it. The memory of a box comes
+from the NUMA node of the device that it is for (numa.py).
+
+Where data is copied on its way (to other devices than the CPU, or into another dtype), leaves are
+read in batches of about `BATCH_BYTES`, one ahead in a thread while the one before is put on its
+devices: three batches, or leaves larger than that, are the most host memory in use.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from .. import _stepwell
+from .._pytree.records import ARRAY
+from .._runtime.gc_pause import Paused
+from .numa import ANY, node_of
+from .source import Source, Stats, Wanted
+
+Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
+
+BATCH_BYTES = 256 << 20
+_ALIGNMENT = 64  # bytes; with it JAX's CPU backend takes memory as it is
+
+
+class Target(NamedTuple):
+    """The jax array that a leaf becomes."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any  # None: where JAX puts it, uncommitted
+    weak_type: bool = False
+    prng_impl: str = ""  # typed keys: what is read is their data, which has axes behind `shape`
+
+
+class Slot(NamedTuple):
+    """A leaf to read, and what it becomes: `convert` makes it of the raw array (of each box of it)
+    or of the bytes of a value; with `target` that is put on devices."""
+
+    number: int
+    convert: Callable[[Any], Any]
+    target: Target | None = None
+
+
+def same(raw: Any) -> Any:
+    return raw
+
+
+def empty_aligned(shape: tuple[int, ...], dtype: Any, numa_node: int) -> np.ndarray[Any, Any]:
+    """Memory that JAX need not copy."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory: np.ndarray[Any, Any]
+    if numa_node == ANY:
+        memory = np.empty(size + _ALIGNMENT, np.uint8)
+        begin = -memory.ctypes.data % _ALIGNMENT
+        memory = memory[begin:begin + size]
+    else:
+        memory = cast(np.ndarray[Any, Any], _stepwell.memory_near(size, numa_node))
+    array: np.ndarray[Any, Any] = memory.view(dtype).reshape(shape)
+    return array
+
+
+class Cast:
+    """A `convert` to another dtype, into memory that JAX need not copy."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = np.dtype(dtype)
+
+    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY) -> np.ndarray[Any, Any]:
+        out = empty_aligned(raw.shape, self._dtype, numa_node)
+        with np.errstate(all="ignore"):
+            np.copyto(out, raw, casting="unsafe")
+        return out
+
+
+def box_of(index: Any, shape: tuple[int, ...]) -> Box:
+    """A device's index in `addressable_devices_indices_map` as a box."""
+    return tuple([(part.start or 0, extent if part.stop is None else part.stop)
+                  for part, extent in zip(index, shape, strict=True)])
+
+
+class _Layout(NamedTuple):
+    numa_nodes: Mapping[Box, int]  # of each distinct box: that of the first device that has it
+    by_device: Mapping[Any, Box]  # each addressable device's
+
+
+class _Layouts:
+    """Which boxes a sharding needs here, and where; computed once for each sharding and shape."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, _Layout] = {}
+
+    def of(self, sharding: Any, shape: tuple[int, ...]) -> _Layout:
+        layout = self._known.get((sharding, shape))
+        if layout is None:
+            indices = sharding.addressable_devices_indices_map(shape)
+            by_device = {device: box_of(index, shape) for device, index in indices.items()}
+            nodes: dict[Box, int] = {}
+            for device, box in by_device.items():
+                nodes.setdefault(box, node_of(device))
+            layout = self._known[(sharding, shape)] = _Layout(nodes, by_device)
+        return layout
+
+    @functools.cached_property
+    def default_node(self) -> int:
+        """Of the device that has what no sharding is given for."""
+        return node_of(sys.modules["jax"].local_devices()[0])
+
+
+def _is_on_one_device(sharding: Any) -> bool:
+    return len(sharding.device_set) == 1 and sharding.is_fully_addressable
+
+
+class _Request(NamedTuple):
+    """What is read for a slot: these boxes, or the whole leaf; and the NUMA node of each."""
+
+    slot: Slot
+    boxes: list[Box] | None
+    numa_nodes: list[int]
+    nbytes: int
+
+
+def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
+    """The slots' values, read and placed."""
+    layouts = _Layouts()
+    with Paused():
+        requests = [_request(source, slot, layouts) for slot in slots]
+        batches = list(_batches(requests))
+    values: list[Any] = []
+    total: Stats = (0,) * 5
+    on_the_way: list[Any] = []
+    order = iter(batches)
+    for raws, stats in source.read_batches([_wanted(batch) for batch in batches]):
+        batch = next(order, None)
+        total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+        if batch is None:  # other processes have more
+            continue
+        with Paused():
+            made = _make(batch, raws, layouts)
+        del raws
+        values += made
+        if on_the_way:
+            sys.modules["jax"].block_until_ready(on_the_way)
+        on_the_way = [value for value, request in zip(made, batch, strict=True)
+                      if request.slot.target is not None]
+    source.account(total)
+    return values
+
+
+def _request(source: Source, slot: Slot, layouts: _Layouts) -> _Request:
+    record = source.tree.records[slot.number]
+    target = slot.target
+    if target is None or record.kind != ARRAY:
+        return _Request(slot, None, [ANY], record.logical_bytes)
+    if target.sharding is None:
+        return _Request(slot, None, [layouts.default_node], record.logical_bytes)
+    if _is_on_one_device(target.sharding):
+        (device,) = target.sharding.device_set
+        return _Request(slot, None, [node_of(device)], record.logical_bytes)
+    nodes = layouts.of(target.sharding, target.shape).numa_nodes
+    data_axes = tuple([(0, extent) for extent in record.shape[len(target.shape):]])
+    nbytes = 0
+    for box in nodes:
+        count = record.dtype.itemsize
+        for start, stop in (*box, *data_axes):
+            count *= stop - start
+        nbytes += count
+    return _Request(slot, [(*box, *data_axes) for box in nodes], list(nodes.values()), nbytes)
+
+
+def _batches(requests: list[_Request]) -> Iterator[list[_Request]]:
+    total = sum([request.nbytes for request in requests])
+    if total <= BATCH_BYTES or not any(map(_is_copied, requests)):
+        if requests:
+            yield requests
+        return
+    batch: list[_Request] = []
+    nbytes = 0
+    for request in requests:
+        if batch and nbytes + request.nbytes > BATCH_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(request)
+        nbytes += request.nbytes
+    yield batch
+
+
+def _is_copied(request: _Request) -> bool:
+    """Whether what was read is not the memory that the array has in the end."""
+    target = request.slot.target
+    if isinstance(request.slot.convert, Cast):
+        return True
+    if target is None:
+        return False
+    if target.sharding is None:
+        return bool(sys.modules["jax"].default_backend() != "cpu")
+    return any(device.platform != "cpu" for device in target.sharding.device_set)
+
+
+def _wanted(batch: list[_Request]) -> list[Wanted]:
+    wanted: list[Wanted] = []
+    for (number, *_), boxes, nodes, _ in batch:
+        if boxes is None:
+            wanted.append((number, None, None, nodes[0]))
+        else:
+            wanted += [(number, [start for start, _ in box], [stop for _, stop in box], node)
+                       for box, node in zip(boxes, nodes, strict=True)]
+    return wanted
+
+
+def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any]:
+    """The values of a batch of what was read for it."""
+    values: list[Any] = []
+    parts = iter(raws)
+    plain: list[int] = []
+    free: list[int] = []
+    for number, (slot, boxes, nodes, _) in enumerate(batch):
+        target = slot.target
+        if boxes is not None:
+            assert target is not None
+            here = {box[:len(target.shape)]: _converted(slot, next(parts), node)
+                    for box, node in zip(boxes, nodes, strict=True)}
+            values.append(_sharded(target, here, layouts))
+            continue
+        value = _converted(slot, next(parts), nodes[0])
+        if target is not None and target.sharding is None:
+            free.append(number)
+        elif target is not None and _is_on_one_device(target.sharding):
+            plain.append(number)
+        elif target is not None:  # a Python value
+            value = _sharded(target, {(): value}, layouts)
+        values.append(value)
+    if plain or free:
+        _put(batch, values, plain, free)
+    return [value if slot.target is None else _typed(value, slot.target)
+            for value, (slot, *_) in zip(values, batch, strict=True)]
+
+
+def _converted(slot: Slot, raw: Any, numa_node: int) -> Any:
+    if isinstance(slot.convert, Cast):
+        return slot.convert(raw, numa_node)
+    return slot.convert(raw)
+
+
+def _put(batch: list[_Request], values: list[Any], plain: list[int], free: list[int]) -> None:
+    """Puts whole arrays on one device each, all at once."""
+    jax = sys.modules["jax"]
+    if free:
+        for i, array in zip(free, jax.device_put([values[i] for i in free]), strict=True):
+            values[i] = array
+    if plain:
+        shardings = [_for_data(batch[i].slot.target) for i in plain]
+        arrays = jax.device_put([values[i] for i in plain], shardings)
+        for i, array in zip(plain, arrays, strict=True):
+            values[i] = array
+
+
+def _for_data(target: Target | None) -> Any:
+    """A target's sharding (of one device) for what is read: the data of keys has more axes."""
+    assert target is not None
+    if not target.prng_impl:
+        return target.sharding
+    jax = sys.modules["jax"]
+    (device,) = target.sharding.device_set
+    return jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
+
+
+def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
+    """An array of the boxes that this process holds of it."""
+    jax = sys.modules["jax"]
+    if target.prng_impl:
+        by_device = layouts.of(target.sharding, target.shape).by_device
+        places = [jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
+                  for device in by_device]
+        data = jax.device_put([here[box] for box in by_device.values()], places)
+        keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
+        more = {} if keys else {"dtype": target.dtype}
+        return jax.make_array_from_single_device_arrays(target.shape, target.sharding, keys, **more)
+    if not here:  # all of it is on other processes' devices
+        return jax.make_array_from_single_device_arrays(target.shape, target.sharding, [],
+                                                        dtype=target.dtype)
+    return jax.make_array_from_callback(
+        target.shape, target.sharding, lambda index: here[box_of(index, target.shape)])
+
+
+def _typed(value: Any, target: Target) -> Any:
+    """What a jax array lacks yet of its target: being keys, or its weak type."""
+    jax = sys.modules["jax"]
+    if target.prng_impl and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        keys = jax.random.wrap_key_data(value, impl=target.prng_impl)
+        if target.sharding is not None and keys.sharding != target.sharding:
+            keys = jax.device_put(keys, target.sharding)
+        return keys
+    return _weak(value) if target.weak_type and not target.prng_impl else value
+
+
+def _weak(array: Any) -> Any:
+    """`array` with JAX's weak type, so that a step function compiled for `like` is not compiled
+    again. There is no public way; without the private one the array stays strongly typed."""
+    try:
+        from jax._src.lax.lax import _convert_element_type
+    except ImportError:
+        return array
+    return _convert_element_type(array, weak_type=True)

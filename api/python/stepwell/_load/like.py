@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading into the structure of `like`.
+
+First `like` and the stored tree are walked side by side; every mismatch is collected and nothing is
+read. Then the leaves are read and placed (device_placement.py), and the containers of `like` are
+built around them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
+from .._pytree.tree import (TRANSPARENT, V_BOOL, V_BYTES, V_COMPLEX, V_FLOAT, V_INT, V_NONE,
+                            V_PRNG_KEY, V_STR, BadKeyError, Component, Opened, decode_value,
+                            is_array_like, is_inside_equinox, is_static, open_node, path_text,
+                            rebuild, type_name)
+from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
+from .device_placement import Cast, Slot, Target, same
+from .specs import concrete, mesh_text, why_not_split
+
+Path = tuple[Component, ...]
+
+# Python scalars: the kinds of dtype that are theirs.
+_KINDS = {V_BOOL: "b", V_INT: "iu", V_FLOAT: "f", V_COMPLEX: "c"}
+_VALUE_TYPES = ((bool, V_BOOL), (int, V_INT), (float, V_FLOAT), (complex, V_COMPLEX), (str, V_STR),
+                (bytes, V_BYTES))
+_LEAF_TYPES = {kind for kind, _ in _VALUE_TYPES} | {type(None), np.ndarray}
+_PLAIN: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+
+
+def _kind(dtype: Any) -> str:
+    """NumPy's kind letter, with ml_dtypes' types sorted in."""
+    dtype = np.dtype(dtype)
+    if dtype.kind != "V":
+        return str(dtype.kind)
+    name = dtype.name
+    if name.startswith("uint"):
+        return "u"
+    return "i" if name.startswith("int") else "f"
+
+
+class _Plan(NamedTuple):
+    """A container of `like` with what stands in it."""
+
+    node: Any
+    opened: Opened
+    children: list[Any]  # _Plan, int (the number of a slot) or _Keep
+
+
+class _Keep(NamedTuple):
+    """A leaf that is taken from `like` as it is."""
+
+    leaf: Any
+
+
+class Matcher:
+    """Plans one load with `like`. `cast`: stored dtypes are converted to those of `like`.
+    `shardings`: of leaves by number, in place of what `like` says."""
+
+    def __init__(self, tree: StoredTree, step: int, cast: bool = False,
+                 shardings: Mapping[int, Any] | None = None) -> None:
+        self.tree = tree
+        self.step = step
+        self.cast = cast
+        self.shardings = shardings or {}
+        self.slots: list[Slot] = []
+        self.mismatches: list[Mismatch] = []
+        self._unsupported: list[tuple[str, str]] = []
+        jax = sys.modules.get("jax")
+        self._jax: Any = jax if jax is not None and hasattr(jax, "Array") else None
+        self._canonical: dict[Any, Any] = {}
+        self._splits: dict[Any, str] = {}  # by sharding and shape: why it cannot be
+
+    def plan(self, like: Any, number: int) -> Any:
+        plan = self._match(like, number, (), False)
+        if self._unsupported:
+            text = "; ".join([f"{path or 'like itself'}: {why}" for path, why in self._unsupported])
+            paths = [path for path, _ in self._unsupported]
+            raise UnsupportedLeafError(f"cannot load into {text}", paths)
+        if self.mismatches:
+            lines = "".join([f"\n  {m.path or '(the leaf itself)'}: {m.message}"
+                             for m in self.mismatches])
+            count = len(self.mismatches)
+            noun = "leaf does" if count == 1 else "leaves do"
+            raise MismatchError(f"step {self.step}: {count} {noun} not fit `like`:{lines}",
+                                self.mismatches)
+        return plan
+
+    def _bad(self, path: Path, message: str) -> _Keep:
+        self.mismatches.append(Mismatch(path_text(path), message))
+        return _Keep(None)
+
+    # ---- structure ----
+
+    def _match(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
+        opened = None
+        if not self._is_leaf(like):
+            try:
+                opened = open_node(like)
+            except BadKeyError as error:
+                self._unsupported.append((path_text(path), str(error)))
+                return _Keep(None)
+        if opened is None:
+            return self._match_leaf(like, number, path, in_equinox)
+        if opened.kind == TRANSPARENT:
+            ((_, value),) = opened.children
+            inside = self.tree.value_of(number, has_value=_has_value(value))
+            return _Plan(like, opened, [self._match(value, inside, path, in_equinox)])
+        if not self.tree.is_node(number):
+            return self._match_leafless(like, number, path, in_equinox) or self._bad(
+                path, f"stored {self.tree.describe(number)}, wanted a {type(like).__name__}")
+        in_equinox = in_equinox or is_inside_equinox(like)
+        plans: list[Any] = []
+        used: set[int] = set()
+        stored = self.tree.children[number]
+        for component, child in opened.children:
+            below = (*path, component)
+            found = stored.get(component)
+            if found is None:
+                alike = self.tree.find(number, component)
+                if len(alike) > 1:
+                    raise AmbiguousPathError(
+                        f"step {self.step}: {path_text(below)!r} of `like` is ambiguous: several "
+                        "stored leaves are spelled so")
+                found = alike[0] if alike else None
+            if found is None:
+                plans.append(self._match_missing(child, number, below, in_equinox))
+            else:
+                used.add(found)
+                plans.append(self._match(child, found, below, in_equinox))
+        if len(used) < len(stored):
+            leafless = self._match_leafless(like, number, path, in_equinox)
+            if leafless is not None:
+                return leafless
+            for component, extra in stored.items():
+                if extra not in used:
+                    for leaf in self.tree.leaves(extra):
+                        below_leaf = tuple(self.tree.components(leaf, number))
+                        self._bad((*path, *below_leaf),
+                                  f"stored {self.tree.describe(leaf)}, not in `like`")
+        return _Plan(like, opened, plans)
+
+    def _is_leaf(self, like: Any) -> bool:
+        """Leaves that are known without asking JAX's registry."""
+        return (type(like) in _LEAF_TYPES or isinstance(like, np.generic)
+                or (self._jax is not None and isinstance(like, (self._jax.Array,
+                                                                self._jax.ShapeDtypeStruct))))
+
+    def _match_missing(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
+        """Something of `like` that is not stored: fine for what `save` leaves out, too."""
+        opened = None if self._is_leaf(like) else open_node(like)
+        if opened is not None:
+            if opened.kind == TRANSPARENT:
+                return _Plan(like, opened, [self._match_missing(child, number, path, in_equinox)
+                                            for _, child in opened.children])
+            in_equinox = in_equinox or is_inside_equinox(like)
+            return _Plan(like, opened, [
+                self._match_missing(child, number, (*path, component), in_equinox)
+                for component, child in opened.children])
+        if like is None:
+            return _Keep(None)
+        if not self._is_leaf(like) and not is_array_like(like) and is_static(like, in_equinox):
+            return _Keep(like)
+        return self._bad(path, f"missing in the store, wanted {_wanted(like)}"
+                               + self._nearest(number, path))
+
+    def _match_leafless(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
+        """A plan where neither `like` nor what is stored there has a leaf: then their containers
+        may differ (Orbax has but None for an optax.EmptyState). None: one of them has a leaf."""
+        if not all(self._is_none(leaf) for leaf in self.tree.leaves(number)):
+            return None
+        known = len(self.mismatches)
+        plan = self._match_missing(like, number, path, in_equinox)
+        if len(self.mismatches) == known:
+            return plan
+        del self.mismatches[known:]
+        return None
+
+    def _is_none(self, leaf: int) -> bool:
+        record = self.tree.records[leaf]
+        return record.kind == VALUE and record.value_type == V_NONE
+
+    def _nearest(self, number: int, path: Path) -> str:
+        import difflib
+
+        names = [str(c[1]) for c in self.tree.children.get(number, {})]
+        near = difflib.get_close_matches(str(path[-1][1]), names, n=1, cutoff=0.5)
+        return f" (nearest: {near[0]!r})" if near else ""
+
+    # ---- leaves ----
+
+    def _match_leaf(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
+        if not self._is_leaf(like) and not is_array_like(like):
+            if isinstance(like, tuple(_LEAF_TYPES)):
+                pass  # a subclass, e.g. an IntEnum: loads as the plain value
+            elif is_static(like, in_equinox):
+                return self._match_leafless(like, number, path, in_equinox) or self._bad(
+                    path, f"stored {self.tree.describe(number)}, `like` has a "
+                          f"{type(like).__name__}")
+            else:
+                self._unsupported.append((path_text(path), f"a leaf of type {type_name(like)}"))
+                return _Keep(None)
+        if like is None:
+            leafless = self._match_leafless(like, number, path, in_equinox)
+            if leafless is not None:
+                return leafless
+        if self.tree.is_node(number):
+            return self._bad(path, f"stored a {self.tree.describe(number)}, "
+                                   f"wanted {_wanted(like)}")
+        record = self.tree.records[number]
+        if like is None:
+            return self._bad(path, f"stored {self.tree.describe(number)}, wanted None")
+        if is_array_like(like):
+            if isinstance(like, np.generic):
+                return self._to_scalar(like, number, record, path)
+            if isinstance(like, np.ndarray) or not self._is_jax_target(like):
+                return self._to_numpy(like, number, record, path)
+            return self._to_jax(like, number, record, path)
+        return self._to_python(like, number, record, path)
+
+    def _slot(self, number: int, convert: Callable[[Any], Any],
+              target: Target | None = None) -> int:
+        self.slots.append(Slot(number, convert, target))
+        return len(self.slots) - 1
+
+    def _wrong(self, like: Any, number: int, path: Path) -> _Keep:
+        return self._bad(path, f"stored {self.tree.describe(number)}, wanted {_wanted(like)}")
+
+    def _to_python(self, like: Any, number: int, record: Record, path: Path) -> Any:
+        if record.kind == VALUE:
+            value_type = record.value_type
+            wanted = _value_type(like)
+            if value_type != wanted:
+                return self._wrong(like, number, path)
+            return self._slot(number, lambda raw: decode_value(value_type, raw))
+        kinds = _KINDS.get(_value_type(like), "")
+        is_key = record.value_type == V_PRNG_KEY
+        if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
+            return self._wrong(like, number, path)
+        plain = _PLAIN[kinds[0]]
+        return self._slot(number, lambda raw: plain(raw[()]))
+
+    def _fits(self, dtype: Any, kinds: str) -> bool:
+        """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
+        kind = _kind(dtype)
+        return kind in kinds or (self.cast and (kind != "c" or "c" in kinds))
+
+    def _to_scalar(self, like: np.generic, number: int, record: Record, path: Path) -> Any:
+        dtype = like.dtype
+        convert = self._array_converter(dtype, (), record.dtype, number, record)
+        if convert is None:
+            return self._wrong(like, number, path)
+        return self._slot(number, lambda raw: convert(raw)[()])
+
+    def _to_numpy(self, like: Any, number: int, record: Record, path: Path) -> Any:
+        dtype = np.dtype(like.dtype)
+        native = dtype if dtype.isnative else dtype.newbyteorder("=")
+        convert = self._array_converter(native, tuple(like.shape), record.dtype, number, record)
+        if convert is None:
+            return self._wrong(like, number, path)
+        return self._slot(number, convert)
+
+    def _array_converter(self, wanted: Any, shape: tuple[int, ...], compared: Any, number: int,
+                         record: Record) -> Callable[[Any], Any] | None:
+        """How the raw result becomes an array of `wanted` and `shape`; None when it does not fit.
+        `compared` is the stored dtype as it counts for the comparison."""
+        if record.kind == VALUE:
+            kinds = _KINDS.get(record.value_type)
+            castable = self.cast and kinds is not None and (kinds != "c" or _kind(wanted) == "c")
+            if shape != () or kinds is None or not (castable or _kind(wanted) in kinds):
+                return None
+            value_type = record.value_type
+
+            def from_value(raw: Any) -> Any:
+                value = decode_value(value_type, raw)
+                try:
+                    if _kind(wanted) not in _KINDS[value_type]:
+                        value = _PLAIN[_kind(wanted)](value)
+                    return np.array(value, dtype=wanted)
+                except OverflowError:
+                    text = self.tree.text(number)
+                    raise MismatchError(
+                        f"step {self.step}: {text}: the stored int {value} does not fit {wanted}",
+                        [Mismatch(text, f"{value} does not fit {wanted}")]) from None
+
+            return from_value
+        if record.kind != ARRAY or record.value_type == V_PRNG_KEY or record.shape != shape:
+            return None
+        if record.dtype == wanted:
+            return same
+        if compared == wanted or (self.cast and self._fits(record.dtype, _kind(wanted))):
+            return Cast(wanted)
+        return None
+
+    # ---- JAX ----
+
+    def _is_jax_target(self, like: Any) -> bool:
+        if self._jax is None:
+            return False
+        return (isinstance(like, (self._jax.Array, self._jax.ShapeDtypeStruct))
+                or hasattr(like, "sharding") or hasattr(like, "weak_type"))
+
+    def _canonicalise(self, dtype: Any) -> Any:
+        """The dtype that JAX gives to data of this one: 64-bit types become 32-bit without x64."""
+        canonical = self._canonical.get(dtype)
+        if canonical is None:
+            canonical = self._canonical[dtype] = self._jax.dtypes.canonicalize_dtype(dtype)
+        return canonical
+
+    def _to_jax(self, like: Any, number: int, record: Record, path: Path) -> Any:
+        jax = self._jax
+        if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return self._to_key(like, number, record, path)
+        wanted = np.dtype(like.dtype)
+        compared = self._canonicalise(record.dtype) if record.kind == ARRAY else wanted
+        convert = self._array_converter(wanted, tuple(like.shape), compared, number, record)
+        if convert is None:
+            return self._wrong(like, number, path)
+        weak = bool(getattr(like, "weak_type", False))
+        return self._place(like, number, path, wanted, convert, weak, "")
+
+    def _place(self, like: Any, number: int, path: Path, dtype: Any, convert: Callable[[Any], Any],
+               weak: bool, prng_impl: str) -> Any:
+        sharding = getattr(like, "sharding", None)
+        if getattr(like, "committed", True) is False:
+            sharding = None
+        sharding = self.shardings.get(number, sharding)
+        shape = tuple(like.shape)
+        if sharding is not None:
+            abstract, sharding = sharding, concrete(sharding)
+            if sharding is None:
+                return self._bad(path, f"the sharding of `like` is over {mesh_text(abstract.mesh)} "
+                                       "without devices, and jax.set_mesh has set no such mesh")
+            known = self._splits.get((sharding, shape))
+            if known is None:
+                known = self._splits[(sharding, shape)] = why_not_split(shape, sharding)
+            if known:
+                return self._bad(path, f"stored {self.tree.describe(number)}: {known}")
+        return self._slot(number, convert, Target(shape, dtype, sharding, weak, prng_impl))
+
+    def _to_key(self, like: Any, number: int, record: Record, path: Path) -> Any:
+        jax = self._jax
+        if record.value_type != V_PRNG_KEY or record.kind != ARRAY:
+            return self._wrong(like, number, path)
+        impl = record.prng_impl
+        stored = jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=impl),
+                                jax.ShapeDtypeStruct(record.shape, record.dtype))
+        if stored.dtype != like.dtype or stored.shape != tuple(like.shape):
+            return self._wrong(like, number, path)
+        return self._place(like, number, path, like.dtype, same, False, impl)
+
+    # ---- after reading ----
+
+    def finish(self, plan: Any, values: list[Any]) -> Any:
+        """`values`: of the slots."""
+        if type(plan) is int:
+            return values[plan]
+        if isinstance(plan, _Keep):
+            return plan.leaf
+        return rebuild(plan.node, plan.opened,
+                       [self.finish(child, values) for child in plan.children])
+
+
+def _has_value(node: Any) -> bool:
+    return isinstance(node, Mapping) and list(node) == ["value"]
+
+
+def _value_type(like: Any) -> int:
+    return next((number for kind, number in _VALUE_TYPES if isinstance(like, kind)), V_BYTES)
+
+
+def _wanted(like: Any) -> str:
+    if is_array_like(like):
+        dtype = like.dtype
+        try:
+            text = array_text(dtype, tuple(like.shape))
+        except TypeError:  # a PRNG key's dtype is no NumPy dtype
+            text = f"{dtype}[{', '.join(map(str, like.shape))}]"
+        return f"a scalar {dtype}" if isinstance(like, np.generic) else text
+    if like is None:
+        return "None"
+    return VALUE_NAMES.get(_value_type(like), type(like).__name__)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step opened for reading: its records, and how to read what they describe."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from .. import _stepwell
+from .._pytree.paths import PathLike, Selection, readings, resolve
+from .._pytree.records import StoredTree
+from .._pytree.tree import Component
+from ..errors import PathNotFoundError
+
+T = TypeVar("T")
+# A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
+Wanted = tuple[int, list[int] | None, list[int] | None, int]
+Stats = tuple[int, int, int, int, int]
+Account = Callable[[Stats], None]
+
+
+class Source:
+    """A step opened for looking, shared by its views: the tree, and how to read from it."""
+
+    collective = False  # whether all processes read together
+
+    def __init__(self, reader: _stepwell.Reader, check: Callable[[], None], account: Account,
+                 tree: StoredTree | None = None) -> None:
+        self.reader = reader
+        self.step = reader.step
+        self.check = check
+        self.account = account
+        self._tree = tree
+
+    def all_or_none(self, load: Callable[[], T]) -> T:
+        """`load`; where all processes read together, an error of one is one on all."""
+        return load()
+
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+        self.check()
+        return self.tree.table.read_boxes(wanted)
+
+    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+        """Each as read_boxes gives it, one read ahead in a thread. Where all processes read
+        together there may be more: empty ones."""
+        if len(batches) == 1:
+            yield self.read_boxes(batches[0])
+        if len(batches) < 2:
+            return
+        with concurrent.futures.ThreadPoolExecutor(1, "stepwell-load") as thread:
+            ahead = thread.submit(self.read_boxes, batches[0])
+            for batch in batches[1:]:
+                done = [ahead.result()]
+                ahead = thread.submit(self.read_boxes, batch)
+                yield done.pop()  # nothing here refers to it while it is used
+            done = [ahead.result()]
+            del ahead
+            yield done.pop()
+
+    @property
+    def tree(self) -> StoredTree:
+        if self._tree is None:
+            self.check()
+            self._tree = StoredTree(self.reader.leaves())
+        return self._tree
+
+    def select(self, path: PathLike | None, whole: bool,
+               above: list[Component] | None = None) -> tuple[Source, Selection]:
+        """What `path` names, and a source with the records of that alone where they can be found
+        without the others. `whole`: with all that is below a node; else that may be missing.
+        `above`: the path starts there (components, the item first)."""
+        if self._tree is None and (path or above or not whole):
+            items = sorted(name for name, *_ in self.reader.items())
+            found, is_glob = readings(path, items, above)
+            if found:
+                self.check()
+                tree = StoredTree(self.reader.lookup(found, whole or is_glob), items == ["state"])
+                try:
+                    below = tree.number(above) if above else None
+                    part = Source(self.reader, self.check, self.account, tree)
+                    return part, resolve(tree, path, self.step, below)
+                except (PathNotFoundError, KeyError):
+                    pass  # the whole tree says what there is instead
+        return self, resolve(self.tree, path, self.step, self.tree.number(above) if above else None)
+
+    def read_box(self, number: int, start: list[int], stop: list[int]) -> Any:
+        self.check()
+        array, stats = self.tree.table.read_box(number, start, stop)
+        self.account(stats)
+        return array
+
+    def read(self, numbers: list[int]) -> list[Any]:
+        self.check()
+        raws, stats = self.tree.table.read(numbers)
+        self.account(stats)
+        return raws

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunk shapes on demand: save(..., chunks=...)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+
+from ..errors import InvalidArgumentError
+from .paths import Pattern, parse
+from .tree import ARRAY, JAX, SHARDS, Row
+
+# format::kChunkBytesAskedMin, kChunkBytesMax
+_BYTES_MIN, _BYTES_MAX = 4096, 4 << 20
+
+
+class ChunkShape:
+    """How an array's shards are cut into chunks, for those who will load other slices of it.
+
+    max_bytes: no chunk has more bytes than this, 4,096 to 4,194,304 (None). A shard that fits is
+        one chunk; else it is cut into as few parts as fit, of even length where that is possible.
+    axes: cut along these axes only, along the second where the first does not suffice, and so on,
+        e.g. (1,) for arrays that will be loaded by columns. None: all axes, from the first on.
+    """
+
+    def __init__(self, max_bytes: int | None = None, axes: tuple[int, ...] | None = None) -> None:
+        size = _BYTES_MAX if max_bytes is None else max_bytes
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise InvalidArgumentError(f"ChunkShape: max_bytes is an int, not {max_bytes!r}")
+        if not _BYTES_MIN <= operator.index(size) <= _BYTES_MAX:
+            raise InvalidArgumentError(
+                f"ChunkShape: max_bytes is {_BYTES_MIN} to {_BYTES_MAX}, not {max_bytes}")
+        if axes is not None and (
+                not isinstance(axes, (tuple, list)) or not axes or len(set(axes)) < len(axes)
+                or not all(type(axis) is int and 0 <= axis < 64 for axis in axes)):
+            raise InvalidArgumentError(
+                "ChunkShape: axes are different ints from 0 to 63, one or more, in the order in "
+                f"which they are cut, not {axes!r}")
+        self.max_bytes = operator.index(size)
+        self.axes = None if axes is None else tuple(axes)
+
+    def __repr__(self) -> str:
+        return f"ChunkShape(max_bytes={self.max_bytes}, axes={self.axes})"
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, ChunkShape) and self.max_bytes == other.max_bytes
+                and self.axes == other.axes)
+
+    def __hash__(self) -> int:
+        return hash((self.max_bytes, self.axes))
+
+
+Chunks = ChunkShape | Mapping[str, ChunkShape]
+# (number of the item, number of the row, max_bytes, axes) of one array: api/python/leaves.h
+Wish = tuple[int, int, int, tuple[int, ...]]
+
+
+def _takes(patterns: list[Pattern], names: list[str]) -> bool:
+    """Whether the path with these components, or a node above it, matches."""
+    if not patterns:
+        return True
+    first, *rest = patterns
+    if first.is_deep:
+        return any(_takes(rest, names[skipped:]) for skipped in range(len(names) + 1))
+    if not names:
+        return False
+    if first.regex is not None:
+        fits = first.regex.fullmatch(names[0]) is not None
+    else:
+        fits = first.literal is not None and str(first.literal[1]) == names[0]
+    return fits and _takes(rest, names[1:])
+
+
+def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wish]:
+    """What is asked for each array of a flattened state. Of several patterns that match the first
+    counts; one that matches no array is an InvalidArgumentError."""
+    if chunks is None:
+        return []
+    if isinstance(chunks, ChunkShape):
+        chunks = {"**": chunks}
+    if not isinstance(chunks, Mapping):
+        raise InvalidArgumentError(
+            f"chunks is a ChunkShape or a dict from paths to them, not {chunks!r}")
+    for path, shape in chunks.items():
+        if not isinstance(shape, ChunkShape):
+            raise InvalidArgumentError(f"chunks[{path!r}] is a ChunkShape, not {shape!r}")
+    parsed = [(path, parse(path), shape) for path, shape in chunks.items()]
+    unused = {path for path, patterns, _ in parsed if patterns and not patterns[0].is_deep}
+    only_state = [name for name, _ in items] == ["state"]
+    found: list[Wish] = []
+    for number, (item, rows) in enumerate(items):
+        for row_number, row in enumerate(rows):
+            if row[1] not in (ARRAY, JAX, SHARDS):
+                continue
+            names = [str(component[1]) for component in row[0]]
+            readings = [names, [item, *names]] if only_state else [[item, *names]]
+            taken = False
+            for path, patterns, shape in parsed:
+                if taken and path not in unused:
+                    continue
+                if any(_takes(patterns, reading) for reading in readings):
+                    unused.discard(path)
+                    if not taken:
+                        found.append((number, row_number, shape.max_bytes, shape.axes or ()))
+                        taken = True
+    if unused:
+        raise InvalidArgumentError(
+            f"chunks: no array matches {', '.join([repr(p) for p in chunks if p in unused])}")
+    return found

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step's stored tree, as the index has it: no array data is read to make one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _stepwell
+from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
+
+# format::LeafKind
+ARRAY, VALUE, NODE = 1, 2, 3
+
+ROOT = -1  # above the items of a step
+
+
+class Record(NamedTuple):
+    """One row of LeafTable.rows(), in C++ (api/python/records.cc)."""
+
+    parent: int
+    component: Component | None  # the last of its path; None for an item's root
+    item: str
+    depth: int
+    kind: int
+    value_type: int
+    container: int
+    type_name: str
+    dtype: Any  # np.dtype of an array
+    shape: tuple[int, ...]
+    weak_type: bool
+    prng_impl: str
+    sharding: str
+    chunk_shape: tuple[int, ...]
+    logical_bytes: int
+    shard_shape: tuple[int, ...]  # () also: there was one shard
+    variable_types: str  # of the NNX Variables around it, outermost first; "": there is none
+
+
+class StoredTree:
+    """Records of a step by number, with children. Number ROOT is the step; its children are the
+    items. Numbers follow the key order, so a node comes before what is in it."""
+
+    def __init__(self, table: _stepwell.LeafTable, only_state: bool | None = None) -> None:
+        """`only_state`: for a table that has but a part of the step."""
+        self.table = table
+        self._only_state = only_state
+        make = Record._make
+        self.records: list[Record] = [make(row) for row in table.rows()]
+        self.children: dict[int, dict[Component, int]] = {ROOT: {}}
+        self._spelled: dict[int, dict[str, list[int]]] = {}
+        children = self.children
+        for number, record in enumerate(self.records):
+            component = record.component
+            if component is None:
+                children[ROOT][(KEY, record.item)] = number
+            else:
+                children[record.parent][component] = number
+            if record.kind == NODE:
+                children[number] = {}
+
+    # ---- structure ----
+
+    @property
+    def only_state(self) -> bool:
+        """Whether `state` is the only item, so that its name may be left out of paths."""
+        if self._only_state is not None:
+            return self._only_state
+        items = self.children[ROOT]
+        return len(items) == 1 and (KEY, "state") in items
+
+    @property
+    def top(self) -> int:
+        """What the empty path names: the only item `state`, or the step with all its items."""
+        return self.children[ROOT][(KEY, "state")] if self.only_state else ROOT
+
+    def is_node(self, number: int) -> bool:
+        return number == ROOT or self.records[number].kind == NODE
+
+    def component(self, number: int) -> Component:
+        record = self.records[number]
+        return (KEY, record.item) if record.component is None else record.component
+
+    def components(self, number: int, above: int = ROOT) -> list[Component]:
+        """The components from `above` (not included) down to `number`."""
+        path: list[Component] = []
+        while number not in (above, ROOT):
+            record = self.records[number]
+            path.append(self.component(number))
+            number = ROOT if record.component is None else record.parent
+        path.reverse()
+        return path
+
+    def number(self, components: list[Component]) -> int:
+        """The record with this very path, its item first."""
+        number = ROOT
+        for component in components:
+            number = self.children[number][component]
+        return number
+
+    def spelled(self, number: int) -> dict[str, list[int]]:
+        """Children by spelling: key 0, index 0 and attribute "0" are alike."""
+        index = self._spelled.get(number)
+        if index is None:
+            index = {}
+            for component, child in self.children.get(number, {}).items():
+                index.setdefault(str(component[1]), []).append(child)
+            self._spelled[number] = index
+        return index
+
+    def find(self, number: int, component: Component) -> list[int]:
+        """Children that `component` can mean: the one with its very type, else those spelled
+        alike, numbers first for a number and names first for a name."""
+        exact = self.children.get(number, {}).get(component)
+        if exact is not None:
+            return [exact]
+        alike = self.spelled(number).get(str(component[1]), [])
+        if len(alike) > 1:
+            numeric = component[0] in (INT_KEY, INDEX)
+            same = [c for c in alike if (self.component(c)[0] in (INT_KEY, INDEX)) == numeric]
+            if len(same) == 1:
+                return same
+        return alike
+
+    def value_of(self, number: int, has_value: bool = False) -> int:
+        """The record of the value of an NNX Variable at `number`. Orbax has a level `value` for
+        it, so what was imported has that, too; what was saved from NNX has not. `has_value`: the
+        value itself is a container with `value` in it, and nothing else."""
+        if number == ROOT or len(self.children.get(number, {})) != 1:
+            return number
+        found = self.find(number, (ATTRIBUTE, "value"))
+        if not found or self.records[number].variable_types:
+            return number
+        return number if has_value and not self.find(found[0], (ATTRIBUTE, "value")) else found[0]
+
+    def leaves(self, number: int) -> Iterator[int]:
+        """Leaves at or below, in key order."""
+        if not self.is_node(number):
+            yield number
+            return
+        stack = list(reversed(self.children[number].values()))
+        while stack:
+            child = stack.pop()
+            if self.records[child].kind == NODE:
+                stack.extend(reversed(self.children[child].values()))
+            else:
+                yield child
+
+    # ---- text ----
+
+    def text(self, number: int) -> str:
+        """The path that `load` takes for this record, as short as it may be."""
+        components = self.components(number)
+        text = "/".join([component_text(c) for c in components])
+        if self.only_state and components:
+            short = "/".join([component_text(c) for c in components[1:]])
+            if len(components) == 1:
+                return ""
+            if short and str(components[1][1]) != "state":
+                return short
+        return text
+
+    def relative_text(self, number: int, above: int) -> str:
+        return "/".join([component_text(c) for c in self.components(number, above)])
+
+    def describe(self, number: int) -> str:
+        """What is stored there, in words: "float32[3, 4]", "str", "dict of 3"."""
+        record = self.records[number]
+        if record.kind == ARRAY:
+            return array_text(record.dtype, record.shape, record.prng_impl)
+        if record.kind == VALUE:
+            return VALUE_NAMES[record.value_type]
+        count = len(self.children[number])
+        return f"{CONTAINER_NAMES.get(record.container, 'node')} of {count}"
+
+
+VALUE_NAMES = {0: "None", 5: "int", 6: "float", 7: "bool", 8: "str", 9: "bytes", 10: "complex"}
+CONTAINER_NAMES = {1: "dict", 2: "list", 3: "tuple", 4: "namedtuple", 5: "object"}
+
+
+def array_text(dtype: Any, shape: tuple[int, ...], prng_impl: str = "") -> str:
+    name = f"key<{prng_impl}> {dtype}" if prng_impl else str(np.dtype(dtype))
+    return f"{name}[{', '.join(map(str, shape))}]"

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pytrees to rows and back.
+
+A *component* is a tuple (type, value): (KEY, "a"), (INT_KEY, 5), (INDEX, 0), (ATTRIBUTE, "name");
+a *path* is a tuple of components. A *row* is what the C++ side takes (api/python/leaves.cc):
+
+    (path, NODE, container, type_name, child_count)
+    (path, ARRAY, ndarray, dtype, value_type)
+    (path, VALUE, value_type, bytes)
+    (path, JAX, jax.Array, dtype, weak_type, sharding)
+    (path, SHARDS, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
+     origins, partial)
+
+The value of an NNX Variable has that one's type as a field more, at the end (of nested ones all,
+outermost first, with a space between). JAX is for an array on one CPU device, SHARDS for any other:
+`shards` is a list of single-device jax.Arrays on CPU devices, or ndarrays that nobody changes, and
+`origins` says where in the array each begins; `partial`: other processes save the rest.
+
+JAX is looked up in `sys.modules` and never imported from here: where it is not loaded there can be
+no JAX value.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import struct
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UnsupportedLeafError
+from .dtypes import NUMBERS, number_of
+from .sharding import Layout, ShardingInfo, shards_of
+
+Component = tuple[int, Any]
+Path = tuple[Component, ...]
+Row = tuple[Any, ...]
+
+# format::PathComponent::Type
+INT_KEY, INDEX, KEY, ATTRIBUTE = 1, 2, 3, 4
+# Row tags
+NODE, ARRAY, VALUE, JAX, SHARDS = 0, 1, 2, 3, 4
+_FIELD_COUNTS = {NODE: 5, ARRAY: 5, VALUE: 4, JAX: 6, SHARDS: 12}
+# format::ContainerKind
+DICT, LIST, TUPLE, NAMEDTUPLE, OBJECT = 1, 2, 3, 4, 5
+TRANSPARENT = -1  # an NNX Variable: its child stands in its place
+# format::ValueType
+V_NONE, V_NUMPY, V_JAX, V_NUMPY_SCALAR, V_PRNG_KEY = 0, 1, 2, 3, 4
+V_INT, V_FLOAT, V_BOOL, V_STR, V_BYTES, V_COMPLEX = 5, 6, 7, 8, 9, 10
+
+_DEPTH_MAX = 250  # components of a path; the format's limit is 256
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_ESCAPED = str.maketrans({c: "\\" + c for c in "/*?[\\"})
+
+
+def component_text(component: Component) -> str:
+    return str(component[1]).translate(_ESCAPED)
+
+
+def path_text(path: Iterable[Component]) -> str:
+    """The path as `load` takes it; "" for the item itself."""
+    return "/".join([component_text(c) for c in path])
+
+
+class BadKeyError(Exception):
+    """A mapping key that is neither str nor an int of 64 bits."""
+
+
+class Opened(NamedTuple):
+    """One container, opened: its kind, its type's name, its children in its own order."""
+
+    kind: int
+    type_name: str
+    children: list[tuple[Component, Any]]
+
+
+def type_name(node: object) -> str:
+    kind = type(node)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _key_component(key: object) -> Component:
+    if isinstance(key, str):
+        return (KEY, str(key))
+    if isinstance(key, int) and not isinstance(key, bool) and _INT64_MIN <= key <= _INT64_MAX:
+        return (INT_KEY, int(key))
+    raise BadKeyError(f"has a key of type {type(key).__name__} ({key!r}); keys are str or int64")
+
+
+def open_node(node: Any) -> Opened | None:
+    """The children of a container; None when `node` is none (a leaf, or not known at all)."""
+    kind = type(node)
+    if kind is dict or kind is collections.OrderedDict or kind is collections.defaultdict:
+        name = "" if kind is dict else type_name(node)
+        children = [((KEY, k) if type(k) is str else _key_component(k), v) for k, v in node.items()]
+        return Opened(DICT, name, children)
+    if kind is list:
+        return Opened(LIST, "", [((INDEX, i), v) for i, v in enumerate(node)])
+    if kind is tuple:
+        return Opened(TUPLE, "", [((INDEX, i), v) for i, v in enumerate(node)])
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        children = [((ATTRIBUTE, f), v) for f, v in zip(node._fields, node, strict=True)]
+        return Opened(NAMEDTUPLE, type_name(node), children)
+    return _open_registered(node)
+
+
+def _open_registered(node: Any) -> Opened | None:
+    tree_util = sys.modules.get("jax.tree_util")
+    if tree_util is None:
+        return None
+    level = tree_util.default_registry.flatten_one_level_with_keys(node)
+    if level is None:
+        return None
+    children: list[tuple[Component, Any]] = []
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(node, nnx.Variable):
+        name = type_name(node).replace(" ", "_")
+        return Opened(TRANSPARENT, name, [((ATTRIBUTE, "value"), child) for _, child in level[0]])
+    for number, (key, child) in enumerate(level[0]):
+        if isinstance(key, tree_util.DictKey):
+            component = _key_component(key.key)
+        elif isinstance(key, tree_util.SequenceKey):
+            component = (INDEX, key.idx)
+        elif isinstance(key, tree_util.GetAttrKey):
+            component = (ATTRIBUTE, key.name)
+        elif isinstance(key, tree_util.FlattenedIndexKey):
+            component = (INDEX, key.key)
+        elif str(key) == object.__repr__(key):
+            component = (INDEX, number)  # it has no name but its address
+        else:
+            component = (KEY, str(key))
+        children.append((component, child))
+    kind = DICT if isinstance(node, Mapping) else OBJECT
+    return Opened(kind, type_name(node), children)
+
+
+def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
+    """A container like `node` with other children, in the order of `opened`."""
+    kind = type(node)
+    if kind is dict:
+        return dict(zip(node, children, strict=True))
+    if kind is list:
+        return children
+    if kind is tuple:
+        return tuple(children)
+    if kind is collections.OrderedDict:
+        return collections.OrderedDict(zip(node, children, strict=True))
+    if kind is collections.defaultdict:
+        return collections.defaultdict(node.default_factory, zip(node, children, strict=True))
+    if opened.kind == NAMEDTUPLE:
+        return kind(*children)
+    tree_util = sys.modules["jax.tree_util"]
+    treedef = tree_util.tree_structure(node, is_leaf=lambda other: other is not node)
+    return tree_util.tree_unflatten(treedef, children)
+
+
+# ---- leaves that are no data ------------------------------------------------------------------
+
+_FUNCTIONS: tuple[type, ...] = (types.FunctionType, types.BuiltinFunctionType, types.MethodType,
+                                functools.partial, type, np.ufunc)
+
+
+def is_inside_equinox(node: object) -> bool:
+    equinox = sys.modules.get("equinox")
+    return equinox is not None and isinstance(node, equinox.Module)
+
+
+def is_static(leaf: object, in_equinox: bool) -> bool:
+    """Whether a leaf is code rather than state: functions anywhere (jitted ones too), and inside an
+    Equinox module whatever cannot be stored."""
+    if in_equinox or isinstance(leaf, _FUNCTIONS):
+        return True
+    if type(leaf).__name__ == "PytreeState" and type(leaf).__module__.startswith("flax."):
+        return True  # NNX's own bookkeeping in a Module
+    return callable(leaf) and type(leaf).__module__.split(".")[0] in ("jax", "jaxlib")
+
+
+def is_array_like(leaf: object) -> bool:
+    """Arrays, concrete or abstract (jax.ShapeDtypeStruct and its kin)."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+# ---- values -----------------------------------------------------------------------------------
+
+_INT_TEXT_BITS_MAX = 2000  # from here on Python's own conversions may refuse (4300 digits)
+
+
+def encode_value(value: Any) -> tuple[int, bytes] | None:
+    """(value type, bytes) of a Python scalar, str, bytes or None; None for anything else."""
+    if value is None:
+        return V_NONE, b""
+    if isinstance(value, bool):
+        return V_BOOL, b"\x01" if value else b"\x00"
+    if isinstance(value, int):
+        if value.bit_length() <= _INT_TEXT_BITS_MAX:
+            return V_INT, int.__repr__(value).encode()
+        import decimal
+
+        return V_INT, format(decimal.Decimal(int(value)), "f").encode()
+    if isinstance(value, float):
+        return V_FLOAT, struct.pack("<d", value)
+    if isinstance(value, complex):
+        return V_COMPLEX, struct.pack("<dd", value.real, value.imag)
+    if isinstance(value, str):
+        return V_STR, value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return V_BYTES, bytes(value)
+    return None
+
+
+def decode_value(value_type: int, data: bytes) -> Any:
+    if value_type == V_NONE:
+        return None
+    if value_type == V_BOOL:
+        return data != b"\x00"
+    if value_type == V_INT:
+        if len(data) < _INT_TEXT_BITS_MAX // 4:
+            return int(data)
+        import decimal
+
+        return int(decimal.Decimal(data.decode()))
+    if value_type == V_FLOAT:
+        return struct.unpack("<d", data)[0]
+    if value_type == V_COMPLEX:
+        return complex(*struct.unpack("<dd", data))
+    if value_type == V_STR:
+        return data.decode("utf-8", "surrogatepass")
+    return data
+
+
+# ---- rows -------------------------------------------------------------------------------------
+
+
+class SpreadLeaf(NamedTuple):
+    """An array with parts on other processes; its row is completed with what is saved here."""
+
+    row: int
+    array: Any
+    info: ShardingInfo
+
+
+class Flattener:
+    """Turns one tree into rows; collects what cannot be saved instead of raising at the first."""
+
+    def __init__(self, spread: bool = False) -> None:
+        self.rows: list[Row] = []
+        self.bad: list[tuple[Path, str]] = []
+        self.spread: list[SpreadLeaf] = []
+        self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
+        self._may_spread = spread
+        self._shardings: dict[Any, ShardingInfo] = {}
+        self._late: list[list[Any]] = []  # shards that come from other devices
+        self._jax_array: type | None = None
+        jax = sys.modules.get("jax")
+        if jax is not None and hasattr(jax, "Array"):
+            self._jax_array = jax.Array
+        self._jax_exact: type | None = None  # the class of plain arrays, once one was met
+
+    def walk(self, node: Any, path: Path, in_equinox: bool) -> bool:
+        """Adds the rows of `node`; whether there were any."""
+        kind = type(node)
+        if kind is self._jax_exact:
+            self._add_jax(node, path)
+            return True
+        if kind is np.ndarray:
+            self._add_numpy(node, path, V_NUMPY)
+            return True
+        if isinstance(node, np.generic):
+            self._add_numpy(np.asarray(node), path, V_NUMPY_SCALAR)
+            return True
+        if self._jax_array is not None and isinstance(node, self._jax_array):
+            self._add_any_jax(node, path)
+            return True
+        value = encode_value(node)
+        if value is not None:
+            self.rows.append((path, VALUE, value[0], value[1]))
+            return True
+        if isinstance(node, np.memmap):
+            self._add_numpy(node, path, V_NUMPY)
+            return True
+        try:
+            opened = open_node(node) if len(path) < _DEPTH_MAX else None
+        except BadKeyError as error:
+            self.bad.append((path, str(error)))
+            return True
+        if opened is None:
+            return self._add_other(node, path, in_equinox)
+        if opened.kind == TRANSPARENT:
+            return self._walk_variable(opened, path, in_equinox)
+        in_equinox = in_equinox or is_inside_equinox(node)
+        row = len(self.rows)
+        self.rows.append(())
+        count = 0
+        walk = self.walk
+        for component, child in opened.children:
+            count += walk(child, (*path, component), in_equinox)
+        self.rows[row] = (path, NODE, opened.kind, opened.type_name, count)
+        return True
+
+    def _walk_variable(self, opened: Opened, path: Path, in_equinox: bool) -> bool:
+        number = len(self.rows)
+        added = any([self.walk(child, path, in_equinox) for _, child in opened.children])
+        if len(self.rows) > number:
+            row = self.rows[number]
+            count = _FIELD_COUNTS[row[1]]
+            self.rows[number] = (*row[:count], " ".join([opened.type_name, *row[count:]]))
+        return added
+
+    def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
+        if len(path) >= _DEPTH_MAX:
+            self.bad.append((path[:8], f"is nested more than {_DEPTH_MAX} levels deep"))
+        elif is_static(leaf, in_equinox):
+            return False
+        elif isinstance(leaf, np.ndarray):
+            kind = type(leaf).__name__
+            self.bad.append((path, f"is a {kind}; only plain NumPy arrays are saved"))
+        elif type(leaf).__name__ == "ShapeDtypeStruct":
+            self.bad.append((path, "is a ShapeDtypeStruct: it has no values"))
+        else:
+            self.bad.append((path, f"is of type {type_name(leaf)}, which is neither an array, a "
+                                   "Python scalar, a str, bytes or None nor a registered pytree "
+                                   "node"))
+        return True
+
+    def _add_numpy(self, array: np.ndarray[Any, Any], path: Path, value_type: int) -> None:
+        number = NUMBERS.get(array.dtype)
+        if number is None:
+            number = number_of(array.dtype)
+            if number is None:
+                self.bad.append((path, f"has dtype {array.dtype}, which is not supported"))
+                return
+            native = np.dtype(array.dtype.newbyteorder("=").str)
+            array = array.astype(native)
+        self.rows.append((path, ARRAY, array, number, value_type))
+
+    def _sharding(self, sharding: Any) -> ShardingInfo:
+        info = self._shardings.get(sharding)
+        if info is None:
+            info = self._shardings[sharding] = ShardingInfo(sharding)
+        return info
+
+    def _add_jax(self, array: Any, path: Path) -> None:
+        if array.is_deleted():
+            self.bad.append((path, "is a jax.Array that was deleted or donated"))
+            return
+        number = NUMBERS.get(array.dtype)
+        if number is None:
+            self.bad.append((path, f"has dtype {array.dtype}, which is not supported"))
+            return
+        info = self._sharding(array.sharding)
+        if info.direct:
+            if self._may_spread and info.is_mesh:
+                self.meshes.add(len(self.rows))
+            self.rows.append((path, JAX, array, number, array.weak_type, info.json))
+            return
+        self._add_shards(array, path, number, V_JAX, "", info)
+
+    def _add_shards(self, array: Any, path: Path, number: int, value_type: int, prng: str,
+                    info: ShardingInfo) -> None:
+        if not info.here and self._may_spread:
+            self.spread.append(SpreadLeaf(len(self.rows), array, info))
+            self.rows.append((path, SHARDS, [], number, value_type, array.weak_type, prng,
+                              info.json, array.shape, None, (), False))
+            return
+        if not info.here and not info.replicated:
+            self.bad.append((path, "has shards on other processes; under jax.distributed all of "
+                                   "them open the store and save together"))
+            return
+        if self._may_spread and info.is_mesh:
+            self.meshes.add(len(self.rows))
+        layout = info.layout(array)
+        self.rows.append((path, SHARDS, self._shards(array, info, layout), number, value_type,
+                          array.weak_type, prng, info.json, array.shape, layout.shard_shape,
+                          layout.origins, False))
+
+    def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
+        shards = shards_of(array, info, layout)
+        if not info.cpu:
+            self._late.append(shards)
+        return shards
+
+    def _add_any_jax(self, array: Any, path: Path) -> None:
+        jax = sys.modules["jax"]
+        if isinstance(array, jax.core.Tracer):
+            self.bad.append((path, "is a traced value: call save outside of jit"))
+        elif jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            if array.is_deleted():
+                self.bad.append((path, "is a jax.Array that was deleted or donated"))
+                return
+            data = jax.random.key_data(array)
+            impl = str(jax.random.key_impl(array))
+            info = self._sharding(data.sharding)
+            self._add_shards(data, path, NUMBERS[data.dtype], V_PRNG_KEY, impl, info)
+        else:
+            self._jax_exact = type(array)
+            self._add_jax(array, path)
+
+    def complete(self, leaf: SpreadLeaf, layout: Layout) -> None:
+        """The row of a leaf of which this process saves `layout`, and others the rest."""
+        fields = self.rows[leaf.row]
+        self.rows[leaf.row] = (*fields[:2], self._shards(leaf.array, leaf.info, layout),
+                               *fields[3:9], layout.shard_shape, layout.origins,
+                               layout.shard_shape is not None, *fields[12:])
+
+    def finish(self) -> None:
+        """Waits for what comes from other devices. All of it is on its way by now."""
+        for shards in self._late:
+            shards[:] = [np.asarray(shard) for shard in shards]
+
+
+def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, Flattener]]:
+    """Each item with its rows. Raises one UnsupportedLeafError with every leaf that cannot be
+    saved. `spread`: arrays may have parts on other processes."""
+    flats: list[tuple[str, Flattener]] = []
+    bad: list[tuple[str, str]] = []
+    for name, tree in items.items():
+        flat = Flattener(spread)
+        flat.walk(tree, (), False)
+        flats.append((name, flat))
+        only_state = len(items) == 1 and name == "state"
+        bad += [(name_in_items(name, path, only_state), why) for path, why in flat.bad]
+    if bad:
+        lines = [f"{text or 'the state itself'!s}: {why}" for text, why in bad]
+        head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:\n  " + "\n  ".join(lines)
+        raise UnsupportedLeafError(f"cannot save {head}", [text for text, _ in bad])
+    return flats
+
+
+def name_in_items(item: str, path: Path, only_state: bool) -> str:
+    text = path_text(path)
+    if only_state:
+        return text
+    return f"{item}/{text}" if path else item
+
+
+def flatten_items(items: dict[str, Any]) -> list[tuple[str, list[Row]]]:
+    """Rows of each item; raises as walk_items."""
+    flats = walk_items(items)
+    for _, flat in flats:
+        flat.finish()
+    return [(name, flat.rows) for name, flat in flats]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Object stores behind one small face: obstore's, and fsspec's file systems as the second choice.
+Both libraries are optional and imported when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from ..errors import Error, InvalidArgumentError
+
+# Of an upload in parts: so many bytes each, so many at a time.
+PART_BYTES = 8 << 20
+PARTS_IN_FLIGHT = 4
+
+# Those of obstore.store.from_url. (Its memory:/// is a new store each time; fsspec's is one.)
+_OBSTORE_SCHEMES = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
+                    "file"}
+
+
+@runtime_checkable
+class Bucket(Protocol):
+    """Objects by key below one place. Every call may come from several threads at once and raises
+    what its library raises."""
+
+    url: str  # for messages
+
+    def size(self, key: str) -> int | None:
+        """In bytes; None: there is no such object."""
+
+    def read(self, key: str, start: int, length: int) -> bytes | memoryview:
+        """Exactly this range, which is not empty, or fewer bytes at the object's end."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Replaces an object."""
+
+    def put_file(self, key: str, path: str) -> None:
+        """The same from a file, in parts: memory is bounded."""
+
+    def delete(self, key: str) -> None: ...
+
+    def list(self) -> dict[str, int]:
+        """All keys, and sizes in bytes."""
+
+
+class ObstoreBucket:
+    """A store of obstore, below a prefix."""
+
+    def __init__(self, store: Any, prefix: str, url: str) -> None:
+        self._obstore = importlib.import_module("obstore")
+        self._not_found = (self._obstore.exceptions.NotFoundError, FileNotFoundError)
+        self._store = store
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self.url = url
+
+    def size(self, key: str) -> int | None:
+        try:
+            return int(self._obstore.head(self._store, self._prefix + key)["size"])
+        except self._not_found:
+            return None
+
+    def read(self, key: str, start: int, length: int) -> bytes | memoryview:
+        return memoryview(self._obstore.get_range(self._store, self._prefix + key, start=start,
+                                                  length=length))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._obstore.put(self._store, self._prefix + key, data)
+
+    def put_file(self, key: str, path: str) -> None:
+        self._obstore.put(self._store, self._prefix + key, Path(path), chunk_size=PART_BYTES,
+                          max_concurrency=PARTS_IN_FLIGHT)
+
+    def delete(self, key: str) -> None:
+        try:
+            self._obstore.delete(self._store, self._prefix + key)
+        except self._not_found:
+            pass
+
+    def list(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        try:
+            for batch in self._obstore.list(self._store, self._prefix or None):
+                for meta in batch:
+                    found[str(meta["path"]).removeprefix(self._prefix)] = int(meta["size"])
+        except self._not_found:  # a directory that is not there
+            pass
+        return found
+
+
+class FsspecBucket:
+    """A file system of fsspec, below a path."""
+
+    def __init__(self, file_system: Any, root: str, url: str) -> None:
+        self._fs = file_system
+        # As the file system itself spells it: find() answers so.
+        self._root = str(file_system._strip_protocol(root)).rstrip("/")
+        self.url = url
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def size(self, key: str) -> int | None:
+        try:
+            info = self._fs.info(self._path(key))
+        except FileNotFoundError:
+            return None
+        return None if info["type"] == "directory" else int(info["size"])
+
+    def read(self, key: str, start: int, length: int) -> bytes | memoryview:
+        return bytes(self._fs.cat_file(self._path(key), start=start, end=start + length))
+
+    def _make_parent(self, key: str) -> None:
+        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._make_parent(key)
+        self._fs.pipe_file(self._path(key), data)
+
+    def put_file(self, key: str, path: str) -> None:
+        self._make_parent(key)
+        self._fs.put_file(path, self._path(key))
+
+    def delete(self, key: str) -> None:
+        try:
+            self._fs.rm_file(self._path(key))
+        except FileNotFoundError:
+            pass
+
+    def list(self) -> dict[str, int]:
+        self._fs.invalidate_cache()
+        found = self._fs.find(self._root, detail=True)
+        return {name.removeprefix(self._root + "/"): int(info["size"])
+                for name, info in found.items()}
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _no_library(url: str) -> Error:
+    return Error(f"{url}: object stores need obstore (or fsspec with the package for this kind of "
+                 "URL), which is not installed here: pip install obstore")
+
+
+def local_path(place: Any) -> str | None:
+    """Of a place in the machine's own file system; None: it is elsewhere."""
+    if not isinstance(place, (str, os.PathLike)):
+        return None
+    url = os.fsdecode(place)
+    if url.startswith("file://"):
+        return os.path.abspath(url.removeprefix("file://"))
+    return None if "://" in url else os.path.abspath(url)
+
+
+def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> Bucket:
+    scheme = url.partition("://")[0]
+    local = local_path(url)
+    shown = "/".join([url.rstrip("/"), prefix.strip("/")]).rstrip("/")
+    obstore = _library("obstore.store")
+    if obstore is not None and local is not None:
+        if not create and not os.path.isdir(local):
+            raise FileNotFoundError(f"{local}: there is no such directory")
+        return ObstoreBucket(obstore.LocalStore(local, mkdir=create, **options), prefix, shown)
+    if obstore is not None and scheme in _OBSTORE_SCHEMES:
+        return ObstoreBucket(obstore.from_url(url, **options), prefix, shown)
+    fsspec = _library("fsspec")
+    if fsspec is None:
+        raise _no_library(shown)
+    try:
+        file_system, root = fsspec.core.url_to_fs(local or url, **options)
+    except (ImportError, ValueError) as error:
+        raise Error(f"{shown}: {error} (obstore, if it is installed, has s3, gs, az, http, "
+                    "file)") from error
+    return FsspecBucket(file_system, f"{root.rstrip('/')}/{prefix.strip('/')}".rstrip("/"), shown)
+
+
+def open_bucket(place: Any, prefix: str, options: Mapping[str, Any] | None, create: bool) -> Bucket:
+    """`place`: a URL or local path, a store of obstore, a file system of fsspec, or a Bucket.
+    `create`: make a local directory. Raises Error when no library is there for it, and what the
+    library raises."""
+    if isinstance(place, (str, os.PathLike)):
+        return _of_url(os.fsdecode(place), prefix, options or {}, create)
+    if options:
+        raise InvalidArgumentError("storage_options are for URLs; this is a store already")
+    if hasattr(place, "cat_file") and hasattr(place, "_strip_protocol"):
+        if not prefix.strip("/"):
+            raise InvalidArgumentError("prefix says where in the file system")
+        return FsspecBucket(place, prefix, f"{type(place).__name__}:{prefix}")
+    if type(place).__module__.split(".")[0] in ("obstore", "_obstore"):
+        return ObstoreBucket(place, prefix, f"{place!r}/{prefix}".rstrip("/"))
+    if isinstance(place, Bucket):
+        if prefix:
+            raise InvalidArgumentError("a Bucket is a place already: prefix is not for it")
+        return place
+    raise InvalidArgumentError(f"{place!r} is no URL, no store of obstore, and no file system of "
+                               "fsspec")

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps from object stores: what `pull` does, in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from .._interop import checkpoint_import
+from .._interop.orbax_source import exists
+from .._lifetime import OpenStore
+from .._runtime.arguments import IfExists, Progress, if_exists_number, step_number
+from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
+from . import push_manifest
+from .object_store import Bucket, open_bucket
+from .push_manifest import Manifest, Object
+from .transfer import Transfers, claimed, digest_of, told, work_path
+
+
+@dataclass(frozen=True)
+class PullReport:
+    """What `Store.pull` did.
+
+    url: the checkpoint. step: the step that it became. objects, size_bytes: of the checkpoint.
+    received_bytes: without what a pull that was cut off had.
+    skipped: the step was there, and `if_exists` is "skip".
+    """
+
+    url: str
+    step: int
+    objects: int
+    size_bytes: int
+    received_bytes: int
+    skipped: bool = False
+
+
+def _find(bucket: Bucket) -> Manifest:
+    manifest = push_manifest.read(bucket)
+    if manifest is not None:
+        return manifest
+    there = bucket.list()
+    if not there:
+        raise CheckpointNotFoundError(f"{bucket.url}: there is nothing")
+    if push_manifest.UNDER_WAY in there:
+        raise CheckpointNotFoundError(f"{bucket.url} is half pushed: the push is under way, or was "
+                                      "cut off; push again, and it goes on")
+    raise CheckpointNotFoundError(f"{bucket.url} has no {push_manifest.NAME}: it is not a "
+                                  "pushed step")
+
+
+class _Receiver:
+    """Objects into files below a directory; those that are there already are checked."""
+
+    def __init__(self, bucket: Bucket, folder: str, manifest: Manifest, transfers: Transfers
+                 ) -> None:
+        self._bucket = bucket
+        self._root = os.path.join(folder, "checkpoint")
+        self._parts = os.path.join(folder, "parts")
+        os.makedirs(self._parts, exist_ok=True)
+        self._manifest = manifest
+        self._transfers = transfers
+        self._lock = threading.Lock()
+        self.received_bytes = 0
+
+    def receive(self, key: str) -> None:
+        wanted = self._manifest.objects[key]
+        path = os.path.join(self._root, key)
+        with told(f"pull of {self._bucket.url}/{key}"):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if os.path.exists(path) and self._is_whole(path, wanted):
+                self._transfers.add(wanted.size)
+                return
+            part = os.path.join(self._parts, digest_of(key))
+            if not self._fill(key, part, wanted):
+                os.unlink(part)  # of what is kept, some was damaged: once more from the beginning
+                if not self._fill(key, part, wanted):
+                    raise CorruptionError(f"{self._bucket.url}/{key} is damaged: its checksum is "
+                                          "wrong")
+            os.replace(part, path)
+            self._transfers.add(wanted.size)
+
+    def _is_whole(self, path: str, wanted: Object) -> bool:
+        if os.path.getsize(path) != wanted.size:
+            return False
+        digest = push_manifest.file_sha256(path, self._transfers.check)
+        return bool(digest.hexdigest() == wanted.sha256)
+
+    def _fill(self, key: str, part: str, wanted: Object) -> bool:
+        """Whether the file is the object now."""
+        with open(part, "ab"):
+            pass
+        if os.path.getsize(part) > wanted.size:
+            os.truncate(part, 0)
+        digest = push_manifest.file_sha256(part, self._transfers.check)
+        at = os.path.getsize(part)
+        if (at < wanted.size or at == 0) and self._bucket.size(key) != wanted.size:
+            raise self._short(key, wanted)
+        with open(part, "ab") as file:
+            while at < wanted.size:
+                self._transfers.check()
+                data = self._bucket.read(key, at, min(push_manifest.READ_BYTES, wanted.size - at))
+                if len(data) == 0 or at + len(data) > wanted.size:
+                    raise self._short(key, wanted)
+                file.write(data)
+                digest.update(data)
+                at += len(data)
+                with self._lock:
+                    self.received_bytes += len(data)
+        return bool(digest.hexdigest() == wanted.sha256)
+
+    def _short(self, key: str, wanted: Object) -> CorruptionError:
+        return CorruptionError(f"{self._bucket.url}/{key} is damaged or missing: it has not the "
+                               f"{wanted.size} bytes that it was pushed with")
+
+
+def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix: str = "",
+         if_exists: IfExists = "error", storage_options: Mapping[str, Any] | None = None,
+         items: Iterable[str] | None = None, work_dir: str | os.PathLike[str] | None = None,
+         progress: Progress | None = None) -> PullReport:
+    """Saves a step that `push` copied to an object store; it is durable when this returns. Every
+    object's checksum is verified before anything is saved. A pull that was cut off keeps what it
+    has beside the store; called again it verifies that and goes on.
+
+    src, prefix, storage_options, progress: as in `push`.
+    step: the number that it gets; None: the one that it had.
+    if_exists: as in `save`.
+    items: names of items, of those that were pushed; None: all.
+    work_dir: where to put the objects meanwhile; None: beside the store.
+
+    Raises CheckpointNotFoundError (nothing there, or half a push), CorruptionError for an object
+    that is missing or has another checksum, PermissionDeniedError and StorageError with the
+    object and what the library said, StepExistsError, LockedError when the same pull is under way,
+    and what `import_checkpoint` raises. Of several processes that have the store open together none
+    can pull.
+    """
+    self._check()
+    self._check_writable()
+    if self._backend.process_count > 1:
+        raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
+                                   "jax.distributed, and pull it before the run")
+    if_exists_number(if_exists)
+    names = checkpoint_import.item_names(items)
+    with told("pull"):
+        try:
+            bucket = open_bucket(src, prefix, storage_options, create=False)
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(str(error)) from None
+    with told(f"pull of {bucket.url}"):
+        manifest = _find(bucket)
+    number = manifest.step if step is None else step_number(step)
+    size = manifest.size_bytes
+    if number in self.steps() and if_exists != "replace":
+        if if_exists == "skip":
+            return PullReport(bucket.url, number, len(manifest.objects), size, 0, skipped=True)
+        raise exists(self.path, number)
+    where = work_path(self.path, f"pull-{digest_of(bucket.url)}", work_dir)
+    with claimed(where, keep_on_error=True) as folder:
+        root = os.path.join(folder, "checkpoint")
+        _drop_others(root, manifest)
+        transfers = Transfers(size, progress)
+        receiver = _Receiver(bucket, folder, manifest, transfers)
+        transfers.run(receiver.receive, manifest.objects)
+        checkpoint_import.import_checkpoint(self, root, number, items=names or None,
+                                            if_exists=if_exists).result()
+    return PullReport(bucket.url, number, len(manifest.objects), size, receiver.received_bytes)
+
+
+def _drop_others(root: str, manifest: Manifest) -> None:
+    """What is no part of the checkpoint, as another push to the same place left it."""
+    for key in push_manifest.local_keys(root) if os.path.isdir(root) else []:
+        if key not in manifest.objects:
+            os.unlink(os.path.join(root, key))

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps to object stores: what `push` does, in order. What a pushed step is: README.md, "A pushed
+step"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex
+
+from .._interop.export_options import (ExportedLeaf, ExportReport, ExportRequest, Layout, Leaves,
+                                       OnUnsupported, report, run_export)
+from .._lifetime import OpenStore
+from .._runtime.arguments import IfExists, Progress, if_exists_number
+from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
+from . import push_manifest
+from .object_store import Bucket, local_path, open_bucket
+from .push_manifest import Manifest, Object
+from .transfer import Transfers, claimed, digest_of, remove_tree, told, work_path
+
+# Data files of a pushed checkpoint: what is sent again after a cut.
+_DATA_FILE_BYTES = 64 << 20
+# What makes Orbax take a directory for a finished checkpoint: put last, taken away first.
+_LAST = ("_CHECKPOINT_METADATA", "orbax.checkpoint", "commit_success.txt")
+_COMMITTED = "Checkpoint commit was successful to "
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """What `Store.push` did.
+
+    url: the checkpoint. step: its number. objects, size_bytes: of the whole checkpoint.
+    sent_objects, sent_bytes: without those that were there, whole, from a push that was cut off.
+    skipped: the step was there, and `if_exists` is "skip". left_out, widened: as an export's.
+    """
+
+    url: str
+    step: int
+    objects: int
+    size_bytes: int
+    sent_objects: int
+    sent_bytes: int
+    skipped: bool = False
+    left_out: tuple[ExportedLeaf, ...] = ()
+    widened: tuple[ExportedLeaf, ...] = ()
+
+
+def _exported(store: OpenStore, request: ExportRequest) -> ExportReport:
+    """A compact copy of the step. Where the file system can, it shares the store's blocks."""
+    source, core = store._source(request.step), store._backend.whole("a push")
+    for mode in ("reflink", "copy"):
+        try:
+            return report(*run_export(core, source, replace(request, mode=mode), None,
+                                      _DATA_FILE_BYTES))
+        except Error as error:
+            if type(error) is not Error or mode == "copy":
+                raise
+    raise AssertionError
+
+
+def _is_late(key: str) -> bool:
+    return key.rpartition("/")[2] in _LAST
+
+
+def _write_marks(root: str, url: str) -> None:
+    """Orbax's own commit marks, as it writes them where directories cannot be renamed."""
+    keys = [key for key in push_manifest.local_keys(root) if key.endswith(_LAST[2])]
+    for key in {*keys, _LAST[2]}:
+        folder = key.rpartition("/")[0]
+        with open(os.path.join(root, key), "w", encoding="utf-8", errors="replace") as file:
+            file.write(_COMMITTED + "/".join(filter(None, [url, folder])))
+
+
+def _begin(bucket: Bucket, if_exists: str) -> bool:
+    """Whether the push goes on. Raises StepExistsError."""
+    there = bucket.list()
+    if push_manifest.NAME in there:
+        if if_exists == "error":
+            raise StepExistsError(f"{bucket.url} has a pushed step already; if_exists=\"replace\" "
+                                  "replaces it, \"skip\" keeps it")
+        return if_exists == "replace"
+    if there and push_manifest.UNDER_WAY not in there:
+        raise StepExistsError(f"{bucket.url} has {len(there)} objects that no push made, such as "
+                              f"{min(there)!r}; push to a place that is empty")
+    return True
+
+
+def _take_over(bucket: Bucket, step: int, keys: set[str]) -> dict[str, int]:
+    """From here on nobody takes for a checkpoint what is there, and what pushes before this one
+    put there and this one does not is gone. What is left, with sizes in bytes."""
+    there = bucket.list()
+    old = {key for name in (push_manifest.NAME, push_manifest.UNDER_WAY) if name in there
+           for key in push_manifest.owned_keys(bucket, name)} & there.keys()
+    bucket.put(push_manifest.UNDER_WAY, push_manifest.under_way(step, keys | old))
+    for key in [push_manifest.NAME, *filter(_is_late, old), *sorted(old - keys)]:
+        if key in there:
+            bucket.delete(key)
+            del there[key]
+    return there
+
+
+def _send(bucket: Bucket, root: str, step: int, verify: bool, progress: Progress | None
+          ) -> tuple[Manifest, int, int]:
+    """Everything but the decision to do it; the number of objects and bytes that were sent."""
+    sizes = {key: os.path.getsize(os.path.join(root, key))
+             for key in push_manifest.local_keys(root)}
+    there = _take_over(bucket, step, set(sizes))
+    transfers = Transfers(sum(sizes.values()), progress)
+    objects: dict[str, Object] = {}
+    sent: list[int] = []
+
+    def send(key: str) -> None:
+        path = os.path.join(root, key)
+        with told(f"push of step {step}: {bucket.url}/{key}"):
+            wanted = Object(sizes[key],
+                            push_manifest.file_sha256(path, transfers.check).hexdigest())
+            objects[key] = wanted
+            if there.get(key) != wanted.size or (
+                    push_manifest.bucket_sha256(bucket, key, wanted.size, transfers.check)
+                    != wanted.sha256):
+                bucket.put_file(key, path)
+                sent.append(wanted.size)
+                if verify:
+                    _check_sent(bucket, key, wanted, transfers.check)
+            transfers.add(wanted.size)
+
+    transfers.run(send, [key for key in sizes if not _is_late(key)])
+    for key in sorted(filter(_is_late, sizes), key=lambda key: (-key.count("/"), key)):
+        send(key)
+    manifest = Manifest(step, objects)
+    bucket.put(push_manifest.NAME, manifest.encode())
+    bucket.delete(push_manifest.UNDER_WAY)
+    return manifest, len(sent), sum(sent)
+
+
+def _check_sent(bucket: Bucket, key: str, wanted: Object, check: Callable[[], None]) -> None:
+    size = bucket.size(key)
+    if size != wanted.size or (
+            push_manifest.bucket_sha256(bucket, key, wanted.size, check) != wanted.sha256):
+        raise CorruptionError(f"{bucket.url}/{key} is not what was sent: it has {size} bytes of "
+                              f"{wanted.size}, or others; push again")
+
+
+def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str = "",
+         if_exists: IfExists = "error", storage_options: Mapping[str, Any] | None = None,
+         layout: Layout = "v1", leaves: Leaves | None = None,
+         unnamed_default: bool = False, on_unsupported: OnUnsupported = "error",
+         verify: bool = False, work_dir: str | os.PathLike[str] | None = None,
+         progress: Progress | None = None) -> PushReport:
+    """Copies a step (None: the newest) to an object store, as an Orbax checkpoint and a list of its
+    objects with checksums. The list comes last: without it there is no pushed step. A push that was
+    cut off goes on where it was when it is called again: what is there and whole is not sent again.
+    One push at a time to a place.
+
+    dest: the checkpoint's place: a URL ("s3://bucket/run1/100", "gs://…", "az://…"), a local path,
+        a store of obstore, or a file system of fsspec. For URLs obstore is used, or else fsspec.
+        It is empty, or has a pushed step or a half of one.
+    prefix: the place below `dest`.
+    if_exists: about a step that was pushed there before: "error", "replace" (readers must wait
+        meanwhile: there is none until the new one is complete) or "skip".
+    storage_options: keywords for the library that opens the URL, such as credentials and regions.
+    layout, leaves, unnamed_default, on_unsupported: as in `export`. `dest` is always the step's own
+        directory.
+    verify: reads every object back before the list is written.
+    work_dir: where to put a compact copy of the step meanwhile; None: beside the store. It takes no
+        space where the file system shares blocks (XFS, btrfs).
+    progress: called with bytes done and all bytes, from several threads, one at a time.
+
+    Raises what `export` raises; StepExistsError (also for objects there that no push made),
+    PermissionDeniedError and StorageError with the object and what the library said,
+    CorruptionError (verify), LockedError when the same push is under way, Error when no library is
+    installed.
+    """
+    if_exists_number(if_exists)
+    self._backend.whole("a push")
+    source = self._source(step)
+    number = source.step
+    local = local_path(dest)
+    if local and f"{os.path.realpath(local)}/".startswith(f"{os.path.realpath(self.path)}/"):
+        raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
+    with told(f"push of step {number}"):
+        bucket = open_bucket(dest, prefix, storage_options, create=True)
+    what = f"push of step {number} to {bucket.url}"
+    with told(what):
+        if not _begin(bucket, if_exists):
+            return PushReport(bucket.url, number, 0, 0, 0, 0, skipped=True)
+    where = work_path(self.path, f"push-{number}-{digest_of(bucket.url)}", work_dir)
+    with claimed(where, keep_on_error=False) as folder, told(what):
+        remove_tree(os.path.join(folder, "checkpoint"))
+        export = _exported(self, ExportRequest(
+            number, "orbax", os.path.join(folder, "checkpoint"), "copy", 3, None, layout, leaves,
+            "", 0, unnamed_default, on_unsupported, None))
+        _write_marks(export.path, bucket.url)
+        manifest, objects, size = _send(bucket, export.path, number, verify, progress)
+    return PushReport(bucket.url, number, len(manifest.objects), manifest.size_bytes, objects, size,
+                      False, export.skipped, export.widened)

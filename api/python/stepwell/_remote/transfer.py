@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pushes and pulls share: many transfers at once, errors with their context, and a directory
+of their own meanwhile. What they alone need of Python is imported when they run: `import stepwell`
+is to be quick."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from .._runtime.arguments import Progress
+from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
+
+_WORKERS = 4
+
+
+class Transfers:
+    """Work on several objects at a time; the first error, or Ctrl-C, ends all of it."""
+
+    def __init__(self, total_bytes: int, progress: Progress | None) -> None:
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._progress = progress
+        self._total = total_bytes
+        self._done = 0
+
+    def check(self) -> None:
+        if self._stop.is_set():
+            raise Error("stopped, as another transfer failed")
+
+    def add(self, size: int) -> None:
+        self.check()
+        with self._lock:
+            self._done += size
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+
+    def run(self, work: Callable[[str], None], keys: Iterable[str]) -> None:
+        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+        with ThreadPoolExecutor(_WORKERS, "stepwell-ship") as pool:
+            futures = [pool.submit(work, key) for key in keys]
+            try:
+                for each in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    each.result()
+            except BaseException:
+                self._stop.set()
+                for each in futures:
+                    each.cancel()
+                raise
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Errors of the libraries as ours, with what was being done."""
+    try:
+        yield
+    except (Error, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        name = type(error).__name__
+        text = f"{what}: {name}: {error}"
+        if isinstance(error, PermissionError) or name in ("UnauthenticatedError",
+                                                          "PermissionDeniedError"):
+            raise PermissionDeniedError(text) from error
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise NoSpaceError(text) from error
+        raise StorageError(text) from error
+
+
+def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) -> str:
+    if work_dir is not None:
+        folder = os.path.abspath(os.fsdecode(work_dir))
+    else:
+        folder = os.path.dirname(store)
+    return os.path.join(folder, f"{os.path.basename(store)}.{what}")
+
+
+def remove_tree(path: str) -> None:
+    """Best effort."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
+    """A directory that is ours alone while this runs; what a process that died left is in it."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if not os.path.lexists(path):
+            os.mkdir(path, 0o700)
+        if os.path.islink(path) or os.lstat(path).st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it is there, and not ours")
+        lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}; work_dir says where else to put what is on "
+                           "its way") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{path} is in use: the same is under way already") from None
+        if os.fstat(lock).st_nlink == 0:
+            raise LockedError(f"{path} was in use a moment ago: the same has just ended")
+        try:
+            yield path
+        except BaseException:
+            if not keep_on_error:
+                remove_tree(path)
+            raise
+        remove_tree(path)
+    finally:
+        os.close(lock)
+
+
+def digest_of(*parts: str) -> str:
+    import hashlib
+
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]

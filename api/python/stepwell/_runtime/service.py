@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python threads behind the stores, and what happens at fork and at interpreter exit.
+
+The engine never takes the GIL. References that it lets go, its log lines and finished saves go into
+a queue (api/python/events.h) that the thread "stepwell-service" empties; `on_complete` callbacks
+run on the thread "stepwell-callbacks", so a slow one holds up nothing else. Both are stopped and
+joined at exit, after the stores are closed: no thread is inside the module when the interpreter
+goes down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import itertools
+import logging
+import os
+import queue
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from .. import _stepwell
+from ..errors import StorageError
+
+logger = logging.getLogger("stepwell")
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+
+_level = 0
+
+# Changes in a forked child: what was opened before belongs to the parent.
+generation = 0
+
+
+
+class Operation(Protocol):
+    """An operation under way: `_stepwell.Handle`, or one of all processes of a group."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def skipped(self) -> bool: ...
+
+    def done(self) -> bool: ...
+
+    def error(self) -> BaseException | None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def notify(self, token: int) -> None:
+        """Calls `completed(token)` when done."""
+
+
+class Closeable(Protocol):
+    def _close_quietly(self) -> None: ...
+
+
+stores: weakref.WeakSet[Closeable] = weakref.WeakSet()
+
+_lock = threading.Lock()
+_threads: list[threading.Thread] = []
+_stopping = False
+_tokens = itertools.count(1)
+_waiting: dict[int, Callable[[], object]] = {}
+_callbacks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+
+
+def start() -> None:
+    """Starts the threads unless they run; called at each open."""
+    with _lock:
+        if _stopping:
+            return
+        running = {thread.name for thread in _threads}
+        for name, target in (("stepwell-service", _serve), ("stepwell-callbacks", _run_callbacks)):
+            if name not in running:
+                _threads.append(start_thread(name, target))
+
+
+def start_thread(name: str, target: Callable[..., object], *args: object) -> threading.Thread:
+    """A running daemon thread, or a StorageError that says what its start met."""
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise _not_started(name, error) from None
+    return thread
+
+
+def _not_started(name: str, error: BaseException) -> StorageError:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    set_to = "not set" if limit == resource.RLIM_INFINITY else limit
+    failed = StorageError(
+        f"the thread {name} cannot be started: {error}; a limit on threads or on memory is reached:"
+        f" RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker --pids-limit), or let "
+        "the process have fewer threads")
+    failed.errno = errno.EAGAIN
+    return failed
+
+
+def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
+    """Runs `callback` on the callback thread when `handle` is done."""
+    token = next(_tokens)
+    _waiting[token] = callback
+    handle.notify(token)
+
+
+def completed(token: int) -> None:
+    """What a handle was to notify of is done."""
+    callback = _waiting.pop(token, None)
+    if callback is not None:
+        _callbacks.put(callback)
+
+
+def sync_log_level() -> None:
+    """Tells the engine which lines the logger wants, so that others cost nothing; called often."""
+    global _level
+    level = next((i for i, known in enumerate(_LEVELS) if logger.isEnabledFor(known)), len(_LEVELS))
+    if level != _level:
+        _level = level
+        _stepwell.set_log_level(level)
+
+
+def _drain(timeout_s: float) -> None:
+    logs, completions = _stepwell.take_events(timeout_s)
+    for level, text in logs:
+        logger.log(_LEVELS[level], "%s", text)
+    for token in completions:
+        completed(token)
+
+
+def _serve() -> None:
+    while not _stopping:
+        try:
+            _drain(60.0)
+        except Exception:  # a logging handler of the user's; the thread must live on
+            logger.exception("stepwell: the service thread met an error")
+
+
+def _run_callbacks() -> None:
+    while True:
+        callback = _callbacks.get()
+        if callback is None:
+            return
+        try:
+            callback()
+        except Exception:
+            logger.exception("stepwell: an on_complete callback raised")
+
+
+def report_lost(store_path: str, error: BaseException) -> None:
+    """Says on stderr that a background error was never seen, and spoils the exit status."""
+    _stepwell.fail_at_exit()
+    try:
+        print(
+            f"stepwell: error in the background of store {store_path!r}, raised nowhere: "
+            f"{type(error).__name__}: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
+    except (OSError, ValueError, AttributeError):
+        pass  # stderr is closed: the exit status still tells
+
+
+def _at_exit() -> None:
+    global _stopping
+    for store in list(stores):
+        store._close_quietly()
+    _stopping = True
+    _stepwell.wake_events()
+    with _lock:
+        threads, _threads[:] = list(_threads), []
+    for thread in threads:
+        if thread.name == "stepwell-service":
+            thread.join()
+    _drain(0.0)  # what the closing stores said last
+    _callbacks.put(None)
+    for thread in threads:
+        thread.join()
+
+
+def _after_fork_in_child() -> None:
+    global generation, _lock, _callbacks, _stopping, _level
+    generation += 1
+    _level = 0  # the child's queue is new
+    _lock = threading.Lock()
+    _callbacks = queue.SimpleQueue()
+    _stopping = False
+    _threads.clear()
+    _waiting.clear()
+    stores.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)
