@@ -44,6 +44,17 @@ def test_rm_deletes_steps(store: pathlib.Path) -> None:
     assert steps(store) == []
 
 
+def test_ranges_of_steps(store: pathlib.Path) -> None:
+    assert ok("pin", store, "2-10") == "pinned step 2\npinned step 10\n"
+    assert "has no step from 3 to 9" in error("unpin", store, "3-9", status=3)
+    assert "STEP must be a number" in error("unpin", store, "3-x", status=2)
+    assert pinned(store) == [2, 10]
+    ok("unpin", store, 2, "0-2", "latest")
+    assert pinned(store) == []
+    assert document("rm", store, 1, "1-9")["steps"] == [1, 2]
+    assert steps(store) == [10]
+
+
 def test_rm_of_an_item(store: pathlib.Path) -> None:
     text = ok("rm", store, 1, 2, "--item", "dataset")
     assert text.startswith("deleted step 1 item dataset, ")

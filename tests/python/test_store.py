@@ -66,6 +66,20 @@ def test_step_that_does_not_exist(store):
     assert store.steps() == [10, 20]
 
 
+def test_directories_above_a_store_are_made(tmp_path):
+    path = tmp_path / "runs" / "7" / "checkpoints"
+    for mode in ("r", "a"):
+        with pytest.raises(stepwell.InvalidArgumentError, match="is a URL; a store is a directory"):
+            stepwell.open("gs://bucket/run", mode)
+    with pytest.raises(stepwell.StoreNotFoundError):
+        stepwell.open(path, "r")
+    assert list(tmp_path.iterdir()) == []
+    with stepwell.open(path) as store:
+        store.save(1, {"a": 1}).result()
+    with stepwell.open(path, "r") as store:
+        assert store.load(1) == {"a": 1}
+
+
 def test_delete(store):
     for step in range(6):
         store.save(step, {"x": step})

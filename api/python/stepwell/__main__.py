@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m stepwell push` and `pull`: what the program `stepwell` leaves to Python, for its
 libraries of object stores. The program hands its arguments over; what is printed, and the exit
-status, are those of all commands (docs/pages/command-line.md). Other commands are handed to the program."""
+status, are those of all commands (docs/pages/command-line.md). Other commands are handed to the
+program."""
 
 from __future__ import annotations
 

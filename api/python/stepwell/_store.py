@@ -51,7 +51,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
          private: bool = True) -> Store:
-    """Opens a store, a directory; mode "a" creates it where there is none.
+    """Opens a store, a directory; mode "a" creates it where there is none, and those above it.
 
     mode: "a" reads and writes and takes the store's lock (LockedError names the process that has
         it); "r" only reads, never creates, takes no lock, and works beside a live writer.
