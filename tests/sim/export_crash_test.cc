@@ -16,7 +16,7 @@
 namespace stepwell::sim {
 namespace {
 
-constexpr uint64_t kNewStep = 1'000'000;  // CheckImage's
+constexpr uint64_t kCheckedStep = 1'000'000;  // CheckImage's
 
 struct ExportCase {
   uint64_t seed = 1;
@@ -96,8 +96,9 @@ void GoOn(const std::shared_ptr<SimWorld>& image, const ExportCase& what, const 
   StoreMachine machine(image, seed + 1);
   const auto store = machine.Open({});
   ASSERT_OK(store.status());
-  const std::string again = PlaceOf(what, kNewStep);
-  const Status status = db::Export(**store, kNewStep, "/out/x", OptionsOf(what, &files)).status();
+  const std::string again = PlaceOf(what, kCheckedStep);
+  const Status status =
+      db::Export(**store, kCheckedStep, "/out/x", OptionsOf(what, &files)).status();
   if (there && again == place) {
     EXPECT_EQ(status.code(), StatusCode::kAlreadyExists) << status.ToString();
   } else {
@@ -112,11 +113,11 @@ void GoOn(const std::shared_ptr<SimWorld>& image, const ExportCase& what, const 
     }
     ASSERT_OK((*store)->Delete({&step, 1}));
   }
-  for (uint64_t step = kNewStep + 1; step < kNewStep + 9; ++step) {
+  for (uint64_t step = kCheckedStep + 1; step < kCheckedStep + 9; ++step) {
     ASSERT_OK(SaveStep(store->get(), step, step % 997)->Wait());
   }
   ASSERT_OK((*store)->Reclaim().status());
-  for (uint64_t step = kNewStep + 9; step < kNewStep + 12; ++step) {
+  for (uint64_t step = kCheckedStep + 9; step < kCheckedStep + 12; ++step) {
     ASSERT_OK(SaveStep(store->get(), step, step % 997)->Wait());
   }
   if (there) ASSERT_OK(CheckPlace(image, place, seed));

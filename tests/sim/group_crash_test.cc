@@ -22,13 +22,13 @@ constexpr uint64_t kKeep = 3;
 
 using db::Saves;
 
-std::string ToText(const Saves& saves) {
+std::string SavesText(const Saves& saves) {
   std::string text = "{";
   for (const auto& [step, save] : saves) text += StrCat(" ", step, ":", save);
   return text + " }";
 }
 
-std::vector<db::LeafSpec> SpecsOf(uint32_t part, uint64_t save) {
+std::vector<db::LeafSpec> PartSpecs(uint32_t part, uint64_t save) {
   return {{db::PartLeaf(part), {2000 + 700 * (save % 5) + 100 * part}, save % 2 == 0, false},
           {StrCat("big", part), {save % 6 == 0 ? uint64_t{20000} : uint64_t{9}}, true, false}};
 }
@@ -37,7 +37,7 @@ Result<db::SaveHandle> PreparePart(db::Store* store, uint64_t step, uint64_t sav
   std::vector<std::vector<float>> scratch;
   scratch.reserve(4);
   const uint32_t part = store->part().part;
-  db::SaveRequest request = db::MakeRequest(step, save, SpecsOf(part, save), &scratch);
+  db::SaveRequest request = db::MakeRequest(step, save, PartSpecs(part, save), &scratch);
   if (part != 0) request.items[0].leaves.pop_back();  // values are part 0's
   request.if_exists = db::IfExists::kReplace;
   request.group = db::GroupSave{db::SaveId(save), {0, 1, 2}};
@@ -70,12 +70,12 @@ struct Stores {
 Status CheckWhole(db::Store* root, uint64_t step, uint64_t save) {
   std::vector<db::LeafSpec> specs;
   for (uint32_t part = 0; part < kParts; ++part) {
-    for (const auto& spec : SpecsOf(part, save)) specs.push_back(spec);
+    for (const auto& spec : PartSpecs(part, save)) specs.push_back(spec);
   }
   return db::CheckSeeded(root, step, save, specs);
 }
 
-Result<Saves> ReadAll(db::Store* root) {
+Result<Saves> ReadSaves(db::Store* root) {
   STEPWELL_ASSIGN_OR_RETURN(const Saves saves, db::SavesOf(root));
   for (const auto& [step, save] : saves) {
     STEPWELL_RETURN_IF_ERROR(CheckWhole(root, step, save));
@@ -208,10 +208,10 @@ class GroupWorkload {
     if (roll < 92) {
       return Expect(stores_.parts[prng_.Below(kParts)]->Reclaim().status(), "reclaim");
     }
-    const auto seen = ReadAll(stores_.parts[0].get());
+    const auto seen = ReadSaves(stores_.parts[0].get());
     if (!Expect(seen.status(), "read")) return false;
     if (*seen != visible_ && !machine_->world().frozen()) {
-      problem_ = StrCat("part 0 shows ", ToText(*seen), " instead of ", ToText(visible_));
+      problem_ = StrCat("part 0 shows ", SavesText(*seen), " instead of ", SavesText(visible_));
     }
     return problem_.empty();
   }
@@ -269,7 +269,7 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, Expected expected
       Stores stores;
       Status status = stores.Open(&machine);
       if (status.ok() && !world->frozen()) {
-        const auto seen = ReadAll(stores.parts[0].get());
+        const auto seen = ReadSaves(stores.parts[0].get());
         if (!seen.ok()) return failed("before another crash", seen.status());
         if (!world->frozen()) expected.legal = {*seen};
         status = db::Settle(Pointers(stores));
@@ -294,12 +294,12 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, Expected expected
     for (const std::string& said : store->recovery().problems) return said;
   }
   if (std::string problem = CheckKept(stores, expected); !problem.empty()) return problem;
-  const auto before = ReadAll(stores.parts[0].get());
+  const auto before = ReadSaves(stores.parts[0].get());
   if (!before.ok()) return failed("reading before it is settled", before.status());
   const auto& legal = expected.legal;
   if (std::find(legal.begin(), legal.end(), *before) == legal.end()) {
-    return StrCat("found ", ToText(*before), ", legal is ", ToText(legal.front()), " or ",
-                  ToText(legal.back()));
+    return StrCat("found ", SavesText(*before), ", legal is ", SavesText(legal.front()), " or ",
+                  SavesText(legal.back()));
   }
   if (Status status = db::Settle(Pointers(stores)); !status.ok()) return failed("settle", status);
   Saves saves = *before;
@@ -321,7 +321,7 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, Expected expected
   const auto report = stores.parts[0]->Verify({});
   if (!report.ok()) return failed("verify", report.status());
   if (!report->problems.empty()) return StrCat("verify: ", report->problems.front().message);
-  const auto last = ReadAll(stores.parts[0].get());
+  const auto last = ReadSaves(stores.parts[0].get());
   if (!last.ok()) return failed("reading", last.status());
   for (const auto& store : stores.parts) {
     if (Status status = store->Close(); !status.ok()) return failed("close", status);
@@ -331,9 +331,9 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, Expected expected
     if (!store->recovery().clean) return "not clean after a clean close";
     if (!db::PreparedSteps(store.get()).empty()) return "something is undecided again";
   }
-  const auto again = ReadAll(stores.parts[0].get());
+  const auto again = ReadSaves(stores.parts[0].get());
   if (!again.ok()) return failed("reading again", again.status());
-  return *again == *last ? "" : StrCat("then ", ToText(*again), " not ", ToText(*last));
+  return *again == *last ? "" : StrCat("then ", SavesText(*again), " not ", SavesText(*last));
 }
 
 uint64_t StopGroupEverywhere(uint64_t seed, int actions, uint64_t stride) {
