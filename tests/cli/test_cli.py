@@ -395,7 +395,7 @@ def test_a_full_disk_below_stdout_is_exit_6(store: pathlib.Path) -> None:
 
 def test_help_and_version(store: pathlib.Path) -> None:
     text = ok("--help")
-    for word in ("ls", "show", "cat", "verify", "doctor", "Exit status", "Examples"):
+    for word in ("ls", "show", "cat", "verify", "doctor", "Exit status", "an example"):
         assert word in text
     assert re.fullmatch(r"stepwell \d+\.\d+\.\d+\n", ok("--version"))
     assert "--full" in ok("cat", "--help")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ from .tree_fingerprint import difference, digest_of
 T = TypeVar("T")
 
 
-class Group:
+class Group(ABC):
     """This process's side of a store of many; SharedDisk and LocalDisks know how it is read."""
 
     collective = True
@@ -201,8 +202,8 @@ class Group:
 
     # ---- what LocalDisks add --------------------------------------------------------------------
 
-    def steps(self) -> list[tuple[Any, ...]]:
-        raise NotImplementedError
+    @abstractmethod
+    def steps(self) -> list[tuple[Any, ...]]: ...
 
     def _contents(self, op: Collective) -> str:
         """Of a snapshot: what this process has of the step."""
@@ -212,10 +213,11 @@ class Group:
         """Which steps there are is not known here any more."""
 
     def _broadcast_contents(self, op: Collective, directory: str) -> int:
-        raise NotImplementedError
+        """On the leader, of a snapshot: all that is in the step; in how many values."""
+        return 0
 
     def _receive_contents(self, op: Collective, directory: str, decision: Decision) -> None:
-        raise NotImplementedError
+        """On the others, of a snapshot: all that is in the step."""
 
     def _with_news(self, decision: Decision, what: str) -> Decision:
         """On the leader: with how the list of steps has changed."""

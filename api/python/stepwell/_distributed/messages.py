@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What processes of a run say to each other: every message, and its one encoding.
 
-A message travels as `VERSION JSON`; an object in the JSON is a message by the name in "message".
-Long ones are compressed.
+A message travels as `VERSION JSON`; an object in the JSON is a message by the name in "$message",
+which no object of users' data has: their JSON travels as text. Long messages are compressed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ VERSION = 1
 
 M = TypeVar("M")
 _KINDS: dict[str, type] = {}
+_NAME = "$message"
 
 
 @dataclass_transform(frozen_default=True)
@@ -206,11 +207,11 @@ class ExportShare:
 
 
 def _fields(message: object) -> dict[str, Any]:
-    return {"message": type(message).__name__, **vars(message)}
+    return {_NAME: type(message).__name__, **vars(message)}
 
 
 def _made(fields: dict[str, Any]) -> Any:
-    return _KINDS[fields.pop("message")](**fields) if "message" in fields else fields
+    return _KINDS[fields.pop(_NAME)](**fields) if _NAME in fields else fields
 
 
 def encode(message: object) -> str:
