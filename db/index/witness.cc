@@ -106,8 +106,9 @@ Result<Witnessed> AskIndex(const LogState& state, const std::vector<IndexedStep>
     const uint64_t commit = live.record.commit;
     if (commit > applied || indexed.contains(commit)) continue;
     if (LossAfter(state.losses, commit) == nullptr) return contradicts(number);
-    const bool replaced = std::any_of(witnessed.lost.begin(), witnessed.lost.end(),
-                                      [&](const auto& lost) { return lost.step == number; });
+    const bool replaced =
+        std::any_of(witnessed.lost.begin(), witnessed.lost.end(),
+                    [step = number](const auto& lost) { return lost.step == step; });
     if (!replaced) witnessed.ended.push_back(number);
   }
   return witnessed;

@@ -131,7 +131,13 @@ void LiveSteps::Erase(uint64_t step) {
 // After what it names is gone, an entry without anything goes, too.
 void LiveSteps::Count(const LiveStep& live, bool added) {
   // Every step has at least its commit frame's extent.
-  if (live.record.extents.empty()) placeless_ += added ? 1 : -1;
+  if (live.record.extents.empty()) {
+    if (added) {
+      ++placeless_;
+    } else {
+      --placeless_;
+    }
+  }
   for (const auto& extent : live.record.extents) {
     Residents& residents = residents_[extent.segment];
     residents.stored_bytes += added ? extent.stored_bytes : -extent.stored_bytes;

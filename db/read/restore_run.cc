@@ -128,7 +128,7 @@ bool ReadRun::OpenSegment(const PlannedRead& read) {
   segment_.reset();  // gives its descriptor back before another is wanted
   auto file = files_->Get(read.part, read.segment);
   if (busy_ > 0 && LacksResources(file.status())) return false;
-  segment_.emplace();
+  segment_ = Segment{};
   segment_->part = read.part;
   segment_->segment = read.segment;
   segment_->status = file.status();
