@@ -20,7 +20,7 @@ constexpr const char* kFooter =
     R"(Exit status: 0 all is well, 1 an error of another kind, 2 wrong usage, 3 no such store, step
 or path, 4 damage found, 5 locked by another process, 6 no space left, 7 the steps differ (diff
 --exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify of
-a checkpoint that is no export).
+a checkpoint that Stepwell did not make).
 
 rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all
 others only read, and work beside a live writer.
@@ -124,7 +124,7 @@ void AddCommands(CLI::App* program, Invocation* invocation) {
     }
     if (command->get_option_no_throw("STORE") == nullptr) continue;
     command->add_flag("--untrusted", invocation->untrusted,
-                      "only read the store, whose files somebody else may have made");
+                      "only read the store: its files may come from an attacker");
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's operations in flight; private to db/engine*.cc.
+// The engine's operations in flight; private to db/commit/engine*.cc.
 #pragma once
 
 #include <sys/uio.h>
@@ -53,12 +53,12 @@ struct Engine::BatchEntry {
   LiveSteps::Change change;
 };
 
-// Jobs that share one flush.
 // By number, not by address: the same run submits the same operations.
 struct OlderSegment {
   bool operator()(const Segment* a, const Segment* b) const { return a->id < b->id; }
 };
 
+// Jobs that share one flush.
 struct Engine::CommitBatch {
   std::vector<BatchEntry> entries;
   std::vector<std::shared_ptr<SaveJob>> repeated;  // decisions that an entry may have taken already

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading steps out of the index's column families. Private to db/index*.cc.
+// Reading steps out of the index's column families. Private to db/index/.
 #pragma once
 
 #include <rocksdb/db.h>

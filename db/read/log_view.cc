@@ -27,9 +27,9 @@ constexpr std::chrono::milliseconds kExplainInterval{5};
 
 }  // namespace
 
-LogSource::LogSource(std::string path_, Environment environment_)
-    : path(std::move(path_)),
-      environment(std::move(environment_)),
+LogSource::LogSource(std::string store_path, Environment machine)
+    : path(std::move(store_path)),
+      environment(std::move(machine)),
       files(std::make_unique<SegmentFiles>(environment.file_system, path)),
       restorer(std::make_unique<Restorer>(files.get(), environment.workers.get(),
                                           environment.make_disk)) {}

@@ -24,7 +24,7 @@ namespace stepwell::db {
 // Thread-safe.
 class LogSource {
  public:
-  LogSource(std::string path, Environment environment);
+  LogSource(std::string store_path, Environment machine);
 
   Result<bool> WriterLives(SlotFile* slot_file);
   // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null.
@@ -81,7 +81,7 @@ class LogFollower {
   // A step of a view, which the reader keeps; of a group's step what this store has of it.
   Result<std::shared_ptr<StepReader>> Read(std::shared_ptr<const LogView> view,
                                            const LogStep& step);
-  // `also` as well when nothing is left to close.
+  // Views and step readers that are out go on.
   Status Close();
 
   const std::shared_ptr<LogSource>& source() const { return source_; }

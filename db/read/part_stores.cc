@@ -75,8 +75,6 @@ Result<PartShares> SharesOf(LogFollower& store) {
 PartStores::PartStores(std::string root, Environment environment, SegmentFiles* files)
     : root_(std::move(root)), environment_(std::move(environment)), files_(files) {}
 
-PartStores::~PartStores() = default;
-
 Result<std::shared_ptr<LogFollower>> PartStores::Get(uint32_t part,
                                                      const format::StepRecord& step) {
   const std::lock_guard lock(mutex_);

@@ -31,7 +31,6 @@ class PartStores {
  public:
   // `files` are part 0's, and learn where the other parts' segments are. They outlive this.
   PartStores(std::string root, Environment environment, SegmentFiles* files);
-  ~PartStores();
   // Lets go of the parts' stores; readers that have one keep it.
   void Close();
 

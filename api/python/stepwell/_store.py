@@ -96,11 +96,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if not process_timeout > 0:
         raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
     check_disks(disks)
-    if "://" in os.fsdecode(path):
-        raise InvalidArgumentError(
-            f"{os.fsdecode(path)!r} is a URL; a store is a directory on a local disk. Open one "
-            "there, and copy steps to and from object stores with `push` and `pull`")
-    root = os.path.abspath(os.fsdecode(path))
+    root = os.fsdecode(path)
+    if "://" not in root:  # else the engine refuses it
+        root = os.path.abspath(root)
     read_only = mode == "r"
 
     def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:

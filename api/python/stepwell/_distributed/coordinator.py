@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the processes of a `jax.distributed` run: JAX's own coordination service, which
-process 0 runs, carries them. There is no protocol of our own below it."""
+"""Messages between the processes of a `jax.distributed` run. JAX's own coordination service, which
+process 0 runs, carries them."""
 
 from __future__ import annotations
 

@@ -21,11 +21,10 @@ def export(self: OpenStore, step: SupportsIndex | None, dest: str | os.PathLike[
     """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
     or a file of arrays.
 
-    In a store on disks of several machines (`open(disks="local")`) all processes call it alike;
-    `dest` is on a file system that all of them see. There are no archives and no links there, and
-    each hears of the progress of its own part. In one on a file system that all processes see, any
-    of them may call it; where several call it alike, the first makes it, and hears of the progress,
-    and all return its report, or raise its error.
+    With local disks (`open(disks="local")`) all processes call it alike, and `dest` is on a file
+    system that all of them see. The export copies, makes no archive, and calls `progress` in each
+    process for its own part. With a shared disk any process may call it. Where several call it
+    alike, the first one exports and calls `progress`; all return its report or raise its error.
 
     For Orbax nothing is decoded or loaded: the stored chunks are zarr chunks already. The
     export does not change when the store goes on, and deleting it does the store no harm.
@@ -50,7 +49,7 @@ def export(self: OpenStore, step: SupportsIndex | None, dest: str | os.PathLike[
     leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
         be so again, which without a target needs the devices that they were on. None: "jax" if
         JAX is imported and has all these devices, else "numpy". Typed PRNG keys are always keys;
-        with "numpy" they load, without a target, onto all devices of whoever loads them.
+        with "numpy" they load, without a target, onto all devices of the loading process.
     step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
         single item is called "default", as managers without item names expect.
     on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,

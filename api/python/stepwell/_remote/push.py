@@ -149,8 +149,9 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
          verify: bool = False, work_dir: str | os.PathLike[str] | None = None,
          progress: Progress | None = None) -> PushReport:
     """Copies a step (None: the newest) to an object store, as an Orbax checkpoint and a list of its
-    objects with checksums. The list comes last: without it there is no pushed step. A push that was
-    cut off goes on where it was when it is called again: what is there and whole is not sent again.
+    objects with checksums. The list comes last, and `pull` finds only steps
+    that have one. A push that was cut off resumes when it is called again: objects that are there
+    and whole are not sent again.
     One push at a time to a place.
 
     dest: the checkpoint's place: a URL ("s3://bucket/run1/100", "gs://…", "az://…"), a local path,
