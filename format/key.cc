@@ -55,10 +55,6 @@ bool ConsumeName(std::string_view* rest, std::string* name) {
 
 Status BadKey(std::string_view what) { return DataLossError(StrCat("bad key: ", what)); }
 
-bool IsNumber(PathComponent::Type type) {
-  return type == PathComponent::Type::kIntKey || type == PathComponent::Type::kIndex;
-}
-
 // `path` may be null (validation only).
 Status ConsumePath(std::string_view rest, KeyPath* path) {
   if (rest.size() > kPathBytesMax) return BadKey("path too long");
@@ -201,23 +197,3 @@ std::string PrefixEnd(std::string prefix) {
 }
 
 }  // namespace stepwell::format
-
-namespace stepwell {
-
-std::string PathToText(const KeyPath& path) {
-  std::string out;
-  for (const PathComponent& component : path) {
-    if (&component != &path.front()) out.push_back('/');
-    if (format::IsNumber(component.type)) {
-      out += std::to_string(component.number);
-      continue;
-    }
-    for (const char c : component.name) {
-      if (c == '/' || c == '*' || c == '?' || c == '[' || c == '\\') out.push_back('\\');
-      out.push_back(c);
-    }
-  }
-  return out;
-}
-
-}  // namespace stepwell

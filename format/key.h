@@ -19,6 +19,11 @@ using stepwell::KeyPath;
 using stepwell::PathComponent;
 using stepwell::PathToText;
 
+// Whether such components hold a number, not a name.
+inline bool IsNumber(PathComponent::Type type) {
+  return type == PathComponent::Type::kIntKey || type == PathComponent::Type::kIndex;
+}
+
 // Limits that decoders enforce.
 inline constexpr size_t kPathComponentsMax = 256;
 inline constexpr size_t kPathBytesMax = size_t{1} << 20;  // encoded

@@ -237,7 +237,7 @@ stepwell_code stepwell_list_leaves(const stepwell_step* step, const char* item, 
     STEPWELL_ASSIGN_OR_RETURN(auto leaves, step->step.Leaves(stepwell::c::PathOf(item, path)));
     auto made = std::make_unique<stepwell_leaf_list>();
     for (stepwell::LeafInfo& leaf : leaves) {
-      STEPWELL_ASSIGN_OR_RETURN(const auto components, leaf.path.Components());
+      STEPWELL_ASSIGN_OR_RETURN(const auto components, leaf.path.ToComponents());
       std::string in_item = leaf.path.item().value_or("state");
       made->leaves.push_back(
           {std::move(leaf), std::move(in_item), stepwell::PathToText(components)});

@@ -90,8 +90,9 @@ Result<Outcome> RunExplain(const ExplainArguments& arguments, Invocation* invoca
   STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
                             ReadStep(store.get(), arguments.step));
   STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(""));
-  STEPWELL_ASSIGN_OR_RETURN(const LoadPlan plan,
-                            db::PlanMesh(leaves, OnlyState(reader->step()), mesh, rules));
+  STEPWELL_ASSIGN_OR_RETURN(
+      const auto tree, db::StepTree::Make(reader->step().step, leaves, OnlyState(reader->step())));
+  STEPWELL_ASSIGN_OR_RETURN(const LoadPlan plan, db::PlanMesh(tree, mesh, rules));
   Outcome outcome;
   if (invocation->json) {
     Json json = PlanJson(plan, arguments.slices);

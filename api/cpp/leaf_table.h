@@ -3,12 +3,11 @@
 #pragma once
 
 #include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include <stepwell/store.h>
 
+#include "db/read/step_tree.h"
 #include "format/records.h"
 
 namespace stepwell {
@@ -16,33 +15,31 @@ namespace stepwell {
 // Immutable once made.
 class LeafTable {
  public:
-  // `records` in key order, as StepReader::Leaves gives them.
-  static Result<LeafTable> Make(const StepInfo& info, std::vector<format::LeafRecord> records);
+  LeafTable(LeafTable&&) = default;
+  LeafTable& operator=(LeafTable&&) = default;
 
-  // Records [begin, end): what stands at a path and all below it.
-  struct Range {
-    size_t begin = 0;
-    size_t end = 0;
-  };
-  Result<Range> Find(const Path& path) const;
+  // `records` in key order, as StepReader::Leaves gives them.
+  static Result<LeafTable> Make(const format::StepRecord& step,
+                                std::vector<format::LeafRecord> records);
+
+  // The arrays and values at or below a path, or that a glob names, in key order.
+  Result<std::vector<const format::LeafRecord*>> Leaves(const Path& path) const;
   // The one array or value at `path`.
   Result<const format::LeafRecord*> FindLeaf(const Path& path) const;
+  // The key of the node or leaf at `path`, with which the keys of all below it begin; "" for the
+  // whole step.
+  Result<std::string> FindKey(const Path& path) const;
 
-  const std::vector<format::LeafRecord>& records() const { return records_; }
+  const db::StepTree& tree() const { return tree_; }
 
  private:
   LeafTable() = default;
-  Status Index();
-  void Open(const std::string& text, size_t begin);
-  Result<Range> FindExact(const std::string& item, const KeyPath& path) const;
-  Status NotFound(const Path& path, const std::vector<std::string>& components) const;
+  Result<db::PathSelection> Resolve(const Path& path) const;
+  Result<size_t> FindPlace(const Path& path) const;
 
   uint64_t step_ = 0;
-  bool only_state_ = false;  // its name may be left out
   std::vector<format::LeafRecord> records_;
-  // By spelling, item first, escaped and joined. More than one: components of several types that
-  // are spelled alike.
-  std::unordered_map<std::string, std::vector<Range>> ranges_;
+  db::StepTree tree_;  // of records_
 };
 
 Result<LeafInfo> ToPublic(const format::LeafRecord& record);

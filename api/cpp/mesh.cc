@@ -29,9 +29,7 @@ Result<LoadStats> LoadIntoGpus(db::StepReader* reader, std::span<const db::LoadR
 
 Result<LoadPlan> Step::PlanLoad(const Mesh& mesh, const std::vector<SpecRule>& rules) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
-  const StepInfo& step = impl_->info;
-  const bool only_state = step.items.size() == 1 && step.items.front().name == "state";
-  return db::PlanMesh(table->records(), only_state, mesh, rules);
+  return db::PlanMesh(table->tree(), mesh, rules);
 }
 
 Result<LoadStats> Step::ReadShards(const LoadPlan& plan,

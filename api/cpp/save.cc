@@ -155,7 +155,7 @@ Result<db::SaveRequest> Store::Core::ToEngine(SaveRequest request) {
   for (SaveRequest::Leaf& leaf : request.leaves_) {
     const std::string name = leaf.path.item().value_or("state");
     if (name.empty()) return InvalidArgumentError("an item's name is empty");
-    STEPWELL_ASSIGN_OR_RETURN(KeyPath path, leaf.path.Components());
+    STEPWELL_ASSIGN_OR_RETURN(KeyPath path, leaf.path.ToComponents());
     Result<db::LeafInput> input = LeafFrom(std::move(leaf.data));
     if (!input.ok()) {
       return input.status().WithContext(

@@ -101,7 +101,7 @@ Result<std::shared_ptr<const LeafTable>> Step::Impl::Table() {
   const std::lock_guard lock(mutex);
   if (table == nullptr) {
     STEPWELL_ASSIGN_OR_RETURN(auto records, reader->Leaves(""));
-    STEPWELL_ASSIGN_OR_RETURN(LeafTable made, LeafTable::Make(info, std::move(records)));
+    STEPWELL_ASSIGN_OR_RETURN(LeafTable made, LeafTable::Make(reader->step(), std::move(records)));
     table = std::make_shared<const LeafTable>(std::move(made));
   }
   return table;
@@ -111,21 +111,18 @@ const StepInfo& Step::info() const { return impl_->info; }
 
 Result<std::vector<LeafInfo>> Step::Leaves(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
-  STEPWELL_ASSIGN_OR_RETURN(const LeafTable::Range range, table->Find(path));
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, table->Leaves(path));
   std::vector<LeafInfo> leaves;
-  for (size_t i = range.begin; i < range.end; ++i) {
-    if (table->records()[i].kind == format::LeafKind::kNode) continue;
-    STEPWELL_ASSIGN_OR_RETURN(LeafInfo info, ToPublic(table->records()[i]));
+  for (const format::LeafRecord* record : records) {
+    STEPWELL_ASSIGN_OR_RETURN(LeafInfo info, ToPublic(*record));
     leaves.push_back(std::move(info));
   }
   return leaves;
 }
 
-// The engine's name of the node or leaf at `path`, which comes before all below it.
 Result<std::string> Step::KeyOf(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
-  STEPWELL_ASSIGN_OR_RETURN(const LeafTable::Range range, table->Find(path));
-  return table->records()[range.begin].key;
+  return table->FindKey(path);
 }
 
 Result<LeafInfo> Step::Leaf(const Path& path) const {
@@ -197,12 +194,7 @@ Result<Value> Step::ReadValue(const Path& path) const {
 
 Result<std::vector<Step::LoadedLeaf>> Step::Load(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
-  STEPWELL_ASSIGN_OR_RETURN(const LeafTable::Range range, table->Find(path));
-  std::vector<const format::LeafRecord*> leaves;
-  for (size_t i = range.begin; i < range.end; ++i) {
-    const format::LeafRecord& record = table->records()[i];
-    if (record.kind != format::LeafKind::kNode) leaves.push_back(&record);
-  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto leaves, table->Leaves(path));
   return impl_->Load(leaves);
 }
 

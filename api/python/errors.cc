@@ -41,16 +41,12 @@ const char* ClassName(const Status& status, bool opening) {
   }
 }
 
-}  // namespace
-
-nb::object MakeException(const Status& status, bool opening) {
-  if (status.ok()) return nb::none();
+nb::object ExceptionOf(const char* class_name, const Status& status) {
   const std::string& text = status.message();
   nb::object message = nb::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
   if (!message.is_valid()) nb::raise_python_error();
-  nb::object exception =
-      nb::module_::import_("stepwell.errors").attr(ClassName(status, opening))(message);
+  nb::object exception = nb::module_::import_("stepwell.errors").attr(class_name)(message);
   // Only OSError has errno; its text stays the message alone, as strerror is not set.
   if (status.os_error() != 0 && PyObject_IsInstance(exception.ptr(), PyExc_OSError) == 1) {
     exception.attr("errno") = status.os_error();
@@ -58,11 +54,31 @@ nb::object MakeException(const Status& status, bool opening) {
   return exception;
 }
 
-void ThrowIfError(const Status& status, bool opening) {
-  if (status.ok()) return;
-  nb::object exception = MakeException(status, opening);
+void Raise(const nb::object& exception) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   nb::raise_python_error();
+}
+
+}  // namespace
+
+nb::object MakeException(const Status& status, bool opening) {
+  if (status.ok()) return nb::none();
+  return ExceptionOf(ClassName(status, opening), status);
+}
+
+void ThrowIfError(const Status& status, bool opening) {
+  if (!status.ok()) Raise(MakeException(status, opening));
+}
+
+void ThrowIfPathError(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kNotFound:
+      return Raise(ExceptionOf("PathNotFoundError", status));
+    case StatusCode::kInvalidArgument:
+      return Raise(ExceptionOf("AmbiguousPathError", status));
+    default:
+      ThrowIfError(status);
+  }
 }
 
 }  // namespace stepwell::python

@@ -17,6 +17,10 @@ nanobind::object MakeException(const Status& status, bool opening = false);
 // Raises the exception unless `status` is OK. `opening`: kNotFound concerns the store, not a step.
 void ThrowIfError(const Status& status, bool opening = false);
 
+// The same for what looked a path up: kNotFound is PathNotFoundError, kInvalidArgument
+// AmbiguousPathError.
+void ThrowIfPathError(const Status& status);
+
 template <typename T>
 T ValueOrThrow(Result<T> result) {
   ThrowIfError(result.status());

@@ -20,17 +20,6 @@ using format::PathComponent;
 // The second field of a row.
 enum class RowTag : long { kNode = 0, kArray = 1, kValue = 2, kJax = 3, kShards = 4 };
 
-std::string TextOf(PyObject* object) {
-  Py_ssize_t size = 0;
-  if (const char* utf8 = PyUnicode_AsUTF8AndSize(object, &size)) {
-    return {utf8, static_cast<size_t>(size)};
-  }
-  PyErr_Clear();  // lone surrogates: pass them as their three bytes
-  nb::object bytes = nb::steal(PyUnicode_AsEncodedString(object, "utf-8", "surrogatepass"));
-  if (!bytes.is_valid()) nb::raise_python_error();
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
-}
-
 std::string_view BytesOf(PyObject* object) {
   char* data = nullptr;
   Py_ssize_t size = 0;
@@ -234,6 +223,17 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
 }
 
 }  // namespace
+
+std::string TextOf(PyObject* object) {
+  Py_ssize_t size = 0;
+  if (const char* utf8 = PyUnicode_AsUTF8AndSize(object, &size)) {
+    return {utf8, static_cast<size_t>(size)};
+  }
+  PyErr_Clear();  // lone surrogates: pass them as their three bytes
+  nb::object bytes = nb::steal(PyUnicode_AsEncodedString(object, "utf-8", "surrogatepass"));
+  if (!bytes.is_valid()) nb::raise_python_error();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
 
 PathComponent ComponentFromPython(nb::handle component) {
   PathComponent out;

@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
 #include <vector>
 
 #include "db/store.h"
@@ -16,7 +17,9 @@ namespace stepwell::python {
 std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy,
                                            nanobind::list wishes);
 
-// A component of a path, (type, value); strings in it may have lone surrogates.
+// A str as UTF-8, lone surrogates as their three bytes.
+std::string TextOf(PyObject* text);
+// A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
 
 }  // namespace stepwell::python

@@ -35,13 +35,14 @@
 #include "api/python/import.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
-#include "api/python/lookup.h"
+#include "api/python/paths.h"
 #include "api/python/records.h"
 #include "api/python/stats.h"
 #include "api/python/view.h"
 #include "db/import/import.h"
 #include "db/index/inside_save.h"
 #include "db/mesh/sharding.h"
+#include "db/read/path_lookup.h"
 #include "db/store.h"
 #include "db/store/group_share.h"
 #include "format/key.h"
@@ -92,20 +93,15 @@ class Reader {
     return std::make_unique<LeafTable>(reader_, Call([&] { return reader_->Leaves(prefix); }));
   }
 
-  // `readings`: [(item, [[component, …], …])], for each component of a path what it may mean.
-  std::unique_ptr<LeafTable> LookUp(
-      const std::vector<std::pair<std::string, std::vector<nb::list>>>& readings, bool below) {
-    std::vector<Reading> wanted;
-    for (const auto& [item, levels] : readings) {
-      Reading& reading = wanted.emplace_back();
-      reading.item = item;
-      for (const nb::list& level : levels) {
-        auto& components = reading.levels.emplace_back();
-        for (nb::handle component : level) components.push_back(ComponentFromPython(component));
-      }
-    }
-    return std::make_unique<LeafTable>(reader_,
-                                       Call([&] { return Lookup(*reader_, wanted, below); }));
+  // What `path` can lead to from `above` on (components, the item first; [] from the top): a part
+  // of the step's records. None: all of them have to be read.
+  std::unique_ptr<LeafTable> LookUp(nb::handle path, const nb::list& above, bool below) {
+    const format::PathPattern pattern = PatternFromPython(path);
+    format::KeyPath start;
+    for (nb::handle component : above) start.push_back(ComponentFromPython(component));
+    auto records = Call([&] { return db::FindAlong(*reader_, pattern, start, below); });
+    if (records.empty()) return nullptr;
+    return std::make_unique<LeafTable>(reader_, std::move(records));
   }
 
   // The different ones of all leaves, as Orbax spells them.
@@ -465,6 +461,7 @@ NB_MODULE(_stepwell, m) {
         nb::sig("def take_events(timeout: float) -> tuple[list[tuple[int, str]], list[int]]"));
   m.def(
       "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
+  sp::BindPaths(m);
   sp::BindRecords(m);
   sp::BindImport(m);
   sp::BindView(m);
@@ -506,9 +503,9 @@ NB_MODULE(_stepwell, m) {
            nb::sig("def records(self, subtree: tuple[str, list[tuple[int, object]]] | None) "
                    "-> bytes"))
       .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none())
-      .def("lookup", &sp::Reader::LookUp, arg("readings"), arg("below"),
-           nb::sig("def lookup(self, readings: list[tuple[str, list[list[tuple[int, object]]]]], "
-                   "below: bool) -> LeafTable"));
+      .def("lookup", &sp::Reader::LookUp, arg("path").none(), arg("above"), arg("below"),
+           nb::sig("def lookup(self, path: str | tuple[str | int, ...] | None, "
+                   "above: list[tuple[int, object]], below: bool) -> LeafTable | None"));
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<std::string, bool, const std::vector<sp::Rule>&, uint64_t, size_t, int,

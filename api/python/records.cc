@@ -16,6 +16,9 @@
 #include <utility>
 
 #include "api/python/errors.h"
+#include "api/python/leaves.h"
+#include "api/python/paths.h"
+#include "db/read/path_lookup.h"
 #include "io/numa.h"
 
 #define STEPWELL_NUMPY_IMPORT  // before anything that includes numpy_api.h
@@ -51,9 +54,8 @@ nb::object TextObject(std::string_view text) {
 }
 
 nb::object NameObject(const PathComponent& component) {
-  const bool number = component.type == PathComponent::Type::kIntKey ||
-                      component.type == PathComponent::Type::kIndex;
-  return number ? nb::steal(PyLong_FromLongLong(component.number)) : TextObject(component.name);
+  return format::IsNumber(component.type) ? nb::steal(PyLong_FromLongLong(component.number))
+                                          : TextObject(component.name);
 }
 
 nb::object ComponentObject(const PathComponent& component) {
@@ -211,7 +213,24 @@ nb::list DTypeNames() {
 }  // namespace
 
 LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRecord> records)
-    : reader_(std::move(reader)), records_(std::move(records)), pid_(getpid()) {}
+    : reader_(std::move(reader)),
+      step_(reader_->step().step),
+      only_state_(db::IsOnlyState(reader_->step())),
+      records_(std::move(records)),
+      pid_(getpid()) {}
+
+LeafTable::LeafTable(uint64_t step, bool only_state, const nb::list& places)
+    : step_(step), only_state_(only_state), pid_(getpid()) {
+  for (nb::handle place : places) {
+    const auto [item, components, is_node] =
+        nb::cast<std::tuple<nb::object, nb::list, bool>>(place);
+    format::KeyPath path;
+    for (nb::handle component : components) path.push_back(ComponentFromPython(component));
+    LeafRecord& record = records_.emplace_back();
+    record.key = ValueOrThrow(format::EncodeLeafKey(TextOf(item.ptr()), path));
+    record.kind = is_node ? LeafKind::kNode : LeafKind::kValue;
+  }
+}
 
 LeafTable::~LeafTable() {
   // A forked child owns neither the pin nor the files behind the reader.
@@ -383,6 +402,19 @@ std::vector<std::string> LeafTable::Shardings() const {
   return {shardings.begin(), shardings.end()};
 }
 
+nb::tuple LeafTable::Resolve(nb::handle path, std::optional<int64_t> below) {
+  const format::PathPattern pattern = PatternFromPython(path);
+  if (!tree_) tree_ = ValueOrThrow(db::StepTree::Make(step_, records_, only_state_));
+  std::optional<size_t> start;
+  if (below) start = *below < 0 ? db::StepTree::kRoot : static_cast<size_t>(*below);
+  const Result<db::PathSelection> selection = tree_->Resolve(pattern, start);
+  ThrowIfPathError(selection.status());
+  if (selection->is_glob) return nb::make_tuple(nb::none(), selection->numbers);
+  const size_t number = selection->numbers.front();
+  return nb::make_tuple(number == db::StepTree::kRoot ? int64_t{-1} : static_cast<int64_t>(number),
+                        nb::list());
+}
+
 nb::tuple LeafTable::ReadBox(size_t index, std::vector<uint64_t> start,
                              std::vector<uint64_t> stop) {
   db::LoadStats stats;
@@ -401,6 +433,10 @@ void BindRecords(nb::module_& m) {
   m.def("numa_node_of_pci_device", &io::NumaNodeOfPciDevice, arg("bus_id"));
 
   nb::class_<LeafTable>(m, "LeafTable")
+      .def(nb::init<uint64_t, bool, const nb::list&>(), arg("step"), arg("only_state"),
+           arg("places"),
+           nb::sig("def __init__(self, step: int, only_state: bool, "
+                   "places: list[tuple[str, list[tuple[int, str | int]], bool]]) -> None"))
       .def("__len__", &LeafTable::size)
       .def("rows", &LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
       .def("read", &LeafTable::Read, arg("indices"),
@@ -418,6 +454,9 @@ void BindRecords(nb::module_& m) {
       .def("pieces", &LeafTable::Pieces,
            nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
       .def("shardings", &LeafTable::Shardings)
+      .def("resolve", &LeafTable::Resolve, arg("path").none(), arg("below").none() = nb::none(),
+           nb::sig("def resolve(self, path: str | tuple[str | int, ...] | None, "
+                   "below: int | None = None) -> tuple[int | None, list[int]]"))
       .def("load", &LeafTable::Load, arg("index").none(), arg("decode_value"),
            nb::sig("def load(self, index: int | None, decode_value: object) "
                    "-> tuple[object, tuple[int, int, int, int, int]]"))

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "db/read/step_tree.h"
 #include "db/store.h"
 
 namespace stepwell::python {
@@ -23,6 +24,8 @@ using BoxWanted = std::tuple<size_t, std::optional<Extents>, std::optional<Exten
 class LeafTable {
  public:
   LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<format::LeafRecord> records);
+  // For Resolve alone: [(item, [component, …], whether it is a node)] in key order.
+  LeafTable(uint64_t step, bool only_state, const nanobind::list& places);
   ~LeafTable();
   LeafTable(const LeafTable&) = delete;
   LeafTable& operator=(const LeafTable&) = delete;
@@ -51,6 +54,9 @@ class LeafTable {
   nanobind::dict Pieces() const;
   // The different shardings of the arrays, as Orbax spells them.
   std::vector<std::string> Shardings() const;
+  // What a path names from record `below` on (-1: the step; None: where paths start): (number, [])
+  // of one record, -1 being the step, or of a glob (None, leaves).
+  nanobind::tuple Resolve(nanobind::handle path, std::optional<int64_t> below);
   // (array, stats): the elements start <= i < stop of one array.
   nanobind::tuple ReadBox(size_t index, std::vector<uint64_t> start, std::vector<uint64_t> stop);
 
@@ -60,7 +66,10 @@ class LeafTable {
   // One past the last record at or below `index`.
   size_t EndOf(std::optional<size_t> index) const;
 
-  std::shared_ptr<db::StepReader> reader_;
+  std::shared_ptr<db::StepReader> reader_;  // null: for Resolve alone
+  uint64_t step_ = 0;
+  bool only_state_ = false;
+  std::optional<db::StepTree> tree_;  // of records_, once a path was resolved
   std::vector<format::LeafRecord> records_;
   const int pid_;
 };

@@ -6,7 +6,6 @@
 #include <optional>
 #include <set>
 
-#include "db/mesh/path_glob.h"
 #include "db/read/pieces.h"
 #include "db/read/restore_plan.h"
 
@@ -19,37 +18,36 @@ using format::LeafRecord;
 struct Leaf {
   const LeafRecord* record = nullptr;
   format::LeafKey key;
-  std::vector<std::string> spellings;  // below the item
   const PartitionSpec* spec = nullptr;
 };
 
-// What a rule takes, with the item's name left out or not.
-std::vector<Leaf*> Taken(const PathGlob& glob, bool with_item, std::vector<Leaf>* leaves) {
-  std::vector<Leaf*> taken;
-  for (Leaf& leaf : *leaves) {
-    std::vector<std::string> components = leaf.spellings;
-    if (with_item) components.insert(components.begin(), leaf.key.item);
-    if (glob.Takes(components)) taken.push_back(&leaf);
+// The records that a rule takes, its place and all below it.
+Result<std::vector<size_t>> TakenBy(const SpecRule& rule, const StepTree& step) {
+  STEPWELL_ASSIGN_OR_RETURN(const format::PathPattern path, format::PathPattern::Parse(rule.path));
+  STEPWELL_ASSIGN_OR_RETURN(PathSelection selection, step.Resolve(path));
+  if (selection.is_glob) return std::move(selection.numbers);
+  const size_t place = selection.numbers.front();
+  std::vector<size_t> taken;
+  for (size_t n = place == StepTree::kRoot ? 0 : place; n < step.end(place); ++n) {
+    taken.push_back(n);
   }
   return taken;
 }
 
-Status ApplyRules(std::span<const SpecRule> rules, bool only_state, std::vector<Leaf>* leaves) {
+// The spec of each record.
+Result<std::vector<const PartitionSpec*>> SpecsByRecord(std::span<const SpecRule> rules,
+                                                        const StepTree& step) {
   static const PartitionSpec kReplicated;
+  std::vector<const PartitionSpec*> specs(step.records().size(), nullptr);
   for (const SpecRule& rule : rules) {
-    STEPWELL_ASSIGN_OR_RETURN(const PathGlob glob, PathGlob::Parse(rule.path));
-    std::vector<Leaf*> taken;
-    if (only_state) taken = Taken(glob, /*with_item=*/false, leaves);
-    if (taken.empty()) taken = Taken(glob, /*with_item=*/true, leaves);
-    if (taken.empty()) return NotFoundError(StrCat("the step has nothing at \"", rule.path, "\""));
-    for (Leaf* leaf : taken) {
-      if (leaf->spec == nullptr) leaf->spec = &rule.spec;
+    STEPWELL_ASSIGN_OR_RETURN(const std::vector<size_t> taken, TakenBy(rule, step));
+    for (const size_t number : taken) {
+      if (specs[number] == nullptr) specs[number] = &rule.spec;
     }
   }
-  for (Leaf& leaf : *leaves) {
-    if (leaf.spec == nullptr) leaf.spec = &kReplicated;
-  }
-  return OkStatus();
+  std::replace(specs.begin(), specs.end(), static_cast<const PartitionSpec*>(nullptr),
+               &kReplicated);
+  return specs;
 }
 
 bool IsArray(const Leaf& leaf) { return leaf.record->kind == LeafKind::kArray; }
@@ -110,26 +108,24 @@ class Classes {
   std::vector<bool> used_;  // by axis
 };
 
-Result<std::vector<Leaf>> MakeLeaves(std::span<const LeafRecord> records) {
+Result<std::vector<Leaf>> MakeLeaves(std::span<const SpecRule> rules, const StepTree& step) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto specs, SpecsByRecord(rules, step));
   std::vector<Leaf> leaves;
-  for (const LeafRecord& record : records) {
+  for (size_t number = 0; number < step.records().size(); ++number) {
+    const LeafRecord& record = step.records()[number];
     if (record.kind == LeafKind::kNode) continue;
     STEPWELL_RETURN_IF_ERROR(CheckLeaf(record));
-    Leaf& leaf = leaves.emplace_back();
-    leaf.record = &record;
-    STEPWELL_ASSIGN_OR_RETURN(leaf.key, format::DecodeLeafKey(record.key));
-    leaf.spellings = Spellings(leaf.key.path);
+    STEPWELL_ASSIGN_OR_RETURN(format::LeafKey key, format::DecodeLeafKey(record.key));
+    leaves.push_back({&record, std::move(key), specs[number]});
   }
   return leaves;
 }
 
 }  // namespace
 
-Result<LoadPlan> PlanMesh(std::span<const LeafRecord> records, bool only_state, const Mesh& mesh,
-                          std::span<const SpecRule> rules) {
+Result<LoadPlan> PlanMesh(const StepTree& step, const Mesh& mesh, std::span<const SpecRule> rules) {
   STEPWELL_RETURN_IF_ERROR(mesh.Check());
-  STEPWELL_ASSIGN_OR_RETURN(std::vector<Leaf> leaves, MakeLeaves(records));
-  STEPWELL_RETURN_IF_ERROR(ApplyRules(rules, only_state, &leaves));
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<Leaf> leaves, MakeLeaves(rules, step));
   const Classes classes(mesh, leaves);
   LoadPlan plan;
   plan.mesh = mesh;

@@ -7,16 +7,14 @@
 
 #include <stepwell/mesh.h>
 
-#include "format/records.h"
+#include "db/read/step_tree.h"
 #include "io/result.h"
 
 namespace stepwell::db {
 
-// `leaves`: records of one step in key order, with their chunks; nodes are passed over. The first
-// rule that takes an array counts; without one it is replicated. A path's first component is the
-// item; where "state" is the only one (`only_state`), its name may be left out. kNotFound for a
-// rule that takes nothing, kInvalidArgument, naming the leaf, for what CheckShards refuses.
-Result<LoadPlan> PlanMesh(std::span<const format::LeafRecord> leaves, bool only_state,
-                          const Mesh& mesh, std::span<const SpecRule> rules);
+// `step`: all records of the step, with their chunks. The first rule that takes an array counts;
+// without one it is replicated. kNotFound for a rule that takes nothing, kInvalidArgument, naming
+// the leaf, for what CheckShards refuses.
+Result<LoadPlan> PlanMesh(const StepTree& step, const Mesh& mesh, std::span<const SpecRule> rules);
 
 }  // namespace stepwell::db

@@ -160,11 +160,12 @@ TEST_F(ReadTest, RequestsThatDoNotFitAreRefused) {
 TEST_F(ReadTest, PathsThatAreNotThereNameWhatIs) {
   const Step step = Read(3);
   constexpr auto kNone = StatusCode::kNotFound;
-  EXPECT_ERROR(step.Leaf("params/layer/weight"), kNone, "bias, kernel");
+  EXPECT_ERROR(step.Leaf("params/layer/weight"), kNone,
+               "nearest: params/layer/bias, params/layer/kernel");
   EXPECT_ERROR(step.Leaf("params/leyer/kernel"), kNone, "layer");
-  EXPECT_ERROR(step.Leaf("param"), kNone, "epoch, list, none");
+  EXPECT_ERROR(step.Leaf("parm"), kNone, "nearest: params");
   EXPECT_ERROR(step.Leaf("epoch/x"), kNone, "nothing below");
-  EXPECT_ERROR(step.Leaf(KeyPath{PathComponent::Attribute("epoch")}), kNone, "epoch");
+  EXPECT_ERROR(step.Leaf("q"), kNone, "there are: epoch, list, none");
   EXPECT_ERROR(step.Leaf(Path::In("data", "x")), kNone, "there are: state");
   EXPECT_ERROR(store_->Read(99), kNone, "4");
 }
@@ -175,15 +176,29 @@ TEST_F(ReadTest, ItemsAndTypesTellPathsApart) {
   EXPECT_EQ(std::get<int64_t>(*step.ReadValue(Path::In("data", "position"))), 2);
   EXPECT_EQ(std::get<int64_t>(*step.ReadValue("state/w")), 1);
   EXPECT_EQ(std::get<int64_t>(*step.ReadValue(KeyPath{PathComponent::Key("w")})), 1);
-  EXPECT_ERROR(step.ReadValue("w"), StatusCode::kNotFound, "data, state");
-  EXPECT_ERROR(step.ReadValue("data/0"), StatusCode::kInvalidArgument, "give components");
+  EXPECT_ERROR(step.ReadValue("w"), StatusCode::kNotFound, "nearest: state/w");
+  EXPECT_ERROR(step.ReadValue("data/0"), StatusCode::kInvalidArgument,
+               "components with their types");
   EXPECT_EQ(
       std::get<std::string>(*step.ReadValue(Path::In("data", KeyPath{PathComponent::IntKey(0)}))),
       "int key");
   EXPECT_EQ(
       std::get<std::string>(*step.ReadValue(Path::In("data", KeyPath{PathComponent::Key("0")}))),
       "key");
+  // Types break ties only: an attribute finds the key that is spelled so.
+  EXPECT_EQ(std::get<int64_t>(*step.ReadValue(KeyPath{PathComponent::Attribute("w")})), 1);
   EXPECT_EQ(step.Leaves(Path::In("data", ""))->size(), 3U);
+}
+
+TEST_F(ReadTest, GlobsNameSeveralLeaves) {
+  const Step step = Read(3);
+  const auto leaves = step.Leaves("params/l*/*");
+  ASSERT_TRUE(leaves.ok()) << leaves.status().ToString();
+  ASSERT_EQ(leaves->size(), 2U);
+  EXPECT_EQ(leaves->at(1).path.ToText(), "params/layer/kernel");
+  EXPECT_EQ(step.Load("list/?")->size(), 2U);
+  EXPECT_ERROR(step.Leaf("list/*"), StatusCode::kInvalidArgument, "has a wildcard");
+  EXPECT_ERROR(step.Leaves("nothing*"), StatusCode::kNotFound, "there are: epoch");
 }
 
 TEST_F(ReadTest, ASubtreeLoadsInOneGo) {

@@ -8,7 +8,6 @@
 
 #include <set>
 
-#include "db/mesh/path_glob.h"
 #include "db/mesh/plan.h"
 #include "db/mesh/sharding.h"
 #include "db/read/restore_plan.h"
@@ -85,29 +84,6 @@ TEST(Shards, WhatCannotBeSaysNamesAndNumbers) {
   EXPECT_FALSE(Shards(std::vector<uint64_t>{1}, {{{"x", 0}}}, {}).ok());
 }
 
-TEST(PathGlob, TakesPlacesAndAllBelow) {
-  const auto takes = [](const char* glob, std::vector<std::string> components) {
-    return PathGlob::Parse(glob).value().Takes(components);
-  };
-  EXPECT_TRUE(takes("", {"a", "b"}));
-  EXPECT_TRUE(takes("a", {"a", "b"}));
-  EXPECT_FALSE(takes("b", {"a", "b"}));
-  EXPECT_TRUE(takes("a/*", {"a", "b"}));
-  EXPECT_FALSE(takes("a/*", {"a"}));
-  EXPECT_TRUE(takes("a/**", {"a"}));
-  EXPECT_TRUE(takes("**/kernel", {"a", "b", "kernel"}));
-  EXPECT_TRUE(takes("**/kernel", {"kernel"}));
-  EXPECT_TRUE(takes("**/layer/**/bias", {"x", "layer", "layer", "y", "bias", "z"}));
-  EXPECT_FALSE(takes("**/layer/bias", {"layer", "x", "bias"}));
-  EXPECT_TRUE(takes("l?yer_*", {"l\xC3\xA4yer_"}));
-  EXPECT_FALSE(takes("l?yer", {"lyer"}));
-  EXPECT_TRUE(takes("*a*a*b", {"aaaaaaaaaaaab"}));
-  EXPECT_FALSE(takes("*a*a*b", {"aaaaaaaaaaaa"}));
-  EXPECT_TRUE(takes(R"(a\/b/\*)", {"a/b", "*"}));
-  EXPECT_FALSE(takes(R"(\*)", {"x"}));
-  for (const char* bad : {"[a]", "a\\", "a\\b"}) EXPECT_FALSE(PathGlob::Parse(bad).ok()) << bad;
-}
-
 format::LeafRecord ArrayLeaf(const std::string& name, format::Shape shape,
                              format::Shape chunk_shape, uint64_t offset_bytes) {
   format::LeafRecord leaf;
@@ -128,12 +104,26 @@ format::LeafRecord ArrayLeaf(const std::string& name, format::Shape shape,
   return leaf;
 }
 
+// Records of a step: arrays of the item `state`, below its root.
+std::vector<format::LeafRecord> StepOf(std::vector<format::LeafRecord> arrays) {
+  format::LeafRecord root;
+  root.key = format::EncodeLeafKey("state", {}).value();
+  root.kind = format::LeafKind::kNode;
+  arrays.insert(arrays.begin(), root);
+  return arrays;
+}
+
+Result<LoadPlan> Plan(const std::vector<format::LeafRecord>& records, const Mesh& mesh,
+                      std::span<const SpecRule> rules, bool only_state = true) {
+  STEPWELL_ASSIGN_OR_RETURN(const StepTree step, StepTree::Make(0, records, only_state));
+  return PlanMesh(step, mesh, rules);
+}
+
 TEST(MeshPlan, FirstRuleCountsAndOthersAreReplicated) {
-  const std::vector<format::LeafRecord> leaves = {ArrayLeaf("a", {8, 8}, {2, 8}, 0),
-                                                  ArrayLeaf("b", {8}, {8}, 65536),
-                                                  ArrayLeaf("c", {8}, {8}, 131072)};
+  const auto leaves = StepOf({ArrayLeaf("a", {8, 8}, {2, 8}, 0), ArrayLeaf("b", {8}, {8}, 65536),
+                              ArrayLeaf("c", {8}, {8}, 131072)});
   const std::vector<SpecRule> rules = {{"a", SpecOf("(x)")}, {"*", SpecOf("((x, y))")}};
-  const auto plan = PlanMesh(leaves, true, MeshOf("x=2,y=2"), std::span(rules).first(1));
+  const auto plan = Plan(leaves, MeshOf("x=2,y=2"), std::span(rules).first(1));
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   ASSERT_EQ(plan->leaves.size(), 3U);
   EXPECT_EQ(plan->leaves[0].spec.ToText(), "(x)");
@@ -148,12 +138,12 @@ TEST(MeshPlan, FirstRuleCountsAndOthersAreReplicated) {
     EXPECT_EQ(device.bytes_out, 64U + 16 + 16);
   }
   EXPECT_THAT(plan->ToText(), HasSubstr("x=1,y=0"));
-  EXPECT_EQ(PlanMesh(leaves, true, MeshOf("x=2,y=2"), rules)->leaves[2].spec.ToText(), "((x, y))");
-  EXPECT_TRUE(PlanMesh(leaves, false, MeshOf("x=2"), {{{"state/a", SpecOf("x")}}}).ok());
-  const auto nothing = PlanMesh(leaves, true, MeshOf("x=2"), {{{"z/**", SpecOf("x")}}});
+  EXPECT_EQ(Plan(leaves, MeshOf("x=2,y=2"), rules)->leaves[2].spec.ToText(), "((x, y))");
+  EXPECT_TRUE(Plan(leaves, MeshOf("x=2"), {{{"state/a", SpecOf("x")}}}, false).ok());
+  const auto nothing = Plan(leaves, MeshOf("x=2"), {{{"z/**", SpecOf("x")}}});
   EXPECT_EQ(nothing.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(nothing.status().message(), HasSubstr("z/**"));
-  const auto split = PlanMesh(leaves, true, MeshOf("x=3"), {{{"b", SpecOf("x")}}});
+  const auto split = Plan(leaves, MeshOf("x=3"), {{{"b", SpecOf("x")}}});
   EXPECT_THAT(split.status().message(), HasSubstr("b: axis 0 of 8 cannot be split into 3"));
 }
 
@@ -164,11 +154,11 @@ TEST(MeshPlan, EveryDeviceAgainstANaiveCount) {
     const uint64_t unit = mesh.device_count();
     const format::Shape shape = {unit * (1 + random.Below(6)), unit * random.Below(4)};
     const format::Shape chunk = {1 + random.Below(shape[0]), 1 + random.Below(shape[1] + 1)};
-    const std::vector<format::LeafRecord> leaves = {ArrayLeaf("a", shape, chunk, 4096)};
+    const auto leaves = StepOf({ArrayLeaf("a", shape, chunk, 4096)});
     const std::vector<const char*> specs = {"()",     "(x)",      "(None, y)",
                                             "(y, x)", "((y, x))", "(None, (x, y))"};
     const SpecRule rule{"a", SpecOf(specs[random.Below(specs.size())])};
-    const auto plan = PlanMesh(leaves, true, mesh, {{rule}});
+    const auto plan = Plan(leaves, mesh, {{rule}});
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     std::set<uint64_t> all;
     for (uint64_t device = 0; device < unit; ++device) {
@@ -217,11 +207,11 @@ TEST(MeshPlan, PiecesWithGridsOfTheirOwnAgainstANaiveCount) {
     const Mesh mesh{{{"x", 1 + random.Below(4)}, {"y", 1 + random.Below(3)}}};
     const uint64_t unit = mesh.device_count();
     const format::Shape shape = {unit * (1 + random.Below(6)), unit * (1 + random.Below(3))};
-    const std::vector<format::LeafRecord> leaves = {BandsLeaf(shape, &random)};
+    const auto leaves = StepOf({BandsLeaf(shape, &random)});
     const format::LeafRecord& leaf = leaves.front();
     const std::vector<const char*> specs = {"()", "(x)", "(None, y)", "(y, x)", "((y, x))"};
     const SpecRule rule{"a", SpecOf(specs[random.Below(specs.size())])};
-    const auto plan = PlanMesh(leaves, true, mesh, {{rule}});
+    const auto plan = Plan(leaves, mesh, {{rule}});
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     std::set<uint64_t> all;
     for (uint64_t device = 0; device < unit; ++device) {

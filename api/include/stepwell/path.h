@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Path: names a leaf or a subtree of a step.
 //
-// As text it is components joined by "/", as the program and the Python package spell them:
+// As text it is components joined by "/", as in the program and the Python package:
 // "params/layer/kernel"; `\` takes the next character literally (before / * ? [ \ ). Text matches
-// by spelling: "0" is the key "0", the index 0 or the attribute 0, whichever is there. When a step
-// has items besides "state", the first component is the item's name. As components (KeyPath) it is
-// exact.
+// by spelling: "0" is the key "0", the index 0 or the attribute 0, whichever is there. Where
+// several leaves are asked for, * and ? stand for characters of one component, ** for any number of
+// components. When a step has items besides "state", the first component is the item's name. As
+// components (KeyPath) nothing is special, and where several places are spelled alike, their types
+// decide.
 #pragma once
 
 #include <optional>
@@ -39,11 +41,12 @@ class STEPWELL_API Path {
 
   // None: to be found in the text (reading), or "state" (saving).
   const std::optional<std::string>& item() const { return item_; }
-  // The components as given, or parsed from the text as mapping keys. kInvalidArgument for text
-  // that is no path.
-  Result<KeyPath> Components() const;
-  // Whether components were given, so that types count.
-  bool exact() const { return components_.has_value(); }
+  // As it was given: components, or else text.
+  const std::optional<KeyPath>& components() const { return components_; }
+  const std::string& text() const { return text_; }
+  // The components as given, or parsed from the text as mapping keys. kInvalidArgument for
+  // malformed text and for wildcards.
+  Result<KeyPath> ToComponents() const;
   // For people; without the item's name if that is "state".
   std::string ToText() const;
 

@@ -268,7 +268,7 @@ class NodeView(Mapping[str | int, Any]):
             source, selection = step.select(exact, whole=False, above=self._components)
         else:
             step, number = self._at
-            source, selection = step, resolve(step.tree, exact, step.step, below=number)
+            source, selection = step, resolve(step.tree, exact, below=number)
         if selection.number is None:
             start = source.tree.number(self._components)
             return {source.tree.relative_text(leaf, start): _view(source, leaf, step)

@@ -20,6 +20,7 @@ from .. import _stepwell
 from .._load.device_placement import Box, empty_aligned
 from .._load.numa import ANY
 from .._load.source import Stats, Wanted
+from .._pytree.paths import PathLike
 from .._pytree.records import NODE, ROOT, VALUE, Record, StoredTree
 from .._pytree.tree import KEY, LIST, TUPLE, Component
 from .._runtime.gc_pause import Paused
@@ -135,6 +136,7 @@ class Table:
         self.tree = StoredTree(cast(_stepwell.LeafTable, self))
         self._mine = self._pieces(set(partial), alone, shares)
         self._owned: list[dict[int, list[Box]]] | None = None  # by process, once gathered
+        self._places: _stepwell.LeafTable | None = None  # of all records, once a path was resolved
         self._shared_error: BaseException | None = None  # the error that all processes know of
 
     # ---- records ----
@@ -147,6 +149,16 @@ class Table:
 
     def shardings(self) -> list[str]:
         return sorted({record.sharding for record in self.tree.records} - {""})
+
+    def resolve(self, path: PathLike | None, below: int | None = None
+                ) -> tuple[int | None, list[int]]:
+        if self._places is None:
+            places = [(self.tree.components(number), record.kind == NODE)
+                      for number, record in enumerate(self.tree.records)]
+            self._places = _stepwell.LeafTable(
+                self._step, self.tree.only_state,
+                [(item, below, is_node) for ((_, item), *below), is_node in places])
+        return self._places.resolve(path, below)
 
     def leaves_below(self, index: int | None) -> list[int]:
         return list(self.tree.leaves(ROOT if index is None else index))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._pytree.paths import PathLike, Selection, readings, resolve
+from .._pytree.paths import PathLike, Selection, resolve
 from .._pytree.records import StoredTree
 from .._pytree.tree import Component
 from ..errors import PathNotFoundError
@@ -59,6 +59,10 @@ class Source:
             yield done.pop()
 
     @property
+    def _only_state(self) -> bool:
+        return [name for name, *_ in self.reader.items()] == ["state"]
+
+    @property
     def tree(self) -> StoredTree:
         if self._tree is None:
             self.check()
@@ -71,18 +75,17 @@ class Source:
         without the others. `whole`: with all that is below a node; else that may be missing.
         `above`: the path starts there (components, the item first)."""
         if self._tree is None and (path or above or not whole):
-            items = sorted(name for name, *_ in self.reader.items())
-            found, is_glob = readings(path, items, above)
-            if found:
-                self.check()
-                tree = StoredTree(self.reader.lookup(found, whole or is_glob), items == ["state"])
+            self.check()
+            table = self.reader.lookup(path, above or [], whole)
+            if table is not None:
+                tree = StoredTree(table, self._only_state)
                 try:
-                    below = tree.number(above) if above else None
+                    start = tree.number(above) if above else None
                     part = Source(self.reader, self.check, self.account, tree)
-                    return part, resolve(tree, path, self.step, below)
+                    return part, resolve(tree, path, start)
                 except (PathNotFoundError, KeyError):
                     pass  # the whole tree says what there is instead
-        return self, resolve(self.tree, path, self.step, self.tree.number(above) if above else None)
+        return self, resolve(self.tree, path, self.tree.number(above) if above else None)
 
     def read_box(self, number: int, start: list[int], stop: list[int]) -> Any:
         self.check()

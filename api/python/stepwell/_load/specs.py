@@ -130,7 +130,7 @@ class _Assigned:
     def from_paths(self, specs: Mapping[str, Any]) -> None:
         for path, spec in specs.items():
             try:
-                selection = resolve(self.tree, path, self.step)
+                selection = resolve(self.tree, path)
             except PathNotFoundError as error:
                 raise type(error)(f"specs: {error}") from None
             leaves = (selection.leaves if selection.number is None

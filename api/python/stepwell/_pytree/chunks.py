@@ -6,8 +6,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 
+from .. import _stepwell
 from ..errors import InvalidArgumentError
-from .paths import Pattern, parse
 from .tree import ARRAY, JAX, SHARDS, Row
 
 # format::kChunkBytesAskedMin, kChunkBytesMax
@@ -55,22 +55,6 @@ Chunks = ChunkShape | Mapping[str, ChunkShape]
 Wish = tuple[int, int, int, tuple[int, ...]]
 
 
-def _takes(patterns: list[Pattern], names: list[str]) -> bool:
-    """Whether the path with these components, or a node above it, matches."""
-    if not patterns:
-        return True
-    first, *rest = patterns
-    if first.is_deep:
-        return any(_takes(rest, names[skipped:]) for skipped in range(len(names) + 1))
-    if not names:
-        return False
-    if first.regex is not None:
-        fits = first.regex.fullmatch(names[0]) is not None
-    else:
-        fits = first.literal is not None and str(first.literal[1]) == names[0]
-    return fits and _takes(rest, names[1:])
-
-
 def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wish]:
     """What is asked for each array of a flattened state. Of several patterns that match the first
     counts; one that matches no array is an InvalidArgumentError."""
@@ -84,8 +68,8 @@ def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wi
     for path, shape in chunks.items():
         if not isinstance(shape, ChunkShape):
             raise InvalidArgumentError(f"chunks[{path!r}] is a ChunkShape, not {shape!r}")
-    parsed = [(path, parse(path), shape) for path, shape in chunks.items()]
-    unused = {path for path, patterns, _ in parsed if patterns and not patterns[0].is_deep}
+    parsed = [(path, _stepwell.PathPattern(path), shape) for path, shape in chunks.items()]
+    unused = {path for path, pattern, _ in parsed if not pattern.takes_all}
     only_state = [name for name, _ in items] == ["state"]
     found: list[Wish] = []
     for number, (item, rows) in enumerate(items):
@@ -95,10 +79,10 @@ def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wi
             names = [str(component[1]) for component in row[0]]
             readings = [names, [item, *names]] if only_state else [[item, *names]]
             taken = False
-            for path, patterns, shape in parsed:
+            for path, pattern, shape in parsed:
                 if taken and path not in unused:
                     continue
-                if any(_takes(patterns, reading) for reading in readings):
+                if any(pattern.takes(reading) for reading in readings):
                     unused.discard(path)
                     if not taken:
                         found.append((number, row_number, shape.max_bytes, shape.axes or ()))

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/python/paths.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "api/python/errors.h"
+#include "api/python/leaves.h"
+#include "io/bytes.h"
+
+namespace stepwell::python {
+namespace {
+
+namespace nb = nanobind;
+
+std::string Repr(nb::handle object) { return nb::cast<std::string>(nb::repr(object)); }
+
+[[noreturn]] void RefusePath(const std::string& message) {
+  ThrowIfError(InvalidArgumentError(message));
+  nb::raise("%s", message.c_str());  // not reached: the line above has thrown
+}
+
+// A str is a name; whatever is an int (operator.index) is a number.
+format::PathComponent ComponentOfTuple(nb::handle part, nb::handle path) {
+  if (PyUnicode_Check(part.ptr()) != 0) return format::PathComponent::Key(TextOf(part.ptr()));
+  const nb::object index = nb::steal(PyNumber_Index(part.ptr()));
+  const int64_t number = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : 0;
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    RefusePath(StrCat("path ", Repr(path), ": ", Repr(part), " is neither str nor int of 64 bits"));
+  }
+  return number < 0 ? format::PathComponent::IntKey(number) : format::PathComponent::Index(number);
+}
+
+}  // namespace
+
+format::PathPattern PatternFromPython(nb::handle path) {
+  if (path.is_none()) return {};
+  if (PyUnicode_Check(path.ptr()) != 0) {
+    return ValueOrThrow(format::PathPattern::Parse(TextOf(path.ptr())));
+  }
+  if (PyTuple_Check(path.ptr()) == 0) {
+    RefusePath(StrCat("a path is a str or a tuple of str and int, not ", Repr(path)));
+  }
+  format::KeyPath components;
+  for (nb::handle part : nb::borrow<nb::tuple>(path)) {
+    components.push_back(ComponentOfTuple(part, path));
+  }
+  return format::PathPattern::Of(components);
+}
+
+void BindPaths(nb::module_& m) {
+  using nb::arg;
+  nb::class_<format::PathPattern>(m, "PathPattern")
+      .def(
+          "__init__",
+          [](format::PathPattern* self, nb::handle path) {
+            new (self) format::PathPattern(PatternFromPython(path));
+          },
+          arg("path"))
+      .def(
+          "takes",
+          [](const format::PathPattern& self, const std::vector<std::string>& spellings) {
+            return self.Takes(spellings);
+          },
+          arg("spellings"))
+      // Whether it names everything whatever there is: "" and "**".
+      .def_prop_ro("takes_all", [](const format::PathPattern& self) { return self.Takes({}); });
+}
+
+}  // namespace stepwell::python

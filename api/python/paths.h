@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paths as Python gives them: str, or tuples of str and int.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "format/path.h"
+
+namespace stepwell::python {
+
+// Of None: the empty path. InvalidArgumentError for what is not a path.
+format::PathPattern PatternFromPython(nanobind::handle path);
+
+void BindPaths(nanobind::module_& m);
+
+}  // namespace stepwell::python

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/read/step_tree.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string_view>
+
+#include "io/bytes.h"
+
+namespace stepwell::db {
+namespace {
+
+using format::LeafKind;
+using format::LeafRecord;
+using format::PathPattern;
+using format::PatternComponent;
+using Kind = PatternComponent::Kind;
+
+constexpr size_t kNearestMax = 3;
+constexpr size_t kListedMax = 8;
+constexpr size_t kComparedMax = 5000;       // places that an error compares with a path
+constexpr size_t kComparedBytesMax = 1000;  // of each
+
+// What stands below `outer` in the tree begins with its key.
+bool IsAtOrBelow(std::string_view inner, std::string_view outer) {
+  return inner.starts_with(outer);
+}
+
+// Insertions, deletions and substitutions of bytes between two texts.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view LastComponent(std::string_view text) { return text.substr(text.rfind('/') + 1); }
+
+std::string Join(const std::vector<std::string>& texts, std::string_view separator) {
+  std::string joined;
+  for (const std::string& text : texts) joined += StrCat(joined.empty() ? "" : separator, text);
+  return joined;
+}
+
+// At most kNearestMax of the texts: those that more than half of `wanted` is in, the siblings of
+// what is missing first, the nearest first; else those with the same last component.
+std::vector<std::string> Nearest(const std::vector<std::pair<std::string, bool>>& candidates,
+                                 const std::string& wanted) {
+  using Ranked = std::pair<std::pair<bool, size_t>, std::string>;
+  std::vector<Ranked> near;
+  for (const auto& [text, is_sibling] : candidates) {
+    const size_t longest = std::max(text.size(), wanted.size());
+    if (longest > kComparedBytesMax) continue;
+    const size_t edits = EditDistance(text, wanted);
+    if (2 * edits < longest) near.push_back({{!is_sibling, edits}, text});
+  }
+  std::sort(near.begin(), near.end());
+  std::vector<std::string> nearest;
+  for (const Ranked& ranked : near) nearest.push_back(ranked.second);
+  for (const auto& [text, is_sibling] : candidates) {
+    if (near.empty() && LastComponent(text) == LastComponent(wanted)) nearest.push_back(text);
+  }
+  nearest.resize(std::min(nearest.size(), kNearestMax));
+  return nearest;
+}
+
+std::string_view TypeName(format::PathComponent::Type type) {
+  switch (type) {
+    case format::PathComponent::Type::kIntKey:
+      return "int key";
+    case format::PathComponent::Type::kIndex:
+      return "index";
+    case format::PathComponent::Type::kKey:
+      return "key";
+    case format::PathComponent::Type::kAttribute:
+      return "attribute";
+  }
+  return "component";
+}
+
+}  // namespace
+
+Result<StepTree> StepTree::Make(uint64_t step, std::span<const LeafRecord> records,
+                                bool only_state) {
+  StepTree tree;
+  tree.step_ = step;
+  tree.only_state_ = only_state;
+  tree.records_ = records;
+  tree.places_.resize(records.size());
+  std::vector<size_t> open;  // what holds the current record, outermost first
+  const auto close = [&](size_t end) {
+    tree.places_[open.back()].end = end;
+    open.pop_back();
+  };
+  for (size_t number = 0; number < records.size(); ++number) {
+    const std::string& key = records[number].key;
+    while (!open.empty() && !IsAtOrBelow(key, records[open.back()].key)) close(number);
+    Place& place = tree.places_[number];
+    if (open.empty()) {
+      STEPWELL_ASSIGN_OR_RETURN(format::LeafKey decoded, format::DecodeLeafKey(key));
+      place.component = decoded.path.empty() ? format::PathComponent::Key(std::move(decoded.item))
+                                             : std::move(decoded.path.back());
+    } else {
+      place.parent = open.back();
+      STEPWELL_ASSIGN_OR_RETURN(
+          format::KeyPath path,
+          format::DecodePath(std::string_view(key).substr(records[place.parent].key.size())));
+      if (path.empty()) return DataLossError("two records of a step have the same key");
+      place.component = std::move(path.back());
+    }
+    open.push_back(number);
+  }
+  while (!open.empty()) close(records.size());
+  return tree;
+}
+
+size_t StepTree::top() const {
+  if (!only_state_) return kRoot;
+  return FindChild(kRoot, format::PathComponent::Key("state")).value_or(kRoot);
+}
+
+bool StepTree::IsNode(size_t number) const {
+  return number == kRoot || records_[number].kind == LeafKind::kNode;
+}
+
+std::string_view StepTree::KeyOf(size_t number) const {
+  return number == kRoot ? std::string_view() : std::string_view(records_[number].key);
+}
+
+std::string StepTree::Text(size_t number, size_t above) const {
+  format::KeyPath path;
+  for (; number != above && number != kRoot; number = places_[number].parent) {
+    path.push_back(places_[number].component);
+  }
+  std::reverse(path.begin(), path.end());
+  return PathToText(path);
+}
+
+std::vector<size_t> StepTree::Children(size_t number) const {
+  std::vector<size_t> children;
+  const size_t stop = end(number);
+  for (size_t child = number == kRoot ? 0 : number + 1; child < stop; child = end(child)) {
+    children.push_back(child);
+  }
+  return children;
+}
+
+std::optional<size_t> StepTree::FindChild(size_t number,
+                                          const format::PathComponent& component) const {
+  std::string key(KeyOf(number));
+  if (number == kRoot) {
+    key = format::EncodeItem(component.name);
+  } else {
+    const Result<std::string> last = format::EncodePath({component});
+    if (!last.ok()) return std::nullopt;
+    key += *last;
+  }
+  const auto found = std::lower_bound(
+      records_.begin(), records_.end(), key,
+      [](const LeafRecord& record, const std::string& wanted) { return record.key < wanted; });
+  if (found == records_.end() || found->key != key) return std::nullopt;
+  return static_cast<size_t>(found - records_.begin());
+}
+
+std::vector<size_t> StepTree::ChildrenLike(size_t number, const PatternComponent& component) const {
+  std::vector<size_t> alike;
+  if (component.kind != Kind::kLiteral) {
+    for (const size_t child : Children(number)) {
+      if (component.Matches(format::Spelling(places_[child].component))) alike.push_back(child);
+    }
+    return alike;
+  }
+  if (number == kRoot) {
+    if (const auto item = FindChild(kRoot, format::PathComponent::Key(component.text))) {
+      alike.push_back(*item);
+    }
+    return alike;
+  }
+  if (component.typed) {
+    if (const auto exact = FindChild(number, *component.typed)) return {*exact};
+  }
+  for (const format::PathComponent& meaning : format::ComponentsSpelled(component.text)) {
+    if (const auto child = FindChild(number, meaning)) alike.push_back(*child);
+  }
+  if (component.typed && alike.size() > 1) {
+    std::vector<size_t> same;
+    for (const size_t child : alike) {
+      if (format::IsNumber(places_[child].component.type) ==
+          format::IsNumber(component.typed->type))
+        same.push_back(child);
+    }
+    if (same.size() == 1) return same;
+  }
+  return alike;
+}
+
+// Records that the path names, in key order.
+std::vector<size_t> StepTree::Match(size_t start, const PathPattern& path) const {
+  const std::vector<PatternComponent>& components = path.components();
+  std::set<size_t> found;
+  using State = std::pair<size_t, size_t>;  // a record, and how many components led to it
+  std::vector<State> todo = {{start, 0}};
+  std::set<State> seen(todo.begin(), todo.end());
+  while (!todo.empty()) {
+    const auto [number, depth] = todo.back();
+    todo.pop_back();
+    if (depth == components.size()) {
+      found.insert(number);
+      continue;
+    }
+    const auto add = [&](size_t next, size_t next_depth) {
+      if (seen.insert({next, next_depth}).second) todo.emplace_back(next, next_depth);
+    };
+    if (components[depth].kind == Kind::kAnyDepth) {
+      add(number, depth + 1);
+      for (const size_t child : Children(number)) add(child, depth);
+    } else {
+      for (const size_t child : ChildrenLike(number, components[depth])) add(child, depth + 1);
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+// Places whose spellings, joined with "/" and without a backslash, are the text: keys with a "/".
+// A "/" at the end of the text, as shells append one, counts only where something is called so.
+std::vector<size_t> StepTree::MatchPlainText(size_t start, const std::string& text) const {
+  std::string_view wanted = text;
+  if (wanted.ends_with('/')) wanted.remove_suffix(1);
+  std::vector<size_t> found;
+  std::vector<std::pair<size_t, size_t>> todo = {{start, 0}};  // a record, and the bytes before it
+  while (!todo.empty()) {
+    const auto [number, at] = todo.back();
+    todo.pop_back();
+    for (const size_t child : Children(number)) {
+      const std::string spelling = format::Spelling(places_[child].component);
+      if (!wanted.substr(at).starts_with(spelling)) continue;
+      const size_t next = at + spelling.size();
+      if (next == wanted.size()) found.push_back(child);
+      if (next < wanted.size() && wanted[next] == '/') todo.emplace_back(child, next + 1);
+    }
+  }
+  return found;
+}
+
+Result<size_t> StepTree::Item(const std::string& name) const {
+  if (const auto item = FindChild(kRoot, format::PathComponent::Key(name))) return *item;
+  std::vector<std::string> names;
+  for (const size_t item : Children(kRoot)) names.push_back(Text(item));
+  return NotFoundError(
+      StrCat("step ", step_, " has no item \"", name, "\"; there are: ", Join(names, ", ")));
+}
+
+Result<PathSelection> StepTree::ResolveGlob(const std::vector<size_t>& starts,
+                                            const PathPattern& path) const {
+  // Inside the item first; the item's own name counts only where that finds nothing.
+  PathSelection selection{.is_glob = true, .numbers = {}};
+  for (const size_t start : starts) {
+    const std::vector<size_t> matches = Match(start, path);
+    if (matches.empty()) continue;
+    std::set<size_t> leaves;
+    for (const size_t match : matches) {
+      for (size_t n = match == kRoot ? 0 : match; n < end(match); ++n) {
+        if (!IsNode(n)) leaves.insert(leaves.end(), n);
+      }
+    }
+    selection.numbers.assign(leaves.begin(), leaves.end());
+    break;
+  }
+  if (selection.numbers.empty()) return NothingAt(path, starts.front());
+  return selection;
+}
+
+Result<PathSelection> StepTree::Resolve(const PathPattern& path,
+                                        std::optional<size_t> below) const {
+  std::vector<size_t> starts = {below.value_or(top())};
+  if (!below && top() != kRoot) starts.push_back(kRoot);
+  if (path.empty()) return PathSelection{.numbers = {starts.front()}};
+  if (path.is_glob()) return ResolveGlob(starts, path);
+  std::set<size_t> numbers;
+  for (const size_t start : starts) {
+    const std::vector<size_t> matches = Match(start, path);
+    numbers.insert(matches.begin(), matches.end());
+  }
+  if (numbers.empty() && path.is_plain_text()) {
+    for (const size_t start : starts) {
+      const std::vector<size_t> matches = MatchPlainText(start, path.text());
+      numbers.insert(matches.begin(), matches.end());
+    }
+  }
+  if (numbers.empty()) return NothingAt(path, starts.front());
+  const std::vector<size_t> found(numbers.begin(), numbers.end());
+  if (found.size() > 1) return Ambiguous(path, found);
+  return PathSelection{.numbers = found};
+}
+
+Status StepTree::NothingAt(const PathPattern& path, size_t start) const {
+  // As far as the path leads: what there is instead of its next component is named.
+  size_t deepest = start;
+  for (const PatternComponent& component : path.components()) {
+    if (component.kind != Kind::kLiteral) break;
+    const std::vector<size_t> next = ChildrenLike(deepest, component);
+    if (next.size() != 1) break;
+    deepest = next.front();
+  }
+  const std::vector<size_t> siblings = Children(deepest);
+  const std::string head = StrCat("step ", step_, " has nothing at \"", path.text(), "\"; ");
+  if (siblings.empty()) {
+    return NotFoundError(head + (deepest == start
+                                     ? "there is nothing below"
+                                     : StrCat(Text(deepest, start), " has nothing below it")));
+  }
+  std::vector<std::pair<std::string, bool>> candidates;
+  for (const size_t child : siblings) {
+    if (candidates.size() < kComparedMax) candidates.emplace_back(Text(child, start), true);
+  }
+  for (size_t n = start == kRoot ? 0 : start + 1; n < end(start); ++n) {
+    if (candidates.size() == kComparedMax) break;
+    const bool on_the_way = n <= deepest && deepest < end(n);
+    if (places_[n].parent != deepest && !on_the_way) candidates.emplace_back(Text(n, start), false);
+  }
+  std::vector<std::string> names = Nearest(candidates, path.text());
+  if (!names.empty()) return NotFoundError(StrCat(head, "nearest: ", Join(names, ", ")));
+  for (size_t i = 0; i < std::min(siblings.size(), kListedMax); ++i) {
+    names.push_back(Text(siblings[i], start));
+  }
+  if (siblings.size() > kListedMax) names.emplace_back("…");
+  return NotFoundError(StrCat(head, "there are: ", Join(names, ", ")));
+}
+
+Status StepTree::Ambiguous(const PathPattern& path, const std::vector<size_t>& numbers) const {
+  std::vector<std::string> meanings;
+  for (const size_t number : numbers) {
+    std::string types;
+    for (size_t n = number; n != kRoot; n = places_[n].parent) {
+      const bool is_item = places_[n].parent == kRoot;
+      const std::string_view type = is_item ? "item" : TypeName(places_[n].component.type);
+      types = types.empty() ? std::string(type) : StrCat(type, "/", types);
+    }
+    meanings.push_back(StrCat(Text(number), " (", types, ")"));
+  }
+  return InvalidArgumentError(
+      StrCat("step ", step_, ": path \"", path.text(), "\" is ambiguous: ", Join(meanings, " or "),
+             "; components with their types (in Python a tuple, with int for keys and indices and "
+             "str for names), or the item's name in front, tell them apart"));
+}
+
+}  // namespace stepwell::db

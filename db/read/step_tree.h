@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of a step as a tree, and which of them a path names (format/path.h).
+//
+// A path starts in the step, whose children are the items. In a step with `state` as its only item
+// it starts inside that item, and may also begin with the item's name.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/store.h"
+#include "format/path.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+// What a path names: of a glob leaves, in key order; of any other path one place.
+struct PathSelection {
+  bool is_glob = false;
+  std::vector<size_t> numbers;
+};
+
+// Immutable. Records are named by their number in key order, in which a node comes before what is
+// below it.
+class StepTree {
+ public:
+  // The step itself, above its items.
+  static constexpr size_t kRoot = static_cast<size_t>(-1);
+
+  // `records`: in key order, as StepReader::Leaves and FindAlong (path_lookup.h) give them; they
+  // outlive the tree. `only_state`: whether `state` is the only item of the step.
+  static Result<StepTree> Make(uint64_t step, std::span<const format::LeafRecord> records,
+                               bool only_state);
+
+  std::span<const format::LeafRecord> records() const { return records_; }
+  size_t parent(size_t number) const { return places_[number].parent; }
+  // One past the last record at or below `number`.
+  size_t end(size_t number) const { return number == kRoot ? places_.size() : places_[number].end; }
+  // What the empty path names.
+  size_t top() const;
+  // The root of an item. kNotFound names the items.
+  Result<size_t> Item(const std::string& name) const;
+
+  // What `path` names from `below` on (a record or kRoot; none: as told above). kNotFound names the
+  // nearest places. kInvalidArgument: several places are spelled like a path that is no glob.
+  Result<PathSelection> Resolve(const format::PathPattern& path,
+                                std::optional<size_t> below = {}) const;
+  // The path from the step to a record, its item first.
+  std::string Text(size_t number) const { return Text(number, kRoot); }
+
+ private:
+  struct Place {
+    size_t parent = kRoot;
+    size_t end = 0;
+    format::PathComponent component;  // the last of its path; of an item's root, the name as key
+  };
+
+  bool IsNode(size_t number) const;
+  std::string_view KeyOf(size_t number) const;
+  std::string Text(size_t number, size_t above) const;
+  std::vector<size_t> Children(size_t number) const;
+  std::optional<size_t> FindChild(size_t number, const format::PathComponent& component) const;
+  std::vector<size_t> ChildrenLike(size_t number, const format::PatternComponent& component) const;
+  std::vector<size_t> Match(size_t start, const format::PathPattern& path) const;
+  std::vector<size_t> MatchPlainText(size_t start, const std::string& text) const;
+  Result<PathSelection> ResolveGlob(const std::vector<size_t>& starts,
+                                    const format::PathPattern& path) const;
+  Status NothingAt(const format::PathPattern& path, size_t start) const;
+  Status Ambiguous(const format::PathPattern& path, const std::vector<size_t>& numbers) const;
+
+  uint64_t step_ = 0;
+  bool only_state_ = false;
+  std::span<const format::LeafRecord> records_;
+  std::vector<Place> places_;  // by record
+};
+
+}  // namespace stepwell::db

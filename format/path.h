@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The path language: how text, or a list of components, names places in the tree of a step. C++, C,
+// the program and Python all use it; api/docs/guides shows it to users.
+//
+//   params/enc/kernel   components joined with "/"; each matches a place with that spelling: the
+//                       key "0", the attribute `0`, the int key 0 and the index 0 are all "0"
+//   params/*/k?rnel     * and ? stand for any characters and for one character of a component
+//   params/**/kernel    ** alone stands for any number of components
+//   a\/b                a backslash takes one of / * ? [ \ literally; a bare [ is reserved
+//   {Key, Index, …}     components: nothing is special in them, and where several places are
+//   spelled
+//                       alike, numbers take int keys and indices, names take keys and attributes
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/key.h"
+#include "io/result.h"
+
+namespace stepwell::format {
+
+// A number in decimal, a name as it is.
+std::string Spelling(const PathComponent& component);
+std::vector<std::string> Spellings(const KeyPath& path);
+// Every component with this spelling: key and attribute, and of a number int key and index, too.
+KeyPath ComponentsSpelled(const std::string& spelling);
+
+// One component of a pattern.
+struct PatternComponent {
+  enum class Kind : uint8_t { kLiteral, kGlob, kAnyDepth };
+  Kind kind = Kind::kLiteral;
+  std::string text;                    // without backslashes; kAnyDepth: unused
+  std::vector<bool> wild{};            // kGlob: which characters of `text` are wildcards
+  std::optional<PathComponent> typed;  // kLiteral that was given as a component
+
+  // Not for kAnyDepth, which is no matter of one component.
+  bool Matches(std::string_view spelling) const;
+};
+
+class PathPattern {
+ public:
+  // The empty path: the place where paths start, and all below it.
+  PathPattern() = default;
+  // kInvalidArgument for malformed text.
+  static Result<PathPattern> Parse(std::string_view text);
+  static PathPattern Of(const KeyPath& components);
+
+  const std::vector<PatternComponent>& components() const { return components_; }
+  bool empty() const { return components_.empty(); }
+  // Whether it can name several places: it has a wildcard.
+  bool is_glob() const;
+  // As it was given; of components, as text that means the same.
+  const std::string& text() const { return text_; }
+  // Whether it was parsed from text in which nothing is escaped.
+  bool is_plain_text() const;
+
+  // Whether the pattern names the place with these spellings, or one above it.
+  bool Takes(std::span<const std::string> spellings) const;
+
+ private:
+  std::vector<PatternComponent> components_;
+  std::string text_;
+};
+
+// The components of text that names one place, as mapping keys: for saving. kInvalidArgument for
+// malformed text and for wildcards.
+Result<KeyPath> ParseKeys(std::string_view text);
+
+}  // namespace stepwell::format

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which records a path names, and what errors say of those that name none. The cases that all
+// interfaces share are in tests/api/paths.json.
+#include "db/read/step_tree.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace stepwell::db {
+namespace {
+
+using format::PathComponent;
+using format::PathPattern;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+// Records of leaves and of all nodes above them, in key order.
+std::vector<format::LeafRecord> RecordsOf(
+    const std::vector<std::pair<std::string, format::KeyPath>>& leaves) {
+  std::set<std::string> nodes;
+  std::vector<format::LeafRecord> records;
+  for (const auto& [item, path] : leaves) {
+    for (size_t depth = 0; depth <= path.size(); ++depth) {
+      const format::KeyPath above(path.begin(), path.begin() + static_cast<ptrdiff_t>(depth));
+      format::LeafRecord record;
+      record.key = format::EncodeLeafKey(item, above).value();
+      record.kind = depth < path.size() ? format::LeafKind::kNode : format::LeafKind::kValue;
+      if (nodes.insert(record.key).second) records.push_back(record);
+    }
+  }
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.key < b.key; });
+  return records;
+}
+
+format::KeyPath Keys(std::string_view text) { return format::ParseKeys(text).value(); }
+
+std::string MessageOf(const StepTree& tree, const char* path) {
+  const auto resolved = tree.Resolve(PathPattern::Parse(path).value());
+  EXPECT_FALSE(resolved.ok()) << path;
+  return resolved.ok() ? "" : resolved.status().message();
+}
+
+TEST(StepTree, ErrorsNameTheNearestPlacesSiblingsFirst) {
+  const auto records = RecordsOf({{"state", Keys("params/enc/kernel")},
+                                  {"state", Keys("params/enc/bias")},
+                                  {"state", Keys("params/dec/kernel")},
+                                  {"state", Keys("opt/count")}});
+  const StepTree tree = StepTree::Make(9, records, true).value();
+  EXPECT_THAT(MessageOf(tree, "params/enc/kernl"),
+              HasSubstr("step 9 has nothing at \"params/enc/kernl\"; nearest: params/enc/kernel, "
+                        "params/enc/bias"));
+  EXPECT_THAT(MessageOf(tree, "kernel"), EndsWith("nearest: params/dec/kernel, params/enc/kernel"));
+  EXPECT_THAT(MessageOf(tree, "zzzzzzzzz"), EndsWith("there are: opt, params"));
+  EXPECT_THAT(MessageOf(tree, "opt/zzzzzzzzzzzzzz"), EndsWith("there are: opt/count"));
+  EXPECT_THAT(MessageOf(tree, "opt/count/x/y/z/longer/than/all"),
+              EndsWith("opt/count has nothing below it"));
+  EXPECT_EQ(tree.Item("data").status().message(), "step 9 has no item \"data\"; there are: state");
+}
+
+TEST(StepTree, ErrorsOfLargeTreesAreShort) {
+  std::vector<std::pair<std::string, format::KeyPath>> leaves;
+  for (int i = 0; i < 20000; ++i) leaves.push_back({"state", Keys(StrCat("layer_", i, "/w"))});
+  const auto records = RecordsOf(leaves);
+  const StepTree tree = StepTree::Make(0, records, true).value();
+  EXPECT_LT(MessageOf(tree, "layer_20000/w").size(), 200U);
+  EXPECT_LT(MessageOf(tree, "q").size(), 200U);
+  EXPECT_THAT(MessageOf(tree, "q"), EndsWith(", …"));
+}
+
+TEST(StepTree, AmbiguousPathsNameTheirMeanings) {
+  const auto records = RecordsOf({{"state", {PathComponent::Key("d"), PathComponent::Key("0")}},
+                                  {"state", {PathComponent::Key("d"), PathComponent::IntKey(0)}}});
+  const StepTree tree = StepTree::Make(0, records, true).value();
+  EXPECT_THAT(MessageOf(tree, "d/0"),
+              HasSubstr("path \"d/0\" is ambiguous: state/d/0 (item/key/int key) or state/d/0 "
+                        "(item/key/key)"));
+  const auto typed =
+      tree.Resolve(PathPattern::Of({PathComponent::Key("d"), PathComponent::Index(0)}));
+  ASSERT_TRUE(typed.ok()) << typed.status().ToString();  // a number takes the int key
+  EXPECT_EQ(typed->numbers, std::vector<size_t>{2});
+}
+
+TEST(StepTree, PlainTextFindsKeysWithSlashes) {
+  const auto records = RecordsOf({{"state", {PathComponent::Key("a/b"), PathComponent::Key("c/d")}},
+                                  {"state", {PathComponent::Key("a"), PathComponent::Key("x")}}});
+  const StepTree tree = StepTree::Make(0, records, true).value();
+  const auto at = [&](const char* path) { return tree.Resolve(*PathPattern::Parse(path)); };
+  EXPECT_EQ(tree.Text(at("a/b/c/d")->numbers.front()), "state/a\\/b/c\\/d");
+  EXPECT_EQ(tree.Text(at("state/a/b")->numbers.front()), "state/a\\/b");
+  EXPECT_EQ(tree.Text(at("a/")->numbers.front()), "state/a");
+  EXPECT_FALSE(at("a/b/c").ok());
+  EXPECT_FALSE(at("a\\/b/c/d").ok());  // with a backslash every slash means what it says
+}
+
+TEST(StepTree, HostileRecordsAreDamageOrATree) {
+  std::vector<format::LeafRecord> records = RecordsOf({{"state", Keys("a/b")}});
+  records.push_back(records.back());
+  EXPECT_EQ(StepTree::Make(0, records, true).status().code(), StatusCode::kDataLoss);
+  records = RecordsOf({{"state", Keys("a/b/c")}});
+  records.erase(records.begin(), records.begin() + 3);  // a leaf without what is above it
+  const StepTree orphan = StepTree::Make(0, records, true).value();
+  EXPECT_EQ(orphan.top(), StepTree::kRoot);
+  EXPECT_EQ(orphan.end(StepTree::kRoot), 1U);
+  EXPECT_FALSE(orphan.Resolve(*PathPattern::Parse("a/b/c")).ok());
+}
+
+}  // namespace
+}  // namespace stepwell::db

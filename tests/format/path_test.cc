@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/path.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace stepwell::format {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+bool Takes(const char* text, const std::vector<std::string>& spellings) {
+  return PathPattern::Parse(text).value().Takes(spellings);
+}
+
+TEST(PathPattern, TakesThePlaceAndAllBelow) {
+  EXPECT_TRUE(Takes("", {"a", "b"}));
+  EXPECT_TRUE(Takes("a", {"a", "b"}));
+  EXPECT_FALSE(Takes("b", {"a", "b"}));
+  EXPECT_TRUE(Takes("a/*", {"a", "b"}));
+  EXPECT_FALSE(Takes("a/*", {"a"}));
+  EXPECT_TRUE(Takes("a/**", {"a"}));
+  EXPECT_TRUE(Takes("**/kernel", {"a", "b", "kernel"}));
+  EXPECT_TRUE(Takes("**/kernel", {"kernel"}));
+  EXPECT_TRUE(Takes("**/layer/**/bias", {"x", "layer", "layer", "y", "bias", "z"}));
+  EXPECT_FALSE(Takes("**/layer/bias", {"layer", "x", "bias"}));
+}
+
+TEST(PathPattern, WildcardsStandForCharactersOfOneComponent) {
+  EXPECT_TRUE(Takes("l?yer_*", {"l\xC3\xA4yer_"}));  // ä: two bytes, one character
+  EXPECT_FALSE(Takes("l?yer", {"lyer"}));
+  EXPECT_FALSE(Takes("*", {}));
+  EXPECT_TRUE(Takes("*a*a*b", {"aaaaaaaaaaaab"}));
+  EXPECT_FALSE(Takes("*a*a*b", {"aaaaaaaaaaaa"}));
+  EXPECT_TRUE(Takes("***", {"x"}));  // not **, which stands alone
+  EXPECT_FALSE(Takes("***", {}));
+  EXPECT_TRUE(Takes("?", {"\xFF"}));  // not UTF-8: a byte is a character
+}
+
+TEST(PathPattern, BackslashTakesTheNextCharacterLiterally) {
+  EXPECT_TRUE(Takes(R"(a\/b/\*)", {"a/b", "*"}));
+  EXPECT_FALSE(Takes(R"(\*)", {"x"}));
+  EXPECT_TRUE(Takes(R"(\*\*)", {"**"}));
+  EXPECT_FALSE(Takes(R"(\**)", {"x*"}));
+  EXPECT_TRUE(Takes(R"(\[\\\?)", {"[\\?"}));
+}
+
+TEST(PathPattern, SaysWhatIsMalformed) {
+  const auto message = [](const char* text) {
+    const auto parsed = PathPattern::Parse(text);
+    EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument) << text;
+    return parsed.status().message();
+  };
+  EXPECT_THAT(message("[a]"), HasSubstr("[ is reserved"));
+  EXPECT_THAT(message("a\\"), HasSubstr("not at the end"));
+  EXPECT_THAT(message("a\\b"), HasSubstr("not before b"));
+  EXPECT_THAT(ParseKeys("a/*").status().message(), HasSubstr("wildcard"));
+  EXPECT_EQ(*ParseKeys("a/0"), (KeyPath{PathComponent::Key("a"), PathComponent::Key("0")}));
+}
+
+TEST(PathPattern, PrintedPathsNameTheSamePlace) {
+  const KeyPath path = {PathComponent::Key("a/b"), PathComponent::Attribute("*?[\\"),
+                        PathComponent::IntKey(-3), PathComponent::Index(0), PathComponent::Key("")};
+  EXPECT_EQ(PathToText(path), R"(a\/b/\*\?\[\\/-3/0/)");
+  const auto parsed = PathPattern::Parse(PathToText(path));
+  EXPECT_FALSE(parsed->is_glob());
+  std::vector<std::string> literals;
+  for (const PatternComponent& component : parsed->components()) literals.push_back(component.text);
+  EXPECT_EQ(literals, Spellings(path));
+  EXPECT_EQ(PathPattern::Of(path).text(), PathToText(path));
+}
+
+TEST(PathPattern, ComponentsWithOneSpelling) {
+  const auto key = PathComponent::Key;
+  const auto attribute = PathComponent::Attribute;
+  EXPECT_THAT(ComponentsSpelled("w"), UnorderedElementsAre(key("w"), attribute("w")));
+  EXPECT_THAT(ComponentsSpelled("7"),
+              UnorderedElementsAre(key("7"), attribute("7"), PathComponent::IntKey(7),
+                                   PathComponent::Index(7)));
+  EXPECT_THAT(ComponentsSpelled("-7"),
+              UnorderedElementsAre(key("-7"), attribute("-7"), PathComponent::IntKey(-7)));
+  for (const char* text : {"07", "+7", "-0", "", "9223372036854775808", "7 "}) {
+    EXPECT_EQ(ComponentsSpelled(text).size(), 2U) << text;
+  }
+}
+
+}  // namespace
+}  // namespace stepwell::format
