@@ -41,7 +41,7 @@ struct Decision {
   bool commit = false;  // else it is aborted: what it wrote is dead space
   // Parts other than 0, of a commit: what Decide returned on part 0.
   std::vector<uint64_t> dead;
-  uint64_t mark = 0;
+  uint64_t decision_number = 0;
   // Parts other than 0: whether to wait until it is durable. On part 0 it always is: that is the
   // step's commit.
   bool wait = true;
@@ -52,7 +52,7 @@ struct Decided {
   // where another step of it was replaced. The other parts are told; those that are not of this
   // step delete them.
   std::vector<uint64_t> dead;
-  uint64_t mark = 0;  // of this decision, for the other parts
+  uint64_t decision_number = 0;  // for the other parts
 };
 
 // A step that is prepared and not decided.
@@ -67,9 +67,9 @@ struct PreparedStep {
 struct GroupStatus {
   format::Id128 group_id{};
   uint32_t part = 0;
-  // Part 0: the number of its newest commit. Others: the newest mark of a decision that they have.
-  // A part with a higher mark than part 0's was written after this state of part 0.
-  uint64_t mark = 0;
+  // Part 0: the number of its newest commit. Others: the highest decision number that they
+  // have. A part with a higher one than part 0's was written after this state of part 0.
+  uint64_t decision_number = 0;
   std::vector<PreparedStep> prepared;  // in the order in which they were prepared
 };
 

@@ -148,9 +148,9 @@ struct GroupRecord {
   Id128 group_id{};  // the store id of part 0
   uint32_t part = 0;
   GroupState state = GroupState::kPrepared;
-  Id128 save_id{};              // the same on all parts
-  std::vector<uint32_t> parts;  // of this step, ascending, with 0
-  uint64_t mark = 0;            // decided: part 0's chain number of the decision; 0: not known
+  Id128 save_id{};               // the same on all parts
+  std::vector<uint32_t> parts;   // of this step, ascending, with 0
+  uint64_t decision_number = 0;  // decided: part 0's chain number of the decision; 0: not known
 
   bool operator==(const GroupRecord&) const = default;
 };

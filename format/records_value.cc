@@ -217,7 +217,7 @@ void WriteGroup(const GroupRecord& record, schema::Group::Builder out) {
   out.setSaveId(ToData(record.save_id));
   auto parts = out.initParts(static_cast<uint32_t>(record.parts.size()));
   for (uint32_t i = 0; i < parts.size(); ++i) parts.set(i, record.parts[i]);
-  out.setMark(record.mark);
+  out.setDecisionNumber(record.decision_number);
 }
 
 void ReadGroup(schema::Group::Reader in, GroupRecord* record) {
@@ -240,7 +240,7 @@ void ReadGroup(schema::Group::Reader in, GroupRecord* record) {
           "parts out of order");
   Require(std::binary_search(record->parts.begin(), record->parts.end(), record->part),
           "a part that is not of its group");
-  record->mark = in.getMark();
+  record->decision_number = in.getDecisionNumber();
 }
 
 size_t StepTailWords(const StepRecord& record) {

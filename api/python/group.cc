@@ -34,7 +34,7 @@ nb::tuple StatusTuple(const db::GroupStatus& status) {
   for (const db::PreparedStep& step : status.prepared) {
     prepared.append(nb::make_tuple(step.step, BytesOfId(step.group.save_id)));
   }
-  return nb::make_tuple(BytesOfId(status.group_id), status.part, status.mark, prepared);
+  return nb::make_tuple(BytesOfId(status.group_id), status.part, status.decision_number, prepared);
 }
 
 nb::list GroupSteps(const std::vector<db::StepSummary>& steps) {

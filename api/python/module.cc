@@ -223,18 +223,18 @@ class Core {
   nb::list GroupSteps() {
     return python::GroupSteps(Call([&] { return store_->Steps(); }));
   }
-  // (steps that died with it, mark), as db::Decided.
+  // (steps that died with it, decision number), as db::Decided.
   std::pair<std::vector<uint64_t>, uint64_t> Decide(uint64_t step, const nb::bytes& save_id,
                                                     bool commit, std::vector<uint64_t> dead,
-                                                    uint64_t mark, bool wait) {
+                                                    uint64_t decision_number, bool wait) {
     const db::Decision decision{.step = step,
                                 .save_id = IdFromPython(save_id),
                                 .commit = commit,
                                 .dead = std::move(dead),
-                                .mark = mark,
+                                .decision_number = decision_number,
                                 .wait = wait};
     db::Decided decided = Call([&] { return store_->Decide(decision); });
-    return {std::move(decided.dead), decided.mark};
+    return {std::move(decided.dead), decided.decision_number};
   }
 
   // `share`: (index, count)
@@ -524,7 +524,7 @@ NB_MODULE(_stepwell, m) {
            nb::sig("def verify_share(self, step: int | None = None) -> tuple[int, int, int, int, "
                    "list[tuple[int | None, str, str, str, int, str, bool]]]"))
       .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
-           arg("mark"), arg("wait"))
+           arg("decision_number"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
            arg("if_exists"), arg("to_numpy"), arg("wishes"), arg("group").none() = nb::none(),
            nb::sig("def save(self, step: int, items: list[tuple[str, list[tuple[object, ...]]]], "

@@ -456,7 +456,7 @@ Status Engine::AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing) {
     const bool committed =
         old != nullptr && old->record.group && old->record.group->save_id == decision.save_id;
     if (decision.commit && committed) {
-      job->decided.mark = old->record.group->mark;
+      job->decided.decision_number = old->record.group->decision_number;
       return OkStatus();
     }
     if (committed) {
@@ -471,7 +471,7 @@ Status Engine::AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing) {
   format::Decided record;
   record.group = *prepared->record.group;
   record.group.state = format::GroupState::kDecided;
-  record.group.mark = is_primary ? tip_commit_ + 1 : decision.mark;
+  record.group.decision_number = is_primary ? tip_commit_ + 1 : decision.decision_number;
   record.commit = prepared->record.commit;
   record.committed = decision.commit;
   if (decision.commit) {
@@ -498,7 +498,7 @@ Status Engine::AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing) {
   STEPWELL_RETURN_IF_ERROR(AddSmall(FrameKind::kDecided, format::EncodeDecided(record), entry));
   job->decided.dead = std::move(record.steps);
   std::sort(job->decided.dead.begin(), job->decided.dead.end());
-  job->decided.mark = record.group.mark;
+  job->decided.decision_number = record.group.decision_number;
   return OkStatus();
 }
 

@@ -13,9 +13,10 @@ GroupStatus MakeGroupStatus(const format::Id128& id, const StoreGroup& part, uin
   GroupStatus status;
   status.group_id = part.part == 0 ? id : part.group_id;
   status.part = part.part;
-  if (part.part == 0) status.mark = tip;
+  if (part.part == 0) status.decision_number = tip;
   for (const format::StepRecord& step : live) {
-    if (part.part != 0 && step.group) status.mark = std::max(status.mark, step.group->mark);
+    if (part.part != 0 && step.group)
+      status.decision_number = std::max(status.decision_number, step.group->decision_number);
   }
   for (const format::StepRecord& step : undecided) {
     status.prepared.push_back({step.step, *step.group, step.time_ns, step.stored_bytes});

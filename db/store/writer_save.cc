@@ -508,7 +508,7 @@ Result<Decided> WriterStore::Decide(const Decision& decision) {
   if (part_.part != 0 && !decision.wait) {
     Decided told;
     told.dead = decision.dead;
-    told.mark = decision.mark;
+    told.decision_number = decision.decision_number;
     return told;
   }
   const Status status = SaveHandle(job->state).Wait();

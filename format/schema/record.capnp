@@ -118,5 +118,5 @@ struct Group {
   treeDigest @6 :Data;       # reserved
   saveId @7 :Data;           # 16 bytes: the same on all parts, new for each attempt
   parts @8 :List(UInt32);    # ids of all parts of this step, ascending; the first is 0
-  mark @9 :UInt64;           # decided: part 0's chain number of the decision; 0: not known
+  decisionNumber @9 :UInt64;  # decided: part 0's chain number of the decision; 0: not known
 }

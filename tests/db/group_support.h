@@ -60,7 +60,7 @@ inline Decision Abort(uint64_t step, uint64_t save) {
 // What part 0 says to the others.
 inline Decision PassOn(Decision decision, const Decided& decided) {
   decision.dead = decided.dead;
-  decision.mark = decided.mark;
+  decision.decision_number = decided.decision_number;
   return decision;
 }
 
@@ -87,16 +87,18 @@ inline Result<Saves> SavesOf(Store* store) {
 }
 
 // As a collective open: what part 0 has is committed, the rest aborted; what it has not is deleted.
-// It knows of every decision, unless another part has a mark above its newest commit.
+// It knows of every decision, unless another part has a decision number above its newest commit.
 inline Status Settle(const std::vector<Store*>& parts) {
   STEPWELL_ASSIGN_OR_RETURN(const GroupStatus primary, parts[0]->Group());
-  std::map<format::Id128, uint64_t> committed;  // with the mark
+  std::map<format::Id128, uint64_t> committed;  // with the decision number
   for (Store* store : parts) {
     STEPWELL_ASSIGN_OR_RETURN(const GroupStatus group, store->Group());
-    if (group.mark > primary.mark) return DataLossError("a part is newer than part 0");
+    if (group.decision_number > primary.decision_number)
+      return DataLossError("a part is newer than part 0");
   }
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, parts[0]->Steps());
-  for (const auto& step : steps) committed[step.step.group->save_id] = step.step.group->mark;
+  for (const auto& step : steps)
+    committed[step.step.group->save_id] = step.step.group->decision_number;
   for (Store* store : parts) {
     STEPWELL_ASSIGN_OR_RETURN(const auto prepared, store->Prepared());
     for (const PreparedStep& step : prepared) {
@@ -105,7 +107,7 @@ inline Status Settle(const std::vector<Store*>& parts) {
       decision.save_id = step.group.save_id;
       const auto it = committed.find(step.group.save_id);
       decision.commit = it != committed.end();
-      if (decision.commit) decision.mark = it->second;
+      if (decision.commit) decision.decision_number = it->second;
       STEPWELL_RETURN_IF_ERROR(store->Decide(decision).status());
     }
   }

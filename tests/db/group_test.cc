@@ -193,15 +193,15 @@ TEST_F(GroupTest, DecidingTwiceIsDecidingOnce) {
   ASSERT_OK(first.status());
   const auto second = group.DecideAll(Commit(3, 1));
   ASSERT_OK(second.status());
-  EXPECT_EQ(second->mark, first->mark);
+  EXPECT_EQ(second->decision_number, first->decision_number);
   EXPECT_EQ(group.part(0)->Decide(Abort(3, 1)).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_OK(group.part(0)->Decide(Abort(4, 9)).status());
   EXPECT_EQ(group.part(0)->Decide(Commit(4, 9)).status().code(), StatusCode::kNotFound);
   const auto status = group.part(1)->Group();
   ASSERT_OK(status.status());
-  EXPECT_EQ(status->mark, first->mark);
+  EXPECT_EQ(status->decision_number, first->decision_number);
   EXPECT_EQ(status->group_id, group.part(0)->id());
-  EXPECT_LE(status->mark, group.part(0)->Group()->mark);
+  EXPECT_LE(status->decision_number, group.part(0)->Group()->decision_number);
 }
 
 TEST_F(GroupTest, APartIsWrittenToAsAPartOnly) {

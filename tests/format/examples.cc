@@ -144,7 +144,7 @@ Decided ExampleDecided() {
   Decided decided;
   decided.group = ExampleGroup();
   decided.group.state = GroupState::kDecided;
-  decided.group.mark = 77;
+  decided.group.decision_number = 77;
   decided.commit = 41;
   decided.committed = true;
   decided.kills = {11, 12};

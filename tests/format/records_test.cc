@@ -44,7 +44,7 @@ StepRecord RandomStep(Prng& prng) {
       group.parts.push_back(group.parts.back() + 1 + static_cast<uint32_t>(prng.Below(1000)));
     }
     group.part = group.parts[prng.Below(group.parts.size())];
-    group.mark = prng.Next();
+    group.decision_number = prng.Next();
   }
   return step;
 }
