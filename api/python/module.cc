@@ -101,7 +101,7 @@ class Reader {
     for (nb::handle component : above) start.push_back(ComponentFromPython(component));
     auto records = Call([&] { return db::FindAlong(*reader_, pattern, start, below); });
     if (records.empty()) return nullptr;
-    return std::make_unique<LeafTable>(reader_, std::move(records));
+    return std::make_unique<LeafTable>(reader_, std::move(records), /*is_part=*/true);
   }
 
   // The different ones of all leaves, as Orbax spells them.

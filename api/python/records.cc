@@ -212,10 +212,12 @@ nb::list DTypeNames() {
 
 }  // namespace
 
-LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRecord> records)
+LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRecord> records,
+                     bool is_part)
     : reader_(std::move(reader)),
       step_(reader_->step().step),
       only_state_(db::IsOnlyState(reader_->step())),
+      is_part_(is_part),
       records_(std::move(records)),
       pid_(getpid()) {}
 
@@ -404,7 +406,7 @@ std::vector<std::string> LeafTable::Shardings() const {
 
 nb::tuple LeafTable::Resolve(nb::handle path, std::optional<int64_t> below) {
   const format::PathPattern pattern = PatternFromPython(path);
-  if (!tree_) tree_ = ValueOrThrow(db::StepTree::Make(step_, records_, only_state_));
+  if (!tree_) tree_ = ValueOrThrow(db::StepTree::Make(step_, records_, only_state_, is_part_));
   std::optional<size_t> start;
   if (below) start = *below < 0 ? db::StepTree::kRoot : static_cast<size_t>(*below);
   const Result<db::PathSelection> selection = tree_->Resolve(pattern, start);

@@ -23,7 +23,9 @@ using BoxWanted = std::tuple<size_t, std::optional<Extents>, std::optional<Exten
 // A step's leaf records; pins the step while it lives.
 class LeafTable {
  public:
-  LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<format::LeafRecord> records);
+  // `is_part`: `records` are of db::FindAlong, not all of the step.
+  LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<format::LeafRecord> records,
+            bool is_part = false);
   // For Resolve alone: [(item, [component, …], whether it is a node)] in key order.
   LeafTable(uint64_t step, bool only_state, const nanobind::list& places);
   ~LeafTable();
@@ -69,6 +71,7 @@ class LeafTable {
   std::shared_ptr<db::StepReader> reader_;  // null: for Resolve alone
   uint64_t step_ = 0;
   bool only_state_ = false;
+  bool is_part_ = false;
   std::optional<db::StepTree> tree_;  // of records_, once a path was resolved
   std::vector<format::LeafRecord> records_;
   const int pid_;

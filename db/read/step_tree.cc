@@ -89,11 +89,12 @@ std::string_view TypeName(format::PathComponent::Type type) {
 
 }  // namespace
 
-Result<StepTree> StepTree::Make(uint64_t step, std::span<const LeafRecord> records,
-                                bool only_state) {
+Result<StepTree> StepTree::Make(uint64_t step, std::span<const LeafRecord> records, bool only_state,
+                                bool is_part) {
   StepTree tree;
   tree.step_ = step;
   tree.only_state_ = only_state;
+  tree.is_part_ = is_part;
   tree.records_ = records;
   tree.places_.resize(records.size());
   std::vector<size_t> open;  // what holds the current record, outermost first
@@ -290,7 +291,7 @@ Result<PathSelection> StepTree::Resolve(const PathPattern& path,
     const std::vector<size_t> matches = Match(start, path);
     numbers.insert(matches.begin(), matches.end());
   }
-  if (numbers.empty() && path.is_plain_text()) {
+  if (numbers.empty() && !is_part_ && path.is_plain_text()) {
     for (const size_t start : starts) {
       const std::vector<size_t> matches = MatchPlainText(start, path.text());
       numbers.insert(matches.begin(), matches.end());

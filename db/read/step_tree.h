@@ -31,9 +31,10 @@ class StepTree {
   static constexpr size_t kRoot = static_cast<size_t>(-1);
 
   // `records`: in key order, as StepReader::Leaves and FindAlong (path_lookup.h) give them; they
-  // outlive the tree. `only_state`: whether `state` is the only item of the step.
+  // outlive the tree. `only_state`: whether `state` is the only item of the step. `is_part`: they
+  // are of FindAlong; then paths match by components alone.
   static Result<StepTree> Make(uint64_t step, std::span<const format::LeafRecord> records,
-                               bool only_state);
+                               bool only_state, bool is_part = false);
 
   std::span<const format::LeafRecord> records() const { return records_; }
   size_t parent(size_t number) const { return places_[number].parent; }
@@ -73,6 +74,7 @@ class StepTree {
 
   uint64_t step_ = 0;
   bool only_state_ = false;
+  bool is_part_ = false;
   std::span<const format::LeafRecord> records_;
   std::vector<Place> places_;  // by record
 };

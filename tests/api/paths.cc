@@ -73,8 +73,8 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const bool is_c = std::string(argv[2]) == "c";
   auto store = stepwell::Store::Open(argv[1], {.read_only = true});
-  stepwell_options options;
-  stepwell_options_init(&options);
+  stepwell_open_options options{};
+  options.struct_size = sizeof(options);
   options.read_only = 1;
   stepwell_store* c_store = nullptr;
   if (!store.ok() || stepwell_open(argv[1], &options, &c_store) != STEPWELL_OK) return 1;
@@ -82,6 +82,6 @@ int main(int argc, char** argv) {
     const json test = json::parse(line);
     std::cout << (is_c ? CLeaves(c_store, test) : CppLeaves(*store, test)).dump() << "\n";
   }
-  stepwell_close(c_store);
+  stepwell_store_free(c_store);
   return 0;
 }

@@ -44,8 +44,8 @@ def ident(case: dict[str, Any]) -> str:
 @pytest.mark.parametrize("case", CASES, ids=ident)
 def test_python(root: pathlib.Path, case: dict[str, Any]) -> None:
     path = case["path"] if "path" in case else tuple(case["components"])
-    with stepwell.open(root, read_only=True) as store:
-        source = store[case["step"]]._step
+    with stepwell.open(root, "r") as store:
+        source = store[case["step"]]._source
         try:
             tree, (number, leaves) = (found := source.select(path, whole=True))[0].tree, found[1]
         except stepwell.Error as error:
