@@ -5,6 +5,7 @@
 
 #include "db/commit/engine.h"
 #include "db/commit/engine_internal.h"
+#include "db/commit/frame_records.h"
 
 namespace stepwell::db {
 namespace {
@@ -13,121 +14,6 @@ using format::FrameKind;
 using format::FramePlace;
 using format::LeafRecord;
 using LiveStepPtr = std::shared_ptr<const LiveStep>;
-
-// Records that are more than this go to frames of about this size, and none to the commit
-// frame: looking one leaf up reads that, which is then small, and one or two of them.
-constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
-
-size_t EstimatedRecordBytes(const LeafRecord& record) {
-  return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
-         record.type_name.size() + record.variable_types.size() + 16 * record.shape.size() +
-         record.pieces.size() * (64 + 24 * record.shape.size());
-}
-constexpr size_t kChunkRecordBytes = 64;
-
-// Leaf records for one frame, in order.
-struct RecordsRun {
-  std::span<const LeafRecord> whole;
-  std::vector<LeafRecord> parts;  // instead: of a leaf that one frame cannot take
-
-  std::span<const LeafRecord> records() const { return parts.empty() ? whole : parts; }
-};
-
-// A leaf with very many chunks goes on in the next run with records that have only key and chunks.
-void SplitLeaf(const LeafRecord& record, std::vector<RecordsRun>* runs) {
-  for (size_t done = 0; done < record.chunks.size();) {
-    LeafRecord part;
-    part.key = record.key;
-    part.kind = record.kind;
-    part.dtype = record.dtype;
-    if (done == 0) {
-      part = record;
-      part.chunks.clear();
-    }
-    const size_t used = EstimatedRecordBytes(part);
-    const size_t room =
-        used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
-    const size_t end = std::min(done + room, record.chunks.size());
-    part.first_chunk = done;
-    part.chunk_count = record.chunk_count;
-    part.chunks.assign(record.chunks.begin() + static_cast<ptrdiff_t>(done),
-                       record.chunks.begin() + static_cast<ptrdiff_t>(end));
-    done = end;
-    runs->emplace_back().parts.push_back(std::move(part));
-  }
-}
-
-// Cuts leaf records into runs of about kRecordsFrameBytes.
-std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
-  std::vector<RecordsRun> runs;
-  size_t begin = 0;
-  size_t used = 0;
-  const auto close = [&](size_t end) {
-    if (begin < end) runs.emplace_back().whole = records.subspan(begin, end - begin);
-    used = 0;
-  };
-  for (size_t i = 0; i < records.size(); ++i) {
-    const size_t bytes =
-        EstimatedRecordBytes(records[i]) + records[i].chunks.size() * kChunkRecordBytes;
-    if (used + bytes > kRecordsFrameBytes) {
-      close(i);
-      begin = i;
-    }
-    if (bytes > kRecordsFrameBytes && records[i].chunks.size() > 1) {
-      SplitLeaf(records[i], &runs);
-      begin = i + 1;
-      continue;
-    }
-    used += bytes;
-  }
-  close(records.size());
-  return runs;
-}
-
-// Part 0 counts whole leaves, the others what they have of them.
-uint64_t LogicalBytesIn(const LeafRecord& record, uint32_t part) {
-  if (!record.partial || part == 0) return record.logical_bytes;
-  uint64_t bytes = 0;
-  for (const format::PieceRecord& piece : record.pieces) {
-    bytes += format::ChunkBytes(piece.shape, format::FindDType(record.dtype)->item_bytes);
-  }
-  return bytes;
-}
-
-// Counts what the leaves of one item hold.
-void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
-  for (const auto& chunk : record.chunks) item->stored_bytes += chunk.stored_bytes;
-  item->stored_bytes += record.inline_value.size();
-  if (record.kind != format::LeafKind::kNode) {
-    ++item->leaf_count;
-    item->logical_bytes += LogicalBytesIn(record, step->group ? step->group->part : 0);
-  }
-  step->chunk_count += record.chunk_count;
-}
-
-void SumItems(format::StepRecord* step) {
-  for (const auto& item : step->items) {
-    step->leaf_count += item.leaf_count;
-    step->logical_bytes += item.logical_bytes;
-    step->stored_bytes += item.stored_bytes;
-  }
-}
-
-// What chunks at these places hold of each segment.
-std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord>& records,
-                                                    size_t block_bytes) {
-  std::map<uint64_t, format::SegmentExtent> extents;
-  for (const LeafRecord& record : records) {
-    for (const auto& chunk : record.chunks) {
-      auto& extent = extents[chunk.segment];
-      extent.segment = chunk.segment;
-      extent.end_bytes =
-          std::max(extent.end_bytes, AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes));
-      extent.stored_bytes += chunk.stored_bytes;
-    }
-  }
-  return extents;
-}
 
 Status Pinned(uint64_t step, const char* what) {
   return FailedPreconditionError(StrCat("step ", step, " is pinned; unpin it to ", what, " it"));

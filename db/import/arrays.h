@@ -50,6 +50,8 @@ struct ReadOptions {
   std::function<bool()> keep_waiting;
 };
 
+// Where a chunk lies in the grid of the whole array.
+format::Shape ChunkIndices(const ImportArray& array, uint64_t chunk_index);
 // The key of the value that has a chunk.
 std::string ChunkKey(const ImportArray& array, uint64_t chunk_index);
 // A box of an array that is not read yet.

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a writing store tells of its space, and what gives space back on request.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "db/log/space.h"
+#include "db/store/writer_store.h"
+
+namespace stepwell::db {
+namespace {
+
+// How long segments that exports may link wait for their writes in flight.
+constexpr std::chrono::milliseconds kSealWait{10'000};
+constexpr std::chrono::milliseconds kSealInterval{2};
+
+}  // namespace
+
+StoreStats WriterStore::Stats() {
+  StoreStats stats;
+  SpaceQuery query;
+  query.live = core_->live.Needing();
+  const std::map<uint64_t, uint64_t> ends = engine_->OpenEnds();
+  query.file_system = environment_.file_system;
+  query.store_path = path_;
+  query.footprints = core_->footprints.get();
+  query.files = core_->files.get();
+  query.open_ends = &ends;
+  query.catalogs = engine_->CatalogRanges();
+  core_->footprints->Keep(query.live);
+  stats.space = AccountSpace(query);
+  const auto steps = core_->live.All();
+  stats.steps = steps.size();
+  for (const auto& live : steps) stats.pinned_steps += live->record.pinned ? 1 : 0;
+  CountSegments(environment_.file_system, path_, &stats);
+  const ReclaimScheduler::Counters& reclaim = engine_->reclaim().counters();
+  stats.space.pinned_by_readers_bytes = reclaim.bytes_pinned;
+  if (stats.space.dead_bytes > 0) {
+    stats.old_pins = DescribeOldPins(environment_.file_system, path_, core_->live.tip(),
+                                     environment_.clock->WallNanos());
+  }
+  stats.staging_bytes = pool_->block_count() * pool_->block_bytes();
+  stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
+  stats.bytes_written = engine_->bytes_written();
+  stats.syncs = engine_->syncs();
+  instruments_->Fill(&stats);
+  stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
+  stats.index_state = core_->index->Describe();
+  stats.views = views_.Stats();
+  const std::lock_guard lock(mutex_);
+  stats.saves_in_flight = saves_in_flight_;
+  return stats;
+}
+
+// After BeginClose: passes end at the next segment, moves at the next block.
+void WriterStore::WaitForReclaim() {
+  auto idle = std::make_shared<bool>(false);  // guarded by mutex_
+  engine_->Post([this, idle] {
+    engine_->reclaim().WhenIdle([this, idle] {
+      const std::lock_guard lock(mutex_);
+      *idle = true;
+      changed_.notify_all();
+    });
+  });
+  {
+    std::unique_lock lock(mutex_);
+    const auto is_idle = [&] { return *idle || engine_->panicked(); };
+    WaitUntil(lock, [&] { return is_idle() && calls_in_flight_ == 0; });
+  }
+  reclaim_tasks_->Wait();
+}
+
+// Close waits until it is over.
+class WriterStore::CallInFlight {
+ public:
+  explicit CallInFlight(WriterStore* store) : store_(store) {
+    const std::lock_guard lock(store_->mutex_);
+    begun_ = !store_->closed_;
+    if (begun_) ++store_->calls_in_flight_;
+  }
+  ~CallInFlight() {
+    const std::lock_guard lock(store_->mutex_);
+    if (begun_) --store_->calls_in_flight_;
+    store_->changed_.notify_all();
+  }
+  CallInFlight(const CallInFlight&) = delete;
+  CallInFlight& operator=(const CallInFlight&) = delete;
+  bool begun() const { return begun_; }
+
+ private:
+  WriterStore* const store_;
+  bool begun_ = false;
+};
+
+Result<ReclaimReport> WriterStore::Reclaim() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  CallInFlight call(this);
+  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
+  ReclaimReport report;
+  const ReclaimScheduler::Counters& counters = engine_->reclaim().counters();
+  report.bytes_before = SegmentBytes();
+  report.segments_removed = instruments_->segments_removed;
+  report.segments_recycled = instruments_->segments_recycled;
+  report.bytes_punched = instruments_->bytes_punched;
+  report.bytes_moved = instruments_->bytes_moved;
+  std::optional<Status> status;  // guarded by mutex_
+  const auto tell = [&](const Status& outcome) {
+    const std::lock_guard lock(mutex_);
+    status = outcome;
+    changed_.notify_all();
+  };
+  engine_->Post([&] {
+    try {
+      engine_->reclaim().ReclaimAll(tell);
+    } catch (const std::bad_alloc&) {
+      tell(io::NoMemoryTo("give space back"));
+      throw;
+    }
+  });
+  {
+    std::unique_lock lock(mutex_);
+    WaitUntil(lock, [&] { return status.has_value(); });
+  }
+  report.bytes_after = SegmentBytes();
+  report.segments_removed = instruments_->segments_removed - report.segments_removed;
+  report.segments_recycled = instruments_->segments_recycled - report.segments_recycled;
+  report.bytes_punched = instruments_->bytes_punched - report.bytes_punched;
+  report.bytes_moved = instruments_->bytes_moved - report.bytes_moved;
+  report.bytes_pinned_by_readers = counters.bytes_pinned;
+  report.bytes_linked = counters.bytes_linked;
+  STEPWELL_RETURN_IF_ERROR(status->WithContext(path_));
+  return report;
+}
+
+Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  CallInFlight call(this);
+  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
+  Result<bool> sealed = false;
+  for (auto left = kSealWait; left.count() > 0; left -= kSealInterval) {
+    STEPWELL_RETURN_IF_ERROR(OnEngine([&] {
+      sealed = engine_->SealSegments(segments);
+      return OkStatus();
+    }));
+    if (!sealed.ok() || *sealed || environment_.inline_mode) break;
+    std::this_thread::sleep_for(kSealInterval);  // for writes that are in flight
+  }
+  return sealed.status();
+}
+
+}  // namespace stepwell::db
