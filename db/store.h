@@ -6,7 +6,6 @@
 // kFailedPrecondition (the message says "fork"), and the child holds neither ring nor lock.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,9 +13,11 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <stepwell/keep.h>
+#include <stepwell/open_options.h>
 #include <stepwell/reports.h>
 #include <stepwell/save_handle.h>
 
@@ -45,35 +46,18 @@ using stepwell::VerifyProblem;
 using stepwell::VerifyReport;
 using stepwell::ViewStats;
 
-struct StoreOptions {
-  bool read_only = false;  // takes no lock, creates nothing, works beside a live writer
-  bool create = true;      // with write access: make the store where there is none
-  // Only with read_only: the directory may have been made to do harm. Neither pins nor anything
-  // else is made in it, so that a step may be erased while it is read, which readers are told.
-  bool untrusted = false;
-  // A new store is its owner's alone (0700, 0600); else its permissions are those that the umask
-  // leaves. A store that is there keeps its way: that of its STEPWELL file.
-  bool private_files = true;
-  uint64_t staging_bytes = 0;  // bound of all save buffers; 0: min(1 GiB, 1/8 of memory)
-  size_t threads = 0;          // encode and decode workers; 0: min(4, cores)
-  std::vector<KeepRule> keep;  // retention, applied with each commit; none: keep every step
-  CodecPolicy codec = CodecPolicy::kAuto;
+// What the engine can do besides OpenOptions.
+struct StoreOptions : OpenOptions {
+  StoreOptions() = default;
+  StoreOptions(OpenOptions options)  // NOLINT(google-explicit-constructor)
+      : OpenOptions(std::move(options)) {}
+
   io::DiskKind disk = io::DiskKind::kAuto;
-  uint64_t segment_bytes = uint64_t{256} << 20;   // upper bound; small states get smaller ones
-  std::chrono::milliseconds lock_timeout{10000};  // waited only while a dead holder's I/O drains
-  // Reclaim moves at most this many bytes a second (evacuation), so that saves keep the disk.
-  uint64_t reclaim_bytes_per_second = uint64_t{128} << 20;
-  // A file for the save pipeline's spans in Chrome's trace format, made at Open and written at
-  // Close (the newest 262,144 spans); empty: none. Not for read-only stores.
-  std::string trace_path;
+  uint64_t segment_bytes = uint64_t{256} << 20;  // upper bound; small states get smaller ones
   // This store is (or, where there is none yet, is to be) this part of a group. Needed to write to
   // a part, and to save parts of steps, on part 0 too. A store that once was opened for writing so
   // is not read by versions of Stepwell from before.
   std::optional<StoreGroup> group;
-  // Steps that were being written when the last writer ended, and cannot be checked because their
-  // bytes cannot be read: they are given up, where an open for writing is otherwise refused.
-  std::set<uint64_t> discard = {};
-  LogSink log;
 };
 
 // A box of an array, in memory of its own.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "format/npy.h"
+#include <stepwell/npy.h>
 
 #include "io/bytes.h"
 
-namespace stepwell::format {
+namespace stepwell {
 namespace {
 
 // NumPy's letter for the type; 0 when it has none.
@@ -62,4 +62,4 @@ std::string EncodeNpyHeader(const std::string& descr, std::span<const uint64_t> 
   return bytes + text;
 }
 
-}  // namespace stepwell::format
+}  // namespace stepwell

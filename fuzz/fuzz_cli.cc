@@ -12,9 +12,9 @@
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/program.h"
-#include "api/cli/select.h"
 #include "api/cli/text.h"
 #include "api/cli/values.h"
+#include "api/cpp/core.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"
 #include "fuzz/support/memory.h"
@@ -117,34 +117,26 @@ void CommandLine(Input* input) {
 
 void Paths(Input* input) {
   const std::string text(input->rest_text());
-  (void)cli::SplitPath(text);
   (void)cli::ParseStep(text);
   (void)cli::Printable(text);
   (void)cli::ParsedJson(text);
-  (void)cli::EditDistance(text.substr(0, 200), "params");
-  static const auto* world =
-      new std::shared_ptr<sim::SimWorld>(BaseStores()[0].world->CrashImageProcessKill(1));
-  static auto* machine = new Machine(*world);
-  db::StoreOptions options;
-  options.read_only = true;
-  static auto* store = new auto(machine->Open(options));
-  static auto* reader = new auto((*store)->get()->Read(30));
-  const auto selection = cli::Select((*reader)->get(), text);
-  if (!selection.ok()) return;
-  Check(selection->exact_count <= selection->entries.size(), "more exact entries than entries");
+  (void)Path(text).Components();
+  const std::string path = text.substr(0, text.find('\0'));
+  const int status = TheWorkplace().Run({"show", "--", "s", "30", path});
+  Check(status == 0 || status == 2 || status == 3, "exit status ", status, " of show");
 }
 
 void Values(Input* input) {
   const auto type = static_cast<format::ValueType>(input->Below(12));
-  const ConstBytes bytes = input->rest();
-  (void)cli::ValueText(type, bytes);
-  const auto json = cli::ValueJson(type, bytes);
-  if (json.ok()) (void)cli::JsonText(*json);
+  const auto value = DecodeValue(type, std::string(input->rest_text()));
+  if (!value.ok()) return;
+  (void)cli::ValueText(*value);
+  (void)cli::JsonText(cli::ValueJson(*value));
 }
 
 void Arrays(Input* input) {
-  const auto types = format::AllDTypes();
-  const format::DTypeInfo& dtype = types[input->Below(types.size())];
+  const auto types = AllDTypes();
+  const DTypeInfo& dtype = types[input->Below(types.size())];
   cli::ArrayPart part;
   part.dtype = dtype.dtype;
   uint64_t bytes = dtype.item_bytes;

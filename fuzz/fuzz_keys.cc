@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys: any bytes into every decoder; what decodes encodes back to the same bytes; encodings sort
 // as paths do; the text of a path splits back into its components.
-#include "api/cli/select.h"
+#include <stepwell/path.h>
+
 #include "format/key.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"
@@ -14,14 +15,15 @@ using format::KeyPath;
 using format::PathComponent;
 
 void CheckText(const KeyPath& path) {
-  const std::string text = format::PathToText(path);
-  const auto parts = cli::SplitPath(text);
+  const std::string text = PathToText(path);
+  const auto parts = Path(text).Components();
   Check(parts.ok(), "the text of a path does not split");
   // "" stands for the item itself, so a single nameless component cannot be told from it.
   if (text.empty()) return;
   Check(parts->size() == path.size(), "the text of a path splits into other components");
   for (size_t i = 0; i < path.size(); ++i) {
-    Check((*parts)[i] == cli::Spelling(path[i]), "a component's text is another component");
+    Check(PathToText({(*parts)[i]}) == PathToText({path[i]}),
+          "a component's text is another component");
   }
 }
 

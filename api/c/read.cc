@@ -8,6 +8,7 @@
 #include "api/c/support.h"
 
 using stepwell::OkStatus;
+using stepwell::Result;
 using stepwell::Status;
 using stepwell::StatusCode;
 using stepwell::c::Guard;
@@ -72,11 +73,13 @@ stepwell_type TypeOf(stepwell::LeafType type) {
       return STEPWELL_TYPE_STR;
     case stepwell::LeafType::kBytes:
       return STEPWELL_TYPE_BYTES;
+    case stepwell::LeafType::kNode:
+      return STEPWELL_TYPE_NODE;
   }
   return STEPWELL_TYPE_BYTES;
 }
 
-stepwell::Result<stepwell::ReadRequest> RequestOf(const stepwell_read_request* request) {
+Result<stepwell::ReadRequest> RequestOf(const stepwell_read_request* request) {
   STEPWELL_REQUIRE_(request);
   stepwell_read_request in;
   STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(request, &in));
@@ -99,6 +102,29 @@ stepwell::Result<stepwell::ReadRequest> RequestOf(const stepwell_read_request* r
     out.strides_bytes.assign(in.strides_bytes, in.strides_bytes + in.rank);
   }
   return out;
+}
+
+using Lister =
+    Result<std::vector<stepwell::LeafInfo>> (stepwell::Step::*)(const stepwell::Path&) const;
+
+stepwell_code ListLeaves(const stepwell_step* step, const char* item, const char* path,
+                         Lister lister, stepwell_leaf_list** list) {
+  return Guard([&]() -> Status {
+    STEPWELL_REQUIRE_(list);
+    *list = nullptr;
+    STEPWELL_REQUIRE_(step);
+    STEPWELL_REQUIRE_(path);
+    STEPWELL_ASSIGN_OR_RETURN(auto leaves, (step->step.*lister)(stepwell::c::PathOf(item, path)));
+    auto made = std::make_unique<stepwell_leaf_list>();
+    for (stepwell::LeafInfo& leaf : leaves) {
+      STEPWELL_ASSIGN_OR_RETURN(const auto components, leaf.path.ToComponents());
+      std::string in_item = leaf.path.item().value_or("state");
+      made->leaves.push_back(
+          {std::move(leaf), std::move(in_item), stepwell::PathToText(components)});
+    }
+    *list = made.release();
+    return OkStatus();
+  });
 }
 
 struct ValueWriter {
@@ -229,22 +255,12 @@ stepwell_code stepwell_step_get_item(const stepwell_step* step, size_t item,
 
 stepwell_code stepwell_list_leaves(const stepwell_step* step, const char* item, const char* path,
                                    stepwell_leaf_list** list) {
-  return Guard([&]() -> Status {
-    STEPWELL_REQUIRE_(list);
-    *list = nullptr;
-    STEPWELL_REQUIRE_(step);
-    STEPWELL_REQUIRE_(path);
-    STEPWELL_ASSIGN_OR_RETURN(auto leaves, step->step.Leaves(stepwell::c::PathOf(item, path)));
-    auto made = std::make_unique<stepwell_leaf_list>();
-    for (stepwell::LeafInfo& leaf : leaves) {
-      STEPWELL_ASSIGN_OR_RETURN(const auto components, leaf.path.ToComponents());
-      std::string in_item = leaf.path.item().value_or("state");
-      made->leaves.push_back(
-          {std::move(leaf), std::move(in_item), stepwell::PathToText(components)});
-    }
-    *list = made.release();
-    return OkStatus();
-  });
+  return ListLeaves(step, item, path, &stepwell::Step::Leaves, list);
+}
+
+stepwell_code stepwell_list_tree(const stepwell_step* step, const char* item, const char* path,
+                                 stepwell_leaf_list** list) {
+  return ListLeaves(step, item, path, &stepwell::Step::Tree, list);
 }
 
 size_t stepwell_leaf_list_count(const stepwell_leaf_list* list) {
@@ -267,7 +283,12 @@ stepwell_code stepwell_leaf_list_get(const stepwell_leaf_list* list, size_t inde
     out.chunk_shape = entry.info.chunk_shape.data();
     out.logical_bytes = entry.info.logical_bytes;
     out.stored_bytes = entry.info.stored_bytes;
-    return stepwell::c::GiveStruct(out, info);
+    out.kind = entry.info.kind.c_str();
+    out.type_name = entry.info.type_name.c_str();
+    out.children = entry.info.children;
+    out.codec = entry.info.codec.c_str();
+    out.sharding_json = entry.info.sharding_json.c_str();
+    return stepwell::c::GiveStruct(out, info, offsetof(stepwell_leaf_info, kind));
   });
 }
 

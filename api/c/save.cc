@@ -15,9 +15,6 @@ using stepwell::c::Guard;
 struct stepwell_request {
   stepwell::SaveRequest request;
 };
-struct stepwell_handle {
-  stepwell::SaveHandle handle;
-};
 
 namespace {
 
@@ -48,6 +45,7 @@ stepwell::Result<stepwell::Value> ValueOf(const stepwell_value& in) {
       return stepwell::Value(stepwell::Bytes(bytes.begin(), bytes.end()));
     }
     case STEPWELL_TYPE_ARRAY:
+    case STEPWELL_TYPE_NODE:
       break;
   }
   return InvalidArgumentError("the type is none of a value");

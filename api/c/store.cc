@@ -90,10 +90,6 @@ using stepwell::OkStatus;
 using stepwell::Status;
 using stepwell::c::Guard;
 
-struct stepwell_verify_report {
-  stepwell::VerifyReport report;
-};
-
 const char* stepwell_last_error(void) { return stepwell::c::t_message; }
 const char* stepwell_code_name(stepwell_code code) {
   return stepwell::StatusCodeName(static_cast<stepwell::StatusCode>(code)).data();

@@ -20,6 +20,12 @@ struct stepwell_store {
 struct stepwell_step {
   stepwell::Step step;
 };
+struct stepwell_handle {
+  stepwell::SaveHandle handle;
+};
+struct stepwell_verify_report {
+  stepwell::VerifyReport report;
+};
 
 namespace stepwell::c {
 

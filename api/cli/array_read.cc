@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "io/bytes.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 namespace {
@@ -54,7 +54,7 @@ void AddRange(const AxisRange& range, uint64_t chunk_extent, AxisPlan* plan) {
 
 class SelectionReader {
  public:
-  SelectionReader(const format::LeafRecord& leaf, size_t item_bytes,
+  SelectionReader(const LeafInfo& leaf, size_t item_bytes,
                   const std::vector<Ranges>& ranges_by_axis)
       : leaf_(leaf), item_bytes_(item_bytes), plans_(ranges_by_axis.size()) {
     for (size_t axis = 0; axis < plans_.size(); ++axis) {
@@ -64,18 +64,25 @@ class SelectionReader {
       extents_.push_back(plans_[axis].staged_extent);
       straight_ = straight_ && plans_[axis].Straight();
     }
-    strides_ = format::CStrides(extents_, item_bytes);
-    box_ = {extents_, extents_};
+    strides_.resize(extents_.size());
+    uint64_t stride = item_bytes;
+    for (size_t axis = extents_.size(); axis-- > 0; stride *= extents_[axis]) {
+      strides_[axis] = static_cast<int64_t>(stride);
+    }
+    slice_ = {extents_, extents_};
   }
 
-  Status Load(db::StepReader* reader, std::byte* out) {
+  Status Load(const Step& step, std::byte* out) {
     uint64_t bytes = item_bytes_;
     for (const uint64_t extent : extents_) bytes *= extent;
     if (bytes == 0) return OkStatus();
     std::vector<std::byte> staged(straight_ ? 0 : bytes);
-    AddRequests(0, straight_ ? out : staged.data());
-    STEPWELL_ASSIGN_OR_RETURN(const db::LoadStats stats, reader->Load(requests_));
-    (void)stats;
+    std::byte* const box = straight_ ? out : staged.data();
+    AddRequests(0, box);
+    for (ReadRequest& request : requests_) {
+      request.out_bytes = bytes - static_cast<size_t>(static_cast<std::byte*>(request.out) - box);
+    }
+    STEPWELL_RETURN_IF_ERROR(step.Read(requests_).status());
     if (!straight_) Gather(0, staged.data(), &out);
     return OkStatus();
   }
@@ -83,12 +90,16 @@ class SelectionReader {
  private:
   void AddRequests(size_t axis, std::byte* at) {
     if (axis == plans_.size()) {
-      requests_.push_back({&leaf_, box_, at, strides_});
+      requests_.push_back({.path = leaf_.path,
+                           .dtype = leaf_.dtype,
+                           .slice = slice_,
+                           .out = at,
+                           .strides_bytes = strides_});
       return;
     }
     for (const AxisPlan::Segment& segment : plans_[axis].segments) {
-      box_.start[axis] = segment.start;
-      box_.stop[axis] = segment.stop;
+      slice_.start[axis] = segment.start;
+      slice_.stop[axis] = segment.stop;
       AddRequests(axis + 1, at + segment.staged * static_cast<uint64_t>(strides_[axis]));
     }
   }
@@ -111,25 +122,24 @@ class SelectionReader {
     }
   }
 
-  const format::LeafRecord& leaf_;
+  const LeafInfo& leaf_;
   const size_t item_bytes_;
   std::vector<AxisPlan> plans_;
-  format::Shape extents_;  // of the staged box
-  bool straight_ = true;   // the staged box is the result
+  Shape extents_;         // of the staged box
+  bool straight_ = true;  // the staged box is the result
   std::vector<int64_t> strides_;
-  format::Box box_;
-  std::vector<db::LoadRequest> requests_;
+  Slice slice_;
+  std::vector<ReadRequest> requests_;
 };
 
 }  // namespace
 
-Result<const format::DTypeInfo*> DTypeOf(const format::LeafRecord& leaf) {
-  const format::DTypeInfo* info = format::FindDType(leaf.dtype);
+Result<const DTypeInfo*> ElementType(const LeafInfo& leaf) {
+  const DTypeInfo* info = FindDType(leaf.dtype);
   if (info == nullptr) {
     return UnimplementedError(
-        StrCat("dtype ", static_cast<unsigned>(leaf.dtype), " is newer than this program"));
+        StrCat(leaf.path.ToText(), " has an element type that is newer than this program"));
   }
-  STEPWELL_RETURN_IF_ERROR(format::ElementCount(leaf.shape, info->item_bytes).status());
   if (leaf.chunk_shape.size() != leaf.shape.size() ||
       std::find(leaf.chunk_shape.begin(), leaf.chunk_shape.end(), 0) != leaf.chunk_shape.end()) {
     return DataLossError("the array's record has a chunk shape that does not fit its shape");
@@ -137,38 +147,23 @@ Result<const format::DTypeInfo*> DTypeOf(const format::LeafRecord& leaf) {
   return info;
 }
 
-Status LoadRanges(db::StepReader* reader, const format::LeafRecord& leaf,
-                  const std::vector<Ranges>& ranges_by_axis, std::byte* out) {
-  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  return SelectionReader(leaf, info->item_bytes, ranges_by_axis).Load(reader, out);
+Status LoadRanges(const Step& step, const LeafInfo& leaf, const std::vector<Ranges>& ranges_by_axis,
+                  std::byte* out) {
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
+  return SelectionReader(leaf, info->item_bytes, ranges_by_axis).Load(step, out);
 }
 
-Status LoadSelection(db::StepReader* reader, const format::LeafRecord& leaf, const Ranges& ranges,
-                     std::byte* out) {
-  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
-  while (const std::optional<Ranges> slab = slabs.Next()) {
-    std::vector<Ranges> by_axis;
-    uint64_t bytes = info->item_bytes;
-    for (const AxisRange& range : *slab) {
-      by_axis.push_back({range});
-      bytes *= range.count;
-    }
-    STEPWELL_RETURN_IF_ERROR(LoadRanges(reader, leaf, by_axis, out));
-    out += bytes;
+Status LoadSlab(const Step& step, const LeafInfo& leaf, const Ranges& slab,
+                std::vector<std::byte>* out) {
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
+  std::vector<Ranges> by_axis;
+  uint64_t bytes = info->item_bytes;
+  for (const AxisRange& range : slab) {
+    by_axis.push_back({range});
+    bytes *= range.count;
   }
-  return OkStatus();
-}
-
-Result<std::string> ReadValue(db::StepReader* reader, const format::LeafRecord& leaf) {
-  if (leaf.chunks.empty()) return leaf.inline_value;
-  std::string bytes(leaf.logical_bytes, '\0');
-  db::LoadRequest request;
-  request.leaf = &leaf;
-  request.out = reinterpret_cast<std::byte*>(bytes.data());
-  STEPWELL_ASSIGN_OR_RETURN(db::LoadStats stats, reader->Load({&request, 1}));
-  (void)stats;
-  return bytes;
+  out->resize(bytes);
+  return LoadRanges(step, leaf, by_axis, out->data());
 }
 
 }  // namespace stepwell::cli

@@ -9,9 +9,9 @@
 #include "api/cli/command.h"
 #include "api/cli/npy.h"
 #include "api/cli/output.h"
-#include "api/cli/select.h"
 #include "api/cli/slice.h"
 #include "api/cli/text.h"
+#include "api/cli/tree.h"
 #include "api/cli/values.h"
 
 namespace stepwell::cli {
@@ -22,40 +22,45 @@ constexpr uint64_t kWholeElementsMax = 1000;
 constexpr uint64_t kEdgeCount = 3;
 
 // The elements that `ranges` select; of many only the corners, unless `full`.
-Result<ArrayPart> ReadArray(db::StepReader* reader, const format::LeafRecord& leaf,
-                            const Ranges& ranges, bool full) {
-  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  ArrayPart part;
-  part.dtype = leaf.dtype;
-  part.shape = ResultShape(ranges);
+Result<ArrayPart> ReadArray(const Step& step, const LeafInfo& leaf, const Ranges& ranges,
+                            bool full) {
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
+  ArrayPart part{.dtype = leaf.dtype, .shape = ResultShape(ranges), .edge_counts = {}, .bytes = {}};
   part.edge_counts.assign(part.shape.size(), 0);
-  STEPWELL_ASSIGN_OR_RETURN(uint64_t count, format::ElementCount(part.shape, info->item_bytes));
-  const bool corners = !full && count > kWholeElementsMax;
+  uint64_t count = 1;  // a part of an array whose bytes 64 bits count
+  for (const uint64_t extent : part.shape) count *= extent;
+  if (full || count <= kWholeElementsMax) {
+    Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
+    std::vector<std::byte> bytes;
+    while (const std::optional<Ranges> slab = slabs.Next()) {
+      STEPWELL_RETURN_IF_ERROR(LoadSlab(step, leaf, *slab, &bytes));
+      part.bytes.insert(part.bytes.end(), bytes.begin(), bytes.end());
+    }
+    return part;
+  }
   std::vector<Ranges> by_axis;
   size_t shown_axis = 0;
   for (const AxisRange& range : ranges) {
     by_axis.push_back({range});
     if (range.dropped) continue;
-    if (corners && range.count > 2 * kEdgeCount) {
+    if (range.count > 2 * kEdgeCount) {
       part.edge_counts[shown_axis] = kEdgeCount;
       by_axis.back() = {range.Part(0, kEdgeCount),
                         range.Part(range.count - kEdgeCount, kEdgeCount)};
     }
     ++shown_axis;
   }
-  STEPWELL_ASSIGN_OR_RETURN(
-      uint64_t part_count,
-      format::ElementCount(PartExtents(part.shape, part.edge_counts), info->item_bytes));
-  part.bytes.resize(part_count * info->item_bytes);
-  STEPWELL_RETURN_IF_ERROR(corners ? LoadRanges(reader, leaf, by_axis, part.bytes.data())
-                                   : LoadSelection(reader, leaf, ranges, part.bytes.data()));
+  uint64_t bytes = info->item_bytes;
+  for (const uint64_t extent : PartExtents(part.shape, part.edge_counts)) bytes *= extent;
+  part.bytes.resize(bytes);
+  STEPWELL_RETURN_IF_ERROR(LoadRanges(step, leaf, by_axis, part.bytes.data()));
   return part;
 }
 
-Result<std::string> ArrayDocument(const ArrayPart& part, Json document) {
+std::string ArrayDocument(const ArrayPart& part, Json document) {
   const bool whole = PartExtents(part.shape, part.edge_counts) == part.shape;
   document["kind"] = "array";
-  document["dtype"] = format::FindDType(part.dtype)->name;
+  document["dtype"] = DTypeName(part.dtype);
   document["shape"] = part.shape;
   document["whole"] = whole;
   if (whole) {
@@ -68,25 +73,14 @@ Result<std::string> ArrayDocument(const ArrayPart& part, Json document) {
 
 // The one leaf at the path, or why there is none.
 Result<Entry> OnlyLeaf(const Selection& selection) {
-  std::vector<const Entry*> leaves;
-  for (size_t i = 0; i < selection.exact_count; ++i) {
-    const Entry& entry = selection.entries[i];
-    if (entry.record.kind != format::LeafKind::kNode) leaves.push_back(&entry);
+  const size_t count = selection.entries.size();
+  if (count == 1 && selection.entries.front().info.type != LeafType::kNode) {
+    return selection.entries.front();
   }
-  const std::string name = selection.text.empty() ? "the item itself" : selection.text;
-  if (leaves.empty()) {
-    return InvalidArgumentError(
-        StrCat(name, " is a node with ",
-               Plural(selection.entries.size() - selection.exact_count, "entry", "entries"),
-               " below it, not an array or a value; `stepwell show` "
-               "prints its tree"));
-  }
-  if (leaves.size() > 1) {
-    return InvalidArgumentError(
-        StrCat(name, " is ambiguous: ", leaves.size(),
-               " leaves are spelled so, with components of different types (a number and text)"));
-  }
-  return *leaves[0];
+  return InvalidArgumentError(
+      StrCat(selection.text.empty() ? "the item itself" : selection.text, " is a node with ",
+             Plural(count == 0 ? 0 : count - 1, "entry", "entries"),
+             " below it, not an array or a value; `stepwell show` prints its tree"));
 }
 
 struct CatArguments : StoreArguments {
@@ -113,21 +107,21 @@ Status CheckArguments(const CatArguments& arguments, bool json) {
   return OkStatus();
 }
 
-Result<Outcome> CatNpy(db::StepReader* reader, const Entry& entry, const Ranges& ranges,
+Result<Outcome> CatNpy(const Step& step, const Entry& entry, const Ranges& ranges,
                        const CatArguments& arguments, Json document, bool json) {
   const bool to_file = !arguments.output.empty() && arguments.output != "-";
   STEPWELL_ASSIGN_OR_RETURN(const NpyHeader header,
-                            MakeNpyHeader(entry.record, entry.text, ranges, arguments.bits));
+                            MakeNpyHeader(entry.info, entry.text, ranges, arguments.bits));
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<OutputFile> file,
                             OutputFile::Open(to_file ? arguments.output : ""));
-  STEPWELL_RETURN_IF_ERROR(WriteNpy(reader, entry.record, ranges, header, file.get()));
+  STEPWELL_RETURN_IF_ERROR(WriteNpy(step, entry.info, ranges, header, file.get()));
   STEPWELL_RETURN_IF_ERROR(file->Close());
   Outcome outcome;
   if (!to_file) return outcome;
   if (json) {
     document["file"] = arguments.output;
     document["kind"] = "npy";
-    document["dtype"] = format::FindDType(entry.record.dtype)->name;
+    document["dtype"] = DTypeName(entry.info.dtype);
     document["descr"] = header.descr;
     document["shape"] = header.shape;
     document["bytes"] = file->bytes_written();
@@ -139,41 +133,34 @@ Result<Outcome> CatNpy(db::StepReader* reader, const Entry& entry, const Ranges&
   return outcome;
 }
 
-Result<Outcome> CatArray(db::StepReader* reader, const Entry& entry, const CatArguments& arguments,
+Result<Outcome> CatArray(const Step& step, const Entry& entry, const CatArguments& arguments,
                          Json document, bool json) {
-  Ranges ranges = WholeRanges(entry.record.shape);
+  Ranges ranges = WholeRanges(entry.info.shape);
   if (arguments.slice) {
-    STEPWELL_ASSIGN_OR_RETURN(ranges, ParseSlice(*arguments.slice, entry.record.shape));
+    STEPWELL_ASSIGN_OR_RETURN(ranges, ParseSlice(*arguments.slice, entry.info.shape));
     document["slice"] = *arguments.slice;
   }
-  if (arguments.npy) return CatNpy(reader, entry, ranges, arguments, std::move(document), json);
-  STEPWELL_ASSIGN_OR_RETURN(ArrayPart part,
-                            ReadArray(reader, entry.record, ranges, arguments.full));
+  if (arguments.npy) return CatNpy(step, entry, ranges, arguments, std::move(document), json);
+  STEPWELL_ASSIGN_OR_RETURN(ArrayPart part, ReadArray(step, entry.info, ranges, arguments.full));
   Outcome outcome;
-  if (json) {
-    STEPWELL_ASSIGN_OR_RETURN(outcome.text, ArrayDocument(part, std::move(document)));
-  } else {
-    outcome.text = ArrayText(part) + "\n";
-  }
+  outcome.text = json ? ArrayDocument(part, std::move(document)) : ArrayText(part) + "\n";
   return outcome;
 }
 
-Result<Outcome> CatValue(db::StepReader* reader, const Entry& entry, const CatArguments& arguments,
+Result<Outcome> CatValue(const Step& step, const Entry& entry, const CatArguments& arguments,
                          Json document, bool json) {
   if (arguments.slice || arguments.npy) {
     return InvalidArgumentError(
         StrCat(entry.text, " is a value, not an array; --slice and --npy are for arrays"));
   }
-  STEPWELL_ASSIGN_OR_RETURN(std::string bytes, ReadValue(reader, entry.record));
+  STEPWELL_ASSIGN_OR_RETURN(const Value value, step.ReadValue(entry.info.path));
   Outcome outcome;
   if (json) {
-    STEPWELL_ASSIGN_OR_RETURN(document["value"],
-                              ValueJson(entry.record.value_type, AsBytes(bytes)));
+    document["value"] = ValueJson(value);
     document["kind"] = "value";
     outcome.text = JsonText(document);
   } else {
-    STEPWELL_ASSIGN_OR_RETURN(std::string text, ValueText(entry.record.value_type, AsBytes(bytes)));
-    outcome.text = text + "\n";
+    outcome.text = ValueText(value) + "\n";
   }
   return outcome;
 }
@@ -181,16 +168,15 @@ Result<Outcome> CatValue(db::StepReader* reader, const Entry& entry, const CatAr
 Result<Outcome> RunCat(const CatArguments& arguments, Invocation* invocation) {
   STEPWELL_RETURN_IF_ERROR(CheckArguments(arguments, invocation->json));
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                            ReadStep(store.get(), arguments.step));
-  STEPWELL_ASSIGN_OR_RETURN(Selection selection, Select(reader.get(), arguments.path));
-  STEPWELL_ASSIGN_OR_RETURN(Entry entry, OnlyLeaf(selection));
+  STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(const Selection selection, Select(step, arguments.path));
+  STEPWELL_ASSIGN_OR_RETURN(const Entry entry, OnlyLeaf(selection));
   Json document = {{"schema", kJsonSchema},
                    {"store", arguments.store},
-                   {"step", reader->step().step},
+                   {"step", step.info().step},
                    {"path", entry.text}};
-  const auto cat = entry.record.kind == format::LeafKind::kArray ? CatArray : CatValue;
-  return cat(reader.get(), entry, arguments, std::move(document), invocation->json);
+  const auto cat = entry.info.type == LeafType::kArray ? CatArray : CatValue;
+  return cat(step, entry, arguments, std::move(document), invocation->json);
 }
 
 }  // namespace

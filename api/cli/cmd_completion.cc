@@ -5,7 +5,7 @@
 #include "api/cli/command.h"
 #include "api/cli/describe.h"
 #include "api/cli/output.h"
-#include "io/bytes.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 namespace {

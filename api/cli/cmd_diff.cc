@@ -4,9 +4,9 @@
 
 #include "api/cli/command.h"
 #include "api/cli/diff.h"
-#include "api/cli/names.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
+#include "api/cli/tree.h"
 #include "api/cli/values.h"
 
 namespace stepwell::cli {
@@ -19,17 +19,14 @@ struct DiffArguments : StoreArguments {
 };
 
 Json SideJson(const Entry& entry) {
-  const format::LeafRecord& record = entry.record;
-  Json json = {{"description", Description(record)}};
-  if (record.kind == format::LeafKind::kArray) {
-    json["dtype"] = DTypeName(record.dtype);
-    json["shape"] = record.shape;
+  const LeafInfo& info = entry.info;
+  Json json = {{"description", Description(info)}};
+  if (info.type == LeafType::kArray) {
+    json["dtype"] = DTypeName(info.dtype);
+    json["shape"] = info.shape;
   }
-  if (record.kind != format::LeafKind::kNode) json["type"] = ValueTypeName(record.value_type);
-  if (record.kind == format::LeafKind::kValue && record.chunks.empty()) {
-    Result<Json> value = ValueJson(record.value_type, AsBytes(record.inline_value));
-    if (value.ok()) json["value"] = std::move(value).value();
-  }
+  if (info.type != LeafType::kNode) json["type"] = info.kind;
+  AddValue(info, &json);
   return json;
 }
 
@@ -50,7 +47,7 @@ Json PairJson(const DiffPair& pair) {
                {"b", SideJson(*pair.b)}};
   if (!pair.data) return json;
   const ArrayComparison& data = *pair.data;
-  json["bytes"] = LogicalBytes(pair.a->record);
+  json["bytes"] = pair.a->info.logical_bytes;
   json["changed_bytes"] = data.changed_bytes();
   json["changed_elements"] = data.changed_elements();
   json["nan_mismatches"] = data.nan_mismatches();
@@ -66,14 +63,14 @@ using Rows = std::vector<std::vector<std::string>>;
 
 std::vector<std::string> PairRow(const DiffPair& pair) {
   constexpr int kDigits = 5;
-  std::string what = Description(pair.a->record);
-  if (const std::string b = Description(pair.b->record); b != what) what += " -> " + b;
+  std::string what = Description(pair.a->info);
+  if (const std::string b = Description(pair.b->info); b != what) what += " -> " + b;
   std::string changes;
   for (const std::string& change : pair.changes) changes += (changes.empty() ? "" : ",") + change;
   std::vector<std::string> row = {"~", Printable(pair.a->text), what, changes};
   if (!pair.data) return row;
   const ArrayComparison& data = *pair.data;
-  const auto bytes = static_cast<double>(std::max<uint64_t>(LogicalBytes(pair.a->record), 1));
+  const auto bytes = static_cast<double>(std::max<uint64_t>(pair.a->info.logical_bytes, 1));
   const double percent = 100.0 * static_cast<double>(data.changed_bytes()) / bytes;
   row.push_back(StrCat(HumanBytes(data.changed_bytes()), " (", NumberText(percent, 3), "%)"));
   for (const double number : {data.max_absolute(), data.max_relative(), data.norm_a(),
@@ -88,10 +85,10 @@ std::string DiffText(const Diff& diff, uint64_t same_count) {
       {"", "PATH", "WHAT", "CHANGES", "CHANGED", "MAX ABS", "MAX REL", "|A|", "|B|", "|A-B|"}};
   uint64_t nan_mismatches = 0;
   for (const Entry* entry : diff.removed) {
-    rows.push_back({"-", Printable(entry->text), Description(entry->record), "removed"});
+    rows.push_back({"-", Printable(entry->text), Description(entry->info), "removed"});
   }
   for (const Entry* entry : diff.added) {
-    rows.push_back({"+", Printable(entry->text), Description(entry->record), "added"});
+    rows.push_back({"+", Printable(entry->text), Description(entry->info), "added"});
   }
   for (const DiffPair& pair : diff.pairs) {
     if (!pair.changes.empty()) rows.push_back(PairRow(pair));
@@ -111,45 +108,45 @@ std::string DiffText(const Diff& diff, uint64_t same_count) {
 }
 
 // What one side has at the path; nothing when it has no such path.
-Result<DiffSide> MakeSide(db::StepReader* reader, const std::string& path, bool only_state,
+Result<DiffSide> MakeSide(const Step& step, const std::string& path, bool only_state,
                           Status* missing) {
-  Result<Selection> selection = Select(reader, path, only_state);
-  if (selection.ok()) return DiffSide{reader, std::move(selection->entries)};
+  Result<Selection> selection = Select(step, path, only_state);
+  if (selection.ok()) return DiffSide{step, std::move(selection->entries)};
   if (selection.status().code() != StatusCode::kNotFound) return selection.status();
   *missing = selection.status();
-  return DiffSide{reader, {}};
+  return DiffSide{step, {}};
 }
 
 Result<Outcome> RunDiff(const DiffArguments& arguments, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store_a,
+  STEPWELL_ASSIGN_OR_RETURN(Store store_a,
                             OpenStore(arguments.store, /*read_only=*/true, invocation));
-  std::unique_ptr<db::Store> store_other;
+  std::optional<Store> store_other;
   if (!arguments.other.empty()) {
     STEPWELL_ASSIGN_OR_RETURN(store_other,
                               OpenStore(arguments.other, /*read_only=*/true, invocation));
   }
-  db::Store* store_b = store_other != nullptr ? store_other.get() : store_a.get();
-  STEPWELL_ASSIGN_OR_RETURN(auto reader_a, ReadStep(store_a.get(), arguments.step));
-  STEPWELL_ASSIGN_OR_RETURN(auto reader_b, ReadStep(store_b, arguments.step_b));
-  const bool only_state = OnlyState(reader_a->step()) && OnlyState(reader_b->step());
+  Store* const store_b = store_other ? &*store_other : &store_a;
+  STEPWELL_ASSIGN_OR_RETURN(const Step step_a, ReadStep(&store_a, arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(const Step step_b, ReadStep(store_b, arguments.step_b));
+  const bool only_state = step_a.info().only_state() && step_b.info().only_state();
   Status missing_a;
   Status missing_b;
   STEPWELL_ASSIGN_OR_RETURN(const DiffSide a,
-                            MakeSide(reader_a.get(), arguments.path, only_state, &missing_a));
+                            MakeSide(step_a, arguments.path, only_state, &missing_a));
   STEPWELL_ASSIGN_OR_RETURN(const DiffSide b,
-                            MakeSide(reader_b.get(), arguments.path, only_state, &missing_b));
+                            MakeSide(step_b, arguments.path, only_state, &missing_b));
   if (!missing_a.ok() && !missing_b.ok()) return missing_a;
 
   Diff diff = CompareStructure(a, b);
-  {
+  const bool itself = !store_other && step_a.info().commit == step_b.info().commit;
+  if (!itself) {
     Progress progress("comparing");
     STEPWELL_RETURN_IF_ERROR(CompareData(
-        a, b, /*same_log=*/store_other == nullptr,
-        [&](uint64_t done, uint64_t all) { progress.Update(done, all); }, &diff));
+        a, b, [&](uint64_t done, uint64_t all) { progress.Update(done, all); }, &diff));
   }
   uint64_t same_count = 0;
   for (const DiffPair& pair : diff.pairs) {
-    const bool leaf = pair.a->record.kind != format::LeafKind::kNode;
+    const bool leaf = pair.a->info.type != LeafType::kNode;
     same_count += leaf && pair.changes.empty() ? 1 : 0;
   }
   Outcome outcome;
@@ -163,8 +160,8 @@ Result<Outcome> RunDiff(const DiffArguments& arguments, Invocation* invocation) 
     if (!pair.changes.empty()) changed.push_back(PairJson(pair));
   }
   outcome.text = JsonText({{"schema", kJsonSchema},
-                           {"a", {{"store", arguments.store}, {"step", reader_a->step().step}}},
-                           {"b", {{"store", store_b->path()}, {"step", reader_b->step().step}}},
+                           {"a", {{"store", arguments.store}, {"step", step_a.info().step}}},
+                           {"b", {{"store", store_b->path()}, {"step", step_b.info().step}}},
                            {"path", arguments.path},
                            {"same", diff.Same()},
                            {"unchanged", same_count},

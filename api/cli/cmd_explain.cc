@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell explain STORE STEP --mesh AXES --spec RULE`: what loading a step onto a mesh takes.
 #include "api/cli/command.h"
-#include "api/cli/names.h"
 #include "api/cli/output.h"
-#include "api/cli/select.h"
-#include "db/mesh/plan.h"
+#include "api/cli/text.h"
+#include "api/cli/values.h"
 
 namespace stepwell::cli {
 namespace {
@@ -87,21 +86,17 @@ Result<Outcome> RunExplain(const ExplainArguments& arguments, Invocation* invoca
     rules.push_back(std::move(rule));
   }
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                            ReadStep(store.get(), arguments.step));
-  STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(""));
-  STEPWELL_ASSIGN_OR_RETURN(
-      const auto tree, db::StepTree::Make(reader->step().step, leaves, OnlyState(reader->step())));
-  STEPWELL_ASSIGN_OR_RETURN(const LoadPlan plan, db::PlanMesh(tree, mesh, rules));
+  STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, arguments.step));
+  STEPWELL_ASSIGN_OR_RETURN(const LoadPlan plan, step.PlanLoad(mesh, rules));
   Outcome outcome;
   if (invocation->json) {
     Json json = PlanJson(plan, arguments.slices);
     json["store"] = arguments.store;
-    json["step"] = reader->step().step;
+    json["step"] = step.info().step;
     outcome.text = JsonText(json);
     return outcome;
   }
-  outcome.text = StrCat("step ", reader->step().step, " onto the mesh ", mesh.ToText(), ", ",
+  outcome.text = StrCat("step ", step.info().step, " onto the mesh ", mesh.ToText(), ", ",
                         mesh.device_count(), " devices\n\n", plan.ToText());
   return outcome;
 }

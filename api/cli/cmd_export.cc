@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell export STORE STEP DEST`: a step as a checkpoint of Orbax, or as one file of arrays.
-#include "db/export/export.h"
-
 #include <unistd.h>
 
 #include <array>
@@ -14,9 +12,7 @@
 #include "api/cli/command.h"
 #include "api/cli/interrupts.h"
 #include "api/cli/output.h"
-#include "api/cli/select.h"
 #include "api/cli/text.h"
-#include "db/export/archive/archive.h"
 
 namespace stepwell::cli {
 namespace {
@@ -38,22 +34,22 @@ struct ExportArguments : StoreArguments {
 template <typename Value, size_t kCount>
 using Choices = std::array<std::pair<std::string_view, Value>, kCount>;
 
-constexpr Choices<db::ExportMode, 4> kModes = {{{"auto", db::ExportMode::kAuto},
-                                                {"link", db::ExportMode::kLink},
-                                                {"reflink", db::ExportMode::kReflink},
-                                                {"copy", db::ExportMode::kCopy}}};
-constexpr Choices<db::ExportLayout, 2> kLayouts = {
-    {{"v1", db::ExportLayout::kV1}, {"v0", db::ExportLayout::kV0}}};
-constexpr Choices<db::ExportLeaves, 2> kLeaves = {
-    {{"numpy", db::ExportLeaves::kNumpy}, {"jax", db::ExportLeaves::kJax}}};
-constexpr Choices<db::OnUnsupported, 3> kUnsupported = {{{"error", db::OnUnsupported::kError},
-                                                         {"skip", db::OnUnsupported::kSkip},
-                                                         {"widen", db::OnUnsupported::kWiden}}};
+constexpr Choices<ExportMode, 4> kModes = {{{"auto", ExportMode::kAuto},
+                                            {"link", ExportMode::kLink},
+                                            {"reflink", ExportMode::kReflink},
+                                            {"copy", ExportMode::kCopy}}};
+constexpr Choices<ExportLayout, 2> kLayouts = {
+    {{"v1", ExportLayout::kV1}, {"v0", ExportLayout::kV0}}};
+constexpr Choices<ExportLeaves, 2> kLeaves = {
+    {{"numpy", ExportLeaves::kNumpy}, {"jax", ExportLeaves::kJax}}};
+constexpr Choices<OnUnsupported, 3> kUnsupported = {{{"error", OnUnsupported::kError},
+                                                     {"skip", OnUnsupported::kSkip},
+                                                     {"widen", OnUnsupported::kWiden}}};
 // None: Orbax.
-constexpr Choices<std::optional<db::ArchiveFormat>, 3> kTo = {
+constexpr Choices<std::optional<ArchiveFormat>, 3> kTo = {
     {{"orbax", std::nullopt},
-     {"safetensors", db::ArchiveFormat::kSafetensors},
-     {"npz", db::ArchiveFormat::kNpz}}};
+     {"safetensors", ArchiveFormat::kSafetensors},
+     {"npz", ArchiveFormat::kNpz}}};
 constexpr Choices<int, 2> kZarr = {{{"3", 3}, {"2", 2}}};
 
 template <typename Value, size_t kCount>
@@ -70,8 +66,8 @@ Status Choose(const char* option, const std::string& text, const Choices<Value, 
   return InvalidArgumentError(StrCat(option, " is one of ", known, ", not \"", text, "\""));
 }
 
-Result<db::ExportOptions> OptionsOf(const ExportArguments& arguments) {
-  db::ExportOptions options;
+Result<ExportOptions> OptionsOf(const ExportArguments& arguments) {
+  ExportOptions options;
   STEPWELL_RETURN_IF_ERROR(Choose("--mode", arguments.mode, kModes, &options.mode));
   STEPWELL_RETURN_IF_ERROR(Choose("--layout", arguments.layout, kLayouts, &options.layout));
   STEPWELL_RETURN_IF_ERROR(Choose("--leaves", arguments.leaves, kLeaves, &options.leaves));
@@ -95,33 +91,20 @@ Result<db::ExportOptions> OptionsOf(const ExportArguments& arguments) {
   return options;
 }
 
-// The key of the one record that PATH names; "" for the whole step.
-Result<std::string> SubtreeKey(db::StepReader* reader, const std::string& path) {
-  if (path.empty()) return std::string();
-  STEPWELL_ASSIGN_OR_RETURN(const Selection selection,
-                            Select(reader, path, OnlyState(reader->step())));
-  if (selection.exact_count != 1) {
-    return InvalidArgumentError(
-        StrCat("the path ", Printable(path), " does not name one node or leaf"));
-  }
-  return selection.entries.front().record.key;
-}
-
-const char* ModeName(db::ExportMode mode) {
+const char* ModeName(ExportMode mode) {
   for (const auto& [name, value] : kModes) {
     if (value == mode) return name.data();
   }
   return "?";
 }
 
-Json LeavesJson(const std::vector<db::ExportReport::Leaf>& leaves) {
+Json LeavesJson(const std::vector<ExportReport::Leaf>& leaves) {
   Json list = Json::array();
   for (const auto& leaf : leaves) list.push_back({{"path", leaf.path}, {"reason", leaf.reason}});
   return list;
 }
 
-void AddLeaves(const char* what, const std::vector<db::ExportReport::Leaf>& leaves,
-               std::string* text) {
+void AddLeaves(const char* what, const std::vector<ExportReport::Leaf>& leaves, std::string* text) {
   for (const auto& leaf : leaves) {
     *text += StrCat(what, " ", Printable(leaf.path), ": ", Printable(leaf.reason), "\n");
   }
@@ -150,40 +133,34 @@ Status CheckNoOrbaxOptions(const ExportArguments& arguments) {
   return OkStatus();
 }
 
-Result<db::ExportReport> ExportTo(std::optional<db::ArchiveFormat> format,
-                                  const ExportArguments& arguments, db::Store* store,
-                                  db::StepReader* reader) {
+Result<ExportReport> ExportTo(std::optional<ArchiveFormat> format, const ExportArguments& arguments,
+                              Store* store, uint64_t step) {
   Progress progress("exporting");
   const Interrupts interrupts;
   const auto show = [&](uint64_t done, uint64_t all) {
     if (all > 0) progress.Update(done, all);
     return !Interrupts::Noted();
   };
-  STEPWELL_ASSIGN_OR_RETURN(db::ExportOptions options, OptionsOf(arguments));
-  STEPWELL_ASSIGN_OR_RETURN(options.subtree_key, SubtreeKey(reader, arguments.path));
+  STEPWELL_ASSIGN_OR_RETURN(ExportOptions options, OptionsOf(arguments));
   const std::string destination = Absolute(arguments.destination);
   if (!format) {
     options.progress = show;
-    return db::Export(*store, reader->step().step, destination, options);
+    return store->Export(step, destination, options, arguments.path);
   }
   STEPWELL_RETURN_IF_ERROR(CheckNoOrbaxOptions(arguments));
-  db::ArchiveOptions archive;
-  archive.format = *format;
-  archive.on_unsupported = options.on_unsupported;
-  archive.subtree_key = options.subtree_key;
-  archive.progress = show;
-  return db::ExportArchive(*store, reader->step().step, destination, archive);
+  const ArchiveOptions archive{
+      .format = *format, .on_unsupported = options.on_unsupported, .progress = show};
+  return store->ExportArchive(step, destination, archive, arguments.path);
 }
 
 Result<Outcome> RunExport(const ExportArguments& arguments, Invocation* invocation) {
-  std::optional<db::ArchiveFormat> format;
+  std::optional<ArchiveFormat> format;
   STEPWELL_RETURN_IF_ERROR(Choose("--to", arguments.to, kTo, &format));
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(Absolute(arguments.store), /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store.get(), arguments.step));
-  const uint64_t step = reader->step().step;
-  STEPWELL_ASSIGN_OR_RETURN(const db::ExportReport report,
-                            ExportTo(format, arguments, store.get(), reader.get()));
+  STEPWELL_ASSIGN_OR_RETURN(const Step opened, ReadStep(&store, arguments.step));
+  const uint64_t step = opened.info().step;
+  STEPWELL_ASSIGN_OR_RETURN(const ExportReport report, ExportTo(format, arguments, &store, step));
   Outcome outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <set>
 
+#include <stepwell/checkpoint.h>
+
 #include "api/cli/command.h"
 #include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
-#include "db/import/import.h"
-#include "io/open_disk.h"
 
 namespace stepwell::cli {
 namespace {
@@ -28,35 +28,29 @@ struct Import {
   uint64_t logical_bytes = 0;
 };
 
-db::IfExists IfExistsOf(const std::string& text) {
-  if (text == "replace") return db::IfExists::kReplace;
-  return text == "skip" ? db::IfExists::kSkip : db::IfExists::kError;
+ImportOptions OptionsOf(const ImportArguments& arguments) {
+  ImportOptions options;
+  options.items = arguments.items;
+  if (arguments.if_exists == "replace") options.if_exists = IfExists::kReplace;
+  if (arguments.if_exists == "skip") options.if_exists = IfExists::kSkip;
+  options.keep_waiting = [] { return !Interrupts::Noted(); };
+  return options;
 }
 
 // What is to be imported, ascending.
 Result<std::vector<Import>> Plan(const ImportArguments& arguments, std::optional<uint64_t> step) {
-  io::FileSystem* const file_system = io::LocalFileSystem();
-  const Result<io::FileInfo> info = file_system->Stat(arguments.source);
-  if (info.status().code() == StatusCode::kNotFound) {
-    return NotFoundError(StrCat(arguments.source, ": there is no such directory"));
-  }
-  if (!info.ok()) return info.status();
   std::vector<Import> imports;
-  if (info->is_directory) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto steps, db::FindOrbaxSteps(file_system, arguments.source));
-    for (const db::OrbaxStep& found : steps) {
-      if (!step || *step == found.step) imports.push_back({found.step, found.path, false, {}, 0});
-    }
-    if (!imports.empty()) return imports;
-    if (!steps.empty()) {
-      return NotFoundError(StrCat(arguments.source, " has no step ", *step, "; it has ",
-                                  steps.size(), ", from ", steps.front().step, " to ",
-                                  steps.back().step));
-    }
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, FindOrbaxSteps(arguments.source));
+  for (const OrbaxStep& found : steps) {
+    if (!step || *step == found.step) imports.push_back({found.step, found.path, false, {}, 0});
   }
-  STEPWELL_ASSIGN_OR_RETURN(const auto checkpoint,
-                            db::OrbaxCheckpoint::Open(file_system, arguments.source));
-  if (!step) step = checkpoint.step();
+  if (!imports.empty()) return imports;
+  if (!steps.empty()) {
+    return NotFoundError(StrCat(arguments.source, " has no step ", *step, "; it has ", steps.size(),
+                                ", from ", steps.front().step, " to ", steps.back().step));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const CheckpointInfo info, ReadCheckpointInfo(arguments.source));
+  if (!step) step = info.step;
   if (!step) {
     return InvalidArgumentError(StrCat("the name of ", arguments.source,
                                        " does not end in a number: give the step with --step"));
@@ -66,11 +60,10 @@ Result<std::vector<Import>> Plan(const ImportArguments& arguments, std::optional
 }
 
 // Before anything is read.
-Status CheckSteps(db::Store* store, const ImportArguments& arguments,
-                  std::vector<Import>* imports) {
+Status CheckSteps(Store* store, const ImportArguments& arguments, std::vector<Import>* imports) {
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
   std::set<uint64_t> there;
-  for (const db::StepSummary& summary : steps) there.insert(summary.step.step);
+  for (const StepInfo& step : steps) there.insert(step.step);
   for (Import& import : *imports) {
     if (!there.contains(import.step) || arguments.if_exists == "replace") continue;
     if (arguments.if_exists == "error") {
@@ -83,48 +76,34 @@ Status CheckSteps(db::Store* store, const ImportArguments& arguments,
 }
 
 // One step is read while the one before it is written.
-Status RunImports(db::Store* store, const ImportArguments& arguments,
-                  std::vector<Import>* imports) {
-  const auto keep_waiting = [] { return !Interrupts::Noted(); };
-  std::optional<db::SaveHandle> last;
+Status RunImports(Store* store, const ImportArguments& arguments, std::vector<Import>* imports) {
+  std::optional<SaveHandle> last;
   for (Import& import : *imports) {
     if (import.skipped) continue;
     if (Interrupts::Noted()) return CancelledError("the import was cancelled");
-    STEPWELL_ASSIGN_OR_RETURN(const auto checkpoint,
-                              db::OrbaxCheckpoint::Open(io::LocalFileSystem(), import.path));
-    db::ImportOptions options;
-    options.items = arguments.items;
-    options.keep_waiting = keep_waiting;
-    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request,
-                              db::ImportRequest(checkpoint, import.step, options));
-    request.if_exists = IfExistsOf(arguments.if_exists);
-    request.keep_waiting = keep_waiting;
-    STEPWELL_ASSIGN_OR_RETURN(db::SaveHandle handle, store->Save(std::move(request)));
+    STEPWELL_ASSIGN_OR_RETURN(SaveHandle handle,
+                              store->Import(import.path, import.step, OptionsOf(arguments)));
     if (last) STEPWELL_RETURN_IF_ERROR(last->Wait());
     last = std::move(handle);
   }
   if (last) STEPWELL_RETURN_IF_ERROR(last->Wait());
   for (Import& import : *imports) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(import.step));
-    import.logical_bytes = reader->step().logical_bytes;
-    for (const format::ItemRecord& item : reader->step().items) import.items.push_back(item.name);
+    STEPWELL_ASSIGN_OR_RETURN(const Step step, store->Read(import.step));
+    import.logical_bytes = step.info().logical_bytes;
+    for (const ItemInfo& item : step.info().items) import.items.push_back(item.name);
   }
   return OkStatus();
 }
 
 // Of Orbax's checkpoints, which have no checksums, a second read is all that can tell.
-Status VerifyImports(db::Store* store, const ImportArguments& arguments,
+Status VerifyImports(Store* store, const ImportArguments& arguments,
                      const std::vector<Import>& imports) {
-  db::ImportOptions options;
-  options.items = arguments.items;
-  options.keep_waiting = [] { return !Interrupts::Noted(); };
   for (const Import& import : imports) {
     if (import.skipped) continue;
-    const Status status =
-        db::VerifyImport(*store, import.step, import.path, options, io::LocalFileSystem());
+    const Status status = store->VerifyImport(import.path, import.step, OptionsOf(arguments));
     if (status.ok()) continue;
     if (status.code() != StatusCode::kDataLoss) return status;
-    STEPWELL_RETURN_IF_ERROR(store->Delete({&import.step, 1}));
+    STEPWELL_RETURN_IF_ERROR(store->Delete({import.step}));
     return DataLossError(StrCat(status.message(), "; step ", import.step, " was deleted again"));
   }
   return OkStatus();
@@ -163,18 +142,14 @@ Result<Outcome> RunImport(const ImportArguments& arguments, Invocation* invocati
     STEPWELL_ASSIGN_OR_RETURN(step, ParseStep(arguments.step));
   }
   STEPWELL_ASSIGN_OR_RETURN(std::vector<Import> imports, Plan(arguments, step));
-  db::StoreOptions options;  // makes the store where there is none
-  options.log = [](LogLevel level, std::string_view message) {
-    if (level >= LogLevel::kWarning) Warn(std::string(message));
-  };
-  STEPWELL_ASSIGN_OR_RETURN(auto store, db::Store::Open(arguments.store, options));
-  invocation->opened = true;
-  STEPWELL_RETURN_IF_ERROR(CheckSteps(store.get(), arguments, &imports));
-  STEPWELL_RETURN_IF_ERROR(RunImports(store.get(), arguments, &imports));
+  STEPWELL_ASSIGN_OR_RETURN(Store store, OpenStore(arguments.store, /*read_only=*/false, invocation,
+                                                   /*create=*/true));
+  STEPWELL_RETURN_IF_ERROR(CheckSteps(&store, arguments, &imports));
+  STEPWELL_RETURN_IF_ERROR(RunImports(&store, arguments, &imports));
   if (arguments.verify) {
-    STEPWELL_RETURN_IF_ERROR(VerifyImports(store.get(), arguments, imports));
+    STEPWELL_RETURN_IF_ERROR(VerifyImports(&store, arguments, imports));
   }
-  STEPWELL_RETURN_IF_ERROR(store->Close());
+  STEPWELL_RETURN_IF_ERROR(store.Close());
   return ReportImports(arguments, imports, invocation->json);
 }
 

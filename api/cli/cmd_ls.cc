@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kMetricColumnsMax = 4;
 
-std::string ItemNames(const format::StepRecord& step) {
+std::string ItemNames(const StepInfo& step) {
   std::string names;
-  for (const format::ItemRecord& item : step.items) {
+  for (const ItemInfo& item : step.items) {
     if (!names.empty()) names += ',';
     names += Printable(item.name);
   }
@@ -23,21 +23,21 @@ std::string ItemNames(const format::StepRecord& step) {
 }
 
 struct Line {
-  format::StepRecord step;
+  StepInfo step;
   std::map<std::string, Json> metrics;  // those that are numbers
   // Of a step of several processes that could not be read: what it stores is not known.
   std::string problem;
 };
 
 // Metrics are in the step's own frame; what other processes stored of it is in theirs.
-Line MakeLine(db::Store* store, format::StepRecord step) {
+Line MakeLine(Store* store, StepInfo step) {
   Line line{std::move(step), {}, ""};
   const auto reader = store->Read(line.step.step);
   if (!reader.ok()) {  // deleted meanwhile, or damaged, which `verify` says
-    if (db::HasOtherParts(line.step)) line.problem = reader.status().message();
+    if (line.step.processes.size() > 1) line.problem = reader.status().message();
     return line;
   }
-  line.step = (*reader)->step();
+  line.step = reader->info();
   const Json parsed = ParsedJson(line.step.metrics_json);
   if (!parsed.is_object()) return line;
   for (const auto& [name, value] : parsed.items()) {
@@ -47,19 +47,15 @@ Line MakeLine(db::Store* store, format::StepRecord step) {
 }
 
 Json StepJson(const Line& line) {
-  const format::StepRecord& step = line.step;
+  const StepInfo& step = line.step;
   Json items = Json::array();
-  for (const format::ItemRecord& item : step.items) items.push_back(item.name);
+  for (const ItemInfo& item : step.items) items.push_back(item.name);
   Json stored = step.stored_bytes;
   if (!line.problem.empty()) stored = nullptr;
-  Json json = {{"step", step.step},
-               {"time", UtcTime(step.time_ns)},
-               {"commit", step.commit},
-               {"pinned", step.pinned},
-               {"items", items},
-               {"metrics", line.metrics},
-               {"leaves", step.leaf_count},
-               {"logical_bytes", step.logical_bytes},
+  Json json = {{"step", step.step},     {"time", UtcTime(step.time)},
+               {"commit", step.commit}, {"pinned", step.pinned},
+               {"items", items},        {"metrics", line.metrics},
+               {"leaves", step.leaves}, {"logical_bytes", step.logical_bytes},
                {"stored_bytes", stored}};
   if (!line.problem.empty()) json["problem"] = line.problem;
   return json;
@@ -87,10 +83,10 @@ std::string LinesText(const std::vector<Line>& lines) {
   }
   std::vector<std::vector<std::string>> rows = {header};
   for (const Line& line : lines) {
-    const format::StepRecord& step = line.step;
+    const StepInfo& step = line.step;
     const bool known = line.problem.empty();
-    rows.push_back({std::to_string(step.step), LocalTime(step.time_ns), ItemNames(step),
-                    HumanCount(step.leaf_count), HumanBytes(step.logical_bytes),
+    rows.push_back({std::to_string(step.step), LocalTime(step.time), ItemNames(step),
+                    HumanCount(step.leaves), HumanBytes(step.logical_bytes),
                     known ? HumanBytes(step.stored_bytes) : "?",
                     known ? Ratio(step.logical_bytes, step.stored_bytes) : "?"});
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
@@ -105,12 +101,10 @@ std::string LinesText(const std::vector<Line>& lines) {
 
 Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(std::vector<db::StepSummary> steps, store->Steps());
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps, store.Steps());
   std::vector<Line> lines;
   lines.reserve(steps.size());
-  for (db::StepSummary& summary : steps) {
-    lines.push_back(MakeLine(store.get(), std::move(summary.step)));
-  }
+  for (StepInfo& step : steps) lines.push_back(MakeLine(&store, std::move(step)));
   Outcome outcome;
   if (invocation->json) {
     Json list = Json::array();

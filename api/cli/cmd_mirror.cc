@@ -8,7 +8,6 @@
 #include "api/cli/interrupts.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
-#include "db/view/view.h"
 
 namespace stepwell::cli {
 namespace {
@@ -20,13 +19,13 @@ constexpr double kIntervalMaxSeconds = 3600;
 
 struct MirrorArguments : StoreArguments {
   std::string directory;
-  db::ViewOptions options;
+  ViewOptions options;
   double interval_seconds = 0.2;
   bool once = false;
   bool keep = false;
 };
 
-Json StatsJson(const std::string& store, const db::ViewStats& stats) {
+Json StatsJson(const std::string& store, const ViewStats& stats) {
   return {{"schema", kJsonSchema},  {"store", store},
           {"path", stats.path},     {"shown", stats.shown},
           {"held", stats.held},     {"not_shown", stats.not_shown},
@@ -35,7 +34,7 @@ Json StatsJson(const std::string& store, const db::ViewStats& stats) {
 }
 
 // Until everything that is committed now is shown. kCancelled: Ctrl-C.
-Status CatchUp(db::OrbaxView* view) {
+Status CatchUp(View* view) {
   while (!Interrupts::Noted()) {
     STEPWELL_ASSIGN_OR_RETURN(const bool current, view->WaitUntilCurrent(kSlice));
     if (current) return OkStatus();
@@ -43,7 +42,7 @@ Status CatchUp(db::OrbaxView* view) {
   return CancelledError("interrupted");
 }
 
-Status Follow(const MirrorArguments& arguments, db::OrbaxView* view, bool json) {
+Status Follow(const MirrorArguments& arguments, View* view, bool json) {
   if (!json) {
     STEPWELL_RETURN_IF_ERROR(WriteStdout(
         StrCat(Printable(view->path()), " shows ", Plural(view->Stats().shown, "step", "steps"),
@@ -57,18 +56,16 @@ Status Follow(const MirrorArguments& arguments, db::OrbaxView* view, bool json) 
 }
 
 Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocation) {
-  db::ViewOptions options = arguments.options;
+  ViewOptions options = arguments.options;
   if (!(arguments.interval_seconds > 0 && arguments.interval_seconds <= kIntervalMaxSeconds)) {
     return InvalidArgumentError("--interval is a number of seconds above 0, at most an hour");
   }
   options.poll =
       std::chrono::ceil<milliseconds>(std::chrono::duration<double>(arguments.interval_seconds));
-  options.log = [](LogLevel level, std::string_view text) {
-    if (level >= LogLevel::kWarning) Warn(std::string(text));
-  };
+  options.log = WarnOf;
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   const Interrupts interrupts;
-  STEPWELL_ASSIGN_OR_RETURN(const auto view, db::OpenView(*store, arguments.directory, options));
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, store.OpenView(arguments.directory, options));
   Status status = CatchUp(view.get());
   if (status.ok() && !arguments.once) status = Follow(arguments, view.get(), invocation->json);
   const uint64_t shown = view->Stats().shown;
@@ -76,7 +73,7 @@ Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocati
   if (Interrupts::Noted()) view->StopMaking();
   STEPWELL_RETURN_IF_ERROR(view->Close(keep));
   STEPWELL_RETURN_IF_ERROR(status);
-  const db::ViewStats stats = view->Stats();
+  const ViewStats stats = view->Stats();
   Outcome outcome;
   if (invocation->json) {
     outcome.text = JsonText(StatsJson(arguments.store, stats));
@@ -122,20 +119,20 @@ void AddMirror(CLI::App* program, Invocation* invocation) {
                     "end when everything is shown, and leave the directory as it is then");
   command->add_flag("--keep", arguments->keep,
                     "leave the directory as it is at the end, too, for a store at rest");
-  db::ExportOptions* checkpoint = &arguments->options.checkpoint;
+  ExportOptions* checkpoint = &arguments->options.checkpoint;
   AddChoice(command, "--zarr", &checkpoint->zarr_format, "2|3",
             "the version of zarr (3: readers check every chunk)", {{"2", 2}, {"3", 3}});
   AddChoice(command, "--layout", &checkpoint->layout, "v0|v1",
             "of which of Orbax's interfaces; default v1",
-            {{"v0", db::ExportLayout::kV0}, {"v1", db::ExportLayout::kV1}});
+            {{"v0", ExportLayout::kV0}, {"v1", ExportLayout::kV1}});
   AddChoice(command, "--leaves", &checkpoint->leaves, "TYPE",
             "numpy (loads anywhere) or jax (those that were, with their shardings)",
-            {{"numpy", db::ExportLeaves::kNumpy}, {"jax", db::ExportLeaves::kJax}});
+            {{"numpy", ExportLeaves::kNumpy}, {"jax", ExportLeaves::kJax}});
   AddChoice(command, "--on-unsupported", &checkpoint->on_unsupported, "WHAT",
             "a step with what Orbax cannot hold: error (it is not shown), skip, or widen",
-            {{"error", db::OnUnsupported::kError},
-             {"skip", db::OnUnsupported::kSkip},
-             {"widen", db::OnUnsupported::kWiden}});
+            {{"error", OnUnsupported::kError},
+             {"skip", OnUnsupported::kSkip},
+             {"widen", OnUnsupported::kWiden}});
   command->add_option("--item", checkpoint->items, "only this item; may be given again")
       ->type_name("NAME")
       ->allow_extra_args(false);

@@ -2,6 +2,7 @@
 // `stepwell pin STORE STEP...` and `unpin`: pinned steps are kept, whatever the rules say.
 #include "api/cli/command.h"
 #include "api/cli/output.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 namespace {
@@ -14,9 +15,9 @@ Result<Outcome> RunPin(const PinArguments& arguments, bool pinned, Invocation* i
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
-                            StepNumbers(store.get(), arguments.steps));
-  STEPWELL_RETURN_IF_ERROR(store->SetPinned(steps, pinned));
-  STEPWELL_RETURN_IF_ERROR(store->Close());
+                            StepNumbers(&store, arguments.steps));
+  STEPWELL_RETURN_IF_ERROR(store.SetPinned(steps, pinned));
+  STEPWELL_RETURN_IF_ERROR(store.Close());
   Outcome outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},

@@ -10,8 +10,8 @@ namespace {
 Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(const db::ReclaimReport report, store->Reclaim());
-  STEPWELL_RETURN_IF_ERROR(store->Close());
+  STEPWELL_ASSIGN_OR_RETURN(const ReclaimReport report, store.Reclaim());
+  STEPWELL_RETURN_IF_ERROR(store.Close());
   Outcome outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},

@@ -17,9 +17,9 @@ Result<Outcome> RunRepair(const RepairArguments& arguments, Invocation* invocati
   invocation->discard.insert(arguments.discard.begin(), arguments.discard.end());
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
-  const db::RecoveryReport opened = store->recovery();
-  STEPWELL_ASSIGN_OR_RETURN(const db::RepairReport report, store->Repair(arguments.accept));
-  STEPWELL_RETURN_IF_ERROR(store->Close());
+  STEPWELL_ASSIGN_OR_RETURN(const RecoveryReport opened, store.Recovery());
+  STEPWELL_ASSIGN_OR_RETURN(const RepairReport report, store.Repair(arguments.accept));
+  STEPWELL_RETURN_IF_ERROR(store.Close());
   Outcome outcome;
   const bool open_losses = !report.losses.empty() && !report.losses_accepted;
   if (open_losses) outcome.exit = ExitCode::kCorruption;

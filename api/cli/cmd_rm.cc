@@ -23,8 +23,7 @@ struct Removal {
   uint64_t stored_bytes = 0;
 };
 
-Result<Removal> PlanRemoval(db::StepReader* reader, const std::vector<std::string>& items) {
-  const format::StepRecord& step = reader->step();
+Result<Removal> PlanRemoval(const StepInfo& step, const std::vector<std::string>& items) {
   if (step.pinned) {
     return FailedPreconditionError(
         StrCat("step ", step.step, " is pinned; `stepwell unpin` it before it can be deleted"));
@@ -32,7 +31,7 @@ Result<Removal> PlanRemoval(db::StepReader* reader, const std::vector<std::strin
   if (items.empty()) return Removal{step.step, step.stored_bytes};
   Removal removal{step.step, 0};
   std::string names;
-  for (const format::ItemRecord& item : step.items) {
+  for (const ItemInfo& item : step.items) {
     names += StrCat(names.empty() ? "" : ", ", item.name);
   }
   for (const std::string& name : items) {
@@ -51,7 +50,7 @@ Result<Removal> PlanRemoval(db::StepReader* reader, const std::vector<std::strin
   return removal;
 }
 
-Status Remove(db::Store* store, const std::vector<Removal>& removals,
+Status Remove(Store* store, const std::vector<Removal>& removals,
               const std::vector<std::string>& items) {
   if (items.empty()) {
     std::vector<uint64_t> steps;
@@ -77,18 +76,18 @@ Result<Outcome> RunRm(const RmArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(
       auto store, OpenStore(arguments.store, /*read_only=*/arguments.dry_run, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
-                            StepNumbers(store.get(), arguments.steps));
+                            StepNumbers(&store, arguments.steps));
   std::vector<Removal> removals;
   uint64_t stored_bytes = 0;
   for (const uint64_t step : steps) {
-    STEPWELL_ASSIGN_OR_RETURN(auto reader, store->Read(step));
-    STEPWELL_ASSIGN_OR_RETURN(const Removal removal, PlanRemoval(reader.get(), items));
+    STEPWELL_ASSIGN_OR_RETURN(const Step reader, store.Read(step));
+    STEPWELL_ASSIGN_OR_RETURN(const Removal removal, PlanRemoval(reader.info(), items));
     removals.push_back(removal);
     stored_bytes += removal.stored_bytes;
   }
   if (!arguments.dry_run) {
-    STEPWELL_RETURN_IF_ERROR(Remove(store.get(), removals, items));
-    STEPWELL_RETURN_IF_ERROR(store->Close());
+    STEPWELL_RETURN_IF_ERROR(Remove(&store, removals, items));
+    STEPWELL_RETURN_IF_ERROR(store.Close());
   }
   Outcome outcome;
   if (invocation->json) {

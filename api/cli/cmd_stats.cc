@@ -26,7 +26,7 @@ struct SpacePart {
   const char* what;
 };
 
-std::vector<SpacePart> Parts(const db::SpaceStats& space) {
+std::vector<SpacePart> Parts(const SpaceStats& space) {
   return {{"live", space.live_bytes, "payloads of the steps"},
           {"overhead", space.overhead_bytes, "frames, catalogs and padding"},
           {"dead", space.dead_bytes, "of deleted steps, not given back yet"},
@@ -35,14 +35,13 @@ std::vector<SpacePart> Parts(const db::SpaceStats& space) {
           {"other", space.other_bytes, "STEPWELL, LOCK, readers' pins"}};
 }
 
-std::vector<SpacePart> OfWhich(const db::SpaceStats& space) {
+std::vector<SpacePart> OfWhich(const SpaceStats& space) {
   return {{"shared", space.shared_bytes, "payloads of more than one step, counted once"},
           {"pinned_by_readers", space.pinned_by_readers_bytes, "deleted, but a reader holds them"},
           {"linked", space.linked_bytes, "in segments with another hard link"}};
 }
 
-Json StatsJson(const StoreArguments& arguments, const db::StoreStats& stats,
-               const ItemTotals& totals) {
+Json StatsJson(const StoreArguments& arguments, const StoreStats& stats, const ItemTotals& totals) {
   Json space = {{"total_bytes", stats.space.total_bytes}};
   for (const SpacePart& part : Parts(stats.space)) space[StrCat(part.name, "_bytes")] = part.bytes;
   for (const SpacePart& part : OfWhich(stats.space)) {
@@ -69,7 +68,7 @@ Json StatsJson(const StoreArguments& arguments, const db::StoreStats& stats,
           {"old_pins", stats.old_pins}};
 }
 
-std::string StatsText(const db::StoreStats& stats, const ItemTotals& totals) {
+std::string StatsText(const StoreStats& stats, const ItemTotals& totals) {
   std::string text =
       StrCat(Plural(stats.steps, "step", "steps"), " (", HumanCount(stats.pinned_steps),
              " pinned), ", Plural(stats.segments, "segment", "segments"), "\n\n");
@@ -104,30 +103,29 @@ std::string StatsText(const db::StoreStats& stats, const ItemTotals& totals) {
 
 Result<Outcome> RunStats(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(const std::vector<db::StepSummary> steps, store->Steps());
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<StepInfo> steps, store.Steps());
   ItemTotals totals;
-  for (const db::StepSummary& summary : steps) {
-    format::StepRecord step = summary.step;
+  for (StepInfo step : steps) {
     bool known = true;
-    if (db::HasOtherParts(step)) {  // what the others stored is in their frames
-      const auto reader = store->Read(step.step);
+    if (step.processes.size() > 1) {  // what the others stored is in their frames
+      const Result<Step> reader = store.Read(step.step);
       known = reader.ok();
-      if (known) step = (*reader)->step();
+      if (known) step = reader->info();
       if (!known && !invocation->json) Warn(Printable(reader.status().message()));
     }
-    for (const format::ItemRecord& item : step.items) {
+    for (const ItemInfo& item : step.items) {
       ItemTotal& total = totals[item.name];
       total.steps += 1;
-      total.leaves += item.leaf_count;
+      total.leaves += item.leaves;
       total.logical_bytes += item.logical_bytes;
       total.stored_bytes += item.stored_bytes;
       total.known = total.known && known;
     }
   }
-  db::StoreStats stats = store->Stats();
+  STEPWELL_ASSIGN_OR_RETURN(StoreStats stats, store.Stats());
   stats.steps = steps.size();  // of the same moment as the items
   stats.pinned_steps = static_cast<uint64_t>(
-      std::count_if(steps.begin(), steps.end(), [](const auto& at) { return at.step.pinned; }));
+      std::count_if(steps.begin(), steps.end(), [](const StepInfo& step) { return step.pinned; }));
   Outcome outcome;
   outcome.text =
       invocation->json ? JsonText(StatsJson(arguments, stats, totals)) : StatsText(stats, totals);

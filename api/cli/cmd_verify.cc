@@ -3,18 +3,16 @@
 // an export, too.
 #include <algorithm>
 
+#include <stepwell/checkpoint.h>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
-#include "db/export/orbax/digests.h"
-#include "db/import/import.h"
-#include "db/layout.h"
-#include "io/open_disk.h"
 
 namespace stepwell::cli {
 namespace {
 
-Json ProblemJson(const db::VerifyProblem& problem) {
+Json ProblemJson(const VerifyProblem& problem) {
   Json json = {{"step", nullptr},
                {"item", problem.item},
                {"path", problem.path},
@@ -26,7 +24,7 @@ Json ProblemJson(const db::VerifyProblem& problem) {
   return json;
 }
 
-std::string ProblemText(const db::VerifyProblem& problem) {
+std::string ProblemText(const VerifyProblem& problem) {
   std::string text = Emphasize(problem.unchecked ? "not checked" : "damaged", "1;31");
   if (problem.step) text += StrCat(" step ", *problem.step);
   if (!problem.item.empty()) text += " item " + Printable(problem.item);
@@ -35,24 +33,28 @@ std::string ProblemText(const db::VerifyProblem& problem) {
   return text + ": " + Printable(problem.message) + "\n";
 }
 
-// The checkpoints that a path means: those below a manager's root, or itself. None when it is not
-// about checkpoints.
+// One that Orbax reads, or an export that may be too damaged for that.
+bool IsCheckpoint(const std::string& path) {
+  const auto stop = [](uint64_t, uint64_t) { return false; };
+  return ReadCheckpointInfo(path).ok() ||
+         VerifyExport(path, stop).status().code() != StatusCode::kFailedPrecondition;
+}
+
+// The checkpoints that a path means which is no store: those below a manager's root, or itself.
+// None when it is not about checkpoints.
 Result<std::vector<std::string>> CheckpointsAt(const StoreArguments& arguments) {
-  io::FileSystem* const files = io::LocalFileSystem();
   const std::string& path = arguments.store;
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<OrbaxStep> steps, FindOrbaxSteps(path));
   std::vector<std::string> paths;
-  const auto info = files->Stat(path);
-  if (!info.ok() || !info->is_directory || files->Stat(db::SlotFilePath(path)).ok()) return paths;
-  if (files->Stat(StrCat(path, "/", db::kDigestsName)).ok()) return std::vector{path};
-  STEPWELL_ASSIGN_OR_RETURN(const auto steps, db::FindOrbaxSteps(files, path));
-  for (const db::OrbaxStep& step : steps) {
-    if (!arguments.step.empty() && arguments.step != std::to_string(step.step)) continue;
-    paths.push_back(step.path);
+  for (const OrbaxStep& step : steps) {
+    if (arguments.step.empty() || arguments.step == std::to_string(step.step)) {
+      paths.push_back(step.path);
+    }
   }
   if (!steps.empty() && paths.empty()) {
     return NotFoundError(StrCat(path, " has no step ", arguments.step));
   }
-  if (paths.empty() && db::OrbaxCheckpoint::Open(files, path).ok()) paths.push_back(path);
+  if (paths.empty() && IsCheckpoint(path)) paths.push_back(path);
   return paths;
 }
 
@@ -67,7 +69,7 @@ Result<Outcome> VerifyCheckpoints(const std::vector<std::string>& paths, bool js
   Json problems = Json::array();
   bool unknown = false;
   for (const std::string& path : paths) {
-    const auto report = db::VerifyExport(io::LocalFileSystem(), path, show);
+    const auto report = VerifyExport(path, show);
     if (report.status().code() == StatusCode::kFailedPrecondition) {
       unknown = true;
       list.push_back({{"path", path}, {"checked", false}});
@@ -81,7 +83,7 @@ Result<Outcome> VerifyCheckpoints(const std::vector<std::string>& paths, bool js
                     {"files", report->files},
                     {"chunks", report->chunks},
                     {"bytes", report->bytes}});
-    for (const db::DigestProblem& found : report->problems) {
+    for (const VerifyProblem& found : report->problems) {
       problems.push_back(
           {{"file", found.file}, {"offset", found.offset_bytes}, {"message", found.message}});
       outcome.text += StrCat(Emphasize("damaged", "1;31"), " (", Printable(found.file), " at ",
@@ -110,31 +112,35 @@ Result<Outcome> VerifyCheckpoints(const std::vector<std::string>& paths, bool js
 }
 
 Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto checkpoints, CheckpointsAt(arguments));
-  if (!checkpoints.empty()) return VerifyCheckpoints(checkpoints, invocation->json);
-  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
-  db::VerifyOptions verify;
+  Result<Store> store = OpenStore(arguments.store, /*read_only=*/true, invocation);
+  const StatusCode code = store.status().code();
+  if (code == StatusCode::kNotFound || code == StatusCode::kUnimplemented) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto checkpoints, CheckpointsAt(arguments));
+    if (!checkpoints.empty()) return VerifyCheckpoints(checkpoints, invocation->json);
+  }
+  STEPWELL_RETURN_IF_ERROR(store.status());
+  VerifyOptions verify;
   if (!arguments.step.empty()) {
-    STEPWELL_ASSIGN_OR_RETURN(std::shared_ptr<db::StepReader> reader,
-                              ReadStep(store.get(), arguments.step));
-    verify.step = reader->step().step;
+    STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&*store, arguments.step));
+    verify.step = step.info().step;
   }
   Progress progress("verifying");
   verify.progress = [&](uint64_t done, uint64_t all) {
     progress.Update(done, all);
     return true;
   };
-  STEPWELL_ASSIGN_OR_RETURN(db::VerifyReport report, store->Verify(verify));
-  for (const std::string& found : store->recovery().problems) {
-    const auto is_it = [&](const db::VerifyProblem& known) { return known.message == found; };
+  STEPWELL_ASSIGN_OR_RETURN(VerifyReport report, store->Verify(verify));
+  STEPWELL_ASSIGN_OR_RETURN(const RecoveryReport recovery, store->Recovery());
+  for (const std::string& found : recovery.problems) {
+    const auto is_it = [&](const VerifyProblem& known) { return known.message == found; };
     if (std::any_of(report.problems.begin(), report.problems.end(), is_it)) continue;
-    db::VerifyProblem problem;
+    VerifyProblem problem;
     problem.message = found;
     report.problems.push_back(std::move(problem));
   }
   const auto unchecked = static_cast<size_t>(
       std::count_if(report.problems.begin(), report.problems.end(),
-                    [](const db::VerifyProblem& problem) { return problem.unchecked; }));
+                    [](const VerifyProblem& problem) { return problem.unchecked; }));
   const size_t damaged = report.problems.size() - unchecked;
   Outcome outcome;
   outcome.exit = damaged > 0     ? ExitCode::kCorruption
@@ -142,7 +148,7 @@ Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocatio
                                  : ExitCode::kOk;
   if (invocation->json) {
     Json problems = Json::array();
-    for (const db::VerifyProblem& problem : report.problems) {
+    for (const VerifyProblem& problem : report.problems) {
       problems.push_back(ProblemJson(problem));
     }
     outcome.text = JsonText({{"schema", kJsonSchema},
@@ -155,7 +161,7 @@ Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocatio
                              {"problems", std::move(problems)}});
     return outcome;
   }
-  for (const db::VerifyProblem& problem : report.problems) outcome.text += ProblemText(problem);
+  for (const VerifyProblem& problem : report.problems) outcome.text += ProblemText(problem);
   outcome.text += StrCat(
       Plural(report.steps, "step", "steps"), ", ", Plural(report.leaves, "leaf", "leaves"), ", ",
       Plural(report.chunks, "chunk", "chunks"), ", ", HumanBytes(report.bytes),

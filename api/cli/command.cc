@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "api/cli/output.h"
-#include "io/bytes.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 
@@ -36,17 +36,19 @@ CLI::Option* AddPath(CLI::App* command, std::string* path) {
   return command->add_option("PATH", *path, "only what is at and below this path");
 }
 
-Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_only,
-                                             Invocation* invocation) {
-  db::StoreOptions options;
+void WarnOf(LogLevel level, std::string_view message) {
+  if (level >= LogLevel::kWarning) Warn(std::string(message));
+}
+
+Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,
+                        bool create) {
+  OpenOptions options;
   options.read_only = read_only;
   options.untrusted = invocation->untrusted;
   options.discard = invocation->discard;
-  options.create = false;
-  options.log = [](LogLevel level, std::string_view message) {
-    if (level >= LogLevel::kWarning) Warn(std::string(message));
-  };
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<db::Store> store, db::Store::Open(path, options));
+  options.create = create;
+  options.log = WarnOf;
+  STEPWELL_ASSIGN_OR_RETURN(Store store, Store::Open(path, options));
   invocation->opened = true;
   return store;
 }
@@ -62,17 +64,13 @@ Result<uint64_t> ParseStep(const std::string& text) {
   return step;
 }
 
-Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text) {
-  if (!text.empty() && text != "latest") {
-    STEPWELL_ASSIGN_OR_RETURN(uint64_t step, ParseStep(text));
-    return store->Read(step);
-  }
-  STEPWELL_ASSIGN_OR_RETURN(const auto newest, store->Newest());
-  if (!newest) return NotFoundError(store->path() + " has no steps yet");
-  return store->Read(*newest);
+Result<Step> ReadStep(Store* store, const std::string& text) {
+  if (text.empty() || text == "latest") return store->ReadLatest();
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t step, ParseStep(text));
+  return store->Read(step);
 }
 
-Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts) {
+Result<std::vector<uint64_t>> StepNumbers(Store* store, const std::vector<std::string>& texts) {
   std::set<uint64_t> numbers;
   for (const std::string& text : texts) {
     if (const size_t dash = text.find('-'); dash != std::string::npos && dash > 0) {
@@ -80,18 +78,17 @@ Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<st
       STEPWELL_ASSIGN_OR_RETURN(const uint64_t last, ParseStep(text.substr(dash + 1)));
       STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
       bool any = false;
-      for (const db::StepSummary& each : steps) {
-        const uint64_t step = each.step.step;
-        if (step < first || step > last) continue;
-        numbers.insert(step);
+      for (const StepInfo& each : steps) {
+        if (each.step < first || each.step > last) continue;
+        numbers.insert(each.step);
         any = true;
       }
       if (!any) {
         return NotFoundError(StrCat(store->path(), " has no step from ", first, " to ", last));
       }
     } else if (text == "latest") {
-      STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadStep(store, text));
-      numbers.insert(reader->step().step);
+      STEPWELL_ASSIGN_OR_RETURN(const Step newest, store->ReadLatest());
+      numbers.insert(newest.info().step);
     } else {
       STEPWELL_ASSIGN_OR_RETURN(const uint64_t step, ParseStep(text));
       numbers.insert(step);

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "db/store.h"
-#include "io/result.h"
+#include <stepwell/result.h>
+#include <stepwell/store.h>
 
 namespace stepwell::cli {
 
@@ -43,7 +43,7 @@ struct Invocation {
   std::function<Result<Outcome>()> run;
   std::string command;  // its name
   bool json = false;
-  bool untrusted = false;           // of commands with a STORE: db::StoreOptions has it
+  bool untrusted = false;           // of commands with a STORE: OpenOptions has it
   std::set<uint64_t> discard = {};  // steps that an open for writing may give up (repair)
   bool opened = false;              // set by OpenStore: later errors are about what is in a store
   std::optional<std::string> hint;  // instead of what an error's code suggests
@@ -87,15 +87,18 @@ CLI::Option* AddStep(CLI::App* command, std::string* step);
 CLI::Option* AddSteps(CLI::App* command, std::vector<std::string>* steps);  // one or more
 CLI::Option* AddPath(CLI::App* command, std::string* path);
 
-// Never creates one. For reading it takes no lock; warnings of the engine go to stderr.
-Result<std::unique_ptr<db::Store>> OpenStore(const std::string& path, bool read_only,
-                                             Invocation* invocation);
+// For reading it takes no lock. `create`: where there is none, one is made. Warnings of the engine
+// go to stderr.
+Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,
+                        bool create = false);
 // The step that `text` names ("latest", empty: the newest).
-Result<std::shared_ptr<db::StepReader>> ReadStep(db::Store* store, const std::string& text);
+Result<Step> ReadStep(Store* store, const std::string& text);
 // Numbers of the steps that `texts` name, each once, ascending: a number that may not be there,
 // "latest", or those of a range, "100-200", that are there.
-Result<std::vector<uint64_t>> StepNumbers(db::Store* store, const std::vector<std::string>& texts);
+Result<std::vector<uint64_t>> StepNumbers(Store* store, const std::vector<std::string>& texts);
 // kInvalidArgument unless `text` is a decimal step number.
 Result<uint64_t> ParseStep(const std::string& text);
+// For options: the engine's warnings on stderr.
+void WarnOf(LogLevel level, std::string_view message);
 
 }  // namespace stepwell::cli

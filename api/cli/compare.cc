@@ -8,12 +8,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "api/cli/values.h"
-
 namespace stepwell::cli {
 namespace {
-
-using format::DType;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -83,13 +79,12 @@ void RaiseTo(double value, double* maximum) {
 }  // namespace
 
 ArrayComparison::ArrayComparison(DType dtype) : dtype_(dtype) {
-  const size_t item_bytes = format::FindDType(dtype)->item_bytes;
+  const size_t item_bytes = FindDType(dtype)->item_bytes;
   if (item_bytes > 2) return;
   values_.resize(size_t{1} << (8 * item_bytes));
   for (size_t pattern = 0; pattern < values_.size(); ++pattern) {
     const auto bits = static_cast<uint16_t>(pattern);  // little-endian, as stored
-    values_[pattern] =
-        static_cast<float>(DecodeNumber(dtype, reinterpret_cast<const std::byte*>(&bits)));
+    values_[pattern] = static_cast<float>(DecodeNumber(dtype, &bits));
   }
 }
 
@@ -108,7 +103,7 @@ void ArrayComparison::AddElements(ConstBytes a, ConstBytes b, const Element& ele
     const size_t run = std::min(kRun, count - first);
     const std::byte* at_a = a.data() + first * sizeof(Stored);
     const std::byte* at_b = b.data() + first * sizeof(Stored);
-    const bool same = at_a == at_b || std::memcmp(at_a, at_b, run * sizeof(Stored)) == 0;
+    const bool same = std::memcmp(at_a, at_b, run * sizeof(Stored)) == 0;
     typename Element::Square squares_a = 0;
     typename Element::Square squares_b = 0;
     typename Element::Square squares_difference = 0;
@@ -147,7 +142,7 @@ void ArrayComparison::AddElements(ConstBytes a, ConstBytes b, const Element& ele
 }
 
 void ArrayComparison::Add(ConstBytes a, ConstBytes b) {
-  if (a.data() != b.data()) changed_bytes_ += CountChangedBytes(a, b);
+  changed_bytes_ += CountChangedBytes(a, b);
   switch (dtype_) {
     case DType::kInt32:
       return AddElements(a, b, Plain<int32_t>());

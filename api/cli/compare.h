@@ -2,24 +2,25 @@
 // How much two arrays of the same type differ, piece by piece. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "format/dtype.h"
-#include "io/bytes.h"
+#include <stepwell/dtype.h>
 
 namespace stepwell::cli {
+
+using ConstBytes = std::span<const std::byte>;
 
 // Elements with the same bytes, and two NaNs, differ by nothing. A NaN in one array alone makes the
 // maxima and the norm of the difference NaN, as in NumPy. Complex numbers differ by their distance.
 class ArrayComparison {
  public:
-  explicit ArrayComparison(format::DType dtype);
+  explicit ArrayComparison(DType dtype);
 
   // The next elements of both arrays.
   void Add(ConstBytes a, ConstBytes b);
-  // The next elements, known to be the same in both.
-  void AddSame(ConstBytes both) { Add(both, both); }
 
   uint64_t changed_bytes() const { return changed_bytes_; }
   uint64_t changed_elements() const { return changed_elements_; }
@@ -36,7 +37,7 @@ class ArrayComparison {
   void AddElements(ConstBytes a, ConstBytes b, const Element& element);
   void AddDistance(double distance, double larger);
 
-  format::DType dtype_;
+  DType dtype_;
   std::vector<float> values_;  // of every bit pattern, for types of one or two bytes
   uint64_t changed_bytes_ = 0;
   uint64_t changed_elements_ = 0;

@@ -2,86 +2,79 @@
 #include "api/cli/diff.h"
 
 #include <algorithm>
+#include <bit>
+#include <compare>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "api/cli/array_read.h"
 #include "api/cli/slice.h"
-#include "io/bytes.h"
 
 namespace stepwell::cli {
 namespace {
 
-using format::LeafKind;
-using format::LeafRecord;
-
 // Nodes matter where they are all there is: an empty container.
-bool Counts(const LeafRecord& record) {
-  return record.kind != LeafKind::kNode || record.child_count == 0;
+bool Counts(const LeafInfo& info) { return info.type != LeafType::kNode || info.children == 0; }
+
+bool SameClass(const LeafInfo& a, const LeafInfo& b) {
+  return (a.type == b.type) || (IsValue(a) && IsValue(b));
 }
 
-std::vector<std::string> StructureChanges(const LeafRecord& a, const LeafRecord& b) {
-  std::vector<std::string> changes;
-  if (a.kind != b.kind) return {"type"};
-  if (a.kind == LeafKind::kNode) {
-    if (a.container != b.container || a.type_name != b.type_name) changes.push_back("container");
-    return changes;
+std::vector<std::string> StructureChanges(const LeafInfo& a, const LeafInfo& b) {
+  if (!SameClass(a, b)) return {"type"};
+  if (a.type == LeafType::kNode) {
+    if (a.kind == b.kind && a.type_name == b.type_name) return {};
+    return {"container"};
   }
-  if (a.value_type != b.value_type || a.prng_impl != b.prng_impl) changes.push_back("type");
-  if (a.kind == LeafKind::kArray) {
+  std::vector<std::string> changes;
+  if (a.kind != b.kind || a.prng_impl != b.prng_impl) changes.push_back("type");
+  if (a.type == LeafType::kArray) {
     if (a.dtype != b.dtype) changes.push_back("dtype");
     if (a.shape != b.shape) changes.push_back("shape");
   }
   return changes;
 }
 
-bool SamePlace(const format::ChunkRecord& a, const format::ChunkRecord& b) {
-  return a.directory == b.directory && a.process == b.process && a.segment == b.segment &&
-         a.offset_bytes == b.offset_bytes && a.stored_bytes == b.stored_bytes && a.crc == b.crc;
-}
-
-bool SameEncoding(const LeafRecord& a, const LeafRecord& b) {
-  return a.codec == b.codec && a.chunk_shape == b.chunk_shape && a.chunks.size() == b.chunks.size();
-}
-
-bool AllSamePlace(const LeafRecord& a, const LeafRecord& b) {
-  return SameEncoding(a, b) &&
-         std::equal(a.chunks.begin(), a.chunks.end(), b.chunks.begin(), SamePlace);
+Slice SliceOf(const Ranges& slab) {
+  Slice slice;
+  for (const AxisRange& range : slab) {
+    slice.start.push_back(range.start);
+    slice.stop.push_back(range.start + range.count);
+  }
+  return slice;
 }
 
 // Reads pieces of both steps, many small leaves at once, and hands them to their comparisons.
 class PieceReader {
  public:
-  PieceReader(db::StepReader* a, db::StepReader* b) : reader_a_(a), reader_b_(b) {}
+  PieceReader(const Step& a, const Step& b) : step_a_(a), step_b_(b) {}
 
-  // A box of an array that both have. `same`: known to be the same, so A's bytes do for both.
-  Status Add(const DiffPair& pair, ArrayComparison* comparison, const Ranges& slab, bool same) {
-    const LeafRecord& record = pair.a->record;
-    format::Box box;
-    uint64_t bytes = format::FindDType(record.dtype)->item_bytes;
-    for (const AxisRange& range : slab) {
-      box.start.push_back(range.start);
-      box.stop.push_back(range.start + range.count);
-      bytes *= range.count;
-    }
-    Piece piece{comparison, std::vector<std::byte>(bytes), {}};
-    if (!same) piece.bytes_b.resize(bytes);
-    requests_a_.push_back({&record, box, piece.bytes_a.data(), {}});
-    if (!same) requests_b_.push_back({&pair.b->record, box, piece.bytes_b.data(), {}});
+  // A box of an array that both have.
+  Status Add(const DiffPair& pair, ArrayComparison* comparison, const Ranges& slab) {
+    uint64_t bytes = FindDType(pair.a->info.dtype)->item_bytes;
+    for (const AxisRange& range : slab) bytes *= range.count;
+    Piece piece{comparison, std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
+    const auto add = [&](const LeafInfo& leaf, std::vector<std::byte>* to,
+                         std::vector<ReadRequest>* requests) {
+      requests->push_back({.path = leaf.path,
+                           .dtype = leaf.dtype,
+                           .slice = SliceOf(slab),
+                           .out = to->data(),
+                           .out_bytes = to->size()});
+    };
+    add(pair.a->info, &piece.bytes_a, &requests_a_);
+    add(pair.b->info, &piece.bytes_b, &requests_b_);
     pieces_.push_back(std::move(piece));
     held_bytes_ += bytes;
     return held_bytes_ >= kSlabBytesMax ? Flush() : OkStatus();
   }
 
   Status Flush() {
-    STEPWELL_RETURN_IF_ERROR(reader_a_->Load(requests_a_).status());
-    if (!requests_b_.empty()) STEPWELL_RETURN_IF_ERROR(reader_b_->Load(requests_b_).status());
+    STEPWELL_RETURN_IF_ERROR(step_a_.Read(requests_a_).status());
+    STEPWELL_RETURN_IF_ERROR(step_b_.Read(requests_b_).status());
     for (const Piece& piece : pieces_) {
-      if (piece.bytes_b.empty()) {
-        piece.comparison->AddSame(piece.bytes_a);
-      } else {
-        piece.comparison->Add(piece.bytes_a, piece.bytes_b);
-      }
+      piece.comparison->Add(piece.bytes_a, piece.bytes_b);
     }
     pieces_.clear();
     requests_a_.clear();
@@ -94,57 +87,65 @@ class PieceReader {
   struct Piece {
     ArrayComparison* comparison;
     std::vector<std::byte> bytes_a;
-    std::vector<std::byte> bytes_b;  // empty: the same
+    std::vector<std::byte> bytes_b;
   };
-  db::StepReader* const reader_a_;
-  db::StepReader* const reader_b_;
+  const Step& step_a_;
+  const Step& step_b_;
   std::vector<Piece> pieces_;
-  std::vector<db::LoadRequest> requests_a_;
-  std::vector<db::LoadRequest> requests_b_;
+  std::vector<ReadRequest> requests_a_;
+  std::vector<ReadRequest> requests_b_;
   uint64_t held_bytes_ = 0;
 };
 
-bool SlabSamePlace(const DiffPair& pair, const Ranges& slab) {
-  const LeafRecord& a = pair.a->record;
-  const LeafRecord& b = pair.b->record;
-  if (!SameEncoding(a, b)) return false;
-  format::Box box;
-  for (const AxisRange& range : slab) {
-    box.start.push_back(range.start);
-    box.stop.push_back(range.start + range.count);
-  }
-  const std::vector<uint64_t> chunks = format::ChunksInBox(box, a.shape, a.chunk_shape);
-  return std::all_of(chunks.begin(), chunks.end(), [&](uint64_t chunk) {
-    return chunk < a.chunks.size() && SamePlace(a.chunks[chunk], b.chunks[chunk]);
-  });
-}
-
-Status CompareArrays(DiffPair* pair, bool same_log, PieceReader* pieces) {
-  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(pair->a->record));
-  STEPWELL_RETURN_IF_ERROR(DTypeOf(pair->b->record).status());
-  pair->data.emplace(info->dtype);
-  Slabs slabs(WholeRanges(pair->a->record.shape), pair->a->record.chunk_shape, info->item_bytes,
-              kSlabBytesMax);
+Status CompareArrays(DiffPair* pair, PieceReader* pieces) {
+  const LeafInfo& info = pair->a->info;
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* dtype, ElementType(info));
+  pair->data.emplace(info.dtype);
+  Slabs slabs(WholeRanges(info.shape), info.chunk_shape, dtype->item_bytes, kSlabBytesMax);
   while (const std::optional<Ranges> slab = slabs.Next()) {
-    const bool same = same_log && SlabSamePlace(*pair, *slab);
-    STEPWELL_RETURN_IF_ERROR(pieces->Add(*pair, &*pair->data, *slab, same));
+    STEPWELL_RETURN_IF_ERROR(pieces->Add(*pair, &*pair->data, *slab));
   }
   return OkStatus();
 }
 
+// Whether two values are stored as the same bytes: NaN is itself, and 0 is not -0.
+struct SameBits {
+  template <typename A, typename B>
+  bool operator()(const A&, const B&) const {
+    return false;
+  }
+  template <typename T>
+  bool operator()(const T& a, const T& b) const {
+    return a == b;
+  }
+  bool operator()(double a, double b) const {
+    return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+  }
+  bool operator()(std::complex<double> a, std::complex<double> b) const {
+    return (*this)(a.real(), b.real()) && (*this)(a.imag(), b.imag());
+  }
+};
+
 Status CompareValues(const DiffSide& a, const DiffSide& b, DiffPair* pair) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::string value_a, ReadValue(a.reader, pair->a->record));
-  STEPWELL_ASSIGN_OR_RETURN(const std::string value_b, ReadValue(b.reader, pair->b->record));
-  pair->value_changed = value_a != value_b;
+  STEPWELL_ASSIGN_OR_RETURN(const Value value_a, a.step.ReadValue(pair->a->info.path));
+  STEPWELL_ASSIGN_OR_RETURN(const Value value_b, b.step.ReadValue(pair->b->info.path));
+  pair->value_changed = !std::visit(SameBits(), static_cast<const ValueVariant&>(value_a),
+                                    static_cast<const ValueVariant&>(value_b));
   return OkStatus();
 }
 
 // Whether bytes of the two are to be compared.
 bool Comparable(const DiffPair& pair) {
-  const LeafRecord& a = pair.a->record;
-  const LeafRecord& b = pair.b->record;
-  if (a.kind != b.kind || a.kind == LeafKind::kNode) return false;
-  return a.kind == LeafKind::kValue || (a.dtype == b.dtype && a.shape == b.shape);
+  const LeafInfo& a = pair.a->info;
+  const LeafInfo& b = pair.b->info;
+  if (!SameClass(a, b) || a.type == LeafType::kNode) return false;
+  return IsValue(a) || (a.dtype == b.dtype && a.shape == b.shape);
+}
+
+// What tells an entry from all others of its step; sorts as steps do.
+using EntryKey = std::pair<std::string, KeyPath>;
+EntryKey KeyOf(const Entry& entry) {
+  return {entry.item, entry.info.path.ToComponents().value()};  // exact, so there are some
 }
 
 }  // namespace
@@ -156,21 +157,21 @@ bool Diff::Same() const {
 }
 
 Diff CompareStructure(const DiffSide& a, const DiffSide& b) {
-  std::map<std::string_view, const Entry*> by_key;
+  std::map<EntryKey, const Entry*> by_key;
   std::map<std::string_view, const Entry*> by_text;
   for (const Entry& entry : b.entries) {
-    by_key[entry.record.key] = &entry;
+    by_key[KeyOf(entry)] = &entry;
     by_text[entry.text] = &entry;
   }
   Diff diff;
   std::vector<const Entry*> left;
   const auto pair_up = [&](const Entry& entry, const Entry& other) {
-    by_key.erase(other.record.key);
+    by_key.erase(KeyOf(other));
     diff.pairs.push_back(
-        {&entry, &other, StructureChanges(entry.record, other.record), std::nullopt, false});
+        {&entry, &other, StructureChanges(entry.info, other.info), std::nullopt, false});
   };
   for (const Entry& entry : a.entries) {
-    const auto found = by_key.find(entry.record.key);
+    const auto found = by_key.find(KeyOf(entry));
     if (found == by_key.end()) {
       left.push_back(&entry);
     } else {
@@ -179,40 +180,34 @@ Diff CompareStructure(const DiffSide& a, const DiffSide& b) {
   }
   for (const Entry* entry : left) {
     const auto found = by_text.find(entry->text);
-    if (found != by_text.end() && by_key.contains(found->second->record.key)) {
+    if (found != by_text.end() && by_key.contains(KeyOf(*found->second))) {
       pair_up(*entry, *found->second);
-    } else if (Counts(entry->record)) {
+    } else if (Counts(entry->info)) {
       diff.removed.push_back(entry);
     }
   }
   for (const auto& [key, entry] : by_key) {
-    if (Counts(entry->record)) diff.added.push_back(entry);
+    if (Counts(entry->info)) diff.added.push_back(entry);
   }
-  std::stable_sort(diff.pairs.begin(), diff.pairs.end(), [](const DiffPair& x, const DiffPair& y) {
-    return x.a->record.key < y.a->record.key;
-  });
+  // In the order of A's entries, which lie one after the other.
+  std::sort(diff.pairs.begin(), diff.pairs.end(),
+            [](const DiffPair& x, const DiffPair& y) { return x.a < y.a; });
   return diff;
 }
 
-Status CompareData(const DiffSide& a, const DiffSide& b, bool same_log,
+Status CompareData(const DiffSide& a, const DiffSide& b,
                    const std::function<void(uint64_t, uint64_t)>& progress, Diff* diff) {
   uint64_t total = 0;
   for (const DiffPair& pair : diff->pairs) {
-    if (Comparable(pair)) total += LogicalBytes(pair.a->record);
+    if (Comparable(pair)) total += pair.a->info.logical_bytes;
   }
   uint64_t done = 0;
-  PieceReader pieces(a.reader, b.reader);
+  PieceReader pieces(a.step, b.step);
   for (DiffPair& pair : diff->pairs) {
     if (!Comparable(pair)) continue;
-    const LeafRecord& record = pair.a->record;
-    const bool same_place =
-        same_log && !record.chunks.empty() && AllSamePlace(record, pair.b->record);
-    if (!same_place) {
-      STEPWELL_RETURN_IF_ERROR(record.kind == LeafKind::kArray
-                                   ? CompareArrays(&pair, same_log, &pieces)
-                                   : CompareValues(a, b, &pair));
-    }
-    done += LogicalBytes(record);
+    STEPWELL_RETURN_IF_ERROR(IsValue(pair.a->info) ? CompareValues(a, b, &pair)
+                                                   : CompareArrays(&pair, &pieces));
+    done += pair.a->info.logical_bytes;
     progress(done, total);
   }
   STEPWELL_RETURN_IF_ERROR(pieces.Flush());

@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
+#include <stepwell/step.h>
+
 #include "api/cli/compare.h"
-#include "api/cli/select.h"
-#include "db/store.h"
-#include "io/result.h"
+#include "api/cli/tree.h"
 
 namespace stepwell::cli {
 
 // One side of the comparison.
 struct DiffSide {
-  db::StepReader* reader = nullptr;
+  Step step;
   std::vector<Entry> entries;
 };
 
@@ -42,10 +42,9 @@ struct Diff {
 // Pairs by key; what is left by spelling (a key and an attribute of the same name).
 Diff CompareStructure(const DiffSide& a, const DiffSide& b);
 
-// Reads what both have, at most some tens of MiB at a time. `same_log`: the records are of one
-// store, so chunks that lie at one place are the same chunk and are not read twice. (Equal
-// checksums prove nothing.) `progress` gets bytes done and bytes in all.
-Status CompareData(const DiffSide& a, const DiffSide& b, bool same_log,
+// Reads what both have, at most some tens of MiB at a time. (Equal checksums prove nothing.)
+// `progress` gets bytes done and bytes in all.
+Status CompareData(const DiffSide& a, const DiffSide& b,
                    const std::function<void(uint64_t, uint64_t)>& progress, Diff* diff);
 
 }  // namespace stepwell::cli

@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 
+#include <stepwell/npy.h>
+
 #include "api/cli/array_read.h"
-#include "format/npy.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 Result<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& path) {
@@ -40,7 +42,7 @@ OutputFile::~OutputFile() {
   if (!part_path_.empty()) unlink(part_path_.c_str());
 }
 
-Status OutputFile::Write(ConstBytes bytes) {
+Status OutputFile::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty() && !ended_) {
     const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
     if (written >= 0) {
@@ -68,10 +70,10 @@ Status OutputFile::Close() {
   return ErrnoStatus(os_error, "write " + path_);
 }
 
-Result<NpyHeader> MakeNpyHeader(const format::LeafRecord& leaf, const std::string& path_text,
+Result<NpyHeader> MakeNpyHeader(const LeafInfo& leaf, const std::string& path_text,
                                 const Ranges& ranges, bool bits) {
-  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  std::string descr = format::NpyDescr(leaf.dtype);
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
+  std::string descr = NpyDescr(leaf.dtype);
   if (descr.empty()) {
     const unsigned value_bits = 8U * info->item_bytes;
     if (!bits) {
@@ -85,22 +87,15 @@ Result<NpyHeader> MakeNpyHeader(const format::LeafRecord& leaf, const std::strin
   return NpyHeader{std::move(descr), ResultShape(ranges)};
 }
 
-Status WriteNpy(db::StepReader* reader, const format::LeafRecord& leaf, const Ranges& ranges,
+Status WriteNpy(const Step& step, const LeafInfo& leaf, const Ranges& ranges,
                 const NpyHeader& header, OutputFile* file) {
-  STEPWELL_ASSIGN_OR_RETURN(const format::DTypeInfo* info, DTypeOf(leaf));
-  STEPWELL_RETURN_IF_ERROR(
-      file->Write(AsBytes(format::EncodeNpyHeader(header.descr, header.shape))));
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
+  const std::string start = EncodeNpyHeader(header.descr, header.shape);
+  STEPWELL_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(start))));
   Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
   std::vector<std::byte> bytes;
   for (std::optional<Ranges> slab = slabs.Next(); slab && !file->ended(); slab = slabs.Next()) {
-    std::vector<Ranges> by_axis;
-    uint64_t slab_bytes = info->item_bytes;
-    for (const AxisRange& range : *slab) {
-      by_axis.push_back({range});
-      slab_bytes *= range.count;
-    }
-    bytes.resize(slab_bytes);
-    STEPWELL_RETURN_IF_ERROR(LoadRanges(reader, leaf, by_axis, bytes.data()));
+    STEPWELL_RETURN_IF_ERROR(LoadSlab(step, leaf, *slab, &bytes));
     STEPWELL_RETURN_IF_ERROR(file->Write(bytes));
   }
   return OkStatus();

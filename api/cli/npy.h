@@ -2,13 +2,14 @@
 // NumPy's .npy format, version 1.0, and the file that it goes to.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
+#include <stepwell/step.h>
+
 #include "api/cli/slice.h"
-#include "db/store.h"
-#include "io/bytes.h"
-#include "io/result.h"
 
 namespace stepwell::cli {
 
@@ -22,7 +23,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  Status Write(ConstBytes bytes);
+  Status Write(std::span<const std::byte> bytes);
   // Gives the file its name.
   Status Close();
   uint64_t bytes_written() const { return bytes_written_; }
@@ -42,14 +43,14 @@ class OutputFile {
 
 struct NpyHeader {
   std::string descr;  // "<f4"
-  format::Shape shape;
+  Shape shape;
 };
 // kInvalidArgument when NumPy has no such type (bfloat16), unless `bits`: then it is an unsigned
 // integer of the same size, and `.view(ml_dtypes.bfloat16)` gives the values back.
-Result<NpyHeader> MakeNpyHeader(const format::LeafRecord& leaf, const std::string& path_text,
+Result<NpyHeader> MakeNpyHeader(const LeafInfo& leaf, const std::string& path_text,
                                 const Ranges& ranges, bool bits);
 // Streams: memory stays within a few slabs.
-Status WriteNpy(db::StepReader* reader, const format::LeafRecord& leaf, const Ranges& ranges,
+Status WriteNpy(const Step& step, const LeafInfo& leaf, const Ranges& ranges,
                 const NpyHeader& header, OutputFile* file);
 
 }  // namespace stepwell::cli

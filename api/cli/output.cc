@@ -11,13 +11,11 @@
 #include <string_view>
 
 #include "api/cli/text.h"
-#include "io/bytes.h"
-#include "io/clock.h"
 
 namespace stepwell::cli {
 namespace {
 
-constexpr int64_t kProgressIntervalNs = 100'000'000;
+constexpr std::chrono::milliseconds kProgressInterval{100};
 
 bool Terminal(int descriptor) {
   const char* term = std::getenv("TERM");
@@ -146,10 +144,10 @@ Progress::~Progress() {
 
 void Progress::Update(uint64_t bytes_done, uint64_t bytes_all) {
   if (!enabled_) return;
-  const int64_t now = io::SystemClock()->MonotonicNanos();
-  if (shown_ && now - shown_ns_ < kProgressIntervalNs) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (shown_ && now - shown_at_ < kProgressInterval) return;
   shown_ = true;
-  shown_ns_ = now;
+  shown_at_ = now;
   const double percent =
       bytes_all == 0 ? 100.0
                      : 100.0 * static_cast<double>(bytes_done) / static_cast<double>(bytes_all);

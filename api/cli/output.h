@@ -2,12 +2,14 @@
 // stdout and stderr: JSON documents, errors, progress. Data goes to stdout and nothing else does.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include <stepwell/status.h>
+
 #include "api/cli/command.h"
-#include "io/status.h"
 
 namespace stepwell::cli {
 
@@ -45,7 +47,7 @@ class Progress {
  private:
   const std::string what_;
   const bool enabled_;
-  int64_t shown_ns_ = 0;
+  std::chrono::steady_clock::time_point shown_at_;
   bool shown_ = false;
 };
 

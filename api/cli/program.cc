@@ -11,7 +11,7 @@
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
-#include "io/bytes.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 namespace {

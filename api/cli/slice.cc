@@ -6,7 +6,7 @@
 #include <limits>
 #include <string_view>
 
-#include "io/bytes.h"
+#include "api/cli/text.h"
 
 namespace stepwell::cli {
 namespace {
@@ -78,13 +78,13 @@ Result<AxisRange> ParseRange(std::string_view part, size_t axis, int64_t length)
 
 }  // namespace
 
-Ranges WholeRanges(const format::Shape& shape) {
+Ranges WholeRanges(const Shape& shape) {
   Ranges ranges;
   for (const uint64_t extent : shape) ranges.push_back({0, 1, extent, false});
   return ranges;
 }
 
-Result<Ranges> ParseSlice(const std::string& text, const format::Shape& shape) {
+Result<Ranges> ParseSlice(const std::string& text, const Shape& shape) {
   std::string_view inner = Trim(text);
   if (inner.size() >= 2 && inner.front() == '[' && inner.back() == ']') {
     inner = Trim(inner.substr(1, inner.size() - 2));
@@ -118,8 +118,8 @@ Result<Ranges> ParseSlice(const std::string& text, const format::Shape& shape) {
   return ranges;
 }
 
-format::Shape ResultShape(const Ranges& ranges) {
-  format::Shape shape;
+Shape ResultShape(const Ranges& ranges) {
+  Shape shape;
   for (const AxisRange& range : ranges) {
     if (!range.dropped) shape.push_back(range.count);
   }
@@ -130,7 +130,7 @@ uint64_t StepSize(const AxisRange& range) {
   return static_cast<uint64_t>(range.step < 0 ? -range.step : range.step);
 }
 
-Slabs::Slabs(Ranges ranges, format::Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max)
+Slabs::Slabs(Ranges ranges, Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max)
     : ranges_(std::move(ranges)), chunk_shape_(std::move(chunk_shape)), bytes_max_(bytes_max) {
   for (const AxisRange& range : ranges_) {
     if (range.count == 0) return;

@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "format/grid.h"
-#include "io/result.h"
+#include <stepwell/result.h>
 
 namespace stepwell::cli {
+
+using Shape = std::vector<uint64_t>;
 
 // Elements start, start + step, …, `count` of them, of one axis.
 struct AxisRange {
@@ -26,12 +27,12 @@ struct AxisRange {
 };
 using Ranges = std::vector<AxisRange>;  // one an axis
 
-Ranges WholeRanges(const format::Shape& shape);
+Ranges WholeRanges(const Shape& shape);
 // "0:16, :, -1", "::2", "..., 3", with or without brackets. kInvalidArgument says which part is
 // wrong, and why.
-Result<Ranges> ParseSlice(const std::string& text, const format::Shape& shape);
+Result<Ranges> ParseSlice(const std::string& text, const Shape& shape);
 // Extents of the selection, without the dropped axes.
-format::Shape ResultShape(const Ranges& ranges);
+Shape ResultShape(const Ranges& ranges);
 // |step|, also of the smallest number.
 uint64_t StepSize(const AxisRange& range);
 
@@ -40,7 +41,7 @@ uint64_t StepSize(const AxisRange& range);
 // parts end on chunk borders where they can, so that no chunk is read twice.
 class Slabs {
  public:
-  Slabs(Ranges ranges, format::Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max);
+  Slabs(Ranges ranges, Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max);
   // The next part; nothing after the last. An empty selection has none.
   std::optional<Ranges> Next();
 
@@ -48,7 +49,7 @@ class Slabs {
   uint64_t CountAt(uint64_t first) const;
 
   const Ranges ranges_;
-  const format::Shape chunk_shape_;
+  const Shape chunk_shape_;
   size_t axis_ = 0;           // the one that is cut; those before it go index by index
   uint64_t inner_bytes_ = 0;  // of the box below one index of that axis
   const uint64_t bytes_max_;

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/cli/text.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <ctime>
-#include <numeric>
-
-#include "io/bytes.h"
 
 namespace stepwell::cli {
 namespace {
-
-constexpr int64_t kSecondNanos = 1'000'000'000;
 
 std::string FormatTime(const std::tm& time, char between) {
   std::array<char, 64> buffer{};
@@ -22,8 +16,8 @@ std::string FormatTime(const std::tm& time, char between) {
 }
 
 // Seconds rounded down, so that the rest is never negative.
-std::time_t FloorSeconds(int64_t time_ns) {
-  return static_cast<std::time_t>((time_ns - (time_ns < 0 ? kSecondNanos - 1 : 0)) / kSecondNanos);
+std::time_t FloorSeconds(Time time) {
+  return std::chrono::floor<std::chrono::seconds>(time).time_since_epoch().count();
 }
 
 }  // namespace
@@ -46,24 +40,24 @@ std::string Ratio(uint64_t logical_bytes, uint64_t stored_bytes) {
   return buffer.data();
 }
 
-std::string LocalTime(int64_t time_ns) {
-  const std::time_t seconds = FloorSeconds(time_ns);
+std::string LocalTime(Time time) {
+  const std::time_t seconds = FloorSeconds(time);
   std::tm parts{};
   if (localtime_r(&seconds, &parts) == nullptr) return "-";
   return FormatTime(parts, ' ');
 }
 
-std::string UtcTime(int64_t time_ns) {
-  const std::time_t seconds = FloorSeconds(time_ns);
+std::string UtcTime(Time time) {
+  const std::time_t seconds = FloorSeconds(time);
   std::tm parts{};
   if (gmtime_r(&seconds, &parts) == nullptr) return "-";
   std::array<char, 32> fraction{};
-  std::snprintf(fraction.data(), fraction.size(), ".%09lldZ",
-                static_cast<long long>(time_ns - int64_t{seconds} * kSecondNanos));
+  const std::chrono::nanoseconds rest = time.time_since_epoch() - std::chrono::seconds(seconds);
+  std::snprintf(fraction.data(), fraction.size(), ".%09lldZ", static_cast<long long>(rest.count()));
   return FormatTime(parts, 'T') + fraction.data();
 }
 
-std::string ShapeText(const format::Shape& shape) {
+std::string ShapeText(std::span<const uint64_t> shape) {
   std::string text = "[";
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     text += StrCat(axis == 0 ? "" : ", ", shape[axis]);
@@ -92,21 +86,6 @@ std::string Printable(const std::string& text) {
     }
   }
   return out;
-}
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace stepwell::cli

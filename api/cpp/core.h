@@ -51,6 +51,4 @@ struct EncodedValue {
 Result<EncodedValue> EncodeValue(Value value);
 Result<Value> DecodeValue(format::ValueType type, std::string bytes);
 
-StepInfo ToPublic(const format::StepRecord& record);
-
 }  // namespace stepwell

@@ -12,47 +12,7 @@ namespace {
 
 bool IsNode(const format::LeafRecord& record) { return record.kind == format::LeafKind::kNode; }
 
-LeafType TypeOf(const format::LeafRecord& record) {
-  if (record.kind == format::LeafKind::kArray) return LeafType::kArray;
-  switch (record.value_type) {
-    case format::ValueType::kNone:
-      return LeafType::kNone;
-    case format::ValueType::kBool:
-      return LeafType::kBool;
-    case format::ValueType::kInt:
-      return LeafType::kInt;
-    case format::ValueType::kFloat:
-      return LeafType::kFloat;
-    case format::ValueType::kComplex:
-      return LeafType::kComplex;
-    case format::ValueType::kStr:
-      return LeafType::kStr;
-    default:
-      return LeafType::kBytes;
-  }
-}
-
 }  // namespace
-
-Result<LeafInfo> ToPublic(const format::LeafRecord& record) {
-  STEPWELL_ASSIGN_OR_RETURN(format::LeafKey key, format::DecodeLeafKey(record.key));
-  LeafInfo info;
-  info.path = Path::In(std::move(key.item), std::move(key.path));
-  info.type = TypeOf(record);
-  info.dtype = info.type == LeafType::kArray ? record.dtype : DType::kInvalid;
-  info.shape = record.shape;
-  info.chunk_shape = record.chunk_shape;
-  info.stored_bytes = record.inline_value.size();
-  for (const format::ChunkRecord& chunk : record.chunks) info.stored_bytes += chunk.stored_bytes;
-  info.logical_bytes = record.logical_bytes;
-  if (info.type != LeafType::kArray) return info;
-  const DTypeInfo* dtype = FindDType(record.dtype);
-  if (dtype == nullptr) return DataLossError(StrCat(info.path.ToText(), ": unknown dtype"));
-  STEPWELL_ASSIGN_OR_RETURN(const uint64_t count,
-                            format::ElementCount(record.shape, dtype->item_bytes));
-  info.logical_bytes = count * dtype->item_bytes;
-  return info;
-}
 
 Result<LeafTable> LeafTable::Make(const format::StepRecord& step,
                                   std::vector<format::LeafRecord> records) {
@@ -85,17 +45,23 @@ Result<size_t> LeafTable::FindPlace(const Path& path) const {
   return selection.numbers.front();
 }
 
-Result<std::vector<const format::LeafRecord*>> LeafTable::Leaves(const Path& path) const {
+Result<std::vector<const format::LeafRecord*>> LeafTable::Records(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const db::PathSelection selection, Resolve(path));
-  std::vector<const format::LeafRecord*> leaves;
+  std::vector<const format::LeafRecord*> records;
   if (selection.is_glob) {
-    for (const size_t number : selection.numbers) leaves.push_back(&records_[number]);
-    return leaves;
+    for (const size_t number : selection.numbers) records.push_back(&records_[number]);
+    return records;
   }
   const size_t place = selection.numbers.front();
   for (size_t n = place == db::StepTree::kRoot ? 0 : place; n < tree_.end(place); ++n) {
-    if (!IsNode(records_[n])) leaves.push_back(&records_[n]);
+    records.push_back(&records_[n]);
   }
+  return records;
+}
+
+Result<std::vector<const format::LeafRecord*>> LeafTable::Leaves(const Path& path) const {
+  STEPWELL_ASSIGN_OR_RETURN(auto leaves, Records(path));
+  std::erase_if(leaves, [](const auto* record) { return IsNode(*record); });
   return leaves;
 }
 

@@ -22,7 +22,9 @@ class LeafTable {
   static Result<LeafTable> Make(const format::StepRecord& step,
                                 std::vector<format::LeafRecord> records);
 
-  // The arrays and values at or below a path, or that a glob names, in key order.
+  // What stands at a path and all below it, in key order; of a glob, the leaves that it names.
+  Result<std::vector<const format::LeafRecord*>> Records(const Path& path) const;
+  // The arrays and values among them.
   Result<std::vector<const format::LeafRecord*>> Leaves(const Path& path) const;
   // The one array or value at `path`.
   Result<const format::LeafRecord*> FindLeaf(const Path& path) const;
@@ -41,7 +43,5 @@ class LeafTable {
   std::vector<format::LeafRecord> records_;
   db::StepTree tree_;  // of records_
 };
-
-Result<LeafInfo> ToPublic(const format::LeafRecord& record);
 
 }  // namespace stepwell

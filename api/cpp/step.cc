@@ -110,14 +110,20 @@ Result<std::shared_ptr<const LeafTable>> Step::Impl::Table() {
 const StepInfo& Step::info() const { return impl_->info; }
 
 Result<std::vector<LeafInfo>> Step::Leaves(const Path& path) const {
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<LeafInfo> tree, Tree(path));
+  std::erase_if(tree, [](const LeafInfo& info) { return info.type == LeafType::kNode; });
+  return tree;
+}
+
+Result<std::vector<LeafInfo>> Step::Tree(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
-  STEPWELL_ASSIGN_OR_RETURN(const auto records, table->Leaves(path));
-  std::vector<LeafInfo> leaves;
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, table->Records(path));
+  std::vector<LeafInfo> tree;
   for (const format::LeafRecord* record : records) {
-    STEPWELL_ASSIGN_OR_RETURN(LeafInfo info, ToPublic(*record));
-    leaves.push_back(std::move(info));
+    STEPWELL_ASSIGN_OR_RETURN(LeafInfo info, Describe(*record));
+    tree.push_back(std::move(info));
   }
-  return leaves;
+  return tree;
 }
 
 Result<std::string> Step::KeyOf(const Path& path) const {
@@ -128,7 +134,7 @@ Result<std::string> Step::KeyOf(const Path& path) const {
 Result<LeafInfo> Step::Leaf(const Path& path) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
   STEPWELL_ASSIGN_OR_RETURN(const format::LeafRecord* leaf, table->FindLeaf(path));
-  return ToPublic(*leaf);
+  return Describe(*leaf);
 }
 
 Result<std::vector<db::LoadRequest>> Step::Impl::ToEngine(const LeafTable& leaves,
@@ -206,7 +212,7 @@ Result<std::vector<Step::LoadedLeaf>> Step::Impl::Load(
   for (size_t i = 0; i < leaves.size(); ++i) {
     const format::LeafRecord& leaf = *leaves[i];
     STEPWELL_RETURN_IF_ERROR(db::CheckLeaf(leaf));
-    STEPWELL_ASSIGN_OR_RETURN(loaded[i].info, ToPublic(leaf));
+    STEPWELL_ASSIGN_OR_RETURN(loaded[i].info, Describe(leaf));
     db::LoadRequest load;
     load.leaf = &leaf;
     if (leaf.kind == format::LeafKind::kArray) {

@@ -11,6 +11,7 @@
 #include <stepwell/store.h>
 
 #include "api/cpp/core.h"
+#include "api/cpp/leaf_info.h"
 #include "api/cpp/leaf_table.h"
 
 namespace stepwell {

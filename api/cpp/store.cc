@@ -4,53 +4,15 @@
 #include <utility>
 
 #include "api/cpp/core.h"
+#include "api/cpp/leaf_info.h"
 #include "api/cpp/step.h"
+#include "db/export/archive/archive.h"
 #include "db/export/export.h"
+#include "db/import/import.h"
+#include "db/view/view.h"
+#include "io/open_disk.h"
 
 namespace stepwell {
-namespace {
-
-db::StoreOptions ToEngine(const OpenOptions& options) {
-  db::StoreOptions out;
-  out.read_only = options.read_only;
-  out.create = options.create;
-  out.untrusted = options.untrusted;
-  out.private_files = options.private_files;
-  out.staging_bytes = options.staging_bytes;
-  out.threads = options.threads;
-  out.keep = options.keep;
-  out.codec = options.codec;
-  out.lock_timeout = options.lock_timeout;
-  out.reclaim_bytes_per_second = options.reclaim_bytes_per_second;
-  out.trace_path = options.trace_path;
-  out.log = options.log;
-  return out;
-}
-
-}  // namespace
-
-StepInfo ToPublic(const format::StepRecord& record) {
-  StepInfo info;
-  info.step = record.step;
-  info.time = std::chrono::system_clock::time_point(
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(
-          std::chrono::nanoseconds(record.time_ns)));
-  info.pinned = record.pinned;
-  for (const format::ItemRecord& item : record.items) {
-    info.items.push_back({.name = item.name,
-                          .leaves = item.leaf_count,
-                          .logical_bytes = item.logical_bytes,
-                          .stored_bytes = item.stored_bytes});
-  }
-  info.leaves = record.leaf_count;
-  info.chunks = record.chunk_count;
-  info.logical_bytes = record.logical_bytes;
-  info.stored_bytes = record.stored_bytes;
-  info.metadata_json = record.metadata_json;
-  info.metrics_json = record.metrics_json;
-  return info;
-}
-
 // Every call looks first whether there is a store that may be used.
 #define STEPWELL_CHECK_OPEN_()                                                      \
   if (core_ == nullptr) return FailedPreconditionError("the store was moved from"); \
@@ -58,7 +20,7 @@ StepInfo ToPublic(const format::StepRecord& record) {
 
 Result<Store> Store::Open(const std::string& path, const OpenOptions& options) {
   if (path.empty()) return InvalidArgumentError("a store's path is empty");
-  STEPWELL_ASSIGN_OR_RETURN(auto opened, db::Store::Open(path, ToEngine(options)));
+  STEPWELL_ASSIGN_OR_RETURN(auto opened, db::Store::Open(path, options));
   return Store(std::make_shared<Core>(std::move(opened)));
 }
 
@@ -72,6 +34,11 @@ Store& Store::operator=(Store&& other) noexcept {
   return *this;
 }
 Store::~Store() { Close().IgnoreError("whoever wants it calls Close"); }
+
+const std::string& Store::path() const {
+  static const std::string moved_from;
+  return core_ == nullptr ? moved_from : core_->store->path();
+}
 
 Result<SaveHandle> Store::Save(SaveRequest request) {
   STEPWELL_CHECK_OPEN_();
@@ -106,7 +73,7 @@ Result<Step> Store::ReadLatest() {
   for (int i = 0; i < kTriesMax; ++i) {
     STEPWELL_CHECK_OPEN_();
     STEPWELL_ASSIGN_OR_RETURN(const auto newest, core_->store->Newest());
-    if (!newest) return NotFoundError(core_->store->path() + " has no step yet");
+    if (!newest) return NotFoundError(core_->store->path() + " has no steps yet");
     Result<Step> step = Read(*newest);
     if (step.status().code() != StatusCode::kNotFound) return step;
     status = step.status();
@@ -132,13 +99,51 @@ Status Store::SetPinned(const std::vector<uint64_t>& steps, bool pinned) {
 Result<ExportReport> Store::Export(uint64_t step, const std::string& destination,
                                    const ExportOptions& options, const Path& path) {
   STEPWELL_CHECK_OPEN_();
-  db::ExportOptions engine_options;
-  static_cast<ExportOptions&>(engine_options) = options;
-  if (path.item() || !path.ToText().empty()) {
-    STEPWELL_ASSIGN_OR_RETURN(const Step reader, Read(step));
-    STEPWELL_ASSIGN_OR_RETURN(engine_options.subtree_key, reader.KeyOf(path));
-  }
+  db::ExportOptions engine_options = options;
+  STEPWELL_ASSIGN_OR_RETURN(engine_options.subtree_key, SubtreeKey(step, path));
   return db::Export(*core_->store, step, destination, engine_options);
+}
+
+Result<ExportReport> Store::ExportArchive(uint64_t step, const std::string& destination,
+                                          const ArchiveOptions& options, const Path& path) {
+  STEPWELL_CHECK_OPEN_();
+  db::ArchiveOptions engine_options = options;
+  STEPWELL_ASSIGN_OR_RETURN(engine_options.subtree_key, SubtreeKey(step, path));
+  return db::ExportArchive(*core_->store, step, destination, engine_options);
+}
+
+// The engine's name of what stands at `path`; "" for the whole step.
+Result<std::string> Store::SubtreeKey(uint64_t step, const Path& path) {
+  if (!path.item() && path.ToText().empty()) return std::string();
+  STEPWELL_ASSIGN_OR_RETURN(const Step reader, Read(step));
+  return reader.KeyOf(path);
+}
+
+Result<std::shared_ptr<View>> Store::OpenView(const std::string& directory,
+                                              const ViewOptions& options) {
+  STEPWELL_CHECK_OPEN_();
+  struct Kept {
+    std::shared_ptr<Core> core;  // before the view, which uses it to its end
+    std::shared_ptr<db::OrbaxView> view;
+  };
+  STEPWELL_ASSIGN_OR_RETURN(auto view, db::OpenView(*core_->store, directory, options));
+  View* const opened = view.get();
+  return std::shared_ptr<View>(std::make_shared<Kept>(Kept{core_, std::move(view)}), opened);
+}
+
+Result<SaveHandle> Store::Import(const std::string& checkpoint, uint64_t step,
+                                 const ImportOptions& options) {
+  STEPWELL_CHECK_OPEN_();
+  STEPWELL_ASSIGN_OR_RETURN(const auto found,
+                            db::OrbaxCheckpoint::Open(io::LocalFileSystem(), checkpoint));
+  STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request, db::ImportRequest(found, step, options));
+  return core_->store->Save(std::move(request));
+}
+
+Status Store::VerifyImport(const std::string& checkpoint, uint64_t step,
+                           const ImportOptions& options) {
+  STEPWELL_CHECK_OPEN_();
+  return db::VerifyImport(*core_->store, step, checkpoint, options, io::LocalFileSystem());
 }
 
 Result<ReclaimReport> Store::Reclaim() {
@@ -149,6 +154,11 @@ Result<ReclaimReport> Store::Reclaim() {
 Result<VerifyReport> Store::Verify(const VerifyOptions& options) {
   STEPWELL_CHECK_OPEN_();
   return core_->store->Verify(options);
+}
+
+Result<RepairReport> Store::Repair(bool accept_losses) {
+  STEPWELL_CHECK_OPEN_();
+  return core_->store->Repair(accept_losses);
 }
 
 Result<StoreStats> Store::Stats() {

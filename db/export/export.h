@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <stepwell/orbax_export.h>
 
@@ -22,6 +23,10 @@ using stepwell::ExportReport;
 using stepwell::OnUnsupported;
 
 struct ExportOptions : stepwell::ExportOptions {
+  ExportOptions() = default;
+  ExportOptions(stepwell::ExportOptions options)  // NOLINT(google-explicit-constructor)
+      : stepwell::ExportOptions(std::move(options)) {}
+
   // Encoded leaf key (format::EncodeLeafKey) of the subtree or leaf that becomes the whole tree of
   // its item; "": whole items.
   std::string subtree_key;

@@ -5,23 +5,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <stepwell/import.h>
 
 #include "db/store.h"
 #include "io/disk.h"
 
 namespace stepwell::db {
 
-// A step's directory below the root of a CheckpointManager or training.Checkpointer.
-struct OrbaxStep {
-  uint64_t step = 0;
-  std::string name;
-  std::string path;
-};
+using stepwell::ImportOptions;
+using stepwell::OrbaxStep;
 
 // The finished steps below `root`, ascending: directories whose names end in the step's number
 // ("7", "00000007", "ckpt_7") and that hold a checkpoint. None when `root` is not such a root.
@@ -91,16 +88,6 @@ struct ImportShare {
   uint32_t count = 1;
 };
 
-struct ImportOptions {
-  std::vector<std::string> items;  // names as in the checkpoint; empty: all
-  size_t threads = 0;              // that read and decode; 0: between 4 and 8
-  // Shares that need more are refused (kResourceExhausted); 0: the machine's memory. An import
-  // holds all arrays of its share of the step, and a few chunks.
-  uint64_t memory_bytes_max = 0;
-  // Asked about every 100 ms on the caller's thread; false ends it with kCancelled.
-  std::function<bool()> keep_waiting;
-};
-
 // A checkpoint (or some items of it) that is to be imported, known but for the elements of its
 // arrays. Errors name item, leaf and file. kDataLoss: what is missing, cut off or does not decode;
 // kUnimplemented: what is not read here; kNotFound: an item.
@@ -126,7 +113,7 @@ class ImportPlan {
   std::unique_ptr<State> state_;
 };
 
-// All of it, by one process.
+// All of it, by one process, as the options say.
 Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
                                   const ImportOptions& options);
 

@@ -303,7 +303,10 @@ Result<SaveRequest> ImportPlan::Read(uint64_t step, const ImportShare& share,
 Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t step,
                                   const ImportOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(ImportPlan plan, ImportPlan::Make(checkpoint, options));
-  return plan.Read(step, {}, options);
+  STEPWELL_ASSIGN_OR_RETURN(SaveRequest request, plan.Read(step, {}, options));
+  request.if_exists = options.if_exists;
+  request.keep_waiting = options.keep_waiting;
+  return request;
 }
 
 }  // namespace stepwell::db

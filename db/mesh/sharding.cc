@@ -8,7 +8,7 @@
 
 #include "io/bytes.h"
 
-namespace stepwell::db {
+namespace stepwell {
 namespace {
 
 using Json = nlohmann::json;
@@ -280,4 +280,4 @@ std::string ShardingText(std::span<const uint64_t> shape, std::string_view json)
                 drawing.ToText());
 }
 
-}  // namespace stepwell::db
+}  // namespace stepwell

@@ -11,7 +11,7 @@
 
 #include <stepwell/mesh.h>
 
-namespace stepwell::db {
+namespace stepwell {
 
 struct SavedSharding {
   Mesh mesh;
@@ -24,9 +24,12 @@ struct SavedSharding {
 // mesh, or none that can be.
 std::optional<SavedSharding> ParseSharding(std::string_view json);
 
-// A line in words; for an array over a mesh followed by a drawing: the slices of the axes that are
-// split, and in each the ids of the devices that hold it. Of many slices the first ones and the
-// last. Ends with a newline.
-std::string ShardingText(std::span<const uint64_t> shape, std::string_view json);
+}  // namespace stepwell
+
+namespace stepwell::db {
+
+using stepwell::ParseSharding;
+using stepwell::SavedSharding;
+using stepwell::ShardingText;
 
 }  // namespace stepwell::db

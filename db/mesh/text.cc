@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include <stepwell/mesh.h>
-
-#include "io/bytes.h"
-#include "io/table.h"
+#include <stepwell/text.h>
 
 namespace stepwell {
 namespace {

@@ -63,6 +63,12 @@ Status OrbaxView::Begin() {
   return OkStatus();
 }
 
+}  // namespace stepwell::db
+
+stepwell::View::~View() = default;
+
+namespace stepwell::db {
+
 OrbaxView::~OrbaxView() {
   if (getpid() == pid_) {
     Close(/*keep=*/true).IgnoreError("whoever wants it calls Close");

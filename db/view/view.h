@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory in which every committed step is an Orbax checkpoint: it appears when the step is
-// committed and goes when the step does (DESIGN.md, "The view"). Metadata only: the checkpoints
-// have symbolic links to the store's segments, so a view is of use only beside its store.
+// <stepwell/view.h> over a store (DESIGN.md, "The view"). Metadata only: the chunks stay in the
+// store's segments.
 #pragma once
 
 #include <atomic>
@@ -14,27 +13,18 @@
 #include <string>
 #include <thread>
 
+#include <stepwell/view.h>
+
 #include "db/export/export.h"
 #include "db/store.h"
 #include "db/view/folder.h"
-#include "io/log.h"
 
 namespace stepwell::db {
 
-struct ViewOptions {
-  // How checkpoints look, as in exports: layout, leaves, zarr_format, items, step_prefix,
-  // step_digits, unnamed_default, file_mode. Every layout has one directory a step, named as in
-  // the root of a CheckpointManager. A step that on_unsupported does not let pass is not shown.
-  ExportOptions checkpoint;
-  // How often a store is looked at that is open for reading only, or has steps of which other
-  // processes have parts: nobody tells what those do.
-  std::chrono::milliseconds poll{200};
-  LogSink log;
-};
+using stepwell::View;
+using stepwell::ViewOptions;
 
-// Everything is done on a thread of the view's own; nothing of it ever fails or delays a save.
-// Errors are logged, counted, and tried again. Thread-safe.
-class OrbaxView {
+class OrbaxView final : public View {
  public:
   // Takes the directory, which must be empty, absent (its parent is there), or a view of this
   // store, and removes from it what the store does not have. Until Close nothing that the
@@ -44,29 +34,19 @@ class OrbaxView {
   // kUnavailable: somebody serves it; kInvalidArgument: options, or a place inside the store.
   static Result<std::shared_ptr<OrbaxView>> Open(Store& store, const std::string& path,
                                                  const ViewOptions& options);
-  ~OrbaxView();  // Close(/*keep=*/true)
-  OrbaxView(const OrbaxView&) = delete;
-  OrbaxView& operator=(const OrbaxView&) = delete;
+  ~OrbaxView() override;  // Close(/*keep=*/true)
 
   // An error where no thread can be started; Close is then all that is left.
   Status Start();
   // Something was committed. Only posts.
   void Changed();
-  // Waits until the directory has what was committed when this was called, as far as it can have
-  // it. False: not within `timeout`.
-  Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout);
-  // Nothing more is made: what is being made is given up within a few chunks, and Close ends soon.
-  // What is dead still goes.
-  void StopMaking() { making_ = false; }
-  // Ends it, after a last look at the store. Without `keep` the steps' directories go (those that
-  // readers hold stay), and the directory is nobody's view any more. Idempotent.
-  Status Close(bool keep);
-
-  const std::string& path() const { return folder_->path(); }
-  // Of a step, shown or not.
-  std::string PathOf(uint64_t step) const;
+  Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout) override;
+  void StopMaking() override { making_ = false; }
+  Status Close(bool keep) override;
+  const std::string& path() const override { return folder_->path(); }
+  std::string PathOf(uint64_t step) const override;
+  ViewStats Stats() const override;
   const std::string& options_text() const { return folder_->options_text(); }
-  ViewStats Stats() const;
   bool closed() const;
 
  private:

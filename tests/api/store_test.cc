@@ -54,7 +54,7 @@ TEST_F(StoreTest, AReaderWorksBesideTheWriter) {
 TEST_F(StoreTest, ReopeningFindsWhatWasSaved) {
   {
     Store store = Open();
-    EXPECT_ERROR(store.ReadLatest(), StatusCode::kNotFound, "no step yet");
+    EXPECT_ERROR(store.ReadLatest(), StatusCode::kNotFound, "no steps yet");
     ASSERT_OK(store.Save(SmallStep(1, 5)));  // the destructor waits
   }
   Store store = Open();

@@ -171,7 +171,7 @@ def test_a_path_and_the_same_step(tmp_path: pathlib.Path) -> None:
     gone = document("diff", store, 0, 1, "params/gone")
     assert [entry["path"] for entry in gone["removed"]] == ["params/gone"]
     message = error("diff", store, 0, 1, "params/nowhere", status=3)
-    assert "params/w" in message
+    assert re.search(r"params.*\bw\b", message)
     itself = document("diff", store, 1, "latest")
     assert (itself["same"], itself["changed"], itself["unchanged"]) == (True, [], 10)
     assert ok("diff", store, 1, 1) == "0 changed, 0 added, 0 removed, 10 the same\n"

@@ -46,9 +46,9 @@ Status CheckExports(const std::string& directory, const std::vector<std::string>
     const std::string name = entry.path().filename();
     if (name.find(".orbax-checkpoint-tmp") != std::string::npos) continue;
     there.insert(name);
-    STEPWELL_ASSIGN_OR_RETURN(const DigestReport report,
+    STEPWELL_ASSIGN_OR_RETURN(const VerifyReport report,
                               VerifyExport(io::LocalFileSystem(), entry.path(), {}));
-    for (const DigestProblem& problem : report.problems) return InternalError(problem.message);
+    for (const VerifyProblem& problem : report.problems) return InternalError(problem.message);
     ++*exports_checked;
   }
   for (const std::string& name : finished) {

@@ -48,10 +48,10 @@ class ExportDigestsTest : public ::testing::TestWithParam<DigestCase> {
     options.zarr_format = GetParam().zarr;
     EXPECT_OK(Export(*store_, 1, dir_ / "x", options).status());
   }
-  DigestReport Verify() {
+  VerifyReport Verify() {
     const auto report = VerifyExport(io::LocalFileSystem(), dir_ / "x", nullptr);
     EXPECT_TRUE(report.ok()) << report.status().ToString();
-    return report.ok() ? *report : DigestReport();
+    return report.ok() ? *report : VerifyReport();
   }
   Status Import() { return CheckExported(io::LocalFileSystem(), dir_ / "x", 1, DigestState()); }
 
@@ -60,7 +60,7 @@ class ExportDigestsTest : public ::testing::TestWithParam<DigestCase> {
 };
 
 TEST_P(ExportDigestsTest, EveryFlipIsFoundAndNamed) {
-  const DigestReport whole = Verify();
+  const VerifyReport whole = Verify();
   EXPECT_THAT(whole.problems, IsEmpty());
   EXPECT_GT(whole.chunks, 2U);
   EXPECT_OK(Import());
@@ -73,7 +73,7 @@ TEST_P(ExportDigestsTest, EveryFlipIsFoundAndNamed) {
     for (uint64_t offset = 0; offset < file.bytes; offset += 1 + file.bytes / 50) {
       SCOPED_TRACE(StrCat(file.name, " at ", offset));
       Flip(path, offset);
-      const DigestReport report = Verify();
+      const VerifyReport report = Verify();
       ASSERT_EQ(report.problems.size(), 1U);
       EXPECT_EQ(report.problems[0].file, path);
       EXPECT_FALSE(Import().ok());
@@ -88,7 +88,7 @@ TEST_P(ExportDigestsTest, EveryFlipIsFoundAndNamed) {
       for (uint64_t at = 0; at < chunk.stored_bytes; at += 1 + chunk.stored_bytes / 5) {
         SCOPED_TRACE(StrCat(data.name, " at ", chunk.offset_bytes + at));
         Flip(path, chunk.offset_bytes + at);
-        const DigestReport report = Verify();
+        const VerifyReport report = Verify();
         ASSERT_EQ(report.problems.size(), 1U);
         EXPECT_EQ(report.problems[0].file, path);
         EXPECT_EQ(report.problems[0].offset_bytes, chunk.offset_bytes);
@@ -111,7 +111,7 @@ TEST_P(ExportDigestsTest, EveryFlipIsFoundAndNamed) {
 
 TEST_P(ExportDigestsTest, WhatIsMissingOrLonger) {
   fs::rename(dir_ / "x/state/_strings.json", dir_ / "strings");
-  DigestReport report = Verify();
+  VerifyReport report = Verify();
   ASSERT_EQ(report.problems.size(), 1U);
   EXPECT_THAT(report.problems[0].message, HasSubstr("missing"));
   EXPECT_FALSE(Import().ok());

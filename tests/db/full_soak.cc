@@ -111,9 +111,9 @@ class Level {
       return IsFull(report.status()) ? OkStatus() : report.status();
     }
     ++totals_->exported;
-    STEPWELL_ASSIGN_OR_RETURN(const DigestReport digests,
+    STEPWELL_ASSIGN_OR_RETURN(const VerifyReport digests,
                               VerifyExport(io::LocalFileSystem(), place, {}));
-    for (const DigestProblem& problem : digests.problems) return DataLossError(problem.message);
+    for (const VerifyProblem& problem : digests.problems) return DataLossError(problem.message);
     fs::remove_all(place);
     return OkStatus();
   }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The house rules that a program can check: check_layers.py [ROOT] [--rooms].
 
-Include direction io <- format <- db <- api and among the rooms of db/, no circle of imports in the
-Python package, no test outside the build, and small things. Prints one line for each breach and
+Include direction io <- format <- db <- api and among the rooms of db/, the program on the public
+headers alone, no circle of imports in the Python package, no test outside the build, and small
+things. Prints one line for each breach and
 exits 1 when there is one. --rooms prints the rooms, each with those that it includes and how often.
 Tested by test_check_layers.py, which plants a breach of each rule.
 """
@@ -25,6 +26,9 @@ IMPURE = {
     "chrono", "condition_variable", "fcntl.h", "filesystem", "fstream", "future", "iostream",
     "mutex", "random", "sys/mman.h", "sys/stat.h", "thread", "unistd.h",
 }  # fmt: skip
+
+# The program is built as a user's would be: on the installed headers and its own.
+PUBLIC_HEADERS_ONLY = "api/cli/"
 
 PYTHON_PACKAGE = "api/python/stepwell"
 GROUND = "ground"  # the files of db/ itself
@@ -190,6 +194,10 @@ def check_includes(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
             folder == "db" or name.startswith("io/rocks_")
         ):
             yield f"{where}: only db/ and io/rocks_* may include RocksDB"
+        if name.startswith(PUBLIC_HEADERS_ONLY) and top in FOLDERS and not target.startswith(
+            PUBLIC_HEADERS_ONLY
+        ):
+            yield f"{where}: the program stands on <stepwell/...> alone, not on {target}"
         if (top == "nanobind" or target == "Python.h") and not name.startswith("api/python/"):
             yield f"{where}: only api/python/ may include {target}"
 

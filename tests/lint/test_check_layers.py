@@ -12,8 +12,8 @@ HEADER = SPDX + "#pragma once\n"
 
 @pytest.fixture
 def house(tmp_path: pathlib.Path) -> pathlib.Path:
-    for folder in ("io", "format", "db", "api", "tests"):
-        (tmp_path / folder).mkdir()
+    for folder in ("io", "format", "db", "api/cli", "tests"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "io/status.h").write_text(HEADER)
     (tmp_path / "format/key.h").write_text(HEADER + '#include "io/status.h"\n')
     includes = '#include "format/key.h"\n#include "io/status.h"\n'
@@ -37,6 +37,9 @@ def test_a_clean_house_has_no_problems(house: pathlib.Path) -> None:
         ("format/a.h", HEADER + "#include <thread>\n", "format/ is pure"),
         ("io/a.h", HEADER + "#include <rocksdb/db.h>\n", "may include RocksDB"),
         ("db/a.h", HEADER + "#include <Python.h>\n", "only api/python/"),
+        ("api/cli/a.h", HEADER + '#include "db/b.h"\n', "stands on <stepwell/...> alone"),
+        ("api/cli/a.h", HEADER + "#include <io/status.h>\n", "stands on <stepwell/...> alone"),
+        ("api/cli/a.h", HEADER + '#include "api/cpp/core.h"\n', "not on api/cpp/core.h"),
         ("db/a.h", HEADER + '#include "b.h"\n', "write includes from the top"),
         ("db/a.h", "#pragma once\n", "must have SPDX"),
         ("db/a.h", SPDX, "no #pragma once"),

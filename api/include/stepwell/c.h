@@ -189,7 +189,8 @@ typedef enum stepwell_type {
   STEPWELL_TYPE_FLOAT = 4,   /* real */
   STEPWELL_TYPE_COMPLEX = 5, /* real, imaginary */
   STEPWELL_TYPE_STR = 6,     /* data: UTF-8 */
-  STEPWELL_TYPE_BYTES = 7    /* data */
+  STEPWELL_TYPE_BYTES = 7,   /* data */
+  STEPWELL_TYPE_NODE = 8     /* a container; of stepwell_list_tree only */
 } stepwell_type;
 
 typedef struct stepwell_value {
@@ -290,6 +291,11 @@ typedef struct stepwell_leaf_info {
   const uint64_t* chunk_shape; /* a slice reads whole chunks */
   uint64_t logical_bytes;
   uint64_t stored_bytes;
+  const char* kind;          /* "jax", "numpy", "int", ...; of a container "dict", "list", ... */
+  const char* type_name;     /* a container's type */
+  uint64_t children;         /* of a container */
+  const char* codec;         /* "raw", "blosc-lz4", "lz4" */
+  const char* sharding_json; /* of an array, as Orbax spells it; "": none */
 } stepwell_leaf_info;
 
 /* Committed steps, ascending. Of a step of several processes chunks and stored_bytes are those of
@@ -316,6 +322,9 @@ STEPWELL_C_API stepwell_code stepwell_step_get_item(const stepwell_step* step, s
 /* The leaves at or below `path` ("": all), in key order. */
 STEPWELL_C_API stepwell_code stepwell_list_leaves(const stepwell_step* step, const char* item,
                                                   const char* path, stepwell_leaf_list** list);
+/* The same with the containers, each before what is in it. */
+STEPWELL_C_API stepwell_code stepwell_list_tree(const stepwell_step* step, const char* item,
+                                                const char* path, stepwell_leaf_list** list);
 STEPWELL_C_API size_t stepwell_leaf_list_count(const stepwell_leaf_list* list);
 STEPWELL_C_API stepwell_code stepwell_leaf_list_get(const stepwell_leaf_list* list, size_t index,
                                                     stepwell_leaf_info* info);
@@ -432,3 +441,5 @@ STEPWELL_C_API stepwell_code stepwell_get_stats(stepwell_store* store, stepwell_
 #endif
 
 /* NOLINTEND(readability-identifier-naming) */
+
+#include <stepwell/c_formats.h> /* exports, views, imports */

@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include <stepwell/npy.h>
+
 #include "db/export/archive/plan.h"
 #include "db/export/orbax/convert.h"
 #include "db/export/orbax/folder.h"
 #include "db/export/orbax/slabs.h"
 #include "db/export/orbax/temporary.h"
-#include "format/npy.h"
 #include "format/safetensors.h"
 #include "format/zip.h"
 #include "io/open_disk.h"
@@ -108,7 +109,7 @@ class NpzWriter : public ArchiveWriter {
   Status Begin(const ArchivePlan&) override { return OkStatus(); }
 
   Status BeginArray(const ArchiveArray& array) override {
-    const std::string header = format::EncodeNpyHeader(format::NpyDescr(array.dtype), array.shape);
+    const std::string header = EncodeNpyHeader(NpyDescr(array.dtype), array.shape);
     members_.push_back(
         {array.name + ".npy", header.size() + array.size_bytes, out_->end(), /*crc=*/0});
     STEPWELL_RETURN_IF_ERROR(out_->Append(format::EncodeZipLocalHeader(members_.back())));

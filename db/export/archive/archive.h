@@ -4,27 +4,26 @@
 // says (DESIGN.md, "Archives").
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <string>
+#include <utility>
+
+#include <stepwell/archive_export.h>
 
 #include "db/export/export.h"
 
 namespace stepwell::db {
 
-enum class ArchiveFormat : uint8_t { kSafetensors, kNpz };
+using stepwell::ArchiveFormat;
 
-struct ArchiveOptions {
-  ArchiveFormat format = ArchiveFormat::kSafetensors;
-  // kWiden: element types become the next wider one of NumPy's, Python's numbers arrays of rank 0,
-  // PRNG keys their data.
-  OnUnsupported on_unsupported = OnUnsupported::kError;
+struct ArchiveOptions : stepwell::ArchiveOptions {
+  ArchiveOptions() = default;
+  ArchiveOptions(stepwell::ArchiveOptions options)  // NOLINT(google-explicit-constructor)
+      : stepwell::ArchiveOptions(std::move(options)) {}
+
   // Encoded leaf key (format::EncodeLeafKey) of the item, subtree or leaf to export; "": the step.
   std::string subtree_key;
   // That of the store and the destination; null: the machine's.
   io::FileSystem* file_system = nullptr;
-  // As in ExportOptions.
-  std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
 };
 
 // Writes the file beside its name, syncs and renames it; on error nothing is left. Streams: memory

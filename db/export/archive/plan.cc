@@ -8,10 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include <stepwell/npy.h>
+
 #include "db/export/orbax/convert.h"
 #include "db/export/orbax/verdicts.h"
 #include "format/key.h"
-#include "format/npy.h"
 #include "format/orbax/python_text.h"
 #include "format/safetensors.h"
 #include "format/zip.h"
@@ -32,7 +33,7 @@ const char* NameOf(ArchiveFormat format) {
 }
 
 bool Holds(ArchiveFormat format, DType dtype) {
-  return format == ArchiveFormat::kNpz ? !format::NpyDescr(dtype).empty()
+  return format == ArchiveFormat::kNpz ? !NpyDescr(dtype).empty()
                                        : !format::SafetensorsDType(dtype).empty();
 }
 

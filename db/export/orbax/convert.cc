@@ -5,99 +5,20 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-
-#include "io/check.h"
 
 namespace stepwell::db {
 namespace {
 
 using format::DType;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-// A float of a byte or less: sign, exponent, mantissa.
-struct SmallFloat {
-  enum class Specials : uint8_t {
-    kIeee,       // the largest exponent is infinity and NaN
-    kLastIsNan,  // only all ones is NaN; no infinity ("fn")
-    kZeroIsNan,  // what would be -0 is NaN; no infinity ("fnuz")
-    kNone,
-  };
-  int exponent_bits = 0;
-  int mantissa_bits = 0;
-  int bias = 0;
-  Specials specials = Specials::kNone;
-};
-
-SmallFloat LayoutOf(DType dtype) {
-  using Specials = SmallFloat::Specials;
-  switch (dtype) {
-    case DType::kFloat8E3M4:
-      return {3, 4, 3, Specials::kIeee};
-    case DType::kFloat8E4M3:
-      return {4, 3, 7, Specials::kIeee};
-    case DType::kFloat8E4M3B11FNUZ:
-      return {4, 3, 11, Specials::kZeroIsNan};
-    case DType::kFloat8E4M3FN:
-      return {4, 3, 7, Specials::kLastIsNan};
-    case DType::kFloat8E4M3FNUZ:
-      return {4, 3, 8, Specials::kZeroIsNan};
-    case DType::kFloat8E5M2:
-      return {5, 2, 15, Specials::kIeee};
-    case DType::kFloat8E5M2FNUZ:
-      return {5, 2, 16, Specials::kZeroIsNan};
-    case DType::kFloat4E2M1FN:
-      return {2, 1, 1, Specials::kNone};
-    default:
-      STEPWELL_CHECK(false, "a float of a byte or less");
-  }
-}
-
-double DecodeSmallFloat(const SmallFloat& layout, unsigned bits) {
-  using Specials = SmallFloat::Specials;
-  const unsigned mantissa_max = (1U << layout.mantissa_bits) - 1;
-  const unsigned exponent_max = (1U << layout.exponent_bits) - 1;
-  const unsigned mantissa = bits & mantissa_max;
-  const unsigned exponent = (bits >> layout.mantissa_bits) & exponent_max;
-  const bool negative = ((bits >> (layout.mantissa_bits + layout.exponent_bits)) & 1U) != 0;
-  double value = 0;
-  if (layout.specials == Specials::kIeee && exponent == exponent_max) {
-    value = mantissa == 0 ? kInfinity : kNan;
-  } else if (layout.specials == Specials::kLastIsNan && exponent == exponent_max &&
-             mantissa == mantissa_max) {
-    value = kNan;
-  } else if (layout.specials == Specials::kZeroIsNan && negative && exponent == 0 &&
-             mantissa == 0) {
-    value = kNan;
-  } else {
-    const unsigned whole = exponent == 0 ? mantissa : mantissa | (mantissa_max + 1);
-    const int power = (exponent == 0 ? 1 : static_cast<int>(exponent)) - layout.bias;
-    value = std::ldexp(whole, power - layout.mantissa_bits);
-  }
-  return negative ? std::copysign(value, -1.0) : value;
-}
-
-// Of float8_e8m0fnu, a power of two.
-uint32_t Float32BitsOfScale(unsigned bits) {
-  const float value = bits == 0xFF ? std::numeric_limits<float>::quiet_NaN()
-                                   : std::ldexp(1.0F, static_cast<int>(bits) - 127);
-  uint32_t out = 0;
-  std::memcpy(&out, &value, sizeof(out));
-  return out;
-}
-
-uint8_t SignExtended(unsigned bits, unsigned width) {
-  const unsigned sign = 1U << (width - 1);
-  const unsigned low = bits & ((1U << width) - 1);
-  return static_cast<uint8_t>((low ^ sign) - sign);
-}
-
+// Elements of a byte each, whose values `function` makes wider ones.
 template <typename Wide, typename Function>
-void MapBytes(ConstBytes from, MutableBytes out, Function function) {
+void MapBytes(DType dtype, ConstBytes from, MutableBytes out, Function function) {
   std::array<Wide, 256> table;
-  for (unsigned bits = 0; bits < table.size(); ++bits) table[bits] = function(bits);
+  for (unsigned bits = 0; bits < table.size(); ++bits) {
+    const auto pattern = static_cast<uint8_t>(bits);
+    table[bits] = function(DecodeNumber(dtype, &pattern));
+  }
   for (size_t i = 0; i < from.size(); ++i) {
     const Wide wide = table[std::to_integer<unsigned>(from[i])];
     std::memcpy(out.data() + i * sizeof(Wide), &wide, sizeof(Wide));
@@ -159,9 +80,9 @@ DType WiderNumpyType(DType dtype) {
 void WidenElements(DType dtype, ConstBytes from, MutableBytes out) {
   switch (dtype) {
     case DType::kInt2:
-      return MapBytes<uint8_t>(from, out, [](unsigned bits) { return SignExtended(bits, 2); });
     case DType::kInt4:
-      return MapBytes<uint8_t>(from, out, [](unsigned bits) { return SignExtended(bits, 4); });
+      return MapBytes<int8_t>(dtype, from, out,
+                              [](double value) { return static_cast<int8_t>(value); });
     case DType::kUInt2:
     case DType::kUInt4:
       if (!from.empty()) std::memcpy(out.data(), from.data(), from.size());
@@ -169,12 +90,10 @@ void WidenElements(DType dtype, ConstBytes from, MutableBytes out) {
     case DType::kBFloat16:
       return WidenBFloat16(from, out);
     case DType::kFloat8E8M0FNU:
-      return MapBytes<uint32_t>(from, out, Float32BitsOfScale);
-    default: {
-      const SmallFloat layout = LayoutOf(dtype);
-      MapBytes<uint16_t>(
-          from, out, [&](unsigned bits) { return Float16Bits(DecodeSmallFloat(layout, bits)); });
-    }
+      return MapBytes<float>(dtype, from, out,
+                             [](double value) { return static_cast<float>(value); });
+    default:
+      return MapBytes<uint16_t>(dtype, from, out, Float16Bits);
   }
 }
 

@@ -155,7 +155,7 @@ class Verifier {
         digests_(digests),
         progress_(progress) {}
 
-  Result<DigestReport> Run() {
+  Result<VerifyReport> Run() {
     for (const FileDigest& file : digests_.files) total_ += file.bytes;
     for (const DataDigest& data : digests_.data) {
       for (const ChunkDigest& chunk : data.chunks) total_ += chunk.stored_bytes;
@@ -183,7 +183,10 @@ class Verifier {
   Status CheckData(const DataDigest& data) {
     const std::string path = StrCat(checkpoint_, "/", data.name);
     const auto found = [&](uint64_t offset, std::string message) {
-      report_.problems.push_back({path, offset, std::move(message)});
+      VerifyProblem& problem = report_.problems.emplace_back();
+      problem.file = path;
+      problem.offset_bytes = offset;
+      problem.message = std::move(message);
     };
     const auto file = file_system_->Open(path, {});
     if (file.status().code() == StatusCode::kNotFound) {
@@ -211,7 +214,7 @@ class Verifier {
   const ExportDigests& digests_;
   const std::function<bool(uint64_t, uint64_t)>& progress_;
   uint64_t total_ = 0;
-  DigestReport report_;
+  VerifyReport report_;
 };
 
 }  // namespace
@@ -270,10 +273,10 @@ Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
   return std::optional(std::move(digests));
 }
 
-Result<std::optional<DigestProblem>> CheckFile(io::FileSystem* file_system,
+Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,
                                                const std::string& checkpoint,
                                                const FileDigest& digest) {
-  DigestProblem problem;
+  VerifyProblem problem;
   problem.file = StrCat(checkpoint, "/", digest.name);
   const auto file = file_system->Open(problem.file, {});
   if (file.status().code() == StatusCode::kNotFound) {
@@ -308,12 +311,12 @@ Result<std::optional<DigestProblem>> CheckFile(io::FileSystem* file_system,
     }
     at += wanted;
   }
-  if (found == digest) return std::optional<DigestProblem>();
+  if (found == digest) return std::optional<VerifyProblem>();
   problem.message = "the checksum of the file does not match";
   return std::optional(std::move(problem));
 }
 
-Result<DigestReport> VerifyExport(io::FileSystem* file_system, const std::string& checkpoint,
+Result<VerifyReport> VerifyExport(io::FileSystem* file_system, const std::string& checkpoint,
                                   const std::function<bool(uint64_t, uint64_t)>& progress) {
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, ReadDigests(file_system, checkpoint));
   if (!digests) {

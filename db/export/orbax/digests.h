@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <stepwell/reports.h>
+
 #include "io/disk.h"
 #include "io/result.h"
 
@@ -63,28 +65,14 @@ Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view te
 Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
                                                  const std::string& checkpoint);
 
-// What is wrong with a file of `checkpoint`.
-struct DigestProblem {
-  std::string file;           // its path
-  uint64_t offset_bytes = 0;  // of a chunk
-  std::string message;
-};
-
 // Reads the file once; nothing when it is as it was.
-Result<std::optional<DigestProblem>> CheckFile(io::FileSystem* file_system,
+Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,
                                                const std::string& checkpoint,
                                                const FileDigest& digest);
 
-struct DigestReport {
-  uint64_t files = 0;
-  uint64_t chunks = 0;
-  uint64_t bytes = 0;  // that were read
-  std::vector<DigestProblem> problems;
-};
-
 // Reads all that the export consists of. kFailedPrecondition: a checkpoint without digests, or none
 // at all; kCancelled: `progress` said false.
-Result<DigestReport> VerifyExport(
+Result<VerifyReport> VerifyExport(
     io::FileSystem* file_system, const std::string& checkpoint,
     const std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>& progress);
 

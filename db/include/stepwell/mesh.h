@@ -73,6 +73,11 @@ STEPWELL_API Status CheckShards(std::span<const uint64_t> shape, const Mesh& mes
 STEPWELL_API Slice ShardOf(std::span<const uint64_t> shape, const Mesh& mesh,
                            const PartitionSpec& spec, uint64_t device);
 
+// The sharding that an array was saved with (LeafInfo::sharding_json): a line in words; for an
+// array over a mesh followed by a drawing: the slices of the axes that are split, and in each the
+// ids of the devices that hold it. Of many slices the first ones and the last. Ends with a newline.
+STEPWELL_API std::string ShardingText(std::span<const uint64_t> shape, std::string_view json);
+
 // The arrays that a path or glob takes, and how they are split. A path of components takes all at
 // and below it; in a component * and ? stand for characters, ** for any number of components.
 struct SpecRule {

@@ -46,8 +46,8 @@ struct ExportOptions {
   OnUnsupported on_unsupported = OnUnsupported::kError;
   int zarr_format = 3;  // 3: every chunk with its CRC-32C, which readers check; or 2
   // Items to export; empty: all. An item is a directory of the same name in the checkpoint.
-  std::vector<std::string> items;
-  std::string step_prefix;       // kV0: "ckpt" makes ckpt_7; "": 7
+  std::vector<std::string> items{};
+  std::string step_prefix{};     // kV0: "ckpt" makes ckpt_7; "": 7
   int step_digits = 0;           // kV0: at least so many, with zeros in front
   bool unnamed_default = false;  // kV0: a single item is called "default", as managers that were
                                  // not told names expect
@@ -56,7 +56,7 @@ struct ExportOptions {
   uint32_t file_mode = 0;
   // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
   // nothing is left). May be empty.
-  std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
+  std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress{};
 };
 
 struct ExportReport {

@@ -32,6 +32,7 @@ struct VerifyProblem {
 struct VerifyReport {
   uint64_t steps = 0;
   uint64_t leaves = 0;
+  uint64_t files = 0;  // of an export, which has neither steps nor leaves
   uint64_t chunks = 0;
   uint64_t bytes = 0;
   std::vector<VerifyProblem> problems;

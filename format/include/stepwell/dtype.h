@@ -55,5 +55,7 @@ STEPWELL_API std::span<const DTypeInfo> AllDTypes();
 // Null for an unknown number or name.
 STEPWELL_API const DTypeInfo* FindDType(DType dtype);
 STEPWELL_API const DTypeInfo* FindDType(std::string_view name);
+// The value of an element in memory; NaN for complex numbers. Integers beyond 2^53 are rounded.
+STEPWELL_API double DecodeNumber(DType dtype, const void* element);
 
 }  // namespace stepwell

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/table.h"
+#include <stepwell/text.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
-
-#include "io/bytes.h"
 
 namespace stepwell {
 namespace {

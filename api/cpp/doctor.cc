@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/cli/machine.h"
+#include <stepwell/doctor.h>
 
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -13,20 +13,24 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
-#include "api/cli/text.h"
+#include "api/cpp/doctor_disk.h"
 #include "db/save/plan.h"
 #include "io/buffer.h"
 #include "io/bytes.h"
 #include "io/clock.h"
 #include "io/open_disk.h"
 
-namespace stepwell::cli {
+namespace stepwell {
 namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr size_t kRegisteredBuffers = 8;
+constexpr double kWriteSecondsMax = 600;
+constexpr uint64_t kTestBytesMax = 16 * kGiB;
+constexpr uint64_t kTestBytesMin = kGiB / 16;
 
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
@@ -160,9 +164,12 @@ bool IsOneOf(const std::string& type, std::initializer_list<const char*> types) 
   return std::any_of(types.begin(), types.end(), [&](const char* name) { return type == name; });
 }
 
-void WarnAboutFileSystem(const FileSystemFacts& facts, std::vector<Warning>* warnings) {
+void WarnAboutFileSystem(const FileSystemFacts& facts, std::vector<DoctorWarning>* warnings) {
   const auto warn = [&](const char* code, std::string message) {
     warnings->push_back({code, std::move(message)});
+  };
+  const auto has = [&](const char* option) {
+    return std::find(facts.options.begin(), facts.options.end(), option) != facts.options.end();
   };
   if (IsOneOf(facts.type, {"tmpfs", "ramfs"})) {
     warn("memory_file_system", StrCat(facts.mount_point, " is ", facts.type,
@@ -190,8 +197,8 @@ void WarnAboutFileSystem(const FileSystemFacts& facts, std::vector<Warning>* war
     warn("no_direct_io", StrCat("no O_DIRECT on ", facts.type,
                                 ": saves go through the page cache, which takes memory and CPU "
                                 "time from training"));
-  } else if (facts.alignment.offset_bytes > 4096) {
-    warn("large_blocks", StrCat("O_DIRECT wants multiples of ", facts.alignment.offset_bytes,
+  } else if (facts.offset_alignment_bytes > 4096) {
+    warn("large_blocks", StrCat("O_DIRECT wants multiples of ", facts.offset_alignment_bytes,
                                 " bytes: small leaves take more space"));
   }
   if (!facts.punch_hole) {
@@ -199,24 +206,19 @@ void WarnAboutFileSystem(const FileSystemFacts& facts, std::vector<Warning>* war
                                  " cannot give back parts of files: the space of deleted steps "
                                  "comes back later, by moving what still lives"));
   }
-  if (facts.Has("discard")) {
+  if (has("discard")) {
     warn("discard", StrCat(facts.mount_point,
                            " is mounted with discard: each deletion sends trim commands to the "
                            "disk, which can stall writes; use fstrim.timer and nodiscard"));
   }
-  if (facts.Has("nobarrier") || facts.Has("barrier=0")) {
+  if (has("nobarrier") || has("barrier=0")) {
     warn("no_barriers", StrCat(facts.mount_point,
                                " is mounted without barriers: a power cut can take what was "
                                "flushed"));
   }
 }
 
-}  // namespace
-
-bool FileSystemFacts::Has(const std::string& option) const {
-  return std::find(options.begin(), options.end(), option) != options.end();
-}
-
+// A file in `directory` whose name is gone already, so that nothing stays behind, whatever happens.
 Result<std::unique_ptr<io::File>> OpenNamelessFile(const std::string& directory) {
   const std::string path =
       StrCat(directory, "/.stepwell-doctor-", getpid(), "-", io::SystemClock()->MonotonicNanos());
@@ -249,8 +251,9 @@ Result<FileSystemFacts> LookAtFileSystem(const std::string& directory, io::File*
   FindMount(directory, &facts);
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
   facts.block_bytes = info.block_bytes;
-  facts.alignment = file->alignment();
-  facts.direct_io = facts.alignment.offset_bytes > 1;
+  facts.memory_alignment_bytes = file->alignment().memory_bytes;
+  facts.offset_alignment_bytes = file->alignment().offset_bytes;
+  facts.direct_io = facts.offset_alignment_bytes > 1;
   facts.punch_hole = CanPunch(file->descriptor(), info.block_bytes);
   const Result<bool> locked = file->TryLock(io::LockKind::kExclusive);
   facts.locks = locked.ok() && *locked && file->Unlock().ok();
@@ -262,9 +265,9 @@ Result<FileSystemFacts> LookAtFileSystem(const std::string& directory, io::File*
   return facts;
 }
 
-std::vector<Warning> WarningsAbout(const MachineFacts& machine,
-                                   const FileSystemFacts& file_system) {
-  std::vector<Warning> warnings;
+std::vector<DoctorWarning> WarningsAbout(const MachineFacts& machine,
+                                         const FileSystemFacts& file_system) {
+  std::vector<DoctorWarning> warnings;
   WarnAboutFileSystem(file_system, &warnings);
   if (file_system.free_bytes < 4 * kGiB) {
     warnings.push_back({"little_space", StrCat("only ", HumanBytes(file_system.free_bytes),
@@ -301,4 +304,50 @@ std::vector<Warning> WarningsAbout(const MachineFacts& machine,
   return warnings;
 }
 
-}  // namespace stepwell::cli
+// At most a quarter of the free space is written, and given back.
+void TestWrites(const std::string& directory, double seconds, io::File* file,
+                DoctorReport* report) {
+  const uint64_t bytes_max = std::min(report->file_system.free_bytes / 4, kTestBytesMax);
+  if (seconds == 0 || bytes_max < kTestBytesMin) {
+    report->store.not_measured = report->fio.not_measured =
+        seconds == 0 ? "not asked for" : "too little free space to test writing";
+    return;
+  }
+  Result<WriteSpeed> store = MeasureWrites(file, seconds, bytes_max);
+  if (store.ok()) {
+    report->store = *std::move(store);
+  } else {
+    report->store.not_measured = store.status().message();
+    report->warnings.push_back(
+        {"write_failed", "the write test failed: " + store.status().message()});
+  }
+  Result<WriteSpeed> fio =
+      MeasureWritesByFio(directory, report->file_system.direct_io, seconds, bytes_max);
+  if (fio.ok()) {
+    report->fio = *std::move(fio);
+  } else if (fio.status().code() == StatusCode::kNotFound) {
+    report->fio.not_measured = "fio is not installed; to compare: apt install fio";
+  } else {
+    report->fio.not_measured = fio.status().message();
+  }
+}
+
+}  // namespace
+
+Result<DoctorReport> ExamineMachine(const std::string& directory, double write_seconds) {
+  if (!(write_seconds >= 0 && write_seconds <= kWriteSecondsMax)) {
+    return InvalidArgumentError(
+        StrCat("the seconds of writing are from 0 to ", kWriteSecondsMax, ", not ", write_seconds));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, io::LocalFileSystem()->Stat(directory));
+  if (!info.is_directory) return InvalidArgumentError(directory + " is not a directory");
+  STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<io::File> file, OpenNamelessFile(directory));
+  DoctorReport report;
+  report.machine = LookAtMachine();
+  STEPWELL_ASSIGN_OR_RETURN(report.file_system, LookAtFileSystem(directory, file.get()));
+  report.warnings = WarningsAbout(report.machine, report.file_system);
+  TestWrites(directory, write_seconds, file.get(), &report);
+  return report;
+}
+
+}  // namespace stepwell

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/table.h"
+#include <stepwell/text.h>
 
 #include <gtest/gtest.h>
 

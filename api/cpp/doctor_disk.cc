@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/cli/disk_test.h"
+#include "api/cpp/doctor_disk.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -23,7 +23,7 @@
 
 extern char** environ;
 
-namespace stepwell::cli {
+namespace stepwell {
 namespace {
 
 constexpr size_t kDepth = 8;  // as many as the engine has in flight
@@ -42,11 +42,11 @@ struct BlockWrite final : io::Op {
 
 class Writer {
  public:
-  Writer(io::Disk* disk, io::File* file, int64_t end_ns, uint64_t bytes_max)
-      : disk_(disk), file_(file), end_ns_(end_ns), bytes_max_(bytes_max) {}
+  Writer(io::Disk* disk, io::File* file, uint64_t bytes_max)
+      : disk_(disk), file_(file), bytes_max_(bytes_max) {}
 
-  Status Run() {
-    std::vector<std::unique_ptr<BlockWrite>> writes;
+  // Takes memory and fills it, before the clock runs.
+  Status Prepare() {
     for (size_t i = 0; i < kDepth; ++i) {
       auto write = std::make_unique<BlockWrite>();
       write->buffer = io::AlignedBuffer(db::kBlockBytes);
@@ -63,9 +63,14 @@ class Writer {
       write->vector = {write->buffer.data(), write->buffer.size()};
       write->vectors = {&write->vector, 1};
       write->buffer_index = disk_->RegisterBuffer(write->buffer.bytes());
-      writes.push_back(std::move(write));
+      writes_.push_back(std::move(write));
     }
-    for (const auto& write : writes) Next(write.get());
+    return OkStatus();
+  }
+
+  Status Run(int64_t end_ns) {
+    end_ns_ = end_ns;
+    for (const auto& write : writes_) Next(write.get());
     while (disk_->in_flight() > 0) disk_->Poll(/*wait=*/true);
     return error_;
   }
@@ -91,8 +96,9 @@ class Writer {
  private:
   io::Disk* const disk_;
   io::File* const file_;
-  const int64_t end_ns_;
   const uint64_t bytes_max_;
+  std::vector<std::unique_ptr<BlockWrite>> writes_;
+  int64_t end_ns_ = 0;
   uint64_t offset_ = 0;
   uint64_t reserved_ = 0;
   Status error_;
@@ -201,18 +207,23 @@ Result<std::string> RunProgram(const std::vector<std::string>& arguments, int64_
 Result<WriteSpeed> MeasureWrites(io::File* file, double seconds, uint64_t bytes_max) {
   STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<io::Disk> disk, io::OpenDisk({}));
   disk->RegisterFile(file);
+  Writer writer(disk.get(), file, bytes_max);
+  Status status = writer.Prepare();
   const int64_t start_ns = io::SystemClock()->MonotonicNanos();
   const auto duration_ns = static_cast<int64_t>(seconds * static_cast<double>(kNanosPerSecond));
-  Writer writer(disk.get(), file, start_ns + duration_ns, bytes_max);
-  Status status = writer.Run();
+  if (status.ok()) status = writer.Run(start_ns + duration_ns);
   if (status.ok()) status = file->Sync();
   const int64_t end_ns = io::SystemClock()->MonotonicNanos();
   disk->UnregisterFile(file);
   STEPWELL_RETURN_IF_ERROR(status);
   STEPWELL_RETURN_IF_ERROR(file->Truncate(0));
-  return WriteSpeed{writer.bytes(),
-                    static_cast<double>(end_ns - start_ns) / static_cast<double>(kNanosPerSecond),
-                    db::kBlockBytes, kDepth, disk->Describe()};
+  return WriteSpeed{
+      .not_measured = "",
+      .bytes = writer.bytes(),
+      .seconds = static_cast<double>(end_ns - start_ns) / static_cast<double>(kNanosPerSecond),
+      .block_bytes = db::kBlockBytes,
+      .depth = kDepth,
+      .through = disk->Describe()};
 }
 
 Result<WriteSpeed> MeasureWritesByFio(const std::string& directory, bool direct, double seconds,
@@ -246,8 +257,12 @@ Result<WriteSpeed> MeasureWritesByFio(const std::string& directory, bool direct,
   if (write == nullptr || !write->contains("io_bytes") || !write->contains("runtime")) {
     return Status(StatusCode::kUnknown, "fio printed no result that can be read");
   }
-  return WriteSpeed{write->value("io_bytes", uint64_t{0}), write->value("runtime", 0.0) / 1000,
-                    db::kBlockBytes, kDepth, document.value("fio version", std::string("fio"))};
+  return WriteSpeed{.not_measured = "",
+                    .bytes = write->value("io_bytes", uint64_t{0}),
+                    .seconds = write->value("runtime", 0.0) / 1000,
+                    .block_bytes = db::kBlockBytes,
+                    .depth = kDepth,
+                    .through = document.value("fio version", std::string("fio"))};
 }
 
-}  // namespace stepwell::cli
+}  // namespace stepwell

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints on disk, without a store: which there are, what is in one, whether it is intact.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <stepwell/export.h>
+#include <stepwell/import.h>
+#include <stepwell/reports.h>
+#include <stepwell/result.h>
+
+namespace stepwell {
+
+// The finished steps below `root`, ascending: directories whose names end in the step's number
+// ("7", "00000007", "ckpt_7") and that hold a checkpoint. None when `root` is not such a root.
+// kInvalidArgument: two of them have one number.
+STEPWELL_API Result<std::vector<OrbaxStep>> FindOrbaxSteps(const std::string& root);
+
+struct CheckpointInfo {
+  std::optional<uint64_t> step;    // by the directory's name
+  std::vector<std::string> items;  // that ImportOptions::items may name
+};
+// What an import would find. kNotFound; kInvalidArgument: no checkpoint, the root of several, or
+// one whose save was not finished.
+STEPWELL_API Result<CheckpointInfo> ReadCheckpointInfo(const std::string& checkpoint);
+
+// Reads all that an export consists of and checks it against the digests that Store::Export left in
+// it. OK with problems in the report: damage was found. kFailedPrecondition: a checkpoint without
+// digests, as Orbax writes them, or none at all. kCancelled: `progress` said false.
+STEPWELL_API Result<VerifyReport> VerifyExport(
+    const std::string& checkpoint,
+    const std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>& progress = {});
+
+}  // namespace stepwell

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory in which every committed step is an Orbax checkpoint: it appears when the step is
+// committed and goes when the step does. The checkpoints have symbolic links to the store's
+// segments, so a view is of use only beside its store.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include <stepwell/export.h>
+#include <stepwell/log.h>
+#include <stepwell/orbax_export.h>
+#include <stepwell/reports.h>
+#include <stepwell/result.h>
+
+namespace stepwell {
+
+struct ViewOptions {
+  // How checkpoints look: layout, leaves, zarr_format, items, step_prefix, step_digits,
+  // unnamed_default, file_mode. Every layout has one directory a step, named as in the root of a
+  // CheckpointManager. A step that on_unsupported does not let pass is not shown.
+  ExportOptions checkpoint{};
+  // How often a store is looked at that is open for reading only, or has steps of which other
+  // processes have parts: no notifications arrive from other processes.
+  std::chrono::milliseconds poll{200};
+  LogSink log{};
+};
+
+// Works on a thread of its own; nothing of it ever fails or delays a save. Errors are logged,
+// counted, and tried again. Until it is closed nothing that the directory shows is reclaimed.
+// Thread-safe. Closed with its store; the next open for writing serves it again.
+class STEPWELL_API View {
+ public:
+  View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  virtual ~View();
+
+  // Waits until the directory has what was committed when this was called, as far as it can have
+  // it. False: not within `timeout`.
+  virtual Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout) = 0;
+  // Nothing more is made: what is being made is given up within a few chunks, and Close ends soon.
+  // What is dead still goes.
+  virtual void StopMaking() = 0;
+  // Ends it, after a last look at the store. Without `keep` the steps' directories go (those that
+  // readers hold stay), and the directory is no view any more. Idempotent.
+  virtual Status Close(bool keep) = 0;
+
+  virtual const std::string& path() const = 0;
+  // Of a step, shown or not.
+  virtual std::string PathOf(uint64_t step) const = 0;
+  virtual ViewStats Stats() const = 0;
+};
+
+}  // namespace stepwell
