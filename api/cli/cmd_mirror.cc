@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell mirror STORE DIR`: the steps as checkpoints of Orbax, while the store goes on.
 #include <chrono>
-#include <map>
 #include <thread>
 
 #include "api/cli/command.h"
@@ -93,14 +92,6 @@ Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocati
   return outcome;
 }
 
-template <typename Value>
-void AddChoice(CLI::App* command, const char* name, Value* value, const char* type,
-               const char* what, const std::map<std::string, Value>& choices) {
-  command->add_option(name, *value, what)
-      ->transform(CLI::CheckedTransformer(choices).description(""))
-      ->type_name(type);
-}
-
 }  // namespace
 
 void AddMirror(CLI::App* program, Invocation* invocation) {
@@ -120,30 +111,10 @@ void AddMirror(CLI::App* program, Invocation* invocation) {
   command->add_flag("--keep", arguments->keep,
                     "leave the directory as it is at the end, too, for a store at rest");
   ExportOptions* checkpoint = &arguments->options.checkpoint;
-  AddChoice(command, "--zarr", &checkpoint->zarr_format, "2|3",
-            "the version of zarr (3: readers check every chunk)", {{"2", 2}, {"3", 3}});
-  AddChoice(command, "--layout", &checkpoint->layout, "v0|v1",
-            "of which of Orbax's interfaces; default v1",
-            {{"v0", ExportLayout::kV0}, {"v1", ExportLayout::kV1}});
-  AddChoice(command, "--leaves", &checkpoint->leaves, "TYPE",
-            "numpy (loads anywhere) or jax (those that were, with their shardings)",
-            {{"numpy", ExportLeaves::kNumpy}, {"jax", ExportLeaves::kJax}});
-  AddChoice(command, "--on-unsupported", &checkpoint->on_unsupported, "WHAT",
-            "a step with what Orbax cannot hold: error (it is not shown), skip, or widen",
-            {{"error", OnUnsupported::kError},
-             {"skip", OnUnsupported::kSkip},
-             {"widen", OnUnsupported::kWiden}});
+  AddCheckpointOptions(command, checkpoint);
   command->add_option("--item", checkpoint->items, "only this item; may be given again")
       ->type_name("NAME")
       ->allow_extra_args(false);
-  command->add_option("--step-prefix", checkpoint->step_prefix, "ckpt makes ckpt_7")
-      ->type_name("NAME");
-  command
-      ->add_option("--step-digits", checkpoint->step_digits, "zeros in front of the step's number")
-      ->type_name("N")
-      ->check(CLI::Range(0, 20).description(""));
-  command->add_flag("--unnamed-default", checkpoint->unnamed_default,
-                    "v0: call a single item \"default\", as managers without item names expect");
   command
       ->add_option("--interval", arguments->interval_seconds,
                    "how often the store is looked at; default 0.2")

@@ -36,6 +36,30 @@ CLI::Option* AddPath(CLI::App* command, std::string* path) {
   return command->add_option("PATH", *path, "only what is at and below this path");
 }
 
+void AddCheckpointOptions(CLI::App* command, ExportOptions* options) {
+  AddChoice(command, "--zarr", &options->zarr_format, "2|3",
+            "the version of zarr (3: readers check every chunk)", {{"2", 2}, {"3", 3}});
+  AddChoice(command, "--layout", &options->layout, "v0|v1",
+            "of which of Orbax's interfaces; default v1",
+            {{"v0", ExportLayout::kV0}, {"v1", ExportLayout::kV1}});
+  AddChoice(command, "--leaves", &options->leaves, "TYPE",
+            "numpy (loads anywhere) or jax (those that were, with their shardings)",
+            {{"numpy", ExportLeaves::kNumpy}, {"jax", ExportLeaves::kJax}});
+  AddChoice(command, "--on-unsupported", &options->on_unsupported, "WHAT",
+            "what the format cannot hold: error (mirror: the step is not shown), skip, or widen",
+            {{"error", OnUnsupported::kError},
+             {"skip", OnUnsupported::kSkip},
+             {"widen", OnUnsupported::kWiden}});
+  command->add_option("--step-prefix", options->step_prefix, "v0: ckpt makes ckpt_7")
+      ->type_name("NAME");
+  command
+      ->add_option("--step-digits", options->step_digits, "v0: zeros in front of the step's number")
+      ->type_name("N")
+      ->check(CLI::Range(0, 20).description(""));
+  command->add_flag("--unnamed-default", options->unnamed_default,
+                    "v0: call a single item \"default\", as managers without item names expect");
+}
+
 void WarnOf(LogLevel level, std::string_view message) {
   if (level >= LogLevel::kWarning) Warn(std::string(message));
 }

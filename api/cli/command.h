@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -86,6 +87,17 @@ void AddStore(CLI::App* command, std::string* store);
 CLI::Option* AddStep(CLI::App* command, std::string* step);
 CLI::Option* AddSteps(CLI::App* command, std::vector<std::string>* steps);  // one or more
 CLI::Option* AddPath(CLI::App* command, std::string* path);
+// How Orbax checkpoints look: --zarr, --layout, --leaves, --on-unsupported, --step-prefix,
+// --step-digits, --unnamed-default.
+void AddCheckpointOptions(CLI::App* command, ExportOptions* options);
+// An option whose values have names.
+template <typename Value>
+void AddChoice(CLI::App* command, const char* name, Value* value, const char* type,
+               const char* what, const std::map<std::string, Value>& choices) {
+  command->add_option(name, *value, what)
+      ->transform(CLI::CheckedTransformer(choices).description(""))
+      ->type_name(type);
+}
 
 // For reading it takes no lock. `create`: where there is none, one is made. Warnings of the engine
 // go to stderr.
