@@ -158,11 +158,13 @@ Result<Shape> ChunkShapeWithin(std::span<const uint64_t> shape, uint64_t item_by
   std::vector<uint32_t> order(axes.begin(), axes.end());
   for (uint32_t axis = 0; axes.empty() && axis < shape.size(); ++axis) order.push_back(axis);
   for (const uint32_t axis : order) {
-    if (bytes <= bytes_max) break;
-    if (axis >= shape.size()) {
+    if (bytes > bytes_max && axis >= shape.size()) {
       return InvalidArgumentError(StrCat("chunks are to be cut along axis ", axis,
                                          " of an array of ", shape.size(), " axes"));
     }
+  }
+  for (const uint32_t axis : order) {
+    if (bytes <= bytes_max) break;
     // The axis in as few parts as fit. Where no divisor is near that, the last part is padded (by
     // some 15 % of the axis at most: short axes have near divisors).
     const uint64_t inner = bytes / chunk[axis];

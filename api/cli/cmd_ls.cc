@@ -29,6 +29,15 @@ struct Line {
   std::string problem;
 };
 
+// As ParsedJson gives what is a number in Python, but not in JSON.
+bool IsNonFinite(const Json& value) {
+  return value == "NaN" || value == "Infinity" || value == "-Infinity";
+}
+
+std::string MetricText(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : NumberText(value.get<double>(), 6);
+}
+
 // Metrics are in the step's own frame; what other processes stored of it is in theirs.
 Line MakeLine(Store* store, StepInfo step) {
   Line line{std::move(step), {}, ""};
@@ -41,7 +50,7 @@ Line MakeLine(Store* store, StepInfo step) {
   const Json parsed = ParsedJson(line.step.metrics_json);
   if (!parsed.is_object()) return line;
   for (const auto& [name, value] : parsed.items()) {
-    if (value.is_number()) line.metrics[name] = value;
+    if (value.is_number() || IsNonFinite(value)) line.metrics[name] = value;
   }
   return line;
 }
@@ -92,8 +101,7 @@ std::string LinesText(const std::vector<Line>& lines) {
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
     for (const std::string& name : names) {
       const auto found = line.metrics.find(name);
-      rows.back().push_back(
-          found == line.metrics.end() ? "" : NumberText(found->second.get<double>(), 6));
+      rows.back().push_back(found == line.metrics.end() ? "" : MetricText(found->second));
     }
   }
   return Table(rows, right);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/cli/output.h"
 
+#include <stepwell/metrics.h>
 #include <unistd.h>
 
 #include <array>
@@ -58,7 +59,7 @@ std::string JsonText(const Json& document) {
 
 Json ParsedJson(const std::string& text) {
   if (text.empty()) return nullptr;
-  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json parsed = Json::parse(StrictJson(text), nullptr, /*allow_exceptions=*/false);
   return parsed.is_discarded() ? Json(text) : parsed;
 }
 

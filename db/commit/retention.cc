@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/commit/retention.h"
 
+#include <stepwell/metrics.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -12,34 +14,10 @@ namespace {
 
 using Kind = KeepRule::Kind;
 
-// Python writes NaN, Infinity and -Infinity into JSON, which has none: nulls, so that the metrics
-// beside them are read.
-std::string WithoutNonFinite(std::string_view json) {
-  std::string out;
-  bool in_string = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    if (in_string && json[i] == '\\') {
-      out += json.substr(i++, 2);
-      continue;
-    }
-    if (json[i] == '"') in_string = !in_string;
-    bool replaced = false;
-    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
-      if (in_string || !json.substr(i).starts_with(word)) continue;
-      out += "null";
-      i += word.size() - 1;
-      replaced = true;
-      break;
-    }
-    if (!replaced) out += json[i];
-  }
-  return out;
-}
-
 // The metric's value; none when it is missing, no number, or not finite.
 std::optional<double> Metric(std::string_view metrics_json, const std::string& name) {
   const auto metrics =
-      nlohmann::json::parse(WithoutNonFinite(metrics_json), nullptr, /*allow_exceptions=*/false);
+      nlohmann::json::parse(StrictJson(metrics_json), nullptr, /*allow_exceptions=*/false);
   if (!metrics.is_object()) return std::nullopt;
   const auto found = metrics.find(name);
   if (found == metrics.end() || !found->is_number()) return std::nullopt;

@@ -87,10 +87,13 @@ bool IsRunning(const Holder& holder) {
 }
 
 Status HeldByRunning(const std::string& store_path, const Holder& holder) {
-  return UnavailableError(StrCat(store_path, ": locked by process ", holder.pid,
-                                 holder.pid == getpid() ? " (this one)" : "",
-                                 ", which is running; a store has one writer: open it with "
-                                 "mode=\"r\" to read beside it"));
+  const bool own = holder.pid == getpid();
+  return UnavailableError(StrCat(
+      store_path, ": locked by process ", holder.pid,
+      own ? " (this one), which has it open already: use that store, or close it first (a notebook "
+            "cell that runs again finds the store of its last run open)"
+          : ", which is running; a store has one writer",
+      "; open it with mode=\"r\" to read beside it"));
 }
 
 Status HeldByDead(const std::string& store_path, const std::optional<Holder>& holder,

@@ -69,6 +69,19 @@ def test_ls_prints_one_line_a_step(store: pathlib.Path) -> None:
     assert all(" state " in line for line in lines[1:])
 
 
+def test_ls_shows_metrics_that_are_not_finite(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "run") as writer:
+        writer.save(1, 1, metrics={"acc": 0.5, "loss": float("nan"), "up": float("inf"),
+                                   "down": -float("inf")}, metadata={"loss": float("nan")})
+    header, line = ok("ls", tmp_path / "run").splitlines()
+    assert header.split()[-4:] == ["acc", "down", "loss", "up"]
+    assert line.split()[-4:] == ["0.5", "-Infinity", "NaN", "Infinity"]
+    metrics = {"acc": 0.5, "loss": "NaN", "up": "Infinity", "down": "-Infinity"}
+    assert document("ls", tmp_path / "run")["steps"][0]["metrics"] == metrics
+    shown = document("show", tmp_path / "run", "latest")["step"]
+    assert (shown["metrics"], shown["metadata"]) == (metrics, {"loss": "NaN"})
+
+
 def test_ls_json(store: pathlib.Path) -> None:
     before_ns = time.time_ns()
     steps = document("ls", store)["steps"]

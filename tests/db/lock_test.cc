@@ -91,8 +91,10 @@ TEST_F(LockTest, SecondInOneProcessFailsAtOnce) {
   ASSERT_TRUE(lock.ok());
   const auto second = Acquire(milliseconds(3'600'000));
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(Contains(second.status(), StrCat("process ", getpid()))) << second.status().message();
-  EXPECT_TRUE(Contains(second.status(), "which is running"));
+  EXPECT_TRUE(Contains(second.status(), StrCat("process ", getpid(),
+                                               " (this one), which has it open "
+                                               "already: use that store, or close it")))
+      << second.status().message();
   EXPECT_TRUE(Contains(second.status(), "mode=\"r\""));
   EXPECT_TRUE(Contains(second.status(), store_));
 }

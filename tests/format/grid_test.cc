@@ -164,6 +164,7 @@ TEST(GridTest, ChunksAsAskedFor) {
   EXPECT_EQ(refused({9, 9}, 4095, {}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused({9, 9}, (4 << 20) + 1, {}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused({4096, 1024}, 1 << 20, {2}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused({4096, 1024}, 1 << 20, {0, 2}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused({4096, 1024}, 4096, {1}).code(), StatusCode::kInvalidArgument);
   Prng prng(9);
   for (int i = 0; i < 3000; ++i) {

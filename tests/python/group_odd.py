@@ -13,6 +13,7 @@ import numpy as np
 import stepwell
 from conftest import same
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from stepwell._load import slicing
 
 
 def spread(array: np.ndarray[Any, Any], mesh: Mesh, *spec: Any) -> jax.Array:
@@ -124,6 +125,9 @@ def far_slices(local: stepwell.Store) -> str:
     np.testing.assert_array_equal(local[3]["rows"][row], rows[row])
     load = local.stats()["last_load"]
     assert (load["chunks"], load["bytes_needed"]) == (2, 2 * (4 * 512 * 4 + 4)), load
+    slicing.BATCH_BYTES = 16384  # strides: one of them needs more batches than the other
+    strided = slice(None, None, -7) if jax.process_index() else slice(5, 6)
+    np.testing.assert_array_equal(local[3]["rows"][strided], rows[strided])
     return "equal"
 
 

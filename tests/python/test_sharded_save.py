@@ -104,6 +104,7 @@ def test_chunk_shapes_that_cannot_be(store):
         ({"v": ChunkShape()}, "chunks: no array matches 'v'"),
         ({"n": ChunkShape(), "w": ChunkShape()}, "chunks: no array matches 'n'"),
         ({"w": ChunkShape(4096, (2,))}, "leaf 'w': .* axis 2 of an array of 2 axes"),
+        ({"w": ChunkShape(4096, (0, 2))}, "leaf 'w': .* axis 2 of an array of 2 axes"),
     ]:
         with pytest.raises(stepwell.InvalidArgumentError, match=why):
             store.save(0, tree, chunks=chunks)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m stepwell push` and `pull`: what the program `stepwell` leaves to Python, for its
 libraries of object stores. The program hands its arguments over; what is printed, and the exit
-status, are those of all commands (docs/pages/command-line.md). Other commands are handed to the
-program."""
+status, are those of all commands (docs/pages/command-line.md)."""
 
 from __future__ import annotations
 
@@ -190,31 +189,5 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _native() -> str | None:
-    """The program itself, when it is installed; a script of this name is this file again."""
-    for folder in os.get_exec_path():
-        path = os.path.join(folder, "stepwell")
-        try:
-            with open(path, "rb") as file:
-                if file.read(4) == b"\x7fELF" and os.access(path, os.X_OK):
-                    return path
-        except OSError:
-            continue
-    return None
-
-
-def main() -> NoReturn:
-    arguments = sys.argv[1:]
-    first = next((each for each in arguments if not each.startswith("-")), None)
-    if first not in ("push", "pull", None):
-        native = _native()
-        if native is not None:
-            os.execv(native, [native, *arguments])
-        sys.exit(_fail(f"{first} is a command of the program stepwell, which is not installed "
-                       "here: build it (README.md); the Python package alone has push and "
-                       "pull", "error", 1, "--json" in arguments))
-    sys.exit(run(arguments))
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run(sys.argv[1:]))

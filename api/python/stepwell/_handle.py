@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ._runtime import service
+from ._runtime.not_copied import NotCopied
 from ._runtime.save_tracker import Tracked
 
 
@@ -15,7 +16,7 @@ class _Owner(Protocol):
 
 
 
-class SaveHandle:
+class SaveHandle(NotCopied):
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
     store's next call, `wait` or `close`."""
 

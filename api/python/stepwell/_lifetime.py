@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
@@ -13,7 +14,8 @@ from ._handle import SaveHandle
 from ._load.source import Source
 from ._pytree.chunks import Chunks
 from ._runtime import service
-from ._runtime.arguments import step_number
+from ._runtime.arguments import step_index, step_number
+from ._runtime.not_copied import NotCopied
 from ._runtime.save_tracker import Closed, Pending, Tracked
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
@@ -33,7 +35,7 @@ def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: f
     return LocalDisks(opened) if opened.local else SharedDisk(opened)
 
 
-class OpenStore:
+class OpenStore(NotCopied):
     """What every method of a Store stands on. A context manager that closes."""
 
     def __init__(self, path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
@@ -142,6 +144,27 @@ class OpenStore:
         """Numbers of the committed steps, ascending."""
         self._check()
         return [summary[0] for summary in self._backend.steps()]
+
+    @property
+    def latest(self) -> int | None:
+        """The highest committed step; None when there is none."""
+        return max(self.steps(), default=None)
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers of the committed steps, ascending, as they are now."""
+        return iter(self.steps())
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self.steps())
+
+    def __len__(self) -> int:
+        return len(self.steps())
+
+    def __bool__(self) -> bool:
+        return True  # a store without steps is a store
+
+    def __contains__(self, step: SupportsIndex) -> bool:
+        return step_index(step) in self.steps()
 
     def _step(self, step: SupportsIndex | None) -> int:
         if step is not None:

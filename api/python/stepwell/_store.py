@@ -22,13 +22,15 @@ from ._load.specs import assign
 from ._pytree.chunks import Chunks
 from ._pytree.paths import PathLike
 from ._pytree.records import ROOT
+from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
 from ._runtime import service
-from ._runtime.arguments import (IfExists, if_exists_number, json_text, problem_path, step_number,
-                                 step_numbers)
+from ._runtime.arguments import (IfExists, check_mapping, check_path, if_exists_number, json_text,
+                                 problem_path, step_number, step_numbers)
 from ._runtime.gc_pause import Paused
 from ._runtime.stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport
+from ._runtime.text import brief
 from ._views import StepView, Tree
 from .errors import (CorruptionError, InvalidArgumentError, Mismatch, MismatchError,
                      StepNotFoundError)
@@ -160,13 +162,16 @@ class Store(OpenStore):
         self._check_writable()
         existing = if_exists_number(if_exists)
         trees: dict[str, Any] = {} if state is _MISSING else {"state": state}
+        check_mapping(items, "items", "from names to pytrees")
         for name, tree in (items or {}).items():
             if not isinstance(name, str) or not name:
                 raise InvalidArgumentError(
-                    f"an item's name is a str that is not empty, not {name!r}")
+                    f"an item's name is a str that is not empty, not {brief(name)}")
             if name in trees:
                 raise InvalidArgumentError("items has a 'state', and a state is given, too")
             trees[name] = tree
+        for name, tree in trees.items():
+            check_called(tree, "the state" if name == "state" else f"item {name!r}")
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
         return self._save(number, trees, json_text(metadata, "metadata"),
@@ -178,20 +183,13 @@ class Store(OpenStore):
 
     # ---- reading ----
 
-    @property
-    def latest(self) -> int | None:
-        """The highest committed step; None when there is none."""
-        return max(self.steps(), default=None)
-
     def __getitem__(self, step: SupportsIndex) -> StepView:
         """Looks into a step without loading it. Raises StepNotFoundError."""
         return StepView(self._source(step))
 
-    def __contains__(self, step: SupportsIndex) -> bool:
-        return operator.index(step) in self.steps()
-
     def tree(self, step: SupportsIndex | None = None) -> Tree:
-        """Paths, shapes and dtypes of a step (None: the newest); printing it gives a table."""
+        """Paths, shapes and dtypes of a step (None: the newest); printing it gives a table, and its
+        `table()` all of a long one."""
         source = self._source(step)
         return Tree(source.tree, source.step)
 
@@ -237,7 +235,9 @@ class Store(OpenStore):
         AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
         CorruptionError.
         """
+        check_called(like, "like")
         source = self._source(step)
+        check_path(path)
         return source.all_or_none(lambda: self._load(source, path, like, mesh, specs, cast))
 
     def _load(self, source: Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
@@ -285,9 +285,7 @@ class Store(OpenStore):
         bad += [Mismatch(name, "not among what the pattern takes")
                 for name in like if name not in stored]
         if bad:
-            lines = "".join([f"\n  {m.path}: {m.message}" for m in bad])
-            raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:{lines}",
-                                bad)
+            raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
         matcher = Matcher(tree, source.step, cast, shardings)
         plans = {name: matcher.plan(like[name], n) for name, n in stored.items()}
         values = read_slots(source, matcher.slots)
@@ -297,6 +295,7 @@ class Store(OpenStore):
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
         store has no step. A step that is damaged or does not fit raises: never a silent fallback.
         """
+        check_called(init, "init")
         latest = self._latest_of_all()
         if latest is None:
             problems = cast(list[str], self._backend.recovery()["problems"])  # of headers, too

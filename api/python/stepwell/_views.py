@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from types import EllipsisType
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from . import _stepwell
+from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.paths import PathLike, resolve
 from ._pytree.records import ARRAY, VALUE, StoredTree
 from ._pytree.tree import V_PRNG_KEY, Component, decode_value
-from .errors import InvalidArgumentError
+from ._runtime.arguments import check_path
+from ._runtime.not_copied import NotCopied
 
-Index = SupportsIndex | slice | EllipsisType | None
+T = TypeVar("T")
+
+_WHOLE_MAX, _END = 40, 20  # lines of a repr, and of its beginning and end where there are more
 
 
 class LeafInfo(NamedTuple):
@@ -49,7 +51,8 @@ def _info(tree: StoredTree, number: int) -> LeafInfo:
 
 
 class Tree(Mapping[str, LeafInfo]):
-    """What a step holds: path -> LeafInfo, in key order. Printing it gives a table."""
+    """What a step holds: path -> LeafInfo, in key order. Printing it gives a table; of more than 40
+    leaves the first and the last 20, and `table()` has all."""
 
     def __init__(self, tree: StoredTree, step: int) -> None:
         self.step = step
@@ -69,14 +72,28 @@ class Tree(Mapping[str, LeafInfo]):
         """Size of all leaves when loaded, in bytes."""
         return sum(info.nbytes for info in self._leaves.values())
 
+    def table(self) -> str:
+        """A line for each leaf: path, type and shape, size."""
+        return self._table(len(self))
+
     def __repr__(self) -> str:
+        return self._table(_WHOLE_MAX)
+
+    def _table(self, whole_max: int) -> str:
         rows = [(path or "(the state)", str(info), format_bytes(info.nbytes))
                 for path, info in self._leaves.items()]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-        lines = [f"step {self.step}: {len(rows)} leaves, {format_bytes(self.nbytes)}"]
-        lines += [f"  {path:<{widths[0]}}  {what:<{widths[1]}}  {size:>{widths[2]}}"
-                  for path, what, size in rows]
-        return "\n".join(lines)
+        shown = rows if len(rows) <= whole_max else rows[:_END] + rows[-_END:]
+        widths = [max((len(row[i]) for row in shown), default=0) for i in range(3)]
+        head = f"step {self.step}: {len(rows)} leaves, {format_bytes(self.nbytes)}"
+        return "\n".join([head, *_lines(rows, whole_max, lambda row: (
+            f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}"))])
+
+
+def _lines(of: Sequence[T], whole_max: int, line: Callable[[T], str]) -> list[str]:
+    """A line for each, or of more than `whole_max` for the first and the last."""
+    if len(of) <= whole_max:
+        return [line(each) for each in of]
+    return [*map(line, of[:_END]), f"  … {len(of) - 2 * _END:,} more", *map(line, of[-_END:])]
 
 
 def format_bytes(count: int) -> str:
@@ -88,8 +105,8 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-class ArrayView:
-    """A stored array. Slicing reads the chunks that the slice touches and gives a NumPy array.
+class ArrayView(NotCopied):
+    """A stored array. Slicing reads the chunks that hold what it takes and gives a NumPy array.
 
     Indices are ints, slices (any step), `...` and `None`; negative ones count from the end. Lists
     and masks need the array in memory: `np.asarray(view)[mask]`.
@@ -148,9 +165,8 @@ class ArrayView:
         return f"<stored {self.path or 'state'}: {self._source.tree.describe(self._number)}>"
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        start, stop, local = _cover(self.shape, index if isinstance(index, tuple) else (index,))
-        box = self._source.read_box(self._number, start, stop)
-        return box[local]
+        parts = index if isinstance(index, tuple) else (index,)
+        return read_slice(self._source, self._number, parts)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
@@ -158,67 +174,6 @@ class ArrayView:
         array: np.ndarray[Any, Any] = self._source.read_box(
             self._number, [0] * self.ndim, list(self.shape))
         return array if dtype is None else array.astype(dtype, copy=False)
-
-
-def _cover(
-    shape: tuple[int, ...], index: tuple[Any, ...]
-) -> tuple[list[int], list[int], tuple[Any, ...]]:
-    """The box that covers basic indices, and the index that takes them out of the box."""
-    axes = sum(1 for part in index if part is not None and part is not Ellipsis)
-    dots = sum(1 for part in index if part is Ellipsis)
-    if dots > 1:
-        raise IndexError("an index can have only one ellipsis ('...')")
-    if axes > len(shape):
-        raise IndexError(f"too many indices: the array has {len(shape)} axes, {axes} were indexed")
-    if not dots:
-        index = (*index, Ellipsis)
-    start: list[int] = []
-    stop: list[int] = []
-    local: list[Any] = []
-    for part in index:
-        if part is None:
-            local.append(None)
-        elif part is Ellipsis:
-            # Kept in the local index: with it NumPy gives an array even when no axis is left.
-            if dots:
-                local.append(Ellipsis)
-            for extent in shape[len(start):len(start) + len(shape) - axes]:
-                start.append(0)
-                stop.append(extent)
-                if not dots:
-                    local.append(slice(None))
-        elif isinstance(part, slice):
-            wanted = range(*part.indices(shape[len(start)]))
-            if not wanted:
-                start.append(0)
-                stop.append(0)
-                local.append(slice(0, 0))
-                continue
-            low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
-            start.append(low)
-            stop.append(high + 1)
-            local.append(slice(None, None, wanted.step))
-        else:
-            extent = shape[len(start)]
-            number = _integer(part)
-            if not -extent <= number < extent:
-                raise IndexError(f"index {number} is out of bounds for axis {len(start)} with size "
-                                 f"{extent}")
-            number %= extent
-            start.append(number)
-            stop.append(number + 1)
-            local.append(0)
-    return start, stop, tuple(local)
-
-
-def _integer(part: Any) -> int:
-    try:
-        if not isinstance(part, (bool, np.bool_)):
-            return operator.index(part)
-    except TypeError:
-        pass
-    raise TypeError("a stored array takes ints, slices, ... and None; for lists and masks read it "
-                    "first: np.asarray(view)[...]")
 
 
 def _view(source: Source, number: int, step: Source) -> Any:
@@ -234,7 +189,7 @@ def _view(source: Source, number: int, step: Source) -> Any:
     return decode_value(record.value_type, raw)
 
 
-class NodeView(Mapping[str | int, Any]):
+class NodeView(NotCopied, Mapping[str | int, Any]):
     """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a
     NodeView, a Python value, or for a glob a dict of them by path (paths relative to this node)."""
 
@@ -278,14 +233,13 @@ class NodeView(Mapping[str | int, Any]):
     def __repr__(self) -> str:
         source, number = self._whole()
         tree = source.tree
-        lines = [f"<{tree.text(number) or 'state'} of step {source.step}: "
-                 f"{tree.describe(number)}>"]
-        lines += [f"  {tree.relative_text(leaf, number)}  {tree.describe(leaf)}"
-                  for leaf in tree.leaves(number)]
-        return "\n".join(lines)
+        head = f"<{tree.text(number) or 'state'} of step {source.step}: {tree.describe(number)}>"
+        return "\n".join([head, *_lines(
+            list(tree.leaves(number)), _WHOLE_MAX,
+            lambda leaf: f"  {tree.relative_text(leaf, number)}  {tree.describe(leaf)}")])
 
 
-class StepView:
+class StepView(NotCopied):
     """One committed step as it was when it was opened; it stays readable while this object lives,
     even when the step is deleted or replaced meanwhile."""
 
@@ -347,10 +301,8 @@ class StepView:
         return _view(source, selection.number, self._source)
 
     def __contains__(self, path: object) -> bool:
-        if not isinstance(path, (str, tuple)):
-            raise InvalidArgumentError(f"a path is a str or a tuple of str and int, not {path!r}")
         try:
-            self._source.select(path, whole=False)
+            self._source.select(check_path(path), whole=False)
         except KeyError:
             return False
         return True

@@ -8,8 +8,11 @@ where the operating system gave one.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from ._runtime.text import listed
 
 
 class Error(Exception):
@@ -60,15 +63,18 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(Error, ValueError):
-    """What is stored does not fit `like`. `mismatches` has one entry a leaf, the message all."""
+    """What is stored does not fit `like`. `mismatches` has one entry a leaf; the message has the
+    first 20."""
 
-    def __init__(self, message: str, mismatches: Sequence[Mismatch] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, mismatches: Sequence[Mismatch] = (), hint: str = "") -> None:
+        lines = [f"{m.path or '(the leaf itself)'}: {m.message}" for m in mismatches]
+        super().__init__(message + listed(lines, "mismatches") + (f"\n{hint}" if hint else ""))
         self.mismatches = tuple(mismatches)
 
 
 class UnsupportedLeafError(Error, TypeError):
-    """Leaves that cannot be saved; `paths` has all of them. Raised before any I/O."""
+    """Leaves that cannot be saved; `paths` has all of them, the message the first 20. Raised before
+    any I/O."""
 
     def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -80,7 +86,14 @@ class CorruptionError(Error, OSError):
 
 
 class NoSpaceError(Error, OSError):
-    """No room on the file system. Only this save failed; earlier steps are there."""
+    """No room on the file system. Only this save failed; earlier steps are there. Deleting needs no
+    room: `delete` steps, or open the store with `keep=`; `reclaim` gives their space back now."""
+
+    def __str__(self) -> str:
+        if self.errno not in (errno.ENOSPC, errno.EDQUOT):  # memory, or a disk of another process
+            return super().__str__()
+        return (f"{super().__str__()}. Deleting needs no room: store.delete(steps) or `stepwell rm`"
+                ", and open(keep=) for what comes; store.reclaim() gives the space back at once")
 
 
 class PermissionDeniedError(Error, PermissionError):

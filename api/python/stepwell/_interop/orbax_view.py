@@ -14,6 +14,7 @@ from typing import Literal, SupportsIndex, cast
 from .. import _stepwell
 from .._lifetime import OpenStore
 from .._runtime.arguments import step_number
+from .._runtime.not_copied import NotCopied
 from .._runtime.stats import ViewStats
 from ..errors import InvalidArgumentError, StepNotFoundError
 from .export_options import Layout, Leaves, OnUnsupported, choices
@@ -68,7 +69,7 @@ def _locked(directory: str, name: str) -> int:
         os.close(descriptor)
 
 
-class OrbaxView:
+class OrbaxView(NotCopied):
     """A directory that shows a store's steps as Orbax checkpoints; made by `Store.orbax_view`. A
     context manager that closes. It ends with the store at the latest."""
 

@@ -8,6 +8,7 @@ built around them.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from .._pytree.tree import (TRANSPARENT, V_BOOL, V_BYTES, V_COMPLEX, V_FLOAT, V_
                             V_PRNG_KEY, V_STR, BadKeyError, Component, Opened, decode_value,
                             is_array_like, is_inside_equinox, is_static, open_node, path_text,
                             rebuild, type_name)
+from .._runtime.text import LISTED_MAX
 from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
 from .device_placement import Cast, Slot, Target, same
 from .specs import concrete, mesh_text, why_not_split
@@ -71,6 +73,7 @@ class Matcher:
         self.slots: list[Slot] = []
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
+        self._castable = False  # whether `cast` would let one of the mismatches through
         jax = sys.modules.get("jax")
         self._jax: Any = jax if jax is not None and hasattr(jax, "Array") else None
         self._canonical: dict[Any, Any] = {}
@@ -83,12 +86,11 @@ class Matcher:
             paths = [path for path, _ in self._unsupported]
             raise UnsupportedLeafError(f"cannot load into {text}", paths)
         if self.mismatches:
-            lines = "".join([f"\n  {m.path or '(the leaf itself)'}: {m.message}"
-                             for m in self.mismatches])
             count = len(self.mismatches)
             noun = "leaf does" if count == 1 else "leaves do"
-            raise MismatchError(f"step {self.step}: {count} {noun} not fit `like`:{lines}",
-                                self.mismatches)
+            raise MismatchError(f"step {self.step}: {count} {noun} not fit `like`:",
+                                self.mismatches,
+                                "cast=True converts dtypes" if self._castable else "")
         return plan
 
     def _bad(self, path: Path, message: str) -> _Keep:
@@ -129,7 +131,8 @@ class Matcher:
                         "stored leaves are spelled so")
                 found = alike[0] if alike else None
             if found is None:
-                plans.append(self._match_missing(child, number, below, in_equinox))
+                near = functools.partial(self._nearest, number, opened, below)
+                plans.append(self._match_missing(child, below, in_equinox, near))
             else:
                 used.add(found)
                 plans.append(self._match(child, found, below, in_equinox))
@@ -151,23 +154,26 @@ class Matcher:
                 or (self._jax is not None and isinstance(like, (self._jax.Array,
                                                                 self._jax.ShapeDtypeStruct))))
 
-    def _match_missing(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
-        """Something of `like` that is not stored: fine for what `save` leaves out, too."""
+    def _match_missing(self, like: Any, path: Path, in_equinox: bool,
+                       near: Callable[[], str] | None = None) -> Any:
+        """Something of `like` that is not stored: fine for what `save` leaves out, too. `near`
+        tells what may be meant."""
         opened = None if self._is_leaf(like) else open_node(like)
         if opened is not None:
             if opened.kind == TRANSPARENT:
-                return _Plan(like, opened, [self._match_missing(child, number, path, in_equinox)
+                return _Plan(like, opened, [self._match_missing(child, path, in_equinox, near)
                                             for _, child in opened.children])
             in_equinox = in_equinox or is_inside_equinox(like)
             return _Plan(like, opened, [
-                self._match_missing(child, number, (*path, component), in_equinox)
+                self._match_missing(child, (*path, component), in_equinox, near)
                 for component, child in opened.children])
         if like is None:
             return _Keep(None)
         if not self._is_leaf(like) and not is_array_like(like) and is_static(like, in_equinox):
             return _Keep(like)
+        listed = near is not None and len(self.mismatches) < LISTED_MAX  # or it takes n² time
         return self._bad(path, f"missing in the store, wanted {_wanted(like)}"
-                               + self._nearest(number, path))
+                               + (near() if near is not None and listed else ""))
 
     def _match_leafless(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
         """A plan where neither `like` nor what is stored there has a leaf: then their containers
@@ -175,7 +181,7 @@ class Matcher:
         if not all(self._is_none(leaf) for leaf in self.tree.leaves(number)):
             return None
         known = len(self.mismatches)
-        plan = self._match_missing(like, number, path, in_equinox)
+        plan = self._match_missing(like, path, in_equinox)
         if len(self.mismatches) == known:
             return plan
         del self.mismatches[known:]
@@ -185,12 +191,15 @@ class Matcher:
         record = self.tree.records[leaf]
         return record.kind == VALUE and record.value_type == V_NONE
 
-    def _nearest(self, number: int, path: Path) -> str:
+    def _nearest(self, number: int, opened: Opened, path: Path) -> str:
+        """Of what is stored beside `path`, which is missing, and is not in `like`."""
         import difflib
 
-        names = [str(c[1]) for c in self.tree.children.get(number, {})]
+        taken = {str(component[1]) for component, _ in opened.children}
+        names = {str(component[1]): component for component in self.tree.children[number]
+                 if str(component[1]) not in taken}
         near = difflib.get_close_matches(str(path[-1][1]), names, n=1, cutoff=0.5)
-        return f" (nearest: {near[0]!r})" if near else ""
+        return f" (nearest: {path_text((*path[:-1], names[near[0]]))!r})" if near else ""
 
     # ---- leaves ----
 
@@ -201,7 +210,7 @@ class Matcher:
             elif is_static(like, in_equinox):
                 return self._match_leafless(like, number, path, in_equinox) or self._bad(
                     path, f"stored {self.tree.describe(number)}, `like` has a "
-                          f"{type(like).__name__}")
+                          f"{type(like).__name__}" + (": call it?" if callable(like) else ""))
             else:
                 self._unsupported.append((path_text(path), f"a leaf of type {type_name(like)}"))
                 return _Keep(None)
@@ -229,6 +238,10 @@ class Matcher:
         return len(self.slots) - 1
 
     def _wrong(self, like: Any, number: int, path: Path) -> _Keep:
+        if not (self.cast or self._castable):
+            trial = Matcher(self.tree, self.step, True, self.shardings)
+            trial._match_leaf(like, number, path, False)
+            self._castable = not trial.mismatches
         return self._bad(path, f"stored {self.tree.describe(number)}, wanted {_wanted(like)}")
 
     def _to_python(self, like: Any, number: int, record: Record, path: Path) -> Any:
@@ -283,10 +296,9 @@ class Matcher:
                         value = _PLAIN[_kind(wanted)](value)
                     return np.array(value, dtype=wanted)
                 except OverflowError:
-                    text = self.tree.text(number)
-                    raise MismatchError(
-                        f"step {self.step}: {text}: the stored int {value} does not fit {wanted}",
-                        [Mismatch(text, f"{value} does not fit {wanted}")]) from None
+                    why = f"the stored int {value} does not fit {wanted}"
+                    raise MismatchError(f"step {self.step}: 1 leaf does not fit `like`:",
+                                        [Mismatch(self.tree.text(number), why)]) from None
 
             return from_value
         if record.kind != ARRAY or record.value_type == V_PRNG_KEY or record.shape != shape:

@@ -205,9 +205,8 @@ def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: A
             bad.append(Mismatch(tree.text(number), f"stored {tree.describe(number)}: {why}"))
         shardings[number] = made[spec]
     if bad:
-        lines = "".join([f"\n  {m.path or '(the leaf itself)'}: {m.message}" for m in bad])
         noun = "leaf does" if len(bad) == 1 else "leaves do"
-        raise MismatchError(f"step {step}: {len(bad)} {noun} not fit mesh and specs:{lines}", bad)
+        raise MismatchError(f"step {step}: {len(bad)} {noun} not fit mesh and specs:", bad)
     return shardings
 
 

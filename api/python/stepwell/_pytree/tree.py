@@ -32,7 +32,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UnsupportedLeafError
+from .._runtime.text import listed
+from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .sharding import Layout, ShardingInfo, shards_of
 
@@ -177,6 +178,14 @@ def is_static(leaf: object, in_equinox: bool) -> bool:
     if type(leaf).__name__ == "PytreeState" and type(leaf).__module__.startswith("flax."):
         return True  # NNX's own bookkeeping in a Module
     return callable(leaf) and type(leaf).__module__.split(".")[0] in ("jax", "jaxlib")
+
+
+def check_called(tree: Any, name: str) -> None:
+    """Refuses a function where a pytree was meant: most likely one that makes it."""
+    if callable(tree) and is_static(tree, False) and open_node(tree) is None:
+        function = getattr(tree, "__name__", type(tree).__name__)
+        raise InvalidArgumentError(f"{name} is the function {function}, not a pytree: call it? "
+                                   f"{function}() gives what it makes")
 
 
 def is_array_like(leaf: object) -> bool:
@@ -425,7 +434,7 @@ def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, F
         bad += [(name_in_items(name, path, only_state), why) for path, why in flat.bad]
     if bad:
         lines = [f"{text or 'the state itself'!s}: {why}" for text, why in bad]
-        head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:\n  " + "\n  ".join(lines)
+        head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:" + listed(lines, "paths")
         raise UnsupportedLeafError(f"cannot save {head}", [text for text, _ in bad])
     return flats
 

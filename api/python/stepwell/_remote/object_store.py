@@ -144,8 +144,8 @@ def _library(name: str) -> Any:
 
 
 def _no_library(url: str) -> Error:
-    return Error(f"{url}: object stores need obstore (or fsspec with the package for this kind of "
-                 "URL), which is not installed here: pip install obstore")
+    return Error(f"{url}: object stores need obstore, which is not installed here: "
+                 "pip install 'stepwell[remote]' (or fsspec, and its package for this kind of URL)")
 
 
 def local_path(place: Any) -> str | None:
@@ -175,8 +175,9 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> 
     try:
         file_system, root = fsspec.core.url_to_fs(local or url, **options)
     except (ImportError, ValueError) as error:
-        raise Error(f"{shown}: {error} (obstore, if it is installed, has s3, gs, az, http, "
-                    "file)") from error
+        if scheme in _OBSTORE_SCHEMES:
+            raise _no_library(shown) from error
+        raise Error(f"{shown}: {error}") from error
     return FsspecBucket(file_system, f"{root.rstrip('/')}/{prefix.strip('/')}".rstrip("/"), shown)
 
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, SupportsIndex
 
 from ..errors import InvalidArgumentError, PathNotFoundError
+from .text import brief
 
 IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
 _STEP_MAX = 2**63 - 1
+_NEWEST = "load() takes the newest step, and store.latest is its number"
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
 
 
@@ -27,18 +29,43 @@ def step_numbers(steps: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
     if isinstance(steps, SupportsIndex):
         return [step_number(steps)]
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
-        raise InvalidArgumentError(f"a step is an int, not {steps!r}")
+        raise InvalidArgumentError(_not_a_step(steps))
     return [step_number(step) for step in steps]
 
 
-def step_number(step: SupportsIndex) -> int:
+def step_index(step: SupportsIndex) -> int:
     try:
-        number = operator.index(step)
+        return operator.index(step)
     except TypeError:
-        raise InvalidArgumentError(f"a step is an int, not {step!r}") from None
+        raise InvalidArgumentError(_not_a_step(step)) from None
+
+
+def step_number(step: SupportsIndex) -> int:
+    number = step_index(step)
     if not 0 <= number <= _STEP_MAX:
-        raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}")
+        hint = f"; {_NEWEST}" if number == -1 else ""
+        raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}{hint}")
     return number
+
+
+def _not_a_step(step: object) -> str:
+    scalar = isinstance(step, (str, bytes, float))
+    hint = _NEWEST if scalar else "it is the first argument: save(step, state), load(step, path)"
+    return f"a step is an int, not {brief(step)}: the number that save was given; {hint}"
+
+
+def check_path(path: object) -> Any:
+    """`path`, when it can be one: a str, a tuple, or None for none."""
+    if path is not None and not isinstance(path, (str, tuple)):
+        hint = "; a tree to load into is like=" if isinstance(path, Mapping) else ""
+        raise InvalidArgumentError(
+            f"a path is a str or a tuple of str and int, not {brief(path)}{hint}")
+    return path
+
+
+def check_mapping(value: object, name: str, what: str = "") -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{name} is a dict{what and ' '}{what}, not {brief(value)}")
 
 
 def if_exists_number(if_exists: str) -> int:
@@ -50,12 +77,33 @@ def if_exists_number(if_exists: str) -> int:
 def json_text(value: Mapping[str, Any] | None, name: str) -> str:
     if value is None:
         return ""
-    if not isinstance(value, Mapping):
-        raise InvalidArgumentError(f"{name} is a dict, not a {type(value).__name__}")
+    check_mapping(value, name)
     try:
         return json.dumps(value, default=_json_scalar)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
+        why = _not_json(value, name) or f"{name}: {error}"
+        raise InvalidArgumentError(f"{name} is not JSON: {why}") from None
+    except ValueError as error:
         raise InvalidArgumentError(f"{name} is not JSON: {error}") from None
+
+
+def _not_json(value: Any, name: str) -> str | None:
+    """The first place in `value`, which `name` names, that JSON cannot have."""
+    if isinstance(value, dict):
+        for key in value:
+            if not (key is None or isinstance(key, (str, int, float))):
+                return f"{name} has the key {key!r}; keys are str"
+        below = [(f"{name}[{key!r}]", each) for key, each in value.items()]
+    elif isinstance(value, (list, tuple)):
+        below = [(f"{name}[{number}]", each) for number, each in enumerate(value)]
+    else:
+        try:
+            json.dumps(value, default=_json_scalar)
+        except TypeError:
+            hint = "; its .tolist() can be" if hasattr(value, "tolist") else ""
+            return f"{name} is {brief(value)}{hint}"
+        return None
+    return next((why for where, each in below if (why := _not_json(each, where))), None)
 
 
 def _json_scalar(value: Any) -> Any:

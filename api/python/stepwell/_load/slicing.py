@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Basic indices of a stored array: the chunks that hold what they take are read, no others.
+
+Along an axis that is taken in strides each chunk's part is a box of its own, so that chunks between
+them stay unread; the boxes are read in batches of about `BATCH_BYTES`, one ahead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator
+from types import EllipsisType
+from typing import Any, NamedTuple, SupportsIndex, cast
+
+import numpy as np
+
+from .numa import ANY
+from .source import Source, Stats, Wanted
+
+Index = SupportsIndex | slice | EllipsisType | None
+
+BATCH_BYTES = 64 << 20
+
+
+def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
+    """What NumPy would give for `array[index]`."""
+    axes, local = _axes(source.tree.records[number].shape, index)
+    if all(axis.step == 1 for axis in axes):
+        box = source.read_box(number, [axis.start for axis in axes], [axis.stop for axis in axes])
+    else:
+        box = _read_strided(source, number, axes)
+    return box[local]
+
+
+def _axes(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[list[range], tuple[Any, ...]]:
+    """What is taken of each axis, ascending, and the index that makes the result of that."""
+    named = sum(1 for part in index if part is not None and part is not Ellipsis)
+    dots = sum(1 for part in index if part is Ellipsis)
+    if dots > 1:
+        raise IndexError("an index can have only one ellipsis ('...')")
+    if named > len(shape):
+        raise IndexError(f"too many indices: the array has {len(shape)} axes, {named} were indexed")
+    if not dots:
+        index = (*index, Ellipsis)
+    axes: list[range] = []
+    local: list[Any] = []
+    for part in index:
+        if part is None:
+            local.append(None)
+        elif part is Ellipsis:
+            # Kept in the local index: with it NumPy gives an array even when no axis is left.
+            if dots:
+                local.append(Ellipsis)
+            for extent in shape[len(axes):len(axes) + len(shape) - named]:
+                axes.append(range(extent))
+                if not dots:
+                    local.append(slice(None))
+        elif isinstance(part, slice):
+            wanted = range(*part.indices(shape[len(axes)]))
+            axes.append(_ascending(wanted))
+            local.append(slice(None, None, -1 if wanted.step < 0 else None))
+        else:
+            extent = shape[len(axes)]
+            number = _integer(part)
+            if not -extent <= number < extent:
+                raise IndexError(f"index {number} is out of bounds for axis {len(axes)} with size "
+                                 f"{extent}")
+            axes.append(range(number % extent, number % extent + 1))
+            local.append(0)
+    return axes, tuple(local)
+
+
+def _ascending(wanted: range) -> range:
+    """The same numbers; with a step of 1 where there are less than two of them."""
+    if len(wanted) < 2:
+        return range(wanted[0], wanted[0] + 1) if wanted else range(0)
+    if wanted.step < 0:
+        wanted = wanted[::-1]
+    return range(wanted.start, wanted[-1] + 1, wanted.step)
+
+
+def _integer(part: Any) -> int:
+    try:
+        if not isinstance(part, (bool, np.bool_)):
+            return operator.index(part)
+    except TypeError:
+        pass
+    raise TypeError("a stored array takes ints, slices, ... and None; for lists and masks read it "
+                    "first: np.asarray(view)[...]")
+
+
+class _Piece(NamedTuple):
+    """What one chunk has of an axis, and where it goes in the result."""
+
+    taken: range
+    to: slice
+
+
+def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[Any, Any]:
+    record = source.tree.records[number]
+    shards = record.shard_shape or record.shape
+    pieces = [[_Piece(axis, slice(None))] if axis.step == 1 else list(_pieces(axis, shard, chunk))
+              for axis, shard, chunk in zip(axes, shards, record.chunk_shape, strict=True)]
+    out = np.empty([len(axis) for axis in axes], record.dtype)
+    batches = list(_batches(list(itertools.product(*pieces)), record.dtype.itemsize))
+    wanted = [[_box(number, box) for box in batch] for batch in batches]
+    total: Stats = (0,) * 5
+    order = iter(batches)
+    for raws, stats in source.read_batches(wanted):
+        total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+        for box, raw in zip(next(order, []), raws, strict=True):
+            strides = tuple([slice(None, None, piece.taken.step) for piece in box])
+            out[tuple([piece.to for piece in box])] = raw[strides]
+    source.account(total)
+    return out
+
+
+def _pieces(axis: range, shard: int, chunk: int) -> Iterator[_Piece]:
+    done = 0
+    while done < len(axis):
+        first = axis[done]
+        begin = first // shard * shard  # of the shard; its chunks are counted from there
+        end = min(begin + ((first - begin) // chunk + 1) * chunk, begin + shard)
+        count = min((end - first + axis.step - 1) // axis.step, len(axis) - done)
+        taken = axis[done:done + count]
+        yield _Piece(range(first, taken[-1] + 1, axis.step), slice(done, done + count))
+        done += count
+
+
+def _batches(boxes: list[tuple[_Piece, ...]], item_bytes: int
+             ) -> Iterator[list[tuple[_Piece, ...]]]:
+    batch: list[tuple[_Piece, ...]] = []
+    nbytes = 0
+    for box in boxes:
+        size = item_bytes * math.prod([piece.taken.stop - piece.taken.start for piece in box])
+        if batch and nbytes + size > BATCH_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(box)
+        nbytes += size
+    yield batch
+
+
+def _box(number: int, box: tuple[_Piece, ...]) -> Wanted:
+    return (number, [piece.taken.start for piece in box], [piece.taken.stop for piece in box], ANY)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How messages show values and lists: never a whole array, never thousands of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+LISTED_MAX = 20  # lines of a message; attributes of the exception have all
+_REPR_MAX = 60  # characters
+
+
+def brief(value: Any) -> str:
+    """A value that should not be there: itself where it is short, else what it is."""
+    if value is None or isinstance(value, (str, bytes, int, float, complex)):
+        text = repr(value)
+        return text if len(text) <= _REPR_MAX else text[:_REPR_MAX] + " …"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array {value.dtype}{list(value.shape)}"
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def listed(lines: Sequence[str], attribute: str) -> str:
+    """The lines, indented, below the head of a message. `attribute`: of the exception, which has
+    those that are left out."""
+    text = "".join([f"\n  {line}" for line in lines[:LISTED_MAX]])
+    more = len(lines) - LISTED_MAX
+    return text + (f"\n  … and {more:,} more, in the exception's `{attribute}`" if more > 0 else "")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes that are easily made, and what the error says of them."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stepwell
+
+
+def make_state():
+    return {"params": np.ones(3), "apply": len}
+
+
+FUNCTIONS = [make_state, jax.jit(make_state), lambda: 1]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=["def", "jit", "lambda"])
+def test_a_function_in_place_of_a_tree(store, function):
+    for name, call in (
+        ("the state", lambda: store.save(1, function)),
+        ("item 'params'", lambda: store.save(1, items={"params": function})),
+        ("init", lambda: store.load_or(function)),  # before there is a step, too
+    ):
+        with pytest.raises(stepwell.InvalidArgumentError,
+                           match=f"{name} is the function .*: call it?"):
+            call()
+    store.save(1, make_state()).result()
+    for call in (lambda: store.load(1, like=function), lambda: store.load_or(function)):
+        with pytest.raises(stepwell.InvalidArgumentError, match="is the function .*: call it?"):
+            call()
+    with pytest.raises(stepwell.MismatchError, match="params: stored .*: call it?"):
+        store.load(1, like={"params": function})
+
+
+def test_a_step_of_which_nothing_was_saved(store):
+    store._save(1, {"state": len}, "", "", 0, None).result()  # save() itself refuses this
+    assert store.load(1) == {}
+    assert store.load(1, like={}) == {}
+
+
+def test_arguments_in_the_wrong_order(store):
+    state = {"w": np.arange(10_000)}
+    store.save(1, state).result()
+    for call in (lambda: store.save(state, 1), lambda: store.load(state, 1),
+                 lambda: store.delete(state["w"][None])):
+        with pytest.raises(stepwell.InvalidArgumentError,
+                           match=r"a step is an int, not an? (dict|array int64\[.*\])") as info:
+            call()
+        assert "first argument: save(step, state)" in str(info.value)
+        assert len(str(info.value)) < 200
+    with pytest.raises(stepwell.InvalidArgumentError, match="not a dict; a tree to load into is"):
+        store.load(1, state)
+    with pytest.raises(stepwell.InvalidArgumentError, match="items is a dict .*, not a list"):
+        store.save(2, items=[("a", 1)])
+
+
+@pytest.mark.parametrize("step", ["latest", -1])
+def test_the_newest_step_has_no_other_name(store, step):
+    with pytest.raises(stepwell.InvalidArgumentError,
+                       match="a step is .*; load.. takes the newest step, and store.latest"):
+        store.load(step)
+
+
+@pytest.mark.parametrize(("metrics", "why"), [
+    ({"a": {"b": [1, object()]}}, r"metrics\['a'\]\['b'\]\[1\] is an object"),
+    ({"ok": 1, "a": np.ones(2)}, r"metrics\['a'\] is an array float64\[2\]; its .tolist\(\)"),
+    ({"a": {("x", 1): 2}}, r"metrics\['a'\] has the key \('x', 1\); keys are str"),
+])
+def test_what_is_not_json_is_named(store, metrics, why):
+    with pytest.raises(stepwell.InvalidArgumentError, match=f"metrics is not JSON: {why}"):
+        store.save(1, 1, metrics=metrics)
+
+
+@pytest.mark.parametrize(("stored", "like"), [
+    (np.ones(3), jnp.ones(3, jnp.bfloat16)), (np.ones(3), np.ones(3, np.float32)),
+    (np.float32(1), np.int8(0)), (jnp.float32(1), 0)], ids=str)
+def test_dtypes_that_differ_name_cast(store, stored, like):
+    store.save(1, {"x": stored, "y": 1}).result()
+    with pytest.raises(stepwell.MismatchError, match="cast=True converts dtypes"):
+        store.load(1, like={"x": like, "y": 1})
+    store.load(1, like={"x": like, "y": 1}, cast=True)
+    with pytest.raises(stepwell.MismatchError) as info:
+        store.load(1, like={"x": np.ones(4), "y": "1"})
+    assert "cast" not in str(info.value)
+
+
+def test_thousands_of_mismatches(store):
+    count = 4000
+    store.save(1, {f"layer_{i}": 1 for i in range(count)}).result()
+    with pytest.raises(stepwell.MismatchError) as info:
+        store.load(1, like={f"block_{i}": 1 for i in range(count)})
+    assert len(info.value.mismatches) == 2 * count
+    lines = str(info.value).splitlines()
+    assert len(lines) == 22
+    assert lines[1] == "  block_0: missing in the store, wanted int"
+    assert lines[-1] == "  … and 7,980 more, in the exception's `mismatches`"
+    with pytest.raises(stepwell.UnsupportedLeafError) as info:
+        store.save(2, [object()] * count)
+    assert len(info.value.paths) == count and len(str(info.value).splitlines()) == 22
+
+
+def test_only_the_mismatches_shown_look_for_nearest_names(store, monkeypatch):
+    import difflib
+
+    calls = []
+    find = difflib.get_close_matches
+
+    def counted(word, names, **options):
+        calls.append((word, list(names)))
+        return find(word, names, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    store.save(1, {f"layer_{i}": 1 for i in range(100)}).result()
+    with pytest.raises(stepwell.MismatchError):
+        store.load(1, like={f"lair_{i}": 1 for i in range(100)})
+    assert len(calls) == 20
+
+
+def test_the_nearest_name_is_one_that_like_lacks(store):
+    store.save(1, {"kernel_0": 1, "kernel_1": 1, "encoder": {"w": 1, "b": 2}}).result()
+    with pytest.raises(stepwell.MismatchError) as info:
+        store.load(1, like={"kernel_0": 1, "kernel_2": 1, "encodr": {"w": 1, "b": 2}})
+    messages = dict(info.value.mismatches)
+    assert messages["kernel_2"].endswith("(nearest: 'kernel_1')")
+    assert messages["encodr/w"].endswith("(nearest: 'encoder')")
+
+
+def test_a_store_that_this_process_has_open(store, path):
+    with pytest.raises(stepwell.LockedError, match="this one.*, which has it open already: use "):
+        stepwell.open(path)
+
+
+def test_a_full_disk_says_what_to_do():
+    error = stepwell.NoSpaceError("write: No space left on device")
+    assert str(error) == "write: No space left on device"
+    error.errno = errno.ENOSPC
+    for word in ("store.delete(", "stepwell rm", "keep=", "reclaim()"):
+        assert word in str(error)
+
+
+def test_urls_that_obstore_would_open(store, monkeypatch):
+    store.save(1, 1).result()
+    for name in ("obstore", "obstore.store", "s3fs", "boto3"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+    with pytest.raises(stepwell.Error, match="pip install 'stepwell.remote"):
+        store.push(1, "s3://bucket/run")
