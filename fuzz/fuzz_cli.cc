@@ -120,7 +120,7 @@ void Paths(Input* input) {
   (void)cli::ParseStep(text);
   (void)cli::Printable(text);
   (void)cli::ParsedJson(text);
-  (void)Path(text).Components();
+  (void)Path(text).ToComponents();
   const std::string path = text.substr(0, text.find('\0'));
   const int status = TheWorkplace().Run({"show", "--", "s", "30", path});
   Check(status == 0 || status == 2 || status == 3, "exit status ", status, " of show");

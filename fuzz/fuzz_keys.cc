@@ -16,7 +16,7 @@ using format::PathComponent;
 
 void CheckText(const KeyPath& path) {
   const std::string text = PathToText(path);
-  const auto parts = Path(text).Components();
+  const auto parts = Path(text).ToComponents();
   Check(parts.ok(), "the text of a path does not split");
   // "" stands for the item itself, so a single nameless component cannot be told from it.
   if (text.empty()) return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell cat STORE STEP PATH`: one array or value, or a slice of an array, as text or as a .npy
-// file. Of a large array only the corners are read, as NumPy would print it.
+// `stepwell cat STORE STEP PATH`: an array or value, or those that a glob names, as text; a slice
+// of an array; a .npy file. Of a large array only the corners are read, as NumPy would print it.
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "api/cli/array_read.h"
@@ -57,7 +58,13 @@ Result<ArrayPart> ReadArray(const Step& step, const LeafInfo& leaf, const Ranges
   return part;
 }
 
-std::string ArrayDocument(const ArrayPart& part, Json document) {
+// One leaf, for people or for programs.
+struct Printed {
+  std::string text;
+  Json document;
+};
+
+Json ArrayDocument(const ArrayPart& part, Json document) {
   const bool whole = PartExtents(part.shape, part.edge_counts) == part.shape;
   document["kind"] = "array";
   document["dtype"] = DTypeName(part.dtype);
@@ -68,19 +75,21 @@ std::string ArrayDocument(const ArrayPart& part, Json document) {
   } else {
     document["summary"] = ArrayText(part);
   }
-  return JsonText(document);
+  return document;
 }
 
-// The one leaf at the path, or why there is none.
-Result<Entry> OnlyLeaf(const Selection& selection) {
+// A selection without nodes is a leaf, or what a glob names.
+Status CheckLeaves(const Selection& selection) {
   const size_t count = selection.entries.size();
-  if (count == 1 && selection.entries.front().info.type != LeafType::kNode) {
-    return selection.entries.front();
+  const auto is_node = [](const Entry& entry) { return entry.info.type == LeafType::kNode; };
+  if (count > 0 && std::none_of(selection.entries.begin(), selection.entries.end(), is_node)) {
+    return OkStatus();
   }
+  const std::string text = selection.text.empty() ? "the item itself" : selection.text;
   return InvalidArgumentError(
-      StrCat(selection.text.empty() ? "the item itself" : selection.text, " is a node with ",
-             Plural(count == 0 ? 0 : count - 1, "entry", "entries"),
-             " below it, not an array or a value; `stepwell show` prints its tree"));
+      StrCat(text, " is a node with ", Plural(count == 0 ? 0 : count - 1, "entry", "entries"),
+             " below it, not an array or a value; `stepwell show` prints its tree, and \"",
+             selection.text.empty() ? "" : selection.text + "/", "**\" names its leaves"));
 }
 
 struct CatArguments : StoreArguments {
@@ -107,8 +116,8 @@ Status CheckArguments(const CatArguments& arguments, bool json) {
   return OkStatus();
 }
 
-Result<Outcome> CatNpy(const Step& step, const Entry& entry, const Ranges& ranges,
-                       const CatArguments& arguments, Json document, bool json) {
+Result<Printed> CatNpy(const Step& step, const Entry& entry, const Ranges& ranges,
+                       const CatArguments& arguments, Json document) {
   const bool to_file = !arguments.output.empty() && arguments.output != "-";
   STEPWELL_ASSIGN_OR_RETURN(const NpyHeader header,
                             MakeNpyHeader(entry.info, entry.text, ranges, arguments.bits));
@@ -116,53 +125,43 @@ Result<Outcome> CatNpy(const Step& step, const Entry& entry, const Ranges& range
                             OutputFile::Open(to_file ? arguments.output : ""));
   STEPWELL_RETURN_IF_ERROR(WriteNpy(step, entry.info, ranges, header, file.get()));
   STEPWELL_RETURN_IF_ERROR(file->Close());
-  Outcome outcome;
-  if (!to_file) return outcome;
-  if (json) {
-    document["file"] = arguments.output;
-    document["kind"] = "npy";
-    document["dtype"] = DTypeName(entry.info.dtype);
-    document["descr"] = header.descr;
-    document["shape"] = header.shape;
-    document["bytes"] = file->bytes_written();
-    outcome.text = JsonText(document);
-  } else {
-    outcome.text = StrCat("wrote ", arguments.output, ": ", header.descr, ShapeText(header.shape),
-                          ", ", HumanBytes(file->bytes_written()), "\n");
-  }
-  return outcome;
+  if (!to_file) return Printed{};
+  document["file"] = arguments.output;
+  document["kind"] = "npy";
+  document["dtype"] = DTypeName(entry.info.dtype);
+  document["descr"] = header.descr;
+  document["shape"] = header.shape;
+  document["bytes"] = file->bytes_written();
+  return Printed{StrCat("wrote ", arguments.output, ": ", header.descr, ShapeText(header.shape),
+                        ", ", HumanBytes(file->bytes_written())),
+                 std::move(document)};
 }
 
-Result<Outcome> CatArray(const Step& step, const Entry& entry, const CatArguments& arguments,
+Result<Printed> CatArray(const Step& step, const Entry& entry, const CatArguments& arguments,
                          Json document, bool json) {
   Ranges ranges = WholeRanges(entry.info.shape);
   if (arguments.slice) {
     STEPWELL_ASSIGN_OR_RETURN(ranges, ParseSlice(*arguments.slice, entry.info.shape));
     document["slice"] = *arguments.slice;
   }
-  if (arguments.npy) return CatNpy(step, entry, ranges, arguments, std::move(document), json);
-  STEPWELL_ASSIGN_OR_RETURN(ArrayPart part, ReadArray(step, entry.info, ranges, arguments.full));
-  Outcome outcome;
-  outcome.text = json ? ArrayDocument(part, std::move(document)) : ArrayText(part) + "\n";
-  return outcome;
+  if (arguments.npy) return CatNpy(step, entry, ranges, arguments, std::move(document));
+  STEPWELL_ASSIGN_OR_RETURN(const ArrayPart part,
+                            ReadArray(step, entry.info, ranges, arguments.full));
+  if (json) return Printed{{}, ArrayDocument(part, std::move(document))};
+  return Printed{ArrayText(part), {}};
 }
 
-Result<Outcome> CatValue(const Step& step, const Entry& entry, const CatArguments& arguments,
+Result<Printed> CatValue(const Step& step, const Entry& entry, const CatArguments& arguments,
                          Json document, bool json) {
   if (arguments.slice || arguments.npy) {
     return InvalidArgumentError(
         StrCat(entry.text, " is a value, not an array; --slice and --npy are for arrays"));
   }
   STEPWELL_ASSIGN_OR_RETURN(const Value value, step.ReadValue(entry.info.path));
-  Outcome outcome;
-  if (json) {
-    document["value"] = ValueJson(value);
-    document["kind"] = "value";
-    outcome.text = JsonText(document);
-  } else {
-    outcome.text = ValueText(value) + "\n";
-  }
-  return outcome;
+  if (!json) return Printed{ValueText(value), {}};
+  document["value"] = ValueJson(value);
+  document["kind"] = "value";
+  return Printed{{}, std::move(document)};
 }
 
 Result<Outcome> RunCat(const CatArguments& arguments, Invocation* invocation) {
@@ -170,24 +169,44 @@ Result<Outcome> RunCat(const CatArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, arguments.step));
   STEPWELL_ASSIGN_OR_RETURN(const Selection selection, Select(step, arguments.path));
-  STEPWELL_ASSIGN_OR_RETURN(const Entry entry, OnlyLeaf(selection));
-  Json document = {{"schema", kJsonSchema},
-                   {"store", arguments.store},
-                   {"step", step.info().step},
-                   {"path", entry.text}};
-  const auto cat = entry.info.type == LeafType::kArray ? CatArray : CatValue;
-  return cat(step, entry, arguments, std::move(document), invocation->json);
+  STEPWELL_RETURN_IF_ERROR(CheckLeaves(selection));
+  const bool several = selection.entries.size() > 1;
+  if (several && arguments.npy) {
+    return InvalidArgumentError(StrCat(arguments.path, " names ", selection.entries.size(),
+                                       " leaves; --npy writes one array"));
+  }
+  Json document = {{"schema", kJsonSchema}, {"store", arguments.store}, {"step", step.info().step}};
+  Json leaves = Json::array();
+  Outcome outcome;
+  for (const Entry& entry : selection.entries) {
+    const auto cat = entry.info.type == LeafType::kArray ? CatArray : CatValue;
+    STEPWELL_ASSIGN_OR_RETURN(
+        Printed printed, cat(step, entry, arguments, {{"path", entry.text}}, invocation->json));
+    if (several) outcome.text += StrCat(entry.text, entry.info.shape.empty() ? ": " : ":\n");
+    if (!printed.text.empty()) outcome.text += printed.text + "\n";
+    leaves.push_back(std::move(printed.document));
+  }
+  if (!invocation->json) return outcome;
+  if (several) {
+    document["leaves"] = std::move(leaves);
+  } else {
+    document.update(leaves.front());
+  }
+  outcome.text = JsonText(document);
+  return outcome;
 }
 
 }  // namespace
 
 void AddCat(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<CatArguments>();
-  CLI::App* command = AddCommand(program, invocation, "cat", "print an array or a value",
+  CLI::App* command = AddCommand(program, invocation, "cat", "print arrays and values",
                                  [=] { return RunCat(*arguments, invocation); });
   AddStore(command, &arguments->store);
   AddStep(command, &arguments->step)->required();
-  AddPath(command, &arguments->path)->required()->description("of the array or value");
+  AddPath(command, &arguments->path)
+      ->required()
+      ->description("of an array or value; a glob prints each that it names");
   command->add_flag("--full", arguments->full,
                     "every element of a large array, not only its corners");
   command

@@ -3,6 +3,7 @@
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
+#include "api/cli/tree.h"
 #include "api/cli/values.h"
 
 namespace stepwell::cli {

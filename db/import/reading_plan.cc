@@ -11,6 +11,9 @@
 #include "io/executor.h"
 
 namespace stepwell::db::import {
+
+using format::orbax::ZarrArray;
+using format::orbax::ZarrCompressor;
 namespace {
 
 constexpr uint64_t kReadBytesMax = uint64_t{4} << 20, kReadGapBytesMax = uint64_t{64} << 10;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "db/log/group_status.h"
+#include "db/log/lock.h"
 #include "db/read/step_reader.h"
 #include "db/store/writer_store.h"
 #include "format/key.h"

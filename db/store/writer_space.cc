@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "db/log/lock.h"
 #include "db/log/space.h"
 #include "db/store/writer_store.h"
 

@@ -258,3 +258,14 @@ def test_npy_of_damage_leaves_no_file(tmp_path: pathlib.Path) -> None:
     result = run("cat", tmp_path / "run", 4, "x", "--npy", "-o", tmp_path / "x.npy")
     assert (result.returncode, result.stdout) == (4, "")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_glob_prints_each_leaf_that_it_names(store: pathlib.Path) -> None:
+    assert ok("cat", store, 0, "?mall", "--slice", "1,2,0:2") == "[20 21]\n"
+    assert ok("cat", store, 0, "s*") == "scalar: 2.5\n" "small:\n" + ok("cat", store, 0, "small")
+    assert ok("cat", store, 0, "**/te?t") == "hello\n"
+    leaves = document("cat", store, 0, "s*")["leaves"]
+    assert [leaf["path"] for leaf in leaves] == ["scalar", "small"]
+    assert leaves[1]["value"] == ARRAYS["small"].tolist()
+    assert "names 2 leaves; --npy writes one" in error("cat", store, 0, "s*", "--npy", status=2)
+    assert "nearest: small" in error("cat", store, 0, "smal?l*", status=3)

@@ -71,3 +71,17 @@ def test_c_and_cpp(root: pathlib.Path, interface: str) -> None:
             assert case["error"] in CODES.get(result.get("error"), ()), (case, result)
         else:
             assert result.get("leaves") == case["leaves"], case
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "path" in case], ids=ident)
+def test_program(root: pathlib.Path, case: dict[str, Any]) -> None:
+    program = str(BUILD / "api" / "cli" / "stepwell")
+    done = subprocess.run([program, "show", "--json", str(root), str(case["step"]), case["path"]],
+                          capture_output=True, text=True, check=False)
+    if "error" in case:
+        assert done.returncode == (3 if case["error"] == "nothing" else 2), done.stderr
+        return
+    leaves = [entry for entry in json.loads(done.stdout)["entries"] if entry["kind"] != "node"]
+    only_state = case["step"] != 2  # the name of the item is left out
+    assert [f"state/{leaf['path']}" if only_state else leaf["path"]
+            for leaf in leaves] == case["leaves"]

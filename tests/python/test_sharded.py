@@ -119,7 +119,8 @@ with stepwell.open(path) as store:
     fails(Invalid, load({"w": "model"}), "specs: at w there is a str")
     fails(Invalid, load({"w": {"x": P()}}), "specs: at w", "float32[6, 10]")
     fails(Invalid, lambda: store.load(0, specs=P()), "specs need a mesh")
-    fails(NotFound, load({"params/**": P()}), 'specs: step 0 has nothing at "params/**"', "there are: b")
+    fails(NotFound, load({"params/**": P()}), 'specs: step 0 has nothing at "params/**"',
+          "there are: b")
     fails(NotFound, load({"params": {"x": P()}}), "specs: step 0 has nothing at 'params'")
     split = "axis 0 of 6 cannot be split into 4 equal parts"
     error = fails(stepwell.MismatchError, load({"w": P("model"), "b": P("data", "model")}),
