@@ -13,7 +13,6 @@
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
-#include "db/export/archive/archive.h"
 #include "format/key.h"
 
 namespace stepwell::python {
@@ -39,15 +38,12 @@ auto RunWithProgress(nb::object callable, Function run) {
       [&] { progress.Tell(); });
 }
 
-nb::tuple ReportTuple(const db::ExportReport& report) {
-  const auto pairs = [](const std::vector<db::ExportReport::Leaf>& list) {
-    nb::list out;
-    for (const auto& leaf : list) out.append(nb::make_tuple(leaf.path, leaf.reason));
-    return out;
-  };
-  return nb::make_tuple(report.path, static_cast<int>(report.mode), report.leaves, report.chunks,
-                        report.step_bytes, report.apparent_bytes, report.written_bytes,
-                        pairs(report.skipped), pairs(report.widened), pairs(report.as_numpy));
+// [(path, reason)]
+std::vector<std::pair<std::string, std::string>> ReasonsOf(
+    const std::vector<db::ExportReport::Leaf>& leaves) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& leaf : leaves) out.emplace_back(leaf.path, leaf.reason);
+  return out;
 }
 
 }  // namespace
@@ -59,44 +55,28 @@ std::string SubtreeKey(const Subtree& subtree) {
   return ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
 }
 
-db::ExportOptions ExportOptionsFromPython(int mode, int layout, int leaves, int on_unsupported,
-                                          int zarr, const Subtree& subtree, std::string step_prefix,
-                                          int step_digits, bool unnamed_default,
-                                          uint64_t data_file_bytes, uint32_t file_mode) {
-  db::ExportOptions options;
-  options.mode = static_cast<db::ExportMode>(mode);
-  options.layout = static_cast<db::ExportLayout>(layout);
-  options.leaves = static_cast<db::ExportLeaves>(leaves);
-  options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
-  options.zarr_format = zarr;
-  options.step_prefix = std::move(step_prefix);
-  options.step_digits = step_digits;
-  options.unnamed_default = unnamed_default;
-  options.data_file_bytes = data_file_bytes;
-  options.file_mode = file_mode;
+db::ExportReport ExportStep(db::Store* store, uint64_t step, const std::string& destination,
+                            db::ExportOptions options, const Subtree& subtree,
+                            nb::object progress) {
   options.subtree_key = SubtreeKey(subtree);
-  return options;
-}
-
-nb::tuple ExportStep(db::Store* store, uint64_t step, const std::string& destination,
-                     db::ExportOptions options, nb::object progress) {
-  return ReportTuple(RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
+  return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     options.progress = function;
     return db::Export(*store, step, destination, options);
-  }));
+  });
 }
 
-nb::tuple ExportStepAsArchive(db::Store* store, uint64_t step, const std::string& destination,
-                              int format, int on_unsupported, const Subtree& subtree,
-                              nb::object progress) {
+db::ExportReport ExportStepAsArchive(db::Store* store, uint64_t step,
+                                     const std::string& destination, ArchiveFormat format,
+                                     OnUnsupported on_unsupported, const Subtree& subtree,
+                                     nb::object progress) {
   db::ArchiveOptions options;
-  options.format = static_cast<db::ArchiveFormat>(format);
-  options.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
+  options.format = format;
+  options.on_unsupported = on_unsupported;
   options.subtree_key = SubtreeKey(subtree);
-  return ReportTuple(RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
+  return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     options.progress = function;
     return db::ExportArchive(*store, step, destination, options);
-  }));
+  });
 }
 
 // ---- of a step whose parts lie on disks of several machines -------------------------------------
@@ -121,10 +101,10 @@ std::vector<std::pair<uint32_t, PartFileTuple>> PartsExport::Files() const {
   return files;
 }
 
-nb::tuple PartsExport::Finish(bool cloned, nb::object progress) {
-  return ReportTuple(RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
+db::ExportReport PartsExport::Finish(bool cloned, nb::object progress) {
+  return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     return made_->Finish(cloned, function);
-  }));
+  });
 }
 
 void PartsExport::Close() {
@@ -135,7 +115,8 @@ void PartsExport::Close() {
 std::unique_ptr<PartsExport> BeginPartsExport(
     db::Store* store, std::shared_ptr<db::StepReader> own,
     const std::vector<std::pair<uint32_t, nb::bytes>>& others, const std::string& destination,
-    db::ExportOptions options) {
+    db::ExportOptions options, const Subtree& subtree) {
+  options.subtree_key = SubtreeKey(subtree);
   std::map<uint32_t, std::string> records;
   for (const auto& [part, bytes] : others) {
     records.emplace(part, std::string(bytes.c_str(), bytes.size()));
@@ -148,7 +129,7 @@ std::unique_ptr<PartsExport> BeginPartsExport(
 }
 
 bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFileTuple>& files,
-              int mode, uint32_t file_mode, nb::object progress) {
+              ExportMode mode, uint32_t file_mode, nb::object progress) {
   std::vector<db::PartFile> wanted;
   for (const auto& [path, runs] : files) {
     db::PartFile& file = wanted.emplace_back();
@@ -158,7 +139,7 @@ bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFil
     }
   }
   db::PartCopyOptions options;
-  options.mode = static_cast<db::ExportMode>(mode);
+  options.mode = mode;
   options.file_mode = file_mode;
   return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     options.progress = function;
@@ -167,14 +148,60 @@ bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFil
 }
 
 void BindExport(nb::module_& m) {
+  // The names of the values are those that users give.
+  nb::enum_<ExportMode>(m, "ExportMode")
+      .value("auto", ExportMode::kAuto)
+      .value("link", ExportMode::kLink)
+      .value("reflink", ExportMode::kReflink)
+      .value("copy", ExportMode::kCopy);
+  nb::enum_<ExportLayout>(m, "ExportLayout")
+      .value("v1", ExportLayout::kV1)
+      .value("v0", ExportLayout::kV0);
+  nb::enum_<ExportLeaves>(m, "ExportLeaves")
+      .value("numpy", ExportLeaves::kNumpy)
+      .value("jax", ExportLeaves::kJax);
+  nb::enum_<OnUnsupported>(m, "OnUnsupported")
+      .value("error", OnUnsupported::kError)
+      .value("skip", OnUnsupported::kSkip)
+      .value("widen", OnUnsupported::kWiden);
+  nb::enum_<ArchiveFormat>(m, "ArchiveFormat")
+      .value("safetensors", ArchiveFormat::kSafetensors)
+      .value("npz", ArchiveFormat::kNpz);
+
+  nb::class_<db::ExportOptions>(m, "OrbaxOptions")
+      .def(nb::init<>())
+      .def_rw("mode", &db::ExportOptions::mode)
+      .def_rw("layout", &db::ExportOptions::layout)
+      .def_rw("leaves", &db::ExportOptions::leaves)
+      .def_rw("on_unsupported", &db::ExportOptions::on_unsupported)
+      .def_rw("zarr_format", &db::ExportOptions::zarr_format)
+      .def_rw("items", &db::ExportOptions::items)
+      .def_rw("step_prefix", &db::ExportOptions::step_prefix)
+      .def_rw("step_digits", &db::ExportOptions::step_digits)
+      .def_rw("unnamed_default", &db::ExportOptions::unnamed_default)
+      .def_rw("file_mode", &db::ExportOptions::file_mode)
+      .def_rw("data_file_bytes", &db::ExportOptions::data_file_bytes);
+
+  using Report = db::ExportReport;
+  nb::class_<Report>(m, "ExportReport")
+      .def_ro("path", &Report::path)
+      .def_ro("mode", &Report::mode)
+      .def_ro("leaves", &Report::leaves)
+      .def_ro("chunks", &Report::chunks)
+      .def_ro("step_bytes", &Report::step_bytes)
+      .def_ro("apparent_bytes", &Report::apparent_bytes)
+      .def_ro("written_bytes", &Report::written_bytes)
+      .def_prop_ro("skipped", [](const Report& r) { return ReasonsOf(r.skipped); })
+      .def_prop_ro("widened", [](const Report& r) { return ReasonsOf(r.widened); })
+      .def_prop_ro("as_numpy", [](const Report& r) { return ReasonsOf(r.as_numpy); });
+
   nb::class_<PartsExport>(m, "PartsExport")
       .def_prop_ro("mark", &PartsExport::mark)
       .def("files", &PartsExport::Files)
       .def("finish", &PartsExport::Finish, nb::arg("cloned"), nb::arg("progress").none(),
            nb::sig("def finish(self, cloned: bool, "
                    "progress: collections.abc.Callable[[int, int], object] | None) -> "
-                   "tuple[str, int, int, int, int, int, int, list[tuple[str, str]], "
-                   "list[tuple[str, str]], list[tuple[str, str]]]"))
+                   "ExportReport"))
       .def("close", &PartsExport::Close);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "db/export/archive/archive.h"
 #include "db/export/orbax/parts.h"
 
 namespace stepwell::python {
@@ -20,18 +21,14 @@ namespace stepwell::python {
 using Subtree = std::optional<std::pair<std::string, nanobind::list>>;
 std::string SubtreeKey(const Subtree& subtree);
 
-// `mode` and so on: the numbers of db::ExportMode and so on.
-db::ExportOptions ExportOptionsFromPython(int mode, int layout, int leaves, int on_unsupported,
-                                          int zarr, const Subtree& subtree, std::string step_prefix,
-                                          int step_digits, bool unnamed_default,
-                                          uint64_t data_file_bytes, uint32_t file_mode);
-
-// These give tuples as ExportReport's fields. Ctrl-C stops them; nothing is left.
-nanobind::tuple ExportStep(db::Store* store, uint64_t step, const std::string& destination,
-                           db::ExportOptions options, nanobind::object progress);
-nanobind::tuple ExportStepAsArchive(db::Store* store, uint64_t step, const std::string& destination,
-                                    int format, int on_unsupported, const Subtree& subtree,
-                                    nanobind::object progress);
+// Ctrl-C stops these; nothing is left.
+db::ExportReport ExportStep(db::Store* store, uint64_t step, const std::string& destination,
+                            db::ExportOptions options, const Subtree& subtree,
+                            nanobind::object progress);
+db::ExportReport ExportStepAsArchive(db::Store* store, uint64_t step,
+                                     const std::string& destination, ArchiveFormat format,
+                                     OnUnsupported on_unsupported, const Subtree& subtree,
+                                     nanobind::object progress);
 
 // ---- of a step whose parts lie on disks of several machines -------------------------------------
 
@@ -49,7 +46,7 @@ class PartsExport {
 
   std::string mark() const;
   std::vector<std::pair<uint32_t, PartFileTuple>> Files() const;
-  nanobind::tuple Finish(bool cloned, nanobind::object progress);
+  db::ExportReport Finish(bool cloned, nanobind::object progress);
   // Removes everything, unless it is finished.
   void Close();
 
@@ -62,10 +59,10 @@ class PartsExport {
 std::unique_ptr<PartsExport> BeginPartsExport(
     db::Store* store, std::shared_ptr<db::StepReader> own,
     const std::vector<std::pair<uint32_t, nanobind::bytes>>& others, const std::string& destination,
-    db::ExportOptions options);
+    db::ExportOptions options, const Subtree& subtree);
 
 bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFileTuple>& files,
-              int mode, uint32_t file_mode, nanobind::object progress);
+              ExportMode mode, uint32_t file_mode, nanobind::object progress);
 
 void BindExport(nanobind::module_& m);
 

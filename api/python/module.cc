@@ -340,47 +340,32 @@ class Core {
     return nb::make_tuple(report.steps, report.leaves, report.chunks, report.bytes, problems);
   }
 
-  // As export.h has them.
-  nb::tuple Export(uint64_t step, const std::string& destination, int mode, int layout, int leaves,
-                   int on_unsupported, int zarr, const Subtree& subtree, std::string step_prefix,
-                   int step_digits, bool unnamed_default, uint64_t data_file_bytes,
-                   uint32_t file_mode, nb::object progress) {
-    return ExportStep(store_.get(), step, destination,
-                      ExportOptionsFromPython(mode, layout, leaves, on_unsupported, zarr, subtree,
-                                              std::move(step_prefix), step_digits, unnamed_default,
-                                              data_file_bytes, file_mode),
-                      std::move(progress));
+  db::ExportReport Export(uint64_t step, const std::string& destination,
+                          const db::ExportOptions& options, const Subtree& subtree,
+                          nb::object progress) {
+    return ExportStep(store_.get(), step, destination, options, subtree, std::move(progress));
   }
-  nb::tuple ExportArchive(uint64_t step, const std::string& destination, int format,
-                          int on_unsupported, const Subtree& subtree, nb::object progress) {
+  db::ExportReport ExportArchive(uint64_t step, const std::string& destination,
+                                 ArchiveFormat format, OnUnsupported on_unsupported,
+                                 const Subtree& subtree, nb::object progress) {
     return ExportStepAsArchive(store_.get(), step, destination, format, on_unsupported, subtree,
                                std::move(progress));
   }
   // `share`: of read_share, of part 0.
   std::unique_ptr<PartsExport> BeginExport(
       const Reader& share, const std::vector<std::pair<uint32_t, nb::bytes>>& others,
-      const std::string& destination, int mode, int layout, int leaves, int on_unsupported,
-      int zarr, const Subtree& subtree, std::string step_prefix, int step_digits,
-      bool unnamed_default, uint32_t file_mode) {
-    return BeginPartsExport(
-        store_.get(), share.reader(), others, destination,
-        ExportOptionsFromPython(mode, layout, leaves, on_unsupported, zarr, subtree,
-                                std::move(step_prefix), step_digits, unnamed_default,
-                                /*data_file_bytes=*/0, file_mode));
+      const std::string& destination, const db::ExportOptions& options, const Subtree& subtree) {
+    return BeginPartsExport(store_.get(), share.reader(), others, destination, options, subtree);
   }
-  bool CopyPart(const Reader& share, const std::vector<PartFileTuple>& files, int mode,
+  bool CopyPart(const Reader& share, const std::vector<PartFileTuple>& files, ExportMode mode,
                 uint32_t file_mode, nb::object progress) {
     return python::CopyPart(store_.get(), share.reader().get(), files, mode, file_mode,
                             std::move(progress));
   }
 
-  std::unique_ptr<View> OpenView(const std::string& path, int layout, int leaves,
-                                 int on_unsupported, int zarr, std::vector<std::string> items,
-                                 std::string step_prefix, int step_digits, bool unnamed_default,
+  std::unique_ptr<View> OpenView(const std::string& path, const db::ExportOptions& checkpoint,
                                  double poll_s) {
-    return python::OpenView(store_.get(), path, layout, leaves, on_unsupported, zarr,
-                            std::move(items), std::move(step_prefix), step_digits, unnamed_default,
-                            poll_s);
+    return python::OpenView(store_.get(), path, checkpoint, poll_s);
   }
 
   nb::dict Stats() {
@@ -550,45 +535,32 @@ NB_MODULE(_stepwell, m) {
       .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),
            nb::sig("def verify(self, step: int | None = None) -> tuple[int, int, int, int, "
                    "list[tuple[int | None, str, str, str, int, str, bool]]]"))
-      .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("mode"), arg("layout"),
-           arg("leaves"), arg("on_unsupported"), arg("zarr"), arg("subtree").none(),
-           arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),
-           arg("data_file_bytes") = 0, arg("file_mode") = 0, arg("progress").none() = nb::none(),
-           nb::sig("def export(self, step: int, destination: str, mode: int, layout: int, "
-                   "leaves: int, on_unsupported: int, zarr: int, "
-                   "subtree: tuple[str, list[tuple[int, object]]] | None, step_prefix: str, "
-                   "step_digits: int, unnamed_default: bool, data_file_bytes: int = 0, "
-                   "file_mode: int = 0, "
+      .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("options"),
+           arg("subtree").none(), arg("progress").none() = nb::none(),
+           nb::sig("def export(self, step: int, destination: str, options: OrbaxOptions, "
+                   "subtree: tuple[str, list[tuple[int, object]]] | None, "
                    "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
-                   "tuple[str, int, int, int, int, "
-                   "int, int, list[tuple[str, str]], list[tuple[str, str]], "
-                   "list[tuple[str, str]]]"))
+                   "ExportReport"))
       .def("export_archive", &sp::Core::ExportArchive, arg("step"), arg("destination"),
            arg("format"), arg("on_unsupported"), arg("subtree").none(),
            arg("progress").none() = nb::none(),
-           nb::sig("def export_archive(self, step: int, destination: str, format: int, "
-                   "on_unsupported: int, subtree: tuple[str, list[tuple[int, object]]] | None, "
+           nb::sig("def export_archive(self, step: int, destination: str, format: ArchiveFormat, "
+                   "on_unsupported: OnUnsupported, "
+                   "subtree: tuple[str, list[tuple[int, object]]] | None, "
                    "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
-                   "tuple[str, int, int, int, int, int, int, list[tuple[str, str]], "
-                   "list[tuple[str, str]], list[tuple[str, str]]]"))
+                   "ExportReport"))
       .def("begin_export", &sp::Core::BeginExport, arg("share"), arg("others"), arg("destination"),
-           arg("mode"), arg("layout"), arg("leaves"), arg("on_unsupported"), arg("zarr"),
-           arg("subtree").none(), arg("step_prefix"), arg("step_digits"), arg("unnamed_default"),
-           arg("file_mode"),
+           arg("options"), arg("subtree").none(),
            nb::sig("def begin_export(self, share: Reader, others: list[tuple[int, bytes]], "
-                   "destination: str, mode: int, layout: int, leaves: int, on_unsupported: int, "
-                   "zarr: int, subtree: tuple[str, list[tuple[int, object]]] | None, "
-                   "step_prefix: str, step_digits: int, unnamed_default: bool, "
-                   "file_mode: int) -> PartsExport"))
+                   "destination: str, options: OrbaxOptions, "
+                   "subtree: tuple[str, list[tuple[int, object]]] | None) -> PartsExport"))
       .def("copy_part", &sp::Core::CopyPart, arg("share"), arg("files"), arg("mode"),
            arg("file_mode"), arg("progress").none(),
            nb::sig("def copy_part(self, share: Reader, "
-                   "files: list[tuple[str, list[tuple[int, int, int, int]]]], mode: int, "
+                   "files: list[tuple[str, list[tuple[int, int, int, int]]]], mode: ExportMode, "
                    "file_mode: int, "
                    "progress: collections.abc.Callable[[int, int], object] | None) -> bool"))
-      .def("open_view", &sp::Core::OpenView, arg("path"), arg("layout"), arg("leaves"),
-           arg("on_unsupported"), arg("zarr"), arg("items"), arg("step_prefix"), arg("step_digits"),
-           arg("unnamed_default"), arg("poll_s"))
+      .def("open_view", &sp::Core::OpenView, arg("path"), arg("checkpoint"), arg("poll_s"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
       .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
       .def("close", &sp::Core::Close);

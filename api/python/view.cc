@@ -66,19 +66,10 @@ nb::dict ViewStatsDict(const db::ViewStats& stats) {
   return out;
 }
 
-std::unique_ptr<View> OpenView(db::Store* store, const std::string& path, int layout, int leaves,
-                               int on_unsupported, int zarr, std::vector<std::string> items,
-                               std::string step_prefix, int step_digits, bool unnamed_default,
-                               double poll_s) {
+std::unique_ptr<View> OpenView(db::Store* store, const std::string& path,
+                               const ExportOptions& checkpoint, double poll_s) {
   db::ViewOptions options;
-  options.checkpoint.layout = static_cast<db::ExportLayout>(layout);
-  options.checkpoint.leaves = static_cast<db::ExportLeaves>(leaves);
-  options.checkpoint.on_unsupported = static_cast<db::OnUnsupported>(on_unsupported);
-  options.checkpoint.zarr_format = zarr;
-  options.checkpoint.items = std::move(items);
-  options.checkpoint.step_prefix = std::move(step_prefix);
-  options.checkpoint.step_digits = step_digits;
-  options.checkpoint.unnamed_default = unnamed_default;
+  options.checkpoint = checkpoint;
   options.poll = Milliseconds(poll_s);
   options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
   std::optional<Result<std::shared_ptr<db::OrbaxView>>> view;

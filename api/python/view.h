@@ -33,11 +33,8 @@ class View {
   const pid_t pid_;
 };
 
-// `layout` and so on: the numbers of db::ExportLayout and so on.
-std::unique_ptr<View> OpenView(db::Store* store, const std::string& path, int layout, int leaves,
-                               int on_unsupported, int zarr, std::vector<std::string> items,
-                               std::string step_prefix, int step_digits, bool unnamed_default,
-                               double poll_s);
+std::unique_ptr<View> OpenView(db::Store* store, const std::string& path,
+                               const ExportOptions& checkpoint, double poll_s);
 
 nanobind::dict ViewStatsDict(const db::ViewStats& stats);
 void BindView(nanobind::module_& m);

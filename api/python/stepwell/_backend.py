@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
 
 from . import _stepwell
-from ._interop.export_options import ExportReport, ExportRequest, report, run_export
+from ._interop.export_options import ExportReport, ExportRequest, run_export
 from ._interop.orbax_source import OrbaxSource, check_new
 from ._load.source import Account, Source
 from ._pytree.chunks import Chunks, wishes
@@ -128,7 +128,7 @@ class OneProcess(CoreReads):
 
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport:
-        return report(*run_export(self._core, source_of(request.step), request, progress))
+        return run_export(self._core, source_of(request.step), request, progress)
 
     def close(self) -> None:
         self._core.close()

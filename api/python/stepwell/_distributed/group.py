@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from .. import _stepwell
 from .._backend import Change, CoreReads, SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest, report, run_export
+from .._interop.export_options import ExportReport, ExportRequest, run_export
 from .._interop.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
@@ -428,8 +428,8 @@ class SharedDisk(CoreReads, Group):
         source = source_of(request.step)
         request = replace(request, step=source.step)
         made = self._once.run(f"exporting {request!r}", Value, lambda: Value(
-            run_export(self._core, source, request, progress)))
-        return report(*made.value)
+            vars(run_export(self._core, source, request, progress))))
+        return ExportReport.from_fields(made.value)
 
 
 def _unknown(op: Collective, error: BaseException) -> OutcomeUnknownError:

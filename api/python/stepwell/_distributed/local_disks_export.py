@@ -18,8 +18,7 @@ import numpy as np
 
 from .. import _stepwell
 from .._backend import SourceOf, StepOf
-from .._interop.export_options import (ExportReport, ExportRequest, check_file_mode, choices,
-                                       leaf_type, locate, report)
+from .._interop.export_options import ExportReport, ExportRequest, locate
 from .._runtime.arguments import Progress
 from ..errors import Error, InvalidArgumentError, PeerError
 from .local_disks_table import Share
@@ -48,7 +47,6 @@ def _check(request: ExportRequest) -> None:
         raise InvalidArgumentError("mode 'link' needs all parts of a step on one file system, and "
                                    "those of this store lie on disks of several machines; use "
                                    "'copy'")
-    check_file_mode(request.file_mode)
 
 
 class LocalDisksExport:
@@ -104,8 +102,7 @@ class LocalDisksExport:
         def asked() -> Value:
             request = self._request
             _check(request)
-            self._numbers = choices(request.mode, request.layout, request.leaves,
-                                    request.on_unsupported)
+            request.options()  # raises for what is wrong with them
             return Value({**vars(request), "step": step_of(request.step),
                           "path": repr(request.path)})
 
@@ -115,7 +112,7 @@ class LocalDisksExport:
         self._shares = cast(Reader, source.reader).shares
 
         def records() -> ExportShare:
-            self._chosen = self._numbers(source.reader)
+            self._options = self._request.options_for(source.reader)
             _, self._subtree = locate(source, self._request.path)
             self._data = {share.part: share.reader.records(self._subtree)
                           for share in self._shares if share.part != 0}
@@ -130,7 +127,7 @@ class LocalDisksExport:
             cloned = self._do(lambda: Value(self._copy(files, progress)))
             kinds = {kind for each in cloned for kind in each.value}
             done = self._do(lambda: self._finish(kinds == {True}, progress))[0]
-        return report(*done.value)
+        return ExportReport.from_fields(done.value)
 
     def _begin(self, have: list[ExportShare], came: list[bytes], stack: contextlib.ExitStack
                ) -> dict[int, list[PartFile]]:
@@ -144,9 +141,7 @@ class LocalDisksExport:
             request = self._request
             root = next(share for share in self._shares if share.part == 0)
             self._made = root.core.begin_export(
-                root.reader, _cut(have, came), request.dest, *self._chosen, request.zarr,
-                self._subtree, request.step_prefix, request.step_digits, request.unnamed_default,
-                request.file_mode or 0)
+                root.reader, _cut(have, came), request.dest, self._options, self._subtree)
             stack.callback(self._made.close)
             of_part: dict[int, list[PartFile]] = {}
             for part, file in self._made.files():
@@ -169,14 +164,14 @@ class LocalDisksExport:
                 f"process {self._lockstep.index} does not see {self._mark!r}, which process 0 has "
                 "just made: where the parts of a step lie on disks of several machines, it is "
                 "exported to a file system that all processes see")
-        return [copy_part(share, files[share.part], self._chosen[0], self._request.file_mode or 0,
-                          progress)
+        return [copy_part(share, files[share.part], self._options, progress)
                 for share in self._shares if share.part in files]
 
     def _finish(self, cloned: bool, progress: Progress | None) -> Value:
         if self._made is None:
             return Value()
-        return Value([self._made.finish(cloned, progress), leaf_type(self._chosen[2])])
+        made = self._made.finish(cloned, progress)
+        return Value(vars(ExportReport.of(made, self._options.leaves.name)))
 
 
 def _cut(have: list[ExportShare], came: list[bytes]) -> list[tuple[int, bytes]]:
@@ -190,6 +185,6 @@ def _cut(have: list[ExportShare], came: list[bytes]) -> list[tuple[int, bytes]]:
     return records
 
 
-def copy_part(share: Share, files: list[PartFile], mode: int, file_mode: int,
+def copy_part(share: Share, files: list[PartFile], options: _stepwell.OrbaxOptions,
               progress: Progress | None) -> bool:
-    return share.core.copy_part(share.reader, files, mode, file_mode, progress)
+    return share.core.copy_part(share.reader, files, options.mode, options.file_mode, progress)

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and reports of exports: what users say, and the engine's numbers for it."""
+"""Options and reports of exports."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from enum import Enum
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar
 
 from .. import _stepwell
 from .._load.source import Source
 from .._pytree.paths import PathLike
 from .._pytree.tree import Component
 from .._runtime.arguments import Progress
+from .._stepwell import OrbaxOptions
 from ..errors import InvalidArgumentError
 
 To = Literal["orbax", "safetensors", "npz"]
@@ -21,14 +23,7 @@ Mode = Literal["auto", "link", "reflink", "copy"]
 Layout = Literal["v1", "v0"]
 Leaves = Literal["numpy", "jax"]
 OnUnsupported = Literal["error", "skip", "widen"]
-
-# db::ExportMode and so on.
-_ARCHIVES: dict[str, int] = {"safetensors": 0, "npz": 1}  # db::ArchiveFormat
-_MODES: dict[str, int] = {"auto": 0, "link": 1, "reflink": 2, "copy": 3}
-_LAYOUTS: dict[str, int] = {"v1": 0, "v0": 1}
-_LEAVES: dict[str, int] = {"numpy": 0, "jax": 1}
-_ON_UNSUPPORTED: dict[str, int] = {"error": 0, "skip": 1, "widen": 2}
-_MODE_NAMES: dict[int, Literal["link", "reflink", "copy"]] = {1: "link", 2: "reflink", 3: "copy"}
+E = TypeVar("E", bound=Enum)
 
 
 class ExportedLeaf(NamedTuple):
@@ -65,6 +60,20 @@ class ExportReport:
     as_numpy: tuple[ExportedLeaf, ...]
 
 
+    @classmethod
+    def of(cls, made: _stepwell.ExportReport, leaf_type: str) -> ExportReport:
+        fields: dict[str, Any] = {name: getattr(made, name) for name in cls.__annotations__
+                                  if name != "leaf_type"}
+        return cls.from_fields({**fields, "mode": made.mode.name, "leaf_type": leaf_type})
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> ExportReport:
+        """From `vars` of one, which went through a message to other processes."""
+        leaves = {name: tuple(ExportedLeaf(*leaf) for leaf in fields[name])
+                  for name in ("skipped", "widened", "as_numpy")}
+        return cls(**{**fields, **leaves})
+
+
 @dataclass(frozen=True)
 class ExportRequest:
     """The arguments of `Store.export`."""
@@ -83,12 +92,39 @@ class ExportRequest:
     on_unsupported: str
     file_mode: int | None
 
+    def options(self) -> OrbaxOptions:
+        """Without a step: `leaves` of None is "numpy" so far. Raises InvalidArgumentError."""
+        if self.file_mode is not None and not 0 < self.file_mode <= 0o777:
+            raise InvalidArgumentError(f"file_mode is like 0o644, not {self.file_mode!r}")
+        options = orbax_options(self.mode, self.layout, self.leaves or "numpy",
+                                self.on_unsupported, self.zarr)
+        options.step_prefix, options.step_digits = self.step_prefix, self.step_digits
+        options.unnamed_default = self.unnamed_default
+        options.file_mode = self.file_mode or 0
+        return options
 
-def report(fields: Sequence[Any], leaf_type: Leaves = "numpy") -> ExportReport:
-    path, mode, leaves, chunks, step_bytes, apparent, written, *lists = fields
-    skipped, widened, as_numpy = (tuple(ExportedLeaf(*leaf) for leaf in each) for each in lists)
-    return ExportReport(path, _MODE_NAMES[mode], leaf_type, leaves, chunks, step_bytes, apparent,
-                        written, skipped, widened, as_numpy)
+    def options_for(self, reader: _stepwell.Reader) -> OrbaxOptions:
+        options = self.options()
+        if self.leaves is None:
+            options.leaves = _stepwell.ExportLeaves[default_leaves(reader)]
+        return options
+
+
+def _choice(kind: type[E], name: str, value: str) -> E:
+    if value not in kind.__members__:
+        raise InvalidArgumentError(f"{name} is one of {', '.join(kind.__members__)}, not {value!r}")
+    return kind[value]
+
+
+def orbax_options(mode: str, layout: str, leaves: str, on_unsupported: str, zarr: int
+                  ) -> OrbaxOptions:
+    options = OrbaxOptions()
+    options.mode = _choice(_stepwell.ExportMode, "mode", mode)
+    options.layout = _choice(_stepwell.ExportLayout, "layout", layout)
+    options.leaves = _choice(_stepwell.ExportLeaves, "leaves", leaves)
+    options.on_unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported", on_unsupported)
+    options.zarr_format = zarr
+    return options
 
 
 def _ids(mesh: Any) -> Iterator[int]:
@@ -118,15 +154,6 @@ def default_leaves(reader: _stepwell.Reader) -> Leaves:
     return "jax" if all(_is_here(text, names, ids) for text in reader.shardings()) else "numpy"
 
 
-def check_file_mode(file_mode: int | None) -> None:
-    if file_mode is not None and not 0 < file_mode <= 0o777:
-        raise InvalidArgumentError(f"file_mode is like 0o644, not {file_mode!r}")
-
-
-def leaf_type(number: int) -> Leaves:
-    return "jax" if number == _LEAVES["jax"] else "numpy"
-
-
 def locate(source: Source, path: PathLike | None
            ) -> tuple[_stepwell.Reader, tuple[str, list[Component]] | None]:
     """The step's reader, and the item and components of the one record that `path` names."""
@@ -139,48 +166,29 @@ def locate(source: Source, path: PathLike | None
     return part.reader, (item, components)
 
 
-def choices(mode: str, layout: str, leaves: str | None, on_unsupported: str
-            ) -> Callable[[_stepwell.Reader], tuple[int, int, int, int]]:
-    """The engine's numbers for them, once the step is known. Raises InvalidArgumentError."""
-    for name, value, known in (("mode", mode, _MODES), ("layout", layout, _LAYOUTS),
-                               ("leaves", leaves or "numpy", _LEAVES),
-                               ("on_unsupported", on_unsupported, _ON_UNSUPPORTED)):
-        if value not in known:
-            raise InvalidArgumentError(f"{name} is one of {', '.join(known)}, not {value!r}")
-    return lambda reader: (
-        _MODES[mode], _LAYOUTS[layout], _LEAVES[leaves or default_leaves(reader)],
-        _ON_UNSUPPORTED[on_unsupported])
-
-
-def _archive_choices(request: ExportRequest) -> tuple[int, int]:
-    """The engine's numbers for a file. Raises InvalidArgumentError."""
-    if request.to not in _ARCHIVES:
+def _check_archive(request: ExportRequest) -> None:
+    if request.to not in _stepwell.ArchiveFormat.__members__:
         raise InvalidArgumentError(f"to is 'orbax', 'safetensors' or 'npz', not {request.to!r}")
     for name, default in (("mode", "auto"), ("zarr", 3), ("layout", "v1"), ("leaves", None),
                           ("step_prefix", ""), ("step_digits", 0), ("unnamed_default", False),
                           ("file_mode", None)):
         if getattr(request, name) != default:
             raise InvalidArgumentError(f"{name} is for to='orbax'")
-    if request.on_unsupported not in _ON_UNSUPPORTED:
-        raise InvalidArgumentError(f"on_unsupported is one of {', '.join(_ON_UNSUPPORTED)}, "
-                                   f"not {request.on_unsupported!r}")
-    return _ARCHIVES[request.to], _ON_UNSUPPORTED[request.on_unsupported]
 
 
 def run_export(core: _stepwell.Core, source: Source, request: ExportRequest,
-               progress: Progress | None, data_file_bytes: int = 0
-               ) -> tuple[Sequence[Any], Leaves]:
-    """Exports a step of which `core` has all parts; for `report`."""
+               progress: Progress | None, data_file_bytes: int = 0) -> ExportReport:
+    """Exports a step of which `core` has all parts."""
     if request.to != "orbax":
-        numbers = _archive_choices(request)
+        _check_archive(request)
+        unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported", request.on_unsupported)
         reader, subtree = locate(source, request.path)
-        return core.export_archive(reader.step, request.dest, *numbers, subtree, progress), "numpy"
-    check_file_mode(request.file_mode)
-    numbers_for = choices(request.mode, request.layout, request.leaves, request.on_unsupported)
+        return ExportReport.of(
+            core.export_archive(reader.step, request.dest, _stepwell.ArchiveFormat[request.to],
+                                unsupported, subtree, progress), "numpy")
+    request.options()  # what is wrong is said before a step is looked at
     reader, subtree = locate(source, request.path)
-    chosen = numbers_for(reader)
-    fields = core.export(
-        reader.step, request.dest, *chosen, request.zarr, subtree, request.step_prefix,
-        request.step_digits, request.unnamed_default, data_file_bytes, request.file_mode or 0,
-        progress)
-    return fields, leaf_type(chosen[2])
+    options = request.options_for(reader)
+    options.data_file_bytes = data_file_bytes
+    return ExportReport.of(core.export(reader.step, request.dest, options, subtree, progress),
+                           options.leaves.name)

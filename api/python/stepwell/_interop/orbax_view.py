@@ -17,7 +17,7 @@ from .._runtime.arguments import step_number
 from .._runtime.not_copied import NotCopied
 from .._runtime.stats import ViewStats
 from ..errors import InvalidArgumentError, StepNotFoundError
-from .export_options import Layout, Leaves, OnUnsupported, choices
+from .export_options import Layout, Leaves, OnUnsupported, orbax_options
 
 # The file of a viewed step that its readers lock; db/view/folder.h.
 _PIN_NAME = "stepwell-view"
@@ -167,10 +167,9 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
         raise InvalidArgumentError("items are several names of items, not a str")
     if not poll > 0:
         raise InvalidArgumentError(f"poll is a number of seconds above 0, not {poll!r}")
-    # With `leaves` given no step is looked at.
-    _, layout_number, leaves_number, unsupported = choices(
-        "link", layout, leaves or "numpy", on_unsupported)(cast(_stepwell.Reader, None))
+    options = orbax_options("link", layout, leaves or "numpy", on_unsupported, zarr)
+    options.items = list(items or ())
+    options.step_prefix, options.step_digits = step_prefix or "", step_digits
+    options.unnamed_default = unnamed_default
     target = os.fsencode(os.path.abspath(os.fsdecode(path))).decode("utf-8", "surrogateescape")
-    return OrbaxView(self, core.open_view(
-        target, layout_number, leaves_number, unsupported, zarr, list(items or ()),
-        step_prefix or "", step_digits, unnamed_default, poll))
+    return OrbaxView(self, core.open_view(target, options, poll))

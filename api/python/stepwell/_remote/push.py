@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 from .._interop.export_options import (ExportedLeaf, ExportReport, ExportRequest, Layout, Leaves,
-                                       OnUnsupported, report, run_export)
+                                       OnUnsupported, run_export)
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
@@ -51,8 +51,7 @@ def _exported(store: OpenStore, request: ExportRequest) -> ExportReport:
     source, core = store._source(request.step), store._backend.whole("a push")
     for mode in ("reflink", "copy"):
         try:
-            return report(*run_export(core, source, replace(request, mode=mode), None,
-                                      _DATA_FILE_BYTES))
+            return run_export(core, source, replace(request, mode=mode), None, _DATA_FILE_BYTES)
         except Error as error:
             if type(error) is not Error or mode == "copy":
                 raise
