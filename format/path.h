@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The path language: how text, or a list of components, names places in the tree of a step. C++, C,
-// the program and Python all use it; api/docs/guides shows it to users.
+// the program and Python all use it. api/docs/pages/first-steps.md shows it to users, and
+// tests/api/paths.json has the cases that all interfaces share.
 //
 //   params/enc/kernel   components joined with "/"; each matches a place with that spelling: the
 //                       key "0", the attribute `0`, the int key 0 and the index 0 are all "0"
 //   params/*/k?rnel     * and ? stand for any characters and for one character of a component
 //   params/**/kernel    ** alone stands for any number of components
 //   a\/b                a backslash takes one of / * ? [ \ literally; a bare [ is reserved
-//   {Key, Index, …}     components: nothing is special in them, and where several places are
-//   spelled
-//                       alike, numbers take int keys and indices, names take keys and attributes
+//   {Key, Index, …}     components: nothing is special; of several places spelled alike, a number
+//                       picks the int key or index, a name the key or attribute
 #pragma once
 
 #include <optional>
@@ -37,7 +37,7 @@ struct PatternComponent {
   std::vector<bool> wild{};            // kGlob: which characters of `text` are wildcards
   std::optional<PathComponent> typed;  // kLiteral that was given as a component
 
-  // Not for kAnyDepth, which is no matter of one component.
+  // Not for kAnyDepth, which is not limited to one component.
   bool Matches(std::string_view spelling) const;
 };
 

@@ -13,10 +13,9 @@ namespace stepwell::db {
 // Whether the item's name may be left out of paths.
 bool IsOnlyState(const format::StepRecord& step);
 
-// The records that lie where `path` can lead, in key order: the nodes on the way and what stands at
-// its end; with `below`, and of a glob, all below nodes at the end, too. It reads no more than
-// that. `above`: where the path starts, the item first; {}: as StepTree::Resolve. Empty: nothing is
-// there, or the path can lead anywhere.
+// The records on `path` and at its end, in key order; for a glob, or with `below`, also everything
+// under them. It reads no other records. `above`: where the path starts, the item first; {}: where
+// StepTree::Resolve starts. Empty if no record matches, or if the path starts with a wildcard.
 Result<std::vector<format::LeafRecord>> FindAlong(StepReader& reader,
                                                   const format::PathPattern& path,
                                                   const format::KeyPath& above, bool below);

@@ -17,7 +17,7 @@
 
 namespace stepwell::db {
 
-// What a path names: of a glob leaves, in key order; of any other path one place.
+// What a path names: for a glob, leaves in key order; for any other path, one place.
 struct PathSelection {
   bool is_glob = false;
   std::vector<size_t> numbers;
@@ -32,7 +32,7 @@ class StepTree {
 
   // `records`: in key order, as StepReader::Leaves and FindAlong (path_lookup.h) give them; they
   // outlive the tree. `only_state`: whether `state` is the only item of the step. `is_part`: they
-  // are of FindAlong; then paths match by components alone.
+  // come from FindAlong; then paths match by components alone.
   static Result<StepTree> Make(uint64_t step, std::span<const format::LeafRecord> records,
                                bool only_state, bool is_part = false);
 
@@ -46,7 +46,7 @@ class StepTree {
   Result<size_t> Item(const std::string& name) const;
 
   // What `path` names from `below` on (a record or kRoot; none: as told above). kNotFound names the
-  // nearest places. kInvalidArgument: several places are spelled like a path that is no glob.
+  // nearest places. kInvalidArgument: the path is not a glob and matches several places.
   Result<PathSelection> Resolve(const format::PathPattern& path,
                                 std::optional<size_t> below = {}) const;
   // The path from the step to a record, its item first.
@@ -56,7 +56,7 @@ class StepTree {
   struct Place {
     size_t parent = kRoot;
     size_t end = 0;
-    format::PathComponent component;  // the last of its path; of an item's root, the name as key
+    format::PathComponent component;  // the last of its path; for an item's root, its name as a key
   };
 
   bool IsNode(size_t number) const;

@@ -61,16 +61,16 @@ struct ArrayView {
   DType dtype = DType::kInvalid;
   std::vector<uint64_t> shape{};         // {}: one element, no axes
   std::vector<int64_t> strides_bytes{};  // any sign; {}: C order
-  // Set: the bytes do not change while this is held, so that Save need not copy them; it is let go
-  // in the background, on a thread of the store, at the latest when the save is done. Null: Save
-  // copies the bytes before it returns.
+  // Set: the bytes do not change while this is held, so that Save does not copy them; the hold is
+  // released in the background, on a thread of the store, at the latest when the save is done.
+  // Null: Save copies the bytes before it returns.
   std::shared_ptr<const void> hold{};
   std::vector<uint64_t> shard_shape{};  // chunks keep shards' borders; {}: the whole array is one
   // Boxes that do not overlap and together are the array: it is saved from them (`data` and its
   // strides are unused, `hold` is for all of them) and never is in memory as a whole.
   std::vector<ArrayShard> shards{};
-  // For those who will load other slices: a shard of more than so many bytes (4,096 to 4,194,304)
-  // is cut along these axes, the first of them first ({}: all), in as few chunks as that makes. 0:
+  // For loading other slices later: a shard larger than this (4,096 to 4,194,304 bytes) is
+  // cut along these axes, the first of them first ({}: all), in as few chunks as that makes. 0:
   // chunks of about 1 MiB, or with axes of up to 4 MiB.
   uint64_t chunk_bytes_max = 0;
   std::vector<uint32_t> chunk_axes{};
@@ -80,7 +80,7 @@ struct ArrayView {
   static ArrayView Of(const T* data, std::vector<uint64_t> shape) {
     return {.data = data, .dtype = DTypeOf<T>(), .shape = std::move(shape)};
   }
-  // Of a vector that nobody changes any more.
+  // From a vector that no longer changes.
   template <typename T>
   static ArrayView Of(std::shared_ptr<const std::vector<T>> data, std::vector<uint64_t> shape) {
     ArrayView view = Of(data->data(), std::move(shape));
@@ -114,7 +114,7 @@ using Bytes = std::vector<std::byte>;
 using ValueVariant = std::variant<std::monostate, bool, int64_t, double, std::complex<double>,
                                   std::string, Bytes, BigInt>;
 
-// What a leaf holds that is no array, as Python has it: None, bool, int, float, complex, str
+// A leaf that is not an array, as a Python value: None, bool, int, float, complex, str
 // (UTF-8), bytes, and int beyond 64 bits. std::get, std::visit and std::holds_alternative work.
 class Value : public ValueVariant {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints on disk, without a store: which there are, what is in one, whether it is intact.
+// Checkpoints on disk, without a store: finding them, looking into one, checking that it is intact.
 #pragma once
 
 #include <cstdint>

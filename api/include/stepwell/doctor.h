@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory's machine offers a store, and what of it will hurt.
+// What a directory's machine offers a store, and what about it will slow a store down.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct MachineFacts {
   LimitFacts limits;
 };
 
-// How fast a file takes a store's pattern of writes.
+// How fast a file can be written in a store's pattern.
 struct WriteSpeed {
   std::string not_measured;  // why there is no number; "": there is
   uint64_t bytes = 0;
@@ -76,9 +76,9 @@ struct DoctorReport {
   std::vector<DoctorWarning> warnings;  // the worst first
 };
 
-// Looks at the machine and at the file system of `directory`, and writes for `write_seconds` each
-// with the engine's I/O and with fio, at most a quarter of the free space, all of which is given
-// back; 0: does not write. Nothing stays in the directory. kNotFound, kPermissionDenied;
+// Looks at the machine and at the file system of `directory`, and writes for `write_seconds`
+// with the engine's I/O, then as long with fio, at most a quarter of the free space, all of which
+// is given back; 0: does not write. Nothing stays in the directory. kNotFound, kPermissionDenied;
 // kInvalidArgument: no directory, or over 600 seconds.
 STEPWELL_API Result<DoctorReport> ExamineMachine(const std::string& directory,
                                                  double write_seconds = 0);

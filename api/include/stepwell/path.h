@@ -5,9 +5,9 @@
 // "params/layer/kernel"; `\` takes the next character literally (before / * ? [ \ ). Text matches
 // by spelling: "0" is the key "0", the index 0 or the attribute 0, whichever is there. Where
 // several leaves are asked for, * and ? stand for characters of one component, ** for any number of
-// components. When a step has items besides "state", the first component is the item's name. As
-// components (KeyPath) nothing is special, and where several places are spelled alike, their types
-// decide.
+// components. Unless "state" is the step's only item, the first component is the item's name. As
+// components (KeyPath) nothing is special, and where several places are spelled alike, the types
+// of the components decide.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@
 
 namespace stepwell {
 
-// A value, without ties to a store. Bad text is reported by the call that the path is given to.
+// A value, without ties to a store. The call that takes the path reports bad text.
 class STEPWELL_API Path {
  public:
   // The whole step.
@@ -29,7 +29,7 @@ class STEPWELL_API Path {
   Path(const char* text) : text_(text) {}             // NOLINT(google-explicit-constructor)
   Path(std::string text) : text_(std::move(text)) {}  // NOLINT(google-explicit-constructor)
   Path(std::string_view text) : text_(text) {}        // NOLINT(google-explicit-constructor)
-  // Exactly these components of the item "state".
+  // These components, in the item "state".
   Path(KeyPath components)  // NOLINT(google-explicit-constructor)
       : item_("state"), components_(std::move(components)) {}
 
@@ -39,7 +39,7 @@ class STEPWELL_API Path {
     return path;
   }
 
-  // None: to be found in the text (reading), or "state" (saving).
+  // If empty: taken from the text (reading), or "state" (saving).
   const std::optional<std::string>& item() const { return item_; }
   // As it was given: components, or else text.
   const std::optional<KeyPath>& components() const { return components_; }

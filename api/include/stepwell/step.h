@@ -51,7 +51,7 @@ struct StepInfo {
   bool only_state() const { return items.size() == 1 && items.front().name == "state"; }
 };
 
-// kNode, a container, is of Step::Tree only.
+// kNode, a container, appears only in Step::Tree.
 enum class LeafType { kArray, kNone, kBool, kInt, kFloat, kComplex, kStr, kBytes, kNode };
 
 struct LeafInfo {
@@ -65,17 +65,17 @@ struct LeafInfo {
 
   // What it was where it was saved: of arrays "numpy", "jax", "numpy scalar" or "jax key"; of
   // values "None", "int", ...; of containers "dict", "list", "tuple", "namedtuple", "object", or
-  // "node" for one that nothing says what it was.
+  // "node" if its type is unknown.
   std::string kind{};
   // kNode: the name of its type, and how many children it has.
   std::string type_name{};
   uint64_t children = 0;
-  // Of what a Flax NNX Variable holds: that one's type; of nested ones all, outermost first, with
-  // blanks between.
+  // Of what a Flax NNX Variable holds: the Variable's type; if nested, all types, outermost first,
+  // with blanks between.
   std::string variable_types{};
   std::string codec{};  // "raw", "blosc-lz4", "lz4"
   uint64_t chunks = 0;  // 0 for values that are in the step's record
-  // Of such a value, when its bytes are one.
+  // Set for such a value, if its bytes decode.
   std::optional<Value> value{};
   std::vector<uint64_t> shard_shape{};  // kArray: of one shard, whose borders chunks keep
   std::string sharding_json{};          // kArray: as Orbax spells it; "": none (ShardingText)
@@ -111,15 +111,15 @@ struct ShardMemory {
 // but info() fails with kFailedPrecondition.
 //
 // Every read verifies the checksums of what it reads: kDataLoss names file and offset. A path that
-// is not there is kNotFound, with the nearest; one that several leaves are spelled like is
-// kInvalidArgument: give components.
+// is not there is kNotFound, with the nearest; an ambiguous one is kInvalidArgument:
+// pass components instead.
 class STEPWELL_API Step {
  public:
   const StepInfo& info() const;
 
   // The leaves at or below `path`, in key order. Reads no array data.
   Result<std::vector<LeafInfo>> Leaves(const Path& path = {}) const;
-  // The same with the containers, each before what is in it. An empty container is nothing else.
+  // The same with the containers, each before what is in it. Only here do empty containers appear.
   Result<std::vector<LeafInfo>> Tree(const Path& path = {}) const;
   // The one leaf at `path`; kInvalidArgument when there is a subtree.
   Result<LeafInfo> Leaf(const Path& path) const;

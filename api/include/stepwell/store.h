@@ -8,9 +8,9 @@
 //   stepwell::Status saved = handle->Wait();        // OK: durable and visible
 //   auto kernel = store->Read(7)->ReadVector<float>("params/kernel");
 //
-// Errors are values (Status, Result); nothing here throws but std::bad_alloc. Every function is
-// thread-safe, but that objects of one's own (requests, options, a Store being moved) are not to be
-// changed beside a call. After fork the child can use no store of its parent: every call fails with
+// Errors are values (Status, Result); the only exception is std::bad_alloc. Every function is
+// thread-safe, but do not change an object that you pass in (requests, options), or move a Store,
+// during a call. After fork the child can use no store of its parent: every call fails with
 // kFailedPrecondition; it opens the directory again, read-only beside the parent.
 #pragma once
 
@@ -78,7 +78,7 @@ class STEPWELL_API Store {
 
   Store(Store&& other) noexcept;
   Store& operator=(Store&& other) noexcept;
-  // Close(), dropping its error: whoever wants that calls Close.
+  // Calls Close() and drops its error; call Close to see it.
   ~Store();
 
   const std::string& path() const;  // as given to Open
@@ -87,11 +87,11 @@ class STEPWELL_API Store {
   // goes on in the background and the handle tells. Mistakes in the request and kAlreadyExists come
   // from here, before any I/O. Waits while the staging memory is full or three saves are in flight.
   Result<SaveHandle> Save(SaveRequest request);
-  // Waits for every save so far. The first error that neither a handle nor this has told.
+  // Waits for every save so far. Returns the first error not reported yet.
   Status Wait();
 
-  // Committed steps, ascending; a read-only store looks for new ones each time. Of a step of
-  // several processes chunks and stored bytes are those of process 0's part; Step::info() has all.
+  // Committed steps, ascending; a read-only store looks for new ones each time. For a step that
+  // several processes saved, chunks and stored bytes are process 0's; Step::info() has all.
   Result<std::vector<StepInfo>> Steps();
   // kNotFound names the nearest steps. Of a read-only store that cannot write into the store's
   // readers/ directory, the step's reads fail with kNotFound, too, once it was deleted and erased.
@@ -108,8 +108,8 @@ class STEPWELL_API Store {
   // kFailedPrecondition.
   Status SetPinned(const std::vector<uint64_t>& steps, bool pinned);
 
-  // Makes a step, or the subtree or leaf at `path`, a directory that Orbax and TensorStore read as
-  // their own. It must not exist (kV0: the step's directory in it), it is there whole or not at
+  // Writes a step, or the subtree or leaf at `path`, as a directory that Orbax and TensorStore read
+  // as their own. It must not exist (kV0: the step's directory in it), it is there whole or not at
   // all, and it does not change when the store goes on; using, adding to or deleting it does the
   // store no harm. kInvalidArgument: what Orbax cannot hold, all of it listed with paths and
   // reasons (see OnUnsupported), nothing at `path`, a destination without a parent.
@@ -145,15 +145,15 @@ class STEPWELL_API Store {
   // Reads every chunk and checks its checksum. OK with problems in the report: damage was found,
   // or something could not be read (VerifyProblem::unchecked).
   Result<VerifyReport> Verify(const VerifyOptions& options = {});
-  // Writes the frames of steps anew whose first copy is damaged. With `accept_losses`, ends the
-  // losses that Open found: what is live then counts as it is.
+  // Rewrites the frames of steps whose first copy is damaged. With `accept_losses`, ends the losses
+  // that Open found: what is live then counts as it is.
   Result<RepairReport> Repair(bool accept_losses = false);
   Result<StoreStats> Stats();
   // What Open found.
   Result<RecoveryReport> Recovery();
 
   // Waits for saves, marks the store clean, gives the lock back. Idempotent; every later call fails
-  // with kFailedPrecondition. The first error not told yet.
+  // with kFailedPrecondition. Returns the first error not reported yet.
   Status Close();
 
  private:

@@ -9,7 +9,7 @@
 
 namespace stepwell {
 
-// Metrics or metadata as JSON has them. Python writes NaN, Infinity and -Infinity as numbers, which
+// Metrics or metadata as strict JSON. Python writes NaN, Infinity and -Infinity as numbers, which
 // JSON parsers refuse; here they are the strings "NaN", "Infinity" and "-Infinity".
 STEPWELL_API std::string StrictJson(std::string_view python_json);
 
