@@ -37,6 +37,20 @@ std::map<std::string, uint64_t> Rows(const std::string& document) {
   return rows;
 }
 
+// Without a default, so that a new codec does not compile before it is here. It belongs to the loop
+// below and to the document, too.
+const char* CodecName(CodecId codec) {
+  switch (codec) {
+    case CodecId::kRaw:
+      return "kRaw";
+    case CodecId::kBloscLz4:
+      return "kBloscLz4";
+    case CodecId::kLz4Frame:
+      return "kLz4Frame";
+  }
+  return "";
+}
+
 TEST(FormatDocTest, NumbersEqualTheHeaders) {
   std::map<std::string, uint64_t> expected = {
       {"kFormatVersion", kFormatVersion},
@@ -69,10 +83,10 @@ TEST(FormatDocTest, NumbersEqualTheHeaders) {
       {"kCopyBytesMax", kCopyBytesMax},
       {"kSlotCount", kSlotCount},
       {"kSlotTipBytesMax", kSlotTipBytesMax},
-      {"kRaw", static_cast<uint64_t>(CodecId::kRaw)},
-      {"kBloscLz4", static_cast<uint64_t>(CodecId::kBloscLz4)},
-      {"kLz4Frame", static_cast<uint64_t>(CodecId::kLz4Frame)},
   };
+  for (const CodecId codec : {CodecId::kRaw, CodecId::kBloscLz4, CodecId::kLz4Frame}) {
+    expected[CodecName(codec)] = static_cast<uint64_t>(codec);
+  }
   for (const DTypeInfo& info : AllDTypes()) {
     expected[std::string(info.name)] = static_cast<uint64_t>(info.dtype);
   }
