@@ -8,19 +8,19 @@
  * STEPWELL_INVALID_ARGUMENT; on failure the place for the result is set to NULL.
  *
  * Structs start with struct_size, which the caller sets to sizeof: fields may be added at the end.
- * Smaller than in the first version is an error. Larger than this library knows is fine in options
+ * A size below the first version's is an error. Larger than this library knows is fine in options
  * as long as what it does not know is zero; in results it is left alone. Zeros are the defaults.
  *
  * Objects are freed with their own _free, which takes NULL, too. Strings and arrays in a result
- * belong to the object that they were asked of. A step, a handle and the lists may outlive the
+ * belong to the object that they came from. A step, a handle and the lists may outlive the
  * store.
  *
- * Threads. Functions may be called from any thread and beside each other, but for a request being
+ * Threads. Functions may be called from any thread and concurrently, except on a request being
  * filled, and _free, which must be an object's last call. Callbacks run on threads of the library
  * and must not throw or longjmp. Fork: the child cannot use what its parent opened.
  *
- * Paths are text, as the program and Python spell them: "params/layer/kernel". `item` says which
- * item the path is in; NULL: "state" when saving, and when reading it is found in the path.
+ * Paths are text, as for the program and Python: "params/layer/kernel"; lists of leaves also take
+ * * ? and **. `item`: that of the path; NULL: "state" when saving, else found in the path.
  */
 #pragma once
 
@@ -150,13 +150,13 @@ typedef struct stepwell_open_options {
   void* log_context;
   const char* trace_path; /* a file for spans in Chrome's trace format; NULL: none */
   int untrusted;    /* with read_only: for a directory that may do harm; nothing is made in it */
-  int shared_files; /* a new store: permissions as the umask has them, not its owner's alone */
+  int shared_files; /* a new store: permissions as set by the umask, not its owner's alone */
 } stepwell_open_options;
 
 /* `options` may be NULL. STEPWELL_UNAVAILABLE: another process writes. */
 STEPWELL_C_API stepwell_code stepwell_open(const char* path, const stepwell_open_options* options,
                                            stepwell_store** store);
-/* Waits for saves, gives the lock back; the first error that nobody was told. Idempotent; every
+/* Waits for saves, gives the lock back; the first error not reported yet. Idempotent; every
  * later call with the store or a step of it is STEPWELL_FAILED_PRECONDITION. */
 STEPWELL_C_API stepwell_code stepwell_close(stepwell_store* store);
 /* Closes, too, without telling an error. */
@@ -249,7 +249,7 @@ STEPWELL_C_API stepwell_code stepwell_handle_on_complete(
     const stepwell_handle* handle,
     void (*function)(void* context, stepwell_code code, const char* message), void* context);
 STEPWELL_C_API void stepwell_handle_free(stepwell_handle* handle); /* the save goes on */
-/* Waits for every save so far; the first error that nobody was told. */
+/* Waits for every save so far; the first error not reported yet. */
 STEPWELL_C_API stepwell_code stepwell_wait(stepwell_store* store);
 
 /* ---- looking --------------------------------------------------------------------------------- */
@@ -298,8 +298,8 @@ typedef struct stepwell_leaf_info {
   const char* sharding_json; /* of an array, as Orbax spells it; "": none */
 } stepwell_leaf_info;
 
-/* Committed steps, ascending. Of a step of several processes chunks and stored_bytes are those of
- * process 0's part; stepwell_step_get_info has all. */
+/* Committed steps, ascending. For a step that several processes saved, chunks and stored_bytes are
+ * process 0's; stepwell_step_get_info has all. */
 STEPWELL_C_API stepwell_code stepwell_list_steps(stepwell_store* store, stepwell_step_list** list);
 STEPWELL_C_API size_t stepwell_step_list_count(const stepwell_step_list* list);
 STEPWELL_C_API stepwell_code stepwell_step_list_get(const stepwell_step_list* list, size_t index,

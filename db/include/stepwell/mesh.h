@@ -64,7 +64,7 @@ struct STEPWELL_API PartitionSpec {
 
 // Each device's slice of an array, by device. kInvalidArgument, with names and numbers: a bad mesh,
 // an axis that the mesh lacks or that is named twice, a spec of more axes than the array has, an
-// extent that is no multiple of the parts that it is to be split into.
+// extent that is not divisible by the number of its parts.
 STEPWELL_API Result<std::vector<Slice>> Shards(std::span<const uint64_t> shape, const Mesh& mesh,
                                                const PartitionSpec& spec);
 // Whether that would work, and one device's slice where it does.
@@ -108,8 +108,8 @@ struct STEPWELL_API LoadPlan {
 
   Mesh mesh;
   std::vector<Leaf> leaves;  // the arrays, in key order
-  // What one process does that has all devices: each chunk is read once, whoever wants it. Values,
-  // which are no arrays, are in it, too.
+  // The cost for one process with all devices: each chunk is read once, for however many devices.
+  // It includes values that are not arrays.
   Cost total;
   std::vector<Cost> devices;  // what each would take alone
 

@@ -52,7 +52,7 @@ struct ExportOptions {
   bool unnamed_default = false;  // kV0: a single item is called "default", as managers that were
                                  // not told names expect
   // Permissions of the files written, for readers under another user; 0: umask's. Linked segments
-  // become readable for whom it lets read: these are the store's own files.
+  // become readable by those it grants: these are the store's own files.
   uint32_t file_mode = 0;
   // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
   // nothing is left). May be empty.
@@ -73,7 +73,7 @@ struct ExportReport {
   uint64_t written_bytes = 0;   // of new files, metadata included
   std::vector<Leaf> skipped;
   std::vector<Leaf> widened;
-  // kJax: jax.Arrays with a sharding that Orbax has no word for (or none): they are np.ndarray.
+  // kJax: jax.Arrays with a sharding that Orbax cannot express (or none): they are np.ndarray.
   std::vector<Leaf> as_numpy;
 };
 

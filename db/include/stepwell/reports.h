@@ -59,7 +59,7 @@ struct SpaceStats {
   uint64_t total_bytes = 0;
   uint64_t live_bytes = 0;      // payloads of live steps
   uint64_t overhead_bytes = 0;  // frames, catalogs and padding that live steps and recovery need
-  uint64_t dead_bytes = 0;      // nobody needs them, or only readers and recovery for a while
+  uint64_t dead_bytes = 0;      // unneeded, or needed only by readers and recovery for a while
   uint64_t reserved_bytes = 0;  // allocated ahead: tails of open segments, spares, the ballast
   uint64_t index_bytes = 0;     // RocksDB
   uint64_t other_bytes = 0;     // STEPWELL, LOCK, readers' pins
@@ -127,7 +127,7 @@ struct ReclaimReport {
   uint64_t bytes_linked = 0;             // dead, but in segments with another hard link
 };
 
-// What Open found and did; also said in the log.
+// What Store::Repair did.
 struct RepairReport {
   std::vector<uint64_t>
       steps_rewritten;              // a frame of theirs was damaged; a copy or the index had it
@@ -135,6 +135,7 @@ struct RepairReport {
   bool losses_accepted = false;
 };
 
+// What Open found and did; also logged.
 struct RecoveryReport {
   bool clean = true;               // the last writer closed it
   uint64_t commits_recovered = 0;  // accepted beyond the durable mark

@@ -21,8 +21,8 @@ struct ViewOptions {
   // unnamed_default, file_mode. Every layout has one directory a step, named as in the root of a
   // CheckpointManager. A step that on_unsupported does not let pass is not shown.
   ExportOptions checkpoint{};
-  // How often a store is looked at that is open for reading only, or has steps of which other
-  // processes have parts: no notifications arrive from other processes.
+  // How often a store is polled that is read-only, or shared by several processes: no
+  // notifications arrive from other processes.
   std::chrono::milliseconds poll{200};
   LogSink log{};
 };
@@ -41,10 +41,10 @@ class STEPWELL_API View {
   // it. False: not within `timeout`.
   virtual Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout) = 0;
   // Nothing more is made: what is being made is given up within a few chunks, and Close ends soon.
-  // What is dead still goes.
+  // Deleted steps are still removed.
   virtual void StopMaking() = 0;
   // Ends it, after a last look at the store. Without `keep` the steps' directories go (those that
-  // readers hold stay), and the directory is no view any more. Idempotent.
+  // readers hold stay), and the directory is no longer a view. Idempotent.
   virtual Status Close(bool keep) = 0;
 
   virtual const std::string& path() const = 0;

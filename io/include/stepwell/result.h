@@ -10,7 +10,7 @@
 namespace stepwell {
 
 namespace internal {
-// For a value that was not looked for: prints the error and aborts.
+// For value() on an error: prints the error and aborts.
 [[noreturn]] STEPWELL_API void NoValue(const Status& status);
 // OK in place of a value is a bug, too.
 STEPWELL_API Status NotOk(Status status);
@@ -37,7 +37,7 @@ class [[nodiscard]] Result {
       internal::NoValue(status_);
     return *value_;
   }
-  // By value, so that `for (x : *F())` and `auto&& x = F().value()` keep what they look at.
+  // By value, so that `for (x : *F())` and `auto&& x = F().value()` stay valid.
   T value() && {
     if (!ok()) [[unlikely]]
       internal::NoValue(status_);
