@@ -24,14 +24,19 @@ Status BadPath(std::string_view text, std::string_view what) {
   return InvalidArgumentError(StrCat("path \"", text, "\": ", what));
 }
 
-void SetKind(PatternComponent* component) {
-  const auto& wild = component->wild;
+// Says what kind the last component is. Of several ** in a row one does.
+void CloseComponent(std::vector<PatternComponent>* components) {
+  PatternComponent& component = components->back();
+  const auto& wild = component.wild;
   if (std::find(wild.begin(), wild.end(), true) == wild.end()) {
-    component->wild.clear();
-  } else if (component->text == "**" && wild[0] && wild[1]) {
-    component->kind = Kind::kAnyDepth;
+    component.wild.clear();
+  } else if (component.text == "**" && wild[0] && wild[1]) {
+    component.kind = Kind::kAnyDepth;
+    if (components->size() > 1 && (components->end() - 2)->kind == Kind::kAnyDepth) {
+      components->pop_back();
+    }
   } else {
-    component->kind = Kind::kGlob;
+    component.kind = Kind::kGlob;
   }
 }
 
@@ -100,7 +105,7 @@ Result<PathPattern> PathPattern::Parse(std::string_view text) {
     PatternComponent& component = pattern.components_.back();
     const char c = text[i];
     if (c == '/') {
-      SetKind(&component);
+      CloseComponent(&pattern.components_);
       pattern.components_.emplace_back();
     } else if (c == '[') {
       return BadPath(text, "[ is reserved; write \\[ for the character");
@@ -116,7 +121,7 @@ Result<PathPattern> PathPattern::Parse(std::string_view text) {
                             i < text.size() ? StrCat("before ", text.substr(i, 1)) : "at the end"));
     }
   }
-  SetKind(&pattern.components_.back());
+  CloseComponent(&pattern.components_);
   return pattern;
 }
 

@@ -182,7 +182,8 @@ Result<Outcome> RunCat(const CatArguments& arguments, Invocation* invocation) {
     const auto cat = entry.info.type == LeafType::kArray ? CatArray : CatValue;
     STEPWELL_ASSIGN_OR_RETURN(
         Printed printed, cat(step, entry, arguments, {{"path", entry.text}}, invocation->json));
-    if (several) outcome.text += StrCat(entry.text, entry.info.shape.empty() ? ": " : ":\n");
+    if (several)
+      outcome.text += StrCat(Printable(entry.text), entry.info.shape.empty() ? ": " : ":\n");
     if (!printed.text.empty()) outcome.text += printed.text + "\n";
     leaves.push_back(std::move(printed.document));
   }

@@ -107,10 +107,15 @@ std::string DiffText(const Diff& diff, uint64_t same_count) {
                        " the same\n");
 }
 
-// What one side has at the path; nothing when it has no such path.
-Result<DiffSide> MakeSide(const Step& step, const std::string& path, bool only_state,
-                          Status* missing) {
+// What one side has at the path; nothing when it has no such path. Where the other step has the
+// item `state` alone, the path may leave its name out, and means that item here, too.
+Result<DiffSide> MakeSide(const Step& step, const Step& other, const std::string& path,
+                          bool only_state, Status* missing) {
   Result<Selection> selection = Select(step, path, only_state);
+  if (selection.status().code() == StatusCode::kNotFound && other.info().only_state() &&
+      !step.info().only_state()) {
+    selection = Select(step, Path::In("state", path), only_state);
+  }
   if (selection.ok()) return DiffSide{step, std::move(selection->entries)};
   if (selection.status().code() != StatusCode::kNotFound) return selection.status();
   *missing = selection.status();
@@ -132,9 +137,9 @@ Result<Outcome> RunDiff(const DiffArguments& arguments, Invocation* invocation) 
   Status missing_a;
   Status missing_b;
   STEPWELL_ASSIGN_OR_RETURN(const DiffSide a,
-                            MakeSide(step_a, arguments.path, only_state, &missing_a));
+                            MakeSide(step_a, step_b, arguments.path, only_state, &missing_a));
   STEPWELL_ASSIGN_OR_RETURN(const DiffSide b,
-                            MakeSide(step_b, arguments.path, only_state, &missing_b));
+                            MakeSide(step_b, step_a, arguments.path, only_state, &missing_b));
   if (!missing_a.ok() && !missing_b.ok()) return missing_a;
 
   Diff diff = CompareStructure(a, b);

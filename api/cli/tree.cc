@@ -48,14 +48,14 @@ std::string ValueDescription(const LeafInfo& info) {
 
 }  // namespace
 
-Result<Selection> Select(const Step& step, const std::string& path, bool only_state) {
+Result<Selection> Select(const Step& step, const Path& path, bool only_state) {
   STEPWELL_ASSIGN_OR_RETURN(std::vector<LeafInfo> tree, step.Tree(path));
   Selection selection;
   for (LeafInfo& info : tree) {
     STEPWELL_ASSIGN_OR_RETURN(Entry entry, MakeEntry(std::move(info), only_state));
     selection.entries.push_back(std::move(entry));
   }
-  if (path.empty() || selection.entries.empty()) return selection;
+  if (path.ToText().empty() || selection.entries.empty()) return selection;
   selection.depth = SharedDepth(selection.entries);
   KeyPath shared = selection.entries.front().shown;
   shared.resize(selection.depth);

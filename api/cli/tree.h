@@ -27,8 +27,8 @@ struct Selection {
 };
 
 // `only_state`: paths are shown without the item's name.
-Result<Selection> Select(const Step& step, const std::string& path, bool only_state);
-inline Result<Selection> Select(const Step& step, const std::string& path) {
+Result<Selection> Select(const Step& step, const Path& path, bool only_state);
+inline Result<Selection> Select(const Step& step, const Path& path) {
   return Select(step, path, step.info().only_state());
 }
 

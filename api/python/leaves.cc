@@ -235,6 +235,17 @@ std::string TextOf(PyObject* object) {
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
+nb::object TextObject(std::string_view text) {
+  nb::object object = nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+  if (!object.is_valid()) {
+    PyErr_Clear();
+    object = nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
+                                            "backslashreplace"));
+  }
+  return object;
+}
+
 PathComponent ComponentFromPython(nb::handle component) {
   PathComponent out;
   FillComponent(Row(component.ptr()), &out);

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "db/store.h"
@@ -19,6 +20,8 @@ std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::objec
 
 // A str as UTF-8, lone surrogates as their three bytes.
 std::string TextOf(PyObject* text);
+// The str of UTF-8 with such surrogates; other bytes as "\\xff".
+nanobind::object TextObject(std::string_view text);
 // A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
 

@@ -125,8 +125,8 @@ class Reader {
   nb::list Items() const {
     nb::list items;
     for (const format::ItemRecord& item : record().items) {
-      items.append(
-          nb::make_tuple(item.name, item.leaf_count, item.logical_bytes, item.stored_bytes));
+      items.append(nb::make_tuple(TextObject(item.name), item.leaf_count, item.logical_bytes,
+                                  item.stored_bytes));
     }
     return items;
   }

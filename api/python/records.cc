@@ -42,17 +42,6 @@ PyArray_Descr* Descriptor(const LeafRecord& record) {
   return g_descriptors[number];
 }
 
-nb::object TextObject(std::string_view text) {
-  nb::object object = nb::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
-  if (!object.is_valid()) {
-    PyErr_Clear();
-    object = nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                            "backslashreplace"));
-  }
-  return object;
-}
-
 nb::object NameObject(const PathComponent& component) {
   return format::IsNumber(component.type) ? nb::steal(PyLong_FromLongLong(component.number))
                                           : TextObject(component.name);

@@ -14,22 +14,6 @@ using format::LeafRecord;
 using format::PathPattern;
 using format::PatternComponent;
 
-// Whether a container can have such children: spares a look where there can be none.
-bool MayHold(format::ContainerKind container, format::PathComponent::Type type) {
-  using Type = format::PathComponent::Type;
-  switch (container) {
-    case format::ContainerKind::kDict:
-      return type == Type::kKey || type == Type::kIntKey;
-    case format::ContainerKind::kList:
-    case format::ContainerKind::kTuple:
-      return type == Type::kIndex;
-    case format::ContainerKind::kNamedTuple:
-      return type == Type::kAttribute;
-    default:
-      return true;
-  }
-}
-
 using FoundRecords = std::map<std::string, LeafRecord>;
 using Levels = std::vector<format::KeyPath>;  // of a path's components, each with all its meanings
 
@@ -53,7 +37,6 @@ Status Follow(StepReader& reader, const std::string& item, std::span<const forma
       const LeafRecord& node = found->at(key);
       if (node.kind != LeafKind::kNode) continue;
       for (const format::PathComponent& component : level) {
-        if (!MayHold(node.container, component.type)) continue;
         STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
         STEPWELL_ASSIGN_OR_RETURN(const bool there, Take(reader, key + last, found));
         if (there) next.push_back(key + last);

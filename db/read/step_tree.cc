@@ -232,10 +232,7 @@ std::vector<size_t> StepTree::Match(size_t start, const PathPattern& path) const
 }
 
 // Places whose spellings, joined with "/" and without a backslash, are the text: keys with a "/".
-// A "/" at the end of the text, as shells append one, counts only where something is called so.
-std::vector<size_t> StepTree::MatchPlainText(size_t start, const std::string& text) const {
-  std::string_view wanted = text;
-  if (wanted.ends_with('/')) wanted.remove_suffix(1);
+std::vector<size_t> StepTree::MatchPlainText(size_t start, std::string_view wanted) const {
   std::vector<size_t> found;
   std::vector<std::pair<size_t, size_t>> todo = {{start, 0}};  // a record, and the bytes before it
   while (!todo.empty()) {
@@ -291,11 +288,15 @@ Result<PathSelection> StepTree::Resolve(const PathPattern& path,
     const std::vector<size_t> matches = Match(start, path);
     numbers.insert(matches.begin(), matches.end());
   }
-  if (numbers.empty() && !is_part_ && path.is_plain_text()) {
+  std::string_view text = path.text();
+  while (numbers.empty() && !is_part_ && path.is_plain_text()) {
     for (const size_t start : starts) {
-      const std::vector<size_t> matches = MatchPlainText(start, path.text());
+      const std::vector<size_t> matches = MatchPlainText(start, text);
       numbers.insert(matches.begin(), matches.end());
     }
+    // A "/" at the end, as shells append one, counts only where something is called so.
+    if (text != path.text() || !text.ends_with('/')) break;
+    text.remove_suffix(1);
   }
   if (numbers.empty()) return NothingAt(path, starts.front());
   const std::vector<size_t> found(numbers.begin(), numbers.end());

@@ -66,7 +66,7 @@ class StepTree {
   std::optional<size_t> FindChild(size_t number, const format::PathComponent& component) const;
   std::vector<size_t> ChildrenLike(size_t number, const format::PatternComponent& component) const;
   std::vector<size_t> Match(size_t start, const format::PathPattern& path) const;
-  std::vector<size_t> MatchPlainText(size_t start, const std::string& text) const;
+  std::vector<size_t> MatchPlainText(size_t start, std::string_view wanted) const;
   Result<PathSelection> ResolveGlob(const std::vector<size_t>& starts,
                                     const format::PathPattern& path) const;
   Status NothingAt(const format::PathPattern& path, size_t start) const;

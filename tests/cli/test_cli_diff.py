@@ -220,3 +220,12 @@ def test_damage_is_not_a_difference(tmp_path: pathlib.Path) -> None:
             hit += 1
     assert hit == 1
     assert "step 0" in error("diff", store, 0, 1, status=4)
+
+
+def test_a_path_without_the_items_name_means_the_same_item(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "run") as writer:
+        writer.save(4, items={"state": {"w": 1}, "x": {"w": 2}})
+        writer.save(5, {"w": 3})
+    for steps in ((4, 5), (5, 4)):
+        text = ok("diff", tmp_path / "run", *steps, "w")
+        assert "1 changed, 0 added, 0 removed" in text

@@ -38,6 +38,12 @@ TEST(PathPattern, WildcardsStandForCharactersOfOneComponent) {
   EXPECT_TRUE(Takes("?", {"\xFF"}));  // not UTF-8: a byte is a character
 }
 
+TEST(PathPattern, SeveralDeepWildcardsInARowAreOne) {
+  EXPECT_EQ(PathPattern::Parse("a/**/**/**/b")->components().size(), 3U);
+  EXPECT_TRUE(Takes("**/**", {}));
+  EXPECT_TRUE(Takes("a/**/**/b", {"a", "b"}));
+}
+
 TEST(PathPattern, BackslashTakesTheNextCharacterLiterally) {
   EXPECT_TRUE(Takes(R"(a\/b/\*)", {"a/b", "*"}));
   EXPECT_FALSE(Takes(R"(\*)", {"x"}));

@@ -277,3 +277,61 @@ def test_what_is_not_there_is_named_from_the_whole_tree(wide, records):
     with pytest.raises(stepwell.PathNotFoundError, match="layer_017/kernel"):
         wide.load(1, "params/layer_017/kernal")
     assert records.whole == 1
+
+
+def test_a_part_of_the_records_gives_what_the_whole_step_gives(store):
+    """Containers may hold children that their kind does not: a Mapping with attributes."""
+    @jax.tree_util.register_pytree_with_keys_class
+    class Odd(dict):
+        def tree_flatten_with_keys(self):
+            return [(jax.tree_util.GetAttrKey(k), v) for k, v in self.items()], tuple(self)
+
+        @classmethod
+        def tree_unflatten(cls, names, children):
+            return cls(zip(names, children, strict=True))
+
+    store.save(0, {"state": Odd(w=1), "w": 2, "b/": 5, "b": 6}).result()
+    for path in ("state/w", "w", "b/", "b", ("state", "w")):
+        results = []
+        for whole in (False, True):
+            view = store[0]
+            if whole:
+                view.tree  # noqa: B018 - reads all records
+            try:
+                results.append(view[path])
+            except stepwell.AmbiguousPathError:
+                results.append("ambiguous")
+        assert results[0] == results[1], path
+    assert store.load(0, "b/") == 5
+
+
+def test_views_give_their_own_children(store):
+    state = {"n": {"a/b": 1, "a": {"b": 2}, "*": 3}, "e": {"": 1, "x": 2}, "m": {"k[": 1},
+             "z": {0: 1, "0": 2}, "bs": {"a\\": 1}, "l": [7, 8]}
+    store.save(0, state).result()
+
+    def plain(view):
+        if not isinstance(view, stepwell.NodeView):
+            return view
+        return {name[0] if isinstance(name, tuple) else name: plain(child)
+                for name, child in view.items()}
+
+    assert plain(store[0][""]) == {**state, "l": {0: 7, 1: 8}}
+    view = store[0]["m"]
+    assert ("k[",) in view and "k[" not in view and "q" not in view
+    assert list(store[0]["l"]) == [0, 1]
+
+
+def test_a_dict_by_path_never_drops_a_leaf(store):
+    store.save(0, {"d": {0: 1, "0": 2}}).result()
+    for load in (lambda: store.load(0, "d/*"), lambda: store[0]["d/*"],
+                 lambda: store.load(0, "d/*", like={"d/0": 0})):
+        with pytest.raises(stepwell.AmbiguousPathError, match="two leaves are spelled 'd/0'"):
+            load()
+    assert store.load(0, ("d", 0)) == 1
+
+
+def test_names_of_items_may_have_lone_surrogates(store):
+    store.save(0, items={"\ud800": {"a": 1}, "b": 2}).result()
+    assert store[0].items == ["b", "\ud800"]
+    assert store.load(0)["\ud800"] == {"a": 1}

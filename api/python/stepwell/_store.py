@@ -270,8 +270,9 @@ class Store(OpenStore):
         if selection.number is not None:
             number = None if selection.number == ROOT else selection.number
             return load_node(source, tree.table, number, over, cast)
+        names = tree.by_text(leaves)
         values = load_leaves(source, leaves, over, cast)
-        return {tree.text(n): value for n, value in zip(leaves, values, strict=True)}
+        return dict(zip(names, values, strict=True))
 
     def _load_flat(self, source: Source, leaves: list[int], like: Any, cast: bool,
                    shardings: Mapping[int, Any]) -> dict[str, Any]:
@@ -279,7 +280,7 @@ class Store(OpenStore):
         tree = source.tree
         if not isinstance(like, Mapping):
             raise InvalidArgumentError("with a glob, `like` is a flat dict by path")
-        stored = {tree.text(n): n for n in leaves}
+        stored = tree.by_text(leaves)
         bad = [Mismatch(name, f"stored {tree.describe(stored[name])}, not in `like`")
                for name in stored if name not in like]
         bad += [Mismatch(name, "not among what the pattern takes")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.paths import PathLike, resolve
 from ._pytree.records import ARRAY, VALUE, StoredTree
-from ._pytree.tree import V_PRNG_KEY, Component, decode_value
+from ._pytree.tree import KEY, V_PRNG_KEY, Component, component_text, decode_value
 from ._runtime.arguments import check_path
 from ._runtime.not_copied import NotCopied
+from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
 
@@ -189,9 +190,10 @@ def _view(source: Source, number: int, step: Source) -> Any:
     return decode_value(record.value_type, raw)
 
 
-class NodeView(NotCopied, Mapping[str | int, Any]):
-    """A container inside a step. Iterating gives the names below; `[path]` an ArrayView, a
-    NodeView, a Python value, or for a glob a dict of them by path (paths relative to this node)."""
+class NodeView(NotCopied, Mapping[PathLike | int, Any]):
+    """A container inside a step. Iterating gives the names below, those that mean something else as
+    a path as tuples; `[path]` an ArrayView, a NodeView, a Python value, or for a glob a dict of
+    them by path (paths relative to this node)."""
 
     def __init__(self, source: Source, components: list[Component]) -> None:
         self._step = source
@@ -210,8 +212,22 @@ class NodeView(NotCopied, Mapping[str | int, Any]):
         source, number = self._whole()
         return source.tree.children[number]
 
-    def __iter__(self) -> Iterator[str | int]:
-        return iter([name for _, name in self._children()])
+    def __iter__(self) -> Iterator[PathLike | int]:
+        source, number = self._whole()
+        alike = source.tree.spelled(number)
+        for _, name in self._children():
+            is_plain = isinstance(name, int) or (component_text((KEY, name)) == name != ""
+                                                 and len(alike[name]) == 1)
+            yield name if is_plain else (name,)
+
+    def __contains__(self, path: object) -> bool:
+        try:
+            self[cast(PathLike, path)]
+        except AmbiguousPathError:
+            return True
+        except (PathNotFoundError, InvalidArgumentError):
+            return False
+        return True
 
     def __len__(self) -> int:
         return len(self._children())
@@ -226,8 +242,8 @@ class NodeView(NotCopied, Mapping[str | int, Any]):
             source, selection = step, resolve(step.tree, exact, below=number)
         if selection.number is None:
             start = source.tree.number(self._components)
-            return {source.tree.relative_text(leaf, start): _view(source, leaf, step)
-                    for leaf in selection.leaves}
+            return {text: _view(source, leaf, step)
+                    for text, leaf in source.tree.by_text(selection.leaves, start).items()}
         return _view(source, selection.number, step)
 
     def __repr__(self) -> str:
@@ -296,8 +312,8 @@ class StepView(NotCopied):
         PathNotFoundError and AmbiguousPathError."""
         source, selection = self._source.select(path, whole=False)
         if selection.number is None:
-            return {source.tree.text(leaf): _view(source, leaf, self._source)
-                    for leaf in selection.leaves}
+            return {text: _view(source, leaf, self._source)
+                    for text, leaf in source.tree.by_text(selection.leaves).items()}
         return _view(source, selection.number, self._source)
 
     def __contains__(self, path: object) -> bool:

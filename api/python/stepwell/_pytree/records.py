@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _stepwell
+from ..errors import AmbiguousPathError
 from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
 
 # format::LeafKind
@@ -164,6 +165,17 @@ class StoredTree:
 
     def relative_text(self, number: int, above: int) -> str:
         return "/".join([component_text(c) for c in self.components(number, above)])
+
+    def by_text(self, leaves: list[int], above: int | None = None) -> dict[str, int]:
+        """The leaves by path, from the record `above` on. AmbiguousPathError: two have one text."""
+        found: dict[str, int] = {}
+        for leaf in leaves:
+            text = self.text(leaf) if above is None else self.relative_text(leaf, above)
+            if found.setdefault(text, leaf) != leaf:
+                raise AmbiguousPathError(
+                    f"two leaves are spelled {text!r}, so a dict by path cannot hold both; take "
+                    "them one by one, as tuples with int for keys and indices and str for names")
+        return found
 
     def describe(self, number: int) -> str:
         """What is stored there, in words: "float32[3, 4]", "str", "dict of 3"."""
