@@ -559,7 +559,10 @@ def test_commands(path: Path, tmp_path: Path) -> None:
 
 
 def test_the_program_without_the_package(path: Path, tmp_path: Path) -> None:
-    result = program("push", path, "7", tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
+    bare = tmp_path / "python"  # without site-packages, where api/quickstart leaves the package
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    result = program("push", path, "7", tmp_path, STEPWELL_PYTHON=str(bare))
     assert result.returncode == 1 and result.stdout == "", result
     assert "needs the Python package stepwell" in result.stderr
     assert "STEPWELL_PYTHON" in result.stderr
