@@ -208,7 +208,7 @@ TEST(MeshPlan, PiecesWithGridsOfTheirOwnAgainstANaiveCount) {
     const uint64_t unit = mesh.device_count();
     const format::Shape shape = {unit * (1 + random.Below(6)), unit * (1 + random.Below(3))};
     const auto leaves = StepOf({BandsLeaf(shape, &random)});
-    const format::LeafRecord& leaf = leaves.front();
+    const format::LeafRecord& leaf = leaves.back();
     const std::vector<const char*> specs = {"()", "(x)", "(None, y)", "(y, x)", "((y, x))"};
     const SpecRule rule{"a", SpecOf(specs[random.Below(specs.size())])};
     const auto plan = Plan(leaves, mesh, {{rule}});
