@@ -114,6 +114,8 @@ def test_python_saves_and_cpp_reads(prefix: pathlib.Path, tmp_path: pathlib.Path
 def test_only_the_public_names_are_exported(prefix: pathlib.Path) -> None:
     library = library_folder(prefix) / "libstepwell.so"
     names = run("nm", "-DC", "--defined-only", "--format=just-symbols", library).splitlines()
+    # Of a public class with virtual functions its table and type, too.
+    names = [re.sub(r"^(vtable|typeinfo name|typeinfo) for ", "", name) for name in names]
     bad = [name for name in names
            if not name.startswith(("stepwell::", "stepwell_", "STEPWELL_"))
            or name.startswith(("stepwell::db", "stepwell::io", "stepwell::format", "stepwell::c::"))
