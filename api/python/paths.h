@@ -8,7 +8,7 @@
 
 namespace stepwell::python {
 
-// Of None: the empty path. InvalidArgumentError for what is not a path.
+// None is the empty path. Raises InvalidArgumentError for anything that is not a path.
 format::PathPattern PatternFromPython(nanobind::handle path);
 
 void BindPaths(nanobind::module_& m);

@@ -175,7 +175,7 @@ TEST_F(ViewTest, AViewThatFailsFailsNoSave) {
   Save(4);
   EXPECT_THAT(Now(view.get()), ElementsAre("1", "2", "3", "4"));
 
-  // Somebody does not want it any more.
+  // The user deletes the directory.
   fs::remove_all(dir_ / "view");
   Save(5);
   EXPECT_OK(view->WaitUntilCurrent(kLong).status());
@@ -267,7 +267,7 @@ TEST_F(ViewTest, AnotherProcessCanMirrorTheStore) {
   ASSERT_OK(store_->Reclaim().status());
   EXPECT_EQ(store_->Stats().space.pinned_by_readers_bytes, 0U);
   ASSERT_OK(reading->Close());
-  EXPECT_FALSE(fs::exists(dir_ / "view")) << "nobody would take away what is deleted now";
+  EXPECT_FALSE(fs::exists(dir_ / "view")) << "a closed view follows no deletes";
 }
 
 }  // namespace

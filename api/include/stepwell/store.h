@@ -132,7 +132,8 @@ class STEPWELL_API Store {
   // Saves the Orbax checkpoint at `checkpoint`, a step's or an item's directory (<checkpoint.h>
   // finds them), bit for bit. Returns when it is read; the rest goes on as with Save. What is read
   // is checked as far as its format allows. kDataLoss: what is missing, cut off or does not decode;
-  // kUnimplemented: what is not read here; kInvalidArgument: no checkpoint, or an unfinished one.
+  // kUnimplemented: a format that Stepwell does not read; kInvalidArgument: not a checkpoint, or
+  // an unfinished one.
   Result<SaveHandle> Import(const std::string& checkpoint, uint64_t step,
                             const ImportOptions& options = {});
   // Reads the checkpoint a second time, and compares it with the step that it became. kDataLoss:

@@ -43,8 +43,8 @@ class STEPWELL_API View {
   // Nothing more is made: what is being made is given up within a few chunks, and Close ends soon.
   // Deleted steps are still removed.
   virtual void StopMaking() = 0;
-  // Ends it, after a last look at the store. Without `keep` the steps' directories go (those that
-  // readers hold stay), and the directory is no longer a view. Idempotent.
+  // Shows what is committed now, then ends. Without `keep` it removes the steps' directories,
+  // except those that readers hold, and the directory stops being a view. Idempotent.
   virtual Status Close(bool keep) = 0;
 
   virtual const std::string& path() const = 0;

@@ -29,4 +29,6 @@ class Selection(NamedTuple):
 
 def resolve(tree: StoredTree, path: PathLike | None, below: int | None = None) -> Selection:
     """What `path` names in a step's tree; `below`: relative to that record, no item name."""
+    if path is None or path in ("", ()):  # needs no index of the step, which a load would pay for
+        return Selection(tree.top if below is None else below, [])
     return Selection(*tree.table.resolve(path, below))
