@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string_view>
 
 #include "api/cli/text.h"
@@ -21,6 +22,16 @@ constexpr std::chrono::milliseconds kProgressInterval{100};
 bool Terminal(int descriptor) {
   const char* term = std::getenv("TERM");
   return isatty(descriptor) == 1 && (term == nullptr || std::strcmp(term, "dumb") != 0);
+}
+
+// The lines of a message, each printable, under one another: a list of reasons stays one.
+std::string MessageLines(const std::string& message) {
+  std::string text;
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) {
+    text += StrCat(text.empty() ? "" : "\n", Printable(line));
+  }
+  return text;
 }
 
 // Names of the codes in JSON; stable, unlike the messages.
@@ -89,6 +100,10 @@ std::string UsageHint(const std::string& command) {
 }
 
 std::string HintFor(const Status& status, bool opened, const std::string& command) {
+  if (status.code() == StatusCode::kResourceExhausted) {
+    return "nothing that was saved is lost; `stepwell rm` and `stepwell reclaim` free the space of "
+           "steps, also where the store's own disk is full";
+  }
   if (!opened) {
     return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kUnimplemented
                ? "a store is the directory that was given to stepwell.open()"
@@ -129,12 +144,12 @@ void ReportError(const Status& status, const std::string& hint, bool json) {
         .IgnoreError("nowhere else to say it; the exit status tells");
     return;
   }
-  std::fprintf(stderr, "stepwell: %s\n", Printable(status.message()).c_str());
+  std::fprintf(stderr, "stepwell: %s\n", MessageLines(status.message()).c_str());
   if (!hint.empty()) std::fprintf(stderr, "  hint: %s\n", hint.c_str());
 }
 
 void Warn(const std::string& message) {
-  std::fprintf(stderr, "stepwell: %s\n", Printable(message).c_str());
+  std::fprintf(stderr, "stepwell: %s\n", MessageLines(message).c_str());
 }
 
 Progress::Progress(std::string what) : what_(std::move(what)), enabled_(Terminal(STDERR_FILENO)) {}

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/paths.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
@@ -66,6 +69,16 @@ void BindPaths(nb::module_& m) {
             return self.Takes(spellings);
           },
           arg("spellings"))
+      // The names of its components; None with a wildcard.
+      .def_prop_ro("names",
+                   [](const format::PathPattern& self) -> std::optional<std::vector<std::string>> {
+                     if (self.is_glob()) return std::nullopt;
+                     std::vector<std::string> names;
+                     for (const format::PatternComponent& component : self.components()) {
+                       names.push_back(component.text);
+                     }
+                     return names;
+                   })
       // Whether it names everything whatever there is: "" and "**".
       .def_prop_ro("takes_all", [](const format::PathPattern& self) { return self.Takes({}); });
 }

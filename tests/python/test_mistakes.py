@@ -55,6 +55,8 @@ def test_arguments_in_the_wrong_order(store):
             call()
         assert "first argument: save(step, state)" in str(info.value)
         assert len(str(info.value)) < 200
+    with pytest.raises(stepwell.InvalidArgumentError, match="a step is an int, not True"):
+        store.save(True, state)
     with pytest.raises(stepwell.InvalidArgumentError, match="not a dict; a tree to load into is"):
         store.load(1, state)
     with pytest.raises(stepwell.InvalidArgumentError, match="items is a dict .*, not a list"):

@@ -199,6 +199,13 @@ def test_tree_that_contains_itself(store):
     loop.append(loop)
     with pytest.raises(stepwell.UnsupportedLeafError, match="levels deep"):
         store.save(0, loop)
+    twice: dict[str, Any] = {}  # 2^250 paths
+    twice["a"] = twice["b"] = twice
+    with pytest.raises(stepwell.UnsupportedLeafError, match=r"a/a/.* levels deep"):
+        store.save(0, twice)
+    store.save(0, {"a": 1}).result()
+    with pytest.raises(stepwell.UnsupportedLeafError, match=r"load into b/a/.* levels deep"):
+        store.load(0, like={"a": 1, "b": twice})
 
 
 def test_items(store):

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
-from .._pytree.tree import (TRANSPARENT, V_BOOL, V_BYTES, V_COMPLEX, V_FLOAT, V_INT, V_NONE,
-                            V_PRNG_KEY, V_STR, BadKeyError, Component, Opened, decode_value,
-                            is_array_like, is_inside_equinox, is_static, open_node, path_text,
-                            rebuild, type_name)
+from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, V_BOOL, V_BYTES, V_COMPLEX, V_FLOAT, V_INT,
+                            V_NONE, V_PRNG_KEY, V_STR, BadKeyError, Component, Opened,
+                            TooDeepError, decode_value, is_array_like, is_inside_equinox,
+                            is_static, open_node, path_text, rebuild, type_name)
 from .._runtime.text import LISTED_MAX
 from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
 from .device_placement import Cast, Slot, Target, same
@@ -80,7 +80,10 @@ class Matcher:
         self._splits: dict[Any, str] = {}  # by sharding and shape: why it cannot be
 
     def plan(self, like: Any, number: int) -> Any:
-        plan = self._match(like, number, (), False)
+        try:
+            plan = self._match(like, number, (), False)
+        except TooDeepError as error:
+            self._unsupported = [(path_text(error.path), str(error))]
         if self._unsupported:
             text = "; ".join([f"{path or 'like itself'}: {why}" for path, why in self._unsupported])
             paths = [path for path, _ in self._unsupported]
@@ -158,6 +161,8 @@ class Matcher:
                        near: Callable[[], str] | None = None) -> Any:
         """Something of `like` that is not stored: fine for what `save` leaves out, too. `near`
         tells what may be meant."""
+        if len(path) >= DEPTH_MAX:
+            raise TooDeepError(path)
         opened = None if self._is_leaf(like) else open_node(like)
         if opened is not None:
             if opened.kind == TRANSPARENT:

@@ -68,8 +68,14 @@ def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wi
     for path, shape in chunks.items():
         if not isinstance(shape, ChunkShape):
             raise InvalidArgumentError(f"chunks[{path!r}] is a ChunkShape, not {shape!r}")
-    parsed = [(path, _stepwell.PathPattern(path), shape) for path, shape in chunks.items()]
-    unused = {path for path, pattern, _ in parsed if not pattern.takes_all}
+    patterns = [_stepwell.PathPattern(path) for path in chunks]
+    literals: dict[tuple[str, ...], list[int]] = {}  # or time grows with patterns times arrays
+    for place, pattern in enumerate(patterns):
+        if pattern.names is not None:
+            literals.setdefault(tuple(pattern.names), []).append(place)
+    globs = [(place, pattern) for place, pattern in enumerate(patterns) if pattern.names is None]
+    shapes = list(chunks.values())
+    unused = {place for place, pattern in enumerate(patterns) if not pattern.takes_all}
     only_state = [name for name, _ in items] == ["state"]
     found: list[Wish] = []
     for number, (item, rows) in enumerate(items):
@@ -78,16 +84,16 @@ def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wi
                 continue
             names = [str(component[1]) for component in row[0]]
             readings = [names, [item, *names]] if only_state else [[item, *names]]
-            taken = False
-            for path, pattern, shape in parsed:
-                if taken and path not in unused:
-                    continue
-                if any(pattern.takes(reading) for reading in readings):
-                    unused.discard(path)
-                    if not taken:
-                        found.append((number, row_number, shape.max_bytes, shape.axes or ()))
-                        taken = True
+            matching = {place for reading in readings for depth in range(len(reading) + 1)
+                        for place in literals.get(tuple(reading[:depth]), ())}
+            matching.update(place for place, pattern in globs
+                            if any(pattern.takes(reading) for reading in readings))
+            if matching:
+                shape = shapes[min(matching)]
+                found.append((number, row_number, shape.max_bytes, shape.axes or ()))
+                unused -= matching
     if unused:
         raise InvalidArgumentError(
-            f"chunks: no array matches {', '.join([repr(p) for p in chunks if p in unused])}")
+            "chunks: no array matches "
+            + ", ".join(repr(path) for place, path in enumerate(chunks) if place in unused))
     return found

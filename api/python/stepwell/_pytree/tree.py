@@ -53,7 +53,7 @@ TRANSPARENT = -1  # an NNX Variable: its child stands in its place
 V_NONE, V_NUMPY, V_JAX, V_NUMPY_SCALAR, V_PRNG_KEY = 0, 1, 2, 3, 4
 V_INT, V_FLOAT, V_BOOL, V_STR, V_BYTES, V_COMPLEX = 5, 6, 7, 8, 9, 10
 
-_DEPTH_MAX = 250  # components of a path; the format's limit is 256
+DEPTH_MAX = 250  # components of a path; the format's limit is 256
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _ESCAPED = str.maketrans({c: "\\" + c for c in "/*?[\\"})
 
@@ -69,6 +69,15 @@ def path_text(path: Iterable[Component]) -> str:
 
 class BadKeyError(Exception):
     """A mapping key that is neither str nor an int of 64 bits."""
+
+
+class TooDeepError(Exception):
+    """A tree is nested more than DEPTH_MAX levels deep, of a cycle most likely. It ends the walk:
+    a cycle with two branches has 2^DEPTH_MAX paths."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path[:8]
+        super().__init__(f"is nested more than {DEPTH_MAX} levels deep")
 
 
 class Opened(NamedTuple):
@@ -292,7 +301,7 @@ class Flattener:
             self._add_numpy(node, path, V_NUMPY)
             return True
         try:
-            opened = open_node(node) if len(path) < _DEPTH_MAX else None
+            opened = open_node(node) if len(path) < DEPTH_MAX else None
         except BadKeyError as error:
             self.bad.append((path, str(error)))
             return True
@@ -320,11 +329,11 @@ class Flattener:
         return added
 
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
-        if len(path) >= _DEPTH_MAX:
-            self.bad.append((path[:8], f"is nested more than {_DEPTH_MAX} levels deep"))
-        elif is_static(leaf, in_equinox):
+        if len(path) >= DEPTH_MAX:
+            raise TooDeepError(path)
+        if is_static(leaf, in_equinox):
             return False
-        elif isinstance(leaf, np.ndarray):
+        if isinstance(leaf, np.ndarray):
             kind = type(leaf).__name__
             self.bad.append((path, f"is a {kind}; only plain NumPy arrays are saved"))
         elif type(leaf).__name__ == "ShapeDtypeStruct":
@@ -428,7 +437,10 @@ def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, F
     bad: list[tuple[str, str]] = []
     for name, tree in items.items():
         flat = Flattener(spread)
-        flat.walk(tree, (), False)
+        try:
+            flat.walk(tree, (), False)
+        except TooDeepError as error:
+            flat.bad.append((error.path, str(error)))
         flats.append((name, flat))
         only_state = len(items) == 1 and name == "state"
         bad += [(name_in_items(name, path, only_state), why) for path, why in flat.bad]

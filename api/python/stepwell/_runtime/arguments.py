@@ -34,6 +34,8 @@ def step_numbers(steps: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
 
 
 def step_index(step: SupportsIndex) -> int:
+    if isinstance(step, bool):
+        raise InvalidArgumentError(_not_a_step(step))
     try:
         return operator.index(step)
     except TypeError:
