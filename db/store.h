@@ -180,11 +180,48 @@ inline StoreSnapshot::Step BriefOf(const format::StepRecord& record) {
 
 class ViewSet;
 
-class Store {
+// What reads a store: of the committed steps all, changed by no call.
+class StoreReader {
  public:
-  virtual ~Store() = default;  // Close()
+  virtual ~StoreReader() = default;
 
-  static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options);
+  // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
+  // read-only store looks for new ones each time.
+  virtual Result<std::vector<StepSummary>> Steps() = 0;
+  // The highest committed step; none in a store without steps. kDataLoss: frames are lost and not
+  // accepted (see Repair); it may have been in them, whatever else is there.
+  virtual Result<std::optional<uint64_t>> Newest() = 0;
+  // kNotFound names the nearest steps.
+  virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
+  virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;
+  virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
+  // `changed` is called after every commit; it must only post, as it runs under a lock of the
+  // store's. One an owner; null ends it, and no call is under way any more when this returns. A
+  // store that is open for reading only never calls.
+  virtual void OnChange(const void* owner, std::function<void()> changed) = 0;
+  // For an export that is about to give segments a second name: seals those that are
+  // written here, after waiting for writes in flight. Some may stay unsealed: look at the files.
+  // Nothing to do for a store that is open for reading only.
+  virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;
+
+  // What shows this store (view.h); closed with it.
+  virtual ViewSet& views() = 0;
+
+  virtual StoreStats Stats() = 0;
+  virtual const RecoveryReport& recovery() const = 0;
+  virtual const std::string& path() const = 0;
+  // Random, made with the store; of part 0 the id of its group.
+  virtual const format::Id128& id() const = 0;
+  virtual bool read_only() const = 0;
+  virtual bool untrusted() const { return false; }
+  // For what lies below path(): it follows no links there.
+  virtual io::FileSystem* file_system() = 0;
+};
+
+// What changes a store. A store that is open for reading only refuses: kFailedPrecondition.
+class StoreWriter {
+ public:
+  virtual ~StoreWriter() = default;
 
   // Snapshots the state (this is what the caller waits for) and returns; the rest goes on in the
   // background. Errors in the request, and kAlreadyExists, come from here, before any I/O.
@@ -196,36 +233,9 @@ class Store {
   // The same without waiting: the first unreported error of the saves that have finished.
   virtual Status TakeError() = 0;
 
-  // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
-  // read-only store looks for new ones each time.
-  virtual Result<std::vector<StepSummary>> Steps() = 0;
-  // The highest committed step; none in a store without steps. kDataLoss: frames are lost and not
-  // accepted (see Repair); it may have been in them, whatever else is there.
-  virtual Result<std::optional<uint64_t>> Newest() = 0;
-  // kNotFound names the nearest steps.
-  virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
-  virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;
-  // `changed` is called after every commit; it must only post, as it runs under a lock of the
-  // store's. One an owner; null ends it, and no call is under way any more when this returns. A
-  // store that is open for reading only never calls.
-  virtual void OnChange(const void* owner, std::function<void()> changed) = 0;
-  // What shows this store (view.h); closed with it.
-  virtual ViewSet& views() = 0;
-
   // These are durable when they return. kNotFound (nothing changed) when a step or item is not
   // there.
   virtual Status Delete(std::span<const uint64_t> steps) = 0;
-  // What became of a prepared step (section "Many processes" of DESIGN.md). Idempotent: a step that
-  // was committed so already ends nothing more; aborting what is not prepared changes nothing.
-  // kNotFound: no such step is prepared here. kFailedPrecondition: it is to be aborted and was
-  // committed; or a pinned step would be replaced.
-  virtual Result<Decided> Decide(const Decision& decision) = 0;
-  // Steps that are prepared and not decided, in the order in which they were prepared.
-  virtual Result<GroupStatus> Group() = 0;
-  Result<std::vector<PreparedStep>> Prepared() {
-    STEPWELL_ASSIGN_OR_RETURN(GroupStatus group, Group());
-    return std::move(group.prepared);
-  }
   // Takes items out of a step. kInvalidArgument when none would be left: delete the step instead.
   virtual Status DeleteItems(uint64_t step, std::span<const std::string> items) = 0;
   // Pinned steps are kept whatever the rules say; Delete and replacing them fail with
@@ -235,25 +245,41 @@ class Store {
   // Gives back all space that can be given back now, and waits for it. Reclaim also goes on by
   // itself, in the background.
   virtual Result<ReclaimReport> Reclaim() = 0;
-  // For an export that is about to give segments a second name: seals those that are
-  // written here, after waiting for writes in flight. Some may stay unsealed: look at the files.
-  // Nothing to do for a store that is open for reading only.
-  virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;
-  virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
   // Writes the frames of steps anew whose first copy is damaged. With `accept_losses`, ends the
   // losses that recovery has found: what is live then counts as it is.
   virtual Result<RepairReport> Repair(bool accept_losses) = 0;
-  virtual StoreStats Stats() = 0;
-  virtual const RecoveryReport& recovery() const = 0;
-  virtual const std::string& path() const = 0;
-  // Random, made with the store; of part 0 the id of its group.
-  virtual const format::Id128& id() const = 0;
+};
+
+// What takes part in steps of many processes (DESIGN.md, "Many processes").
+class GroupPart {
+ public:
+  virtual ~GroupPart() = default;
+
   // The part that this store is; zero for part 0 and for stores that are no part of anything.
   virtual const StoreGroup& part() const = 0;
-  virtual bool read_only() const = 0;
-  virtual bool untrusted() const { return false; }
-  // For what lies below path(): it follows no links there.
-  virtual io::FileSystem* file_system() = 0;
+  // What became of a prepared step. Idempotent: a step that was committed so already ends nothing
+  // more; aborting what is not prepared changes nothing.
+  // kNotFound: no such step is prepared here. kFailedPrecondition: it is to be aborted and was
+  // committed; or a pinned step would be replaced; or the store is open for reading only.
+  virtual Result<Decided> Decide(const Decision& decision) = 0;
+  // Steps that are prepared and not decided, in the order in which they were prepared.
+  virtual Result<GroupStatus> Group() = 0;
+  Result<std::vector<PreparedStep>> Prepared() {
+    STEPWELL_ASSIGN_OR_RETURN(GroupStatus group, Group());
+    return std::move(group.prepared);
+  }
+  // For processes that cannot reach the others' stores: StoreReader::Read and Verify of this
+  // store's records and chunks alone. Part 0 has a record of each leaf, and of arrays that others
+  // have, too, those pieces that it wrote itself.
+  virtual Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) = 0;
+  virtual Result<VerifyReport> VerifyShare(const VerifyOptions& options) = 0;
+};
+
+class Store : public StoreReader, public StoreWriter, public GroupPart {
+ public:
+  static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options);
+  ~Store() override = default;  // Close()
+
   // Waits for saves, seals, marks the store clean, gives the lock back. Idempotent; later calls
   // fail with kFailedPrecondition. Returns the first error not yet reported.
   virtual Status Close() = 0;

@@ -55,7 +55,7 @@ std::string SubtreeKey(const Subtree& subtree) {
   return ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
 }
 
-db::ExportReport ExportStep(db::Store* store, uint64_t step, const std::string& destination,
+db::ExportReport ExportStep(db::StoreReader* store, uint64_t step, const std::string& destination,
                             db::ExportOptions options, const Subtree& subtree,
                             nb::object progress) {
   options.subtree_key = SubtreeKey(subtree);
@@ -65,7 +65,7 @@ db::ExportReport ExportStep(db::Store* store, uint64_t step, const std::string& 
   });
 }
 
-db::ExportReport ExportStepAsArchive(db::Store* store, uint64_t step,
+db::ExportReport ExportStepAsArchive(db::StoreReader* store, uint64_t step,
                                      const std::string& destination, ArchiveFormat format,
                                      OnUnsupported on_unsupported, const Subtree& subtree,
                                      nb::object progress) {
@@ -113,7 +113,7 @@ void PartsExport::Close() {
 }
 
 std::unique_ptr<PartsExport> BeginPartsExport(
-    db::Store* store, std::shared_ptr<db::StepReader> own,
+    db::StoreReader* store, std::shared_ptr<db::StepReader> own,
     const std::vector<std::pair<uint32_t, nb::bytes>>& others, const std::string& destination,
     db::ExportOptions options, const Subtree& subtree) {
   options.subtree_key = SubtreeKey(subtree);
@@ -128,8 +128,9 @@ std::unique_ptr<PartsExport> BeginPartsExport(
       }));
 }
 
-bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFileTuple>& files,
-              ExportMode mode, uint32_t file_mode, nb::object progress) {
+bool CopyPart(db::StoreReader* store, db::StepReader* share,
+              const std::vector<PartFileTuple>& files, ExportMode mode, uint32_t file_mode,
+              nb::object progress) {
   std::vector<db::PartFile> wanted;
   for (const auto& [path, runs] : files) {
     db::PartFile& file = wanted.emplace_back();

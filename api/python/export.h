@@ -22,10 +22,10 @@ using Subtree = std::optional<std::pair<std::string, nanobind::list>>;
 std::string SubtreeKey(const Subtree& subtree);
 
 // Ctrl-C stops these; nothing is left.
-db::ExportReport ExportStep(db::Store* store, uint64_t step, const std::string& destination,
+db::ExportReport ExportStep(db::StoreReader* store, uint64_t step, const std::string& destination,
                             db::ExportOptions options, const Subtree& subtree,
                             nanobind::object progress);
-db::ExportReport ExportStepAsArchive(db::Store* store, uint64_t step,
+db::ExportReport ExportStepAsArchive(db::StoreReader* store, uint64_t step,
                                      const std::string& destination, ArchiveFormat format,
                                      OnUnsupported on_unsupported, const Subtree& subtree,
                                      nanobind::object progress);
@@ -57,12 +57,13 @@ class PartsExport {
 
 // `others`: [(part, bytes of db::RecordsOfShare)].
 std::unique_ptr<PartsExport> BeginPartsExport(
-    db::Store* store, std::shared_ptr<db::StepReader> own,
+    db::StoreReader* store, std::shared_ptr<db::StepReader> own,
     const std::vector<std::pair<uint32_t, nanobind::bytes>>& others, const std::string& destination,
     db::ExportOptions options, const Subtree& subtree);
 
-bool CopyPart(db::Store* store, db::StepReader* share, const std::vector<PartFileTuple>& files,
-              ExportMode mode, uint32_t file_mode, nanobind::object progress);
+bool CopyPart(db::StoreReader* store, db::StepReader* share,
+              const std::vector<PartFileTuple>& files, ExportMode mode, uint32_t file_mode,
+              nanobind::object progress);
 
 void BindExport(nanobind::module_& m);
 

@@ -58,7 +58,7 @@ nb::bytes ImportPlan::Identity() const {
   return nb::bytes(identity.data(), identity.size());
 }
 
-db::SaveHandle ImportPlan::Save(db::Store* store, uint64_t step, const db::ImportShare& share,
+db::SaveHandle ImportPlan::Save(db::StoreWriter* store, uint64_t step, const db::ImportShare& share,
                                 int if_exists, std::optional<db::GroupSave> group) {
   return RunInterruptible([&](const std::function<bool()>& keep_waiting) -> Result<db::SaveHandle> {
     db::ImportOptions options;

@@ -22,8 +22,8 @@ class ImportPlan {
   nanobind::bytes Identity() const;
   std::vector<std::string> Items() const { return plan_.ItemNames(); }
   // Reads a share and saves it as a step, or prepares it. Once. Cut short, nothing is saved.
-  db::SaveHandle Save(db::Store* store, uint64_t step, const db::ImportShare& share, int if_exists,
-                      std::optional<db::GroupSave> group);
+  db::SaveHandle Save(db::StoreWriter* store, uint64_t step, const db::ImportShare& share,
+                      int if_exists, std::optional<db::GroupSave> group);
 
  private:
   db::ImportPlan plan_;

@@ -44,7 +44,6 @@
 #include "db/mesh/sharding.h"
 #include "db/read/path_lookup.h"
 #include "db/store.h"
-#include "db/store/group_share.h"
 #include "format/key.h"
 #include "io/open_disk.h"
 
@@ -281,7 +280,7 @@ class Core {
 
   // What this part has of a step, where the others are on other machines' disks.
   std::unique_ptr<Reader> ReadShare(uint64_t step) {
-    return std::make_unique<Reader>(Call([&] { return db::ReadShare(*store_, step); }));
+    return std::make_unique<Reader>(Call([&] { return store_->ReadShare(step); }));
   }
 
   // Ctrl-C ends the waiting for these four, not what they do.
@@ -330,7 +329,7 @@ class Core {
       db::VerifyOptions options;
       options.step = step;
       options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
-      return others ? store_->Verify(options) : db::VerifyShare(*store_, options);
+      return others ? store_->Verify(options) : store_->VerifyShare(options);
     });
     nb::list problems;
     for (const db::VerifyProblem& problem : report.problems) {

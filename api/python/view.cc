@@ -66,7 +66,7 @@ nb::dict ViewStatsDict(const db::ViewStats& stats) {
   return out;
 }
 
-std::unique_ptr<View> OpenView(db::Store* store, const std::string& path,
+std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
                                const ExportOptions& checkpoint, double poll_s) {
   db::ViewOptions options;
   options.checkpoint = checkpoint;

@@ -33,7 +33,7 @@ class View {
   const pid_t pid_;
 };
 
-std::unique_ptr<View> OpenView(db::Store* store, const std::string& path,
+std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
                                const ExportOptions& checkpoint, double poll_s);
 
 nanobind::dict ViewStatsDict(const db::ViewStats& stats);

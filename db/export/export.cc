@@ -18,7 +18,7 @@ Status CheckStillThere(const StepReader& reader) {
   return status.code() == StatusCode::kNotFound ? status : OkStatus();
 }
 
-Result<ExportReport> MakeFolder(Store& store, StepReader& reader, PreparedExport prepared,
+Result<ExportReport> MakeFolder(StoreReader& store, StepReader& reader, PreparedExport prepared,
                                 const ExportOptions& options, const CheckpointBuild& build) {
   STEPWELL_ASSIGN_OR_RETURN(const auto folder,
                             ExportFolder::Create(build.file_system, build.path, build.folder));
@@ -37,8 +37,8 @@ Result<ExportReport> MakeFolder(Store& store, StepReader& reader, PreparedExport
 
 }  // namespace
 
-Result<ExportReport> BuildCheckpoint(Store& store, StepReader& reader, const ExportOptions& options,
-                                     const CheckpointBuild& build) {
+Result<ExportReport> BuildCheckpoint(StoreReader& store, StepReader& reader,
+                                     const ExportOptions& options, const CheckpointBuild& build) {
   const auto& group = reader.step().group;
   if (group && group->part != 0 && !build.linked_store.empty()) {
     return UnimplementedError(StrCat("the store has a share of step ", reader.step().step,
@@ -49,7 +49,7 @@ Result<ExportReport> BuildCheckpoint(Store& store, StepReader& reader, const Exp
   return MakeFolder(store, reader, std::move(prepared), options, build);
 }
 
-Result<ExportReport> Export(Store& store, uint64_t step, const std::string& destination,
+Result<ExportReport> Export(StoreReader& store, uint64_t step, const std::string& destination,
                             const ExportOptions& options) {
   STEPWELL_RETURN_IF_ERROR(CheckExportOptions(options));
   CheckpointBuild build;

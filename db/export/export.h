@@ -45,7 +45,7 @@ struct ExportOptions : stepwell::ExportOptions {
 // kNotFound: no such step. kAlreadyExists. kUnavailable: another export to there is under way.
 // kFailedPrecondition: the mode is not possible there (says why). kResourceExhausted, kDataLoss as
 // they come.
-Result<ExportReport> Export(Store& store, uint64_t step, const std::string& destination,
+Result<ExportReport> Export(StoreReader& store, uint64_t step, const std::string& destination,
                             const ExportOptions& options);
 
 }  // namespace stepwell::db

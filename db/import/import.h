@@ -120,7 +120,7 @@ Result<SaveRequest> ImportRequest(const OrbaxCheckpoint& checkpoint, uint64_t st
 // Reads the checkpoint at `path` a second time, from the disk where the kernel lets go of what it
 // has cached, and compares it with the step that it became, whose checksums are verified. For one
 // process. kDataLoss: what differs. Memory as for the import.
-Status VerifyImport(Store& store, uint64_t step, const std::string& path,
+Status VerifyImport(StoreReader& store, uint64_t step, const std::string& path,
                     const ImportOptions& options, io::FileSystem* file_system);
 
 }  // namespace stepwell::db

@@ -133,7 +133,7 @@ class Comparison {
 
 }  // namespace
 
-Status VerifyImport(Store& store, uint64_t step, const std::string& path,
+Status VerifyImport(StoreReader& store, uint64_t step, const std::string& path,
                     const ImportOptions& options, io::FileSystem* file_system) {
   VerifyOptions verify;
   verify.step = step;

@@ -68,7 +68,7 @@ Result<std::optional<uint64_t>> ReaderStore::Newest() {
   return live.empty() ? std::nullopt : std::optional(live.rbegin()->first);
 }
 
-Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
+Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
   const auto it = view->log->live.find(step);
   if (it == view->log->live.end()) {
@@ -76,11 +76,15 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
     for (const auto& [number, live] : view->log->live) known.push_back(number);
     return MissingStep(StepNotFound(path(), step, known), view->log->losses);
   }
-  const LogStep& found = it->second;
-  STEPWELL_ASSIGN_OR_RETURN(auto own, log_->Read(view, found));
-  if (!HasOtherParts(found.record)) return own;
+  return log_->Read(view, it->second);
+}
+
+Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(auto own, ReadShare(step));
+  const format::StepRecord record = own->step();
+  if (!HasOtherParts(record)) return own;
   return ReadWithParts(std::move(own), parts_, source().restorer.get(), path(),
-                       [&] { return source().Has(found.record); });
+                       [&] { return source().Has(record); });
 }
 
 Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
@@ -96,7 +100,7 @@ Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
   return SnapshotWithParts(*parts_, own);
 }
 
-Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
+Result<VerifyReport> ReaderStore::VerifyWith(const VerifyOptions& options, bool others) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
   std::vector<LogStep> steps;
   for (const auto& [step, live] : view->log->live) {
@@ -106,8 +110,10 @@ Result<VerifyReport> ReaderStore::Verify(const VerifyOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *source().files, *source().restorer, options));
   AddLosses(view->log->losses, &report);
-  const auto read = [this](uint64_t step) { return Read(step); };
-  STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *parts_, read, options, &report));
+  if (others) {
+    const auto read = [this](uint64_t step) { return Read(step); };
+    STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *parts_, read, options, &report));
+  }
   if (view->pin != nullptr) return report;
   // Deleted is not damaged.
   for (const LogStep& step : steps) {

@@ -29,6 +29,7 @@ class ReaderStore final : public Store {
   Result<std::vector<StepSummary>> Steps() override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) override;
   Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
   void OnChange(const void*, std::function<void()>) override {}
   ViewSet& views() override { return views_; }
@@ -39,7 +40,12 @@ class ReaderStore final : public Store {
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
   Status SealSegments(const std::set<uint64_t>&) override { return OkStatus(); }
-  Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  Result<VerifyReport> Verify(const VerifyOptions& options) override {
+    return VerifyWith(options, /*others=*/true);
+  }
+  Result<VerifyReport> VerifyShare(const VerifyOptions& options) override {
+    return VerifyWith(options, /*others=*/false);
+  }
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return log_->recovery(); }
@@ -53,6 +59,7 @@ class ReaderStore final : public Store {
 
  private:
   ReaderStore(const StoreOptions& options, std::unique_ptr<LogFollower> log);
+  Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others);
   LogSource& source() const { return *log_->source(); }
 
   const StoreOptions options_;

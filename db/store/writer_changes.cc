@@ -118,7 +118,7 @@ Status WriterStore::Rewrite(uint64_t step, std::span<const std::string> without_
 
 // The job that commits `step` again without the named items.
 Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, ReadOwn(step));
+  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, ReadShare(step));
   job->kind = SaveJob::Kind::kRewrite;
   job->step = step;
   job->rewritten = core_->live.Find(step);

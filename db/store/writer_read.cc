@@ -9,7 +9,6 @@
 #include "db/log/lock.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
-#include "db/store/group_share.h"
 #include "db/store/writer_store.h"
 
 namespace stepwell::db {
@@ -54,7 +53,7 @@ Result<std::optional<uint64_t>> WriterStore::Newest() {
 }
 
 Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
-  STEPWELL_ASSIGN_OR_RETURN(auto own, ReadOwn(step));
+  STEPWELL_ASSIGN_OR_RETURN(auto own, ReadShare(step));
   if (!HasOtherParts(own->step())) return own;
   const auto is_there = [this, step, commit = own->step().commit] {
     const auto live = core_->live.Find(step);
@@ -63,7 +62,7 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
   return ReadWithParts(std::move(own), core_->parts, core_->restorer.get(), path_, is_there);
 }
 
-Result<std::shared_ptr<StepReader>> WriterStore::ReadOwn(uint64_t step) {
+Result<std::shared_ptr<StepReader>> WriterStore::ReadShare(uint64_t step) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   LiveSteps::Pinned pinned = core_->live.FindAndPin(step);
   if (pinned.step == nullptr) {
@@ -122,11 +121,7 @@ Result<GroupStatus> WriterStore::Group() {
   return MakeGroupStatus(slot_.store_id, part_, core_->live.tip(), live, undecided);
 }
 
-Result<VerifyReport> WriterStore::Verify(const VerifyOptions& options) {
-  return VerifyOwn(options, /*others=*/true);
-}
-
-Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool others) {
+Result<VerifyReport> WriterStore::VerifyWith(const VerifyOptions& options, bool others) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   std::vector<LogStep> steps;
   std::vector<LiveSteps::Pinned> pins;
@@ -137,7 +132,7 @@ Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool o
     steps.push_back({pinned.step->record, pinned.step->place});
     pins.push_back(std::move(pinned));
   }
-  if (options.step && steps.empty()) return ReadOwn(*options.step).status();
+  if (options.step && steps.empty()) return ReadShare(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
   AddLosses(core_->live.Losses(), &report);
@@ -145,26 +140,6 @@ Result<VerifyReport> WriterStore::VerifyOwn(const VerifyOptions& options, bool o
   const auto read = [this](uint64_t step) { return Read(step); };
   STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
   return report;
-}
-
-namespace {
-
-Result<WriterStore*> WriterOf(Store& store) {
-  auto* writer = dynamic_cast<WriterStore*>(&store);
-  if (writer != nullptr) return writer;
-  return InvalidArgumentError(StrCat(store.path(), ": a share is read where it is written"));
-}
-
-}  // namespace
-
-Result<std::shared_ptr<StepReader>> ReadShare(Store& store, uint64_t step) {
-  STEPWELL_ASSIGN_OR_RETURN(WriterStore * writer, WriterOf(store));
-  return writer->ReadOwn(step);
-}
-
-Result<VerifyReport> VerifyShare(Store& store, const VerifyOptions& options) {
-  STEPWELL_ASSIGN_OR_RETURN(WriterStore * writer, WriterOf(store));
-  return writer->VerifyOwn(options, /*others=*/false);
 }
 
 }  // namespace stepwell::db

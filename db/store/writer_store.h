@@ -65,6 +65,7 @@ class WriterStore final : public Store {
   Result<std::vector<StepSummary>> Steps() override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
+  Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) override;
   Result<std::shared_ptr<const StoreSnapshot>> Snapshot() override;
   void OnChange(const void* owner, std::function<void()> changed) override;
   ViewSet& views() override { return views_; }
@@ -75,7 +76,12 @@ class WriterStore final : public Store {
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
   Status SealSegments(const std::set<uint64_t>& segments) override;
-  Result<VerifyReport> Verify(const VerifyOptions& options) override;
+  Result<VerifyReport> Verify(const VerifyOptions& options) override {
+    return VerifyWith(options, /*others=*/true);
+  }
+  Result<VerifyReport> VerifyShare(const VerifyOptions& options) override {
+    return VerifyWith(options, /*others=*/false);
+  }
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
@@ -86,17 +92,14 @@ class WriterStore final : public Store {
   io::FileSystem* file_system() override { return environment_.file_system; }
   Status Close() override;
 
-  // This store's share of a step, which is all but for steps of many processes.
-  Result<std::shared_ptr<StepReader>> ReadOwn(uint64_t step);
-  // `others`: the other parts of steps of many processes, too.
-  Result<VerifyReport> VerifyOwn(const VerifyOptions& options, bool others);
-
  private:
   WriterStore(std::string path, const StoreOptions& options, Environment environment,
               std::unique_ptr<io::File> lock_file);
 
   class CallInFlight;
 
+  // `others`: the other parts of steps of many processes, too.
+  Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others);
   Environment ForReaders() const;
   void ScopeTasks();
   Status Recover();

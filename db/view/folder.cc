@@ -84,7 +84,7 @@ Status ViewFolder::CheckOptions(const ExportOptions& checkpoint) {
   return ExportStepName(0, checkpoint).status();
 }
 
-Result<std::unique_ptr<ViewFolder>> ViewFolder::Open(Store& store, const std::string& path,
+Result<std::unique_ptr<ViewFolder>> ViewFolder::Open(StoreReader& store, const std::string& path,
                                                      const ExportOptions& checkpoint) {
   if (path.empty()) return InvalidArgumentError("a view needs a directory");
   STEPWELL_RETURN_IF_ERROR(CheckOptions(checkpoint));
@@ -258,7 +258,7 @@ Result<bool> ViewFolder::Remove(const std::string& name, bool held_too) {
   return true;
 }
 
-Result<bool> ViewFolder::Make(Store& store, const StoreSnapshot::Step& step, bool replace,
+Result<bool> ViewFolder::Make(StoreReader& store, const StoreSnapshot::Step& step, bool replace,
                               const std::function<bool()>& go_on) {
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step.step));
   if (!IsReadAs(*reader, step)) {

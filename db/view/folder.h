@@ -25,7 +25,7 @@ inline constexpr std::string_view kViewStepName = "stepwell-view";
 class ViewFolder {
  public:
   // As OrbaxView::Open. `checkpoint.file_system` may be null.
-  static Result<std::unique_ptr<ViewFolder>> Open(Store& store, const std::string& path,
+  static Result<std::unique_ptr<ViewFolder>> Open(StoreReader& store, const std::string& path,
                                                   const ExportOptions& checkpoint);
   ~ViewFolder();
   // kInvalidArgument: options that no view can have.
@@ -49,7 +49,7 @@ class ViewFolder {
   // old one gives way at the very end. kUnavailable: the step is of another commit by now;
   // kCancelled: `go_on`, which is asked now and then, said no.
   Result<bool> Remove(const std::string& name, bool held_too);
-  Result<bool> Make(Store& store, const StoreSnapshot::Step& step, bool replace,
+  Result<bool> Make(StoreReader& store, const StoreSnapshot::Step& step, bool replace,
                     const std::function<bool()>& go_on);
   // Somebody else may serve it; nothing else is called afterwards.
   void Release();

@@ -30,13 +30,14 @@ constexpr milliseconds kRetryMaxReading{5000};  // where it polls
 
 }  // namespace
 
-OrbaxView::OrbaxView(Store& store, const ViewOptions& options, std::unique_ptr<ViewFolder> folder)
+OrbaxView::OrbaxView(StoreReader& store, const ViewOptions& options,
+                     std::unique_ptr<ViewFolder> folder)
     : store_(&store), options_(options), pid_(getpid()), folder_(std::move(folder)) {
   counts_.path = folder_->path();
   stats_ = counts_;
 }
 
-Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(Store& store, const std::string& path,
+Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(StoreReader& store, const std::string& path,
                                                    const ViewOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(auto folder, ViewFolder::Open(store, path, options.checkpoint));
   std::shared_ptr<OrbaxView> view(new OrbaxView(store, options, std::move(folder)));
@@ -396,7 +397,7 @@ void OrbaxView::Publish() {
   stats_ = counts_;
 }
 
-Result<std::shared_ptr<OrbaxView>> OpenView(Store& store, const std::string& path,
+Result<std::shared_ptr<OrbaxView>> OpenView(StoreReader& store, const std::string& path,
                                             const ViewOptions& options) {
   STEPWELL_RETURN_IF_ERROR(ViewFolder::CheckOptions(options.checkpoint));
   STEPWELL_ASSIGN_OR_RETURN(const std::string canonical, CanonicalPath(path));

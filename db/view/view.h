@@ -32,7 +32,7 @@ class OrbaxView final : public View {
   //
   // kFailedPrecondition: the directory has files that are not a view's, or is another store's view;
   // kUnavailable: somebody serves it; kInvalidArgument: options, or a place inside the store.
-  static Result<std::shared_ptr<OrbaxView>> Open(Store& store, const std::string& path,
+  static Result<std::shared_ptr<OrbaxView>> Open(StoreReader& store, const std::string& path,
                                                  const ViewOptions& options);
   ~OrbaxView() override;  // Close(/*keep=*/true)
 
@@ -58,7 +58,7 @@ class OrbaxView final : public View {
   using Wanted = std::map<std::string, StoreSnapshot::Step>;  // by name
   enum class Outcome : uint8_t { kDone, kAgain, kRetry };
 
-  OrbaxView(Store& store, const ViewOptions& options, std::unique_ptr<ViewFolder> folder);
+  OrbaxView(StoreReader& store, const ViewOptions& options, std::unique_ptr<ViewFolder> folder);
   Status Begin();
   void Run();
   Outcome Pass(uint64_t asked);
@@ -77,7 +77,7 @@ class OrbaxView final : public View {
   void RemoveAll();
   void Publish();
 
-  Store* const store_;
+  StoreReader* const store_;
   const ViewOptions options_;
   const int pid_;
   std::unique_ptr<ViewFolder> folder_;
@@ -106,7 +106,7 @@ class OrbaxView final : public View {
 };
 
 // Opens a view and lets it follow the store until the store is closed.
-Result<std::shared_ptr<OrbaxView>> OpenView(Store& store, const std::string& path,
+Result<std::shared_ptr<OrbaxView>> OpenView(StoreReader& store, const std::string& path,
                                             const ViewOptions& options);
 
 }  // namespace stepwell::db

@@ -23,7 +23,7 @@ bool IsGivenUp(io::FileSystem* file_system, const std::string& path) {
 ViewSet::ViewSet() = default;
 ViewSet::~ViewSet() = default;
 
-void ViewSet::OpenRemembered(Store* store, io::FileSystem* file_system, const LogSink& log) {
+void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, const LogSink& log) {
   const std::lock_guard lock(mutex_);
   file_system_ = file_system;
   store_path_ = store->path();

@@ -25,7 +25,7 @@ class ViewSet {
 
   // For a store that is being opened for writing, before it reclaims anything: takes from the
   // directories what the store does not have. Errors are logged.
-  void OpenRemembered(Store* store, io::FileSystem* file_system, const LogSink& log);
+  void OpenRemembered(StoreReader* store, io::FileSystem* file_system, const LogSink& log);
   // Lets them follow the store.
   void Start();
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "db/export/orbax/parts.h"
-#include "db/store/group_share.h"
 #include "tests/db/export_support.h"
 #include "tests/db/group_support.h"
 
@@ -32,7 +31,7 @@ class PartsExportTest : public ::testing::Test {
     group_ = std::move(*stores);
     Save();
     for (uint32_t part = 0; part < kPartCount; ++part) {
-      auto share = ReadShare(*group_.part(part), kPartsStep);
+      auto share = group_.part(part)->ReadShare(kPartsStep);
       ASSERT_OK(share.status());
       shares_.push_back(*share);
       auto records = RecordsOfShare(*shares_[part], "");

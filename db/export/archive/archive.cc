@@ -264,8 +264,8 @@ Status Write(StepReader* reader, const ArchivePlan& plan, const ArchiveOptions& 
 
 }  // namespace
 
-Result<ExportReport> ExportArchive(Store& store, uint64_t step, const std::string& destination,
-                                   const ArchiveOptions& options) {
+Result<ExportReport> ExportArchive(StoreReader& store, uint64_t step,
+                                   const std::string& destination, const ArchiveOptions& options) {
   if (destination.empty()) return InvalidArgumentError("an export needs a destination");
   io::FileSystem* const file_system =
       options.file_system != nullptr ? options.file_system : io::LocalFileSystem();

@@ -35,7 +35,7 @@ struct ArchiveOptions : stepwell::ArchiveOptions {
 // kInvalidArgument: what the format cannot hold (all of it, with paths), no leaf at all, no
 // directory to put it in, a destination inside the store. kNotFound: no such step. kAlreadyExists.
 // kUnavailable: another export to there is under way. kResourceExhausted, kDataLoss as they come.
-Result<ExportReport> ExportArchive(Store& store, uint64_t step, const std::string& destination,
-                                   const ArchiveOptions& options);
+Result<ExportReport> ExportArchive(StoreReader& store, uint64_t step,
+                                   const std::string& destination, const ArchiveOptions& options);
 
 }  // namespace stepwell::db

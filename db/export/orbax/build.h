@@ -54,7 +54,7 @@ struct CheckpointBuild {
 };
 
 // Errors are those of Export().
-Result<ExportReport> BuildCheckpoint(Store& store, StepReader& reader, const ExportOptions& options,
-                                     const CheckpointBuild& build);
+Result<ExportReport> BuildCheckpoint(StoreReader& store, StepReader& reader,
+                                     const ExportOptions& options, const CheckpointBuild& build);
 
 }  // namespace stepwell::db

@@ -99,7 +99,7 @@ Status CannotClone(const Status& status);
 
 struct ByteSource {
   io::FileSystem* file_system = nullptr;
-  Store* store = nullptr;
+  StoreReader* store = nullptr;
   ExportFolder* folder = nullptr;
   const ExportPlan* plan = nullptr;
   const ExportOptions* options = nullptr;

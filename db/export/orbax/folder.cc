@@ -84,7 +84,7 @@ Status CheckOutside(io::FileSystem* file_system, const std::string& store,
   return OkStatus();
 }
 
-uint32_t ExportFileMode(Store& store, uint32_t wanted) {
+uint32_t ExportFileMode(StoreReader& store, uint32_t wanted) {
   if (wanted != 0) return wanted;
   const auto slot = store.file_system()->Stat(SlotFilePath(store.path()));
   return slot.ok() && (slot->mode & 077) == 0 ? 0600 : 0;

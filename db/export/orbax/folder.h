@@ -23,7 +23,7 @@ struct ExportFolderOptions {
 
 // The permissions of an export of `store` where `wanted` (0: none) are asked for: what comes out of
 // a store that is its owner's alone is so, too.
-uint32_t ExportFileMode(Store& store, uint32_t wanted);
+uint32_t ExportFileMode(StoreReader& store, uint32_t wanted);
 
 // Best effort; never follows a link.
 void RemoveTree(io::FileSystem* file_system, const std::string& path);

@@ -86,7 +86,7 @@ std::vector<ExportArray> StagedArrays(const ExportPlan& plan) {
 
 class PartCopier {
  public:
-  PartCopier(Store& store, const std::vector<PartFile>& files, const PartCopyOptions& options)
+  PartCopier(StoreReader& store, const std::vector<PartFile>& files, const PartCopyOptions& options)
       : store_(store), files_(files), options_(options) {
     for (const PartFile& file : files) total_ += RunsEnd(file.runs);
   }
@@ -139,7 +139,7 @@ class PartCopier {
   }
 
   io::FileSystem* const file_system_ = io::LocalFileSystem();
-  Store& store_;
+  StoreReader& store_;
   const std::vector<PartFile>& files_;
   const PartCopyOptions& options_;
   uint64_t total_ = 0;
@@ -150,8 +150,9 @@ class PartCopier {
 }  // namespace
 
 Result<std::unique_ptr<PartsExport>> PartsExport::Begin(
-    Store& store, std::shared_ptr<StepReader> own, const std::map<uint32_t, std::string>& others,
-    const std::string& destination, const ExportOptions& options) {
+    StoreReader& store, std::shared_ptr<StepReader> own,
+    const std::map<uint32_t, std::string>& others, const std::string& destination,
+    const ExportOptions& options) {
   STEPWELL_RETURN_IF_ERROR(CheckExportOptions(options));
   if (options.mode == ExportMode::kLink) {
     return FailedPreconditionError(
@@ -292,8 +293,8 @@ Result<std::string> RecordsOfShare(StepReader& share, const std::string& subtree
   return format::EncodeRecords(leaves);
 }
 
-Result<bool> CopyPartFiles(Store& store, StepReader& share, const std::vector<PartFile>& files,
-                           const PartCopyOptions& options) {
+Result<bool> CopyPartFiles(StoreReader& store, StepReader& share,
+                           const std::vector<PartFile>& files, const PartCopyOptions& options) {
   PartCopier copier(store, files, options);
   if (options.mode == ExportMode::kReflink ||
       (options.mode == ExportMode::kAuto && copier.HasWholeBlocks())) {

@@ -28,7 +28,8 @@ class PartsExport {
  public:
   // Plans, and makes the directory. `own`: part 0's share of the step; `others`: the records of
   // the other parts' shares, by part, as RecordsOfShare gives them. Errors are those of Export().
-  static Result<std::unique_ptr<PartsExport>> Begin(Store& store, std::shared_ptr<StepReader> own,
+  static Result<std::unique_ptr<PartsExport>> Begin(StoreReader& store,
+                                                    std::shared_ptr<StepReader> own,
                                                     const std::map<uint32_t, std::string>& others,
                                                     const std::string& destination,
                                                     const ExportOptions& options);
@@ -82,7 +83,7 @@ struct PartCopyOptions {
 };
 // Makes the files of a part from its store's segments, and says whether they share blocks with
 // them. `share`, of the step, pins it. kFailedPrecondition: the mode is not possible there.
-Result<bool> CopyPartFiles(Store& store, StepReader& share, const std::vector<PartFile>& files,
-                           const PartCopyOptions& options);
+Result<bool> CopyPartFiles(StoreReader& store, StepReader& share,
+                           const std::vector<PartFile>& files, const PartCopyOptions& options);
 
 }  // namespace stepwell::db
