@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "api/cli/array_read.h"
 #include "api/cli/command.h"
@@ -21,6 +22,8 @@ namespace {
 // NumPy's own defaults.
 constexpr uint64_t kWholeElementsMax = 1000;
 constexpr uint64_t kEdgeCount = 3;
+// Elements that are text at one time: in these, columns are set right.
+constexpr size_t kPrintedElements = size_t{1} << 16;
 
 // The elements that `ranges` select; of many only the corners, unless `full`.
 Result<ArrayPart> ReadArray(const Step& step, const LeafInfo& leaf, const Ranges& ranges,
@@ -56,6 +59,29 @@ Result<ArrayPart> ReadArray(const Step& step, const LeafInfo& leaf, const Ranges
   part.bytes.resize(bytes);
   STEPWELL_RETURN_IF_ERROR(LoadRanges(step, leaf, by_axis, part.bytes.data()));
   return part;
+}
+
+// Every element as text on stdout, in memory of a slab, until the end or until none reads it.
+Status PrintWhole(const Step& step, const LeafInfo& leaf, const Ranges& ranges) {
+  STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
+  STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out, OutputFile::Open(""));
+  const auto print = [&](const std::string& text) {
+    return out->Write(std::as_bytes(std::span(text)));
+  };
+  const Shape shape = ResultShape(ranges);
+  ArrayPrinter printer(leaf.dtype, shape, std::vector<uint64_t>(shape.size(), 0));
+  Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
+  std::vector<std::byte> bytes;
+  while (const std::optional<Ranges> slab = slabs.Next()) {
+    STEPWELL_RETURN_IF_ERROR(LoadSlab(step, leaf, *slab, &bytes));
+    for (std::span<const std::byte> rest(bytes); !rest.empty() && !out->ended();) {
+      const size_t batch = std::min(rest.size(), kPrintedElements * info->item_bytes);
+      STEPWELL_RETURN_IF_ERROR(print(printer.Print(rest.first(batch))));
+      rest = rest.subspan(batch);
+    }
+    if (out->ended()) return OkStatus();
+  }
+  return print(printer.End() + "\n");
 }
 
 // One leaf, for people or for programs.
@@ -145,6 +171,10 @@ Result<Printed> CatArray(const Step& step, const Entry& entry, const CatArgument
     document["slice"] = *arguments.slice;
   }
   if (arguments.npy) return CatNpy(step, entry, ranges, arguments, std::move(document));
+  if (arguments.full && !json) {
+    STEPWELL_RETURN_IF_ERROR(PrintWhole(step, entry.info, ranges));
+    return Printed{};
+  }
   STEPWELL_ASSIGN_OR_RETURN(const ArrayPart part,
                             ReadArray(step, entry.info, ranges, arguments.full));
   if (json) return Printed{{}, ArrayDocument(part, std::move(document))};
@@ -179,11 +209,15 @@ Result<Outcome> RunCat(const CatArguments& arguments, Invocation* invocation) {
   Json leaves = Json::array();
   Outcome outcome;
   for (const Entry& entry : selection.entries) {
+    if (several) {
+      outcome.text += StrCat(Printable(entry.text), entry.info.shape.empty() ? ": " : ":\n");
+    }
+    if (arguments.full && !invocation->json) {  // large arrays are printed while they are read
+      STEPWELL_RETURN_IF_ERROR(WriteStdout(std::exchange(outcome.text, {})));
+    }
     const auto cat = entry.info.type == LeafType::kArray ? CatArray : CatValue;
     STEPWELL_ASSIGN_OR_RETURN(
         Printed printed, cat(step, entry, arguments, {{"path", entry.text}}, invocation->json));
-    if (several)
-      outcome.text += StrCat(Printable(entry.text), entry.info.shape.empty() ? ": " : ":\n");
     if (!printed.text.empty()) outcome.text += printed.text + "\n";
     leaves.push_back(std::move(printed.document));
   }

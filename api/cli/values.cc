@@ -90,58 +90,6 @@ json ComplexJson(std::complex<T> value) {
 
 // ---- arrays -------------------------------------------------------------------------------
 
-class ArrayPrinter {
- public:
-  explicit ArrayPrinter(const ArrayPart& part)
-      : part_(part), extents_(PartExtents(part.shape, part.edge_counts)) {
-    const size_t item_bytes = FindDType(part.dtype)->item_bytes;
-    for (size_t at = 0; at + item_bytes <= part.bytes.size(); at += item_bytes) {
-      cells_.push_back(ElementText(part.dtype, &part.bytes[at]));
-      width_ = std::max(width_, cells_.back().size());
-    }
-  }
-
-  std::string Print() {
-    if (cells_.empty() && !part_.shape.empty()) return "[]";
-    return PrintAxis(0);
-  }
-
- private:
-  std::string PrintAxis(size_t axis) {
-    if (axis == part_.shape.size()) {
-      const std::string& cell = cells_[next_++];
-      return std::string(axis == 0 ? 0 : width_ - cell.size(), ' ') + cell;
-    }
-    const bool innermost = axis + 1 == part_.shape.size();
-    const std::string indent(axis + 1, ' ');
-    // Like NumPy: blank lines between blocks of more than one axis.
-    const std::string between =
-        innermost ? " " : std::string(part_.shape.size() - axis - 1, '\n') + indent;
-    std::string text = "[";
-    size_t column = indent.size();
-    for (uint64_t i = 0; i < extents_[axis]; ++i) {
-      if (i > 0) text += between;
-      if (part_.edge_counts[axis] != 0 && i == part_.edge_counts[axis]) text += "..." + between;
-      const std::string inner = PrintAxis(axis + 1);
-      if (innermost && column + inner.size() + 2 > kColumns && i > 0) {
-        text.back() = '\n';
-        text += indent;
-        column = indent.size();
-      }
-      column += inner.size() + 1;
-      text += inner;
-    }
-    return text + "]";
-  }
-
-  static constexpr size_t kColumns = 96;
-  const ArrayPart& part_;
-  const std::vector<uint64_t> extents_;
-  std::vector<std::string> cells_;
-  size_t width_ = 0;
-  size_t next_ = 0;
-};
-
 json AxisJson(const ArrayPart& part, size_t axis, size_t item_bytes, size_t* offset) {
   if (axis == part.shape.size()) {
     const size_t at = *offset;
@@ -265,7 +213,65 @@ std::vector<uint64_t> PartExtents(const std::vector<uint64_t>& shape,
   return extents;
 }
 
-std::string ArrayText(const ArrayPart& part) { return ArrayPrinter(part).Print(); }
+ArrayPrinter::ArrayPrinter(DType dtype, const std::vector<uint64_t>& shape,
+                           const std::vector<uint64_t>& edge_counts)
+    : dtype_(dtype), edge_counts_(edge_counts), extents_(PartExtents(shape, edge_counts)) {}
+
+std::string ArrayPrinter::Print(std::span<const std::byte> elements) {
+  const size_t item_bytes = FindDType(dtype_)->item_bytes;
+  std::vector<std::string> cells;
+  for (size_t at = 0; at + item_bytes <= elements.size(); at += item_bytes) {
+    cells.push_back(ElementText(dtype_, &elements[at]));
+    width_ = std::max(width_, cells.back().size());
+  }
+  std::string text;
+  for (const std::string& cell : cells) {
+    StartOf(cell, &text);
+    text += cell;
+  }
+  return text;
+}
+
+void ArrayPrinter::StartOf(const std::string& cell, std::string* text) {
+  const size_t axes = extents_.size();
+  if (axes == 0) return;
+  size_t axis = axes - 1;  // that goes on; those inside it start anew
+  if (index_.empty()) {
+    index_.assign(axes, 0);
+    *text += std::string(axes, '[');
+    column_ = axes;
+  } else {
+    while (axis > 0 && index_[axis] + 1 == extents_[axis]) index_[axis--] = 0;
+    ++index_[axis];
+    const size_t inside = axes - 1 - axis;
+    // Like NumPy: blank lines between blocks of more than one axis.
+    const std::string between =
+        inside == 0 ? " " : std::string(inside, '\n') + std::string(axis + 1, ' ');
+    *text += std::string(inside, ']') + between;
+    if (edge_counts_[axis] != 0 && index_[axis] == edge_counts_[axis]) *text += "..." + between;
+    *text += std::string(inside, '[');
+    if (inside > 0) column_ = axes;
+  }
+  const size_t width = std::max(width_, cell.size());
+  if (column_ + width + 2 > kColumns && index_.back() > 0) {
+    text->back() = '\n';
+    *text += std::string(axes, ' ');
+    column_ = axes;
+  }
+  column_ += width + 1;
+  *text += std::string(width - cell.size(), ' ');
+}
+
+std::string ArrayPrinter::End() const {
+  if (!extents_.empty() && index_.empty()) return "[]";  // it has no elements
+  return std::string(extents_.size(), ']');
+}
+
+std::string ArrayText(const ArrayPart& part) {
+  ArrayPrinter printer(part.dtype, part.shape, part.edge_counts);
+  const std::string text = printer.Print(part.bytes);
+  return text + printer.End();
+}
 
 json ArrayJson(const ArrayPart& part) {
   size_t offset = 0;

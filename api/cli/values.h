@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,27 @@ struct ArrayPart {
 // Extents of `bytes` of such a part.
 std::vector<uint64_t> PartExtents(const std::vector<uint64_t>& shape,
                                   const std::vector<uint64_t>& edge_counts);
-// Nested brackets, columns set right, "..." for what is left out.
+// Elements of an array as nested brackets, columns set right, "..." for what is left out; in C
+// order, some at a time. Columns are as wide as the widest element so far.
+class ArrayPrinter {
+ public:
+  ArrayPrinter(DType dtype, const std::vector<uint64_t>& shape,
+               const std::vector<uint64_t>& edge_counts);
+  std::string Print(std::span<const std::byte> elements);
+  // What follows the last element.
+  std::string End() const;
+
+ private:
+  static constexpr size_t kColumns = 96;
+  void StartOf(const std::string& cell, std::string* text);
+
+  const DType dtype_;
+  const std::vector<uint64_t> edge_counts_;
+  const std::vector<uint64_t> extents_;  // of what is printed
+  std::vector<uint64_t> index_;          // of the last element; empty before the first
+  size_t width_ = 0;
+  size_t column_ = 0;
+};
 std::string ArrayText(const ArrayPart& part);
 // Nested lists. Only for parts that are whole.
 nlohmann::json ArrayJson(const ArrayPart& part);

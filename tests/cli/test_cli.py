@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import time
 from collections.abc import Iterator
@@ -208,6 +209,28 @@ def test_cat_prints_the_corners_of_a_large_array(store: pathlib.Path) -> None:
     assert " 5000 " in ok("cat", store, 10, "params/w", "--full").replace("\n", " ")
 
 
+def test_cat_full_prints_while_it_reads(tmp_path: pathlib.Path) -> None:
+    arrays = {"a": np.arange(150_000, dtype=np.int32).reshape(3, 50_000),
+              "b": np.zeros(16_000_000)}
+    with stepwell.open(tmp_path / "run") as opened:
+        opened.save(1, arrays).result()
+    text = ok("cat", tmp_path / "run", 1, "a", "--full")
+    assert text.startswith("[[    0     1 ") and text.endswith(" 149999]]\n")
+    assert [int(word) for word in text.replace("[", " ").replace("]", " ").split()] == [
+        *range(150_000)]
+    assert ok("cat", tmp_path / "run", 1, "*", "--full").startswith("a:\n[[    0 ")
+
+    def little_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (3 * arrays["b"].nbytes,) * 2)  # not for its text
+
+    command = [PROGRAM, "cat", tmp_path / "run", "1", "b", "--full"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=little_memory) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"[0 0 0 ")
+        process.stdout.close()
+    assert process.returncode == 0
+
+
 def number(value: Any) -> Any:
     """Back from JSON."""
     if isinstance(value, list):
@@ -396,6 +419,16 @@ def test_a_reader_that_goes_away_is_no_error(store: pathlib.Path) -> None:
     finally:
         os.close(writing)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_a_full_disk_has_a_hint(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    result = run("export", store, 10, tmp_path / "x.npz", "--to", "npz", "--path", "params/w",
+                 preexec_fn=no_room, restore_signals=False)
+    assert result.returncode == 6, result
+    assert "hint: nothing that was saved is lost; `stepwell rm` and `stepwell" in result.stderr
 
 
 def test_a_full_disk_below_stdout_is_exit_6(store: pathlib.Path) -> None:
