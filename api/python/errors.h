@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "io/result.h"
@@ -25,6 +27,21 @@ template <typename T>
 T ValueOrThrow(Result<T> result) {
   ThrowIfError(result.status());
   return std::move(result).value();
+}
+
+// Runs an engine call, whose Status or Result is returned, without the GIL; raises its error.
+template <typename Function>
+auto Call(Function&& function) {
+  std::optional<decltype(function())> result;
+  {
+    const nanobind::gil_scoped_release release;
+    result.emplace(function());
+  }
+  if constexpr (std::is_same_v<decltype(function()), Status>) {
+    ThrowIfError(*result);
+  } else {
+    return ValueOrThrow(*std::move(result));
+  }
 }
 
 }  // namespace stepwell::python

@@ -29,25 +29,6 @@ std::optional<db::GroupSave> GroupSaveFromPython(const std::optional<GroupSavePa
   return db::GroupSave{IdFromPython(group->first), group->second};
 }
 
-nb::tuple StatusTuple(const db::GroupStatus& status) {
-  nb::list prepared;
-  for (const db::PreparedStep& step : status.prepared) {
-    prepared.append(nb::make_tuple(step.step, BytesOfId(step.group.save_id)));
-  }
-  return nb::make_tuple(BytesOfId(status.group_id), status.part, status.decision_number, prepared);
-}
-
-nb::list GroupSteps(const std::vector<db::StepSummary>& steps) {
-  nb::list found;
-  for (const db::StepSummary& summary : steps) {
-    if (!summary.step.group) continue;
-    const format::GroupRecord& group = *summary.step.group;
-    found.append(
-        nb::make_tuple(summary.step.step, BytesOfId(group.save_id), nb::cast(group.parts)));
-  }
-  return found;
-}
-
 nb::object SaveOfStep(const format::StepRecord& step) {
   if (!step.group) return nb::none();
   return nb::make_tuple(BytesOfId(step.group->save_id), nb::cast(step.group->parts));

@@ -24,11 +24,7 @@ std::optional<db::GroupSave> GroupSaveFromPython(const std::optional<GroupSavePa
 nanobind::bytes BytesOfId(const format::Id128& id);
 format::Id128 IdFromPython(const nanobind::bytes& bytes);
 
-// (group id, part, decision number, [(step, save id)]): what is prepared and not decided.
-nanobind::tuple StatusTuple(const db::GroupStatus& status);
-// [(step, save id, parts)] of the committed steps of many processes.
-nanobind::list GroupSteps(const std::vector<db::StepSummary>& steps);
-// (save id, parts) of such a step; None of others.
+// (save id, parts) of a step of many processes; None of others.
 nanobind::object SaveOfStep(const format::StepRecord& step);
 
 }  // namespace stepwell::python

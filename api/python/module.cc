@@ -11,7 +11,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -19,9 +18,7 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -36,15 +33,14 @@
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
 #include "api/python/paths.h"
+#include "api/python/reader.h"
 #include "api/python/records.h"
-#include "api/python/stats.h"
+#include "api/python/reports.h"
 #include "api/python/view.h"
 #include "db/import/import.h"
 #include "db/index/inside_save.h"
 #include "db/mesh/sharding.h"
-#include "db/read/path_lookup.h"
 #include "db/store.h"
-#include "format/key.h"
 #include "io/open_disk.h"
 
 namespace stepwell::python {
@@ -52,88 +48,6 @@ namespace {
 
 namespace nb = nanobind;
 using std::chrono::milliseconds;
-
-// Runs an engine call without the GIL; raises its error.
-template <typename Function>
-void CallStatus(Function&& function) {
-  Status status;
-  {
-    nb::gil_scoped_release release;
-    status = function();
-  }
-  ThrowIfError(status);
-}
-template <typename Function>
-auto Call(Function&& function) {
-  std::optional<decltype(function())> result;
-  {
-    nb::gil_scoped_release release;
-    result.emplace(function());
-  }
-  return ValueOrThrow(*std::move(result));
-}
-
-// ---- a step -----------------------------------------------------------------------------------
-
-class Reader {
- public:
-  explicit Reader(std::shared_ptr<db::StepReader> reader)
-      : reader_(std::move(reader)), pid_(getpid()) {}
-  ~Reader() {
-    if (pid_ != getpid()) new std::shared_ptr<db::StepReader>(std::move(reader_));
-  }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  const format::StepRecord& record() const { return reader_->step(); }
-
-  std::unique_ptr<LeafTable> Leaves(const std::optional<std::string>& item) {
-    const std::string prefix = item ? format::EncodeItem(*item) : std::string();
-    return std::make_unique<LeafTable>(reader_, Call([&] { return reader_->Leaves(prefix); }));
-  }
-
-  // What `path` can lead to from `above` on (components, the item first; [] from the top): a part
-  // of the step's records. None: all of them have to be read.
-  std::unique_ptr<LeafTable> LookUp(nb::handle path, const nb::list& above, bool below) {
-    const format::PathPattern pattern = PatternFromPython(path);
-    format::KeyPath start;
-    for (nb::handle component : above) start.push_back(ComponentFromPython(component));
-    auto records = Call([&] { return db::FindAlong(*reader_, pattern, start, below); });
-    if (records.empty()) return nullptr;
-    return std::make_unique<LeafTable>(reader_, std::move(records), /*is_part=*/true);
-  }
-
-  // The different ones of all leaves, as Orbax spells them.
-  std::vector<std::string> Shardings() {
-    const auto leaves = Call([&] { return reader_->Leaves(""); });
-    std::set<std::string> shardings;
-    for (const format::LeafRecord& leaf : leaves) {
-      if (!leaf.sharding_json.empty()) shardings.insert(leaf.sharding_json);
-    }
-    return {shardings.begin(), shardings.end()};
-  }
-
-  // For an export of the whole step, elsewhere.
-  nb::bytes Records(const Subtree& subtree) {
-    const std::string key = SubtreeKey(subtree);
-    const std::string records = Call([&] { return db::RecordsOfShare(*reader_, key); });
-    return nb::bytes(records.data(), records.size());
-  }
-  const std::shared_ptr<db::StepReader>& reader() const { return reader_; }
-
-  nb::list Items() const {
-    nb::list items;
-    for (const format::ItemRecord& item : record().items) {
-      items.append(nb::make_tuple(TextObject(item.name), item.leaf_count, item.logical_bytes,
-                                  item.stored_bytes));
-    }
-    return items;
-  }
-
- private:
-  std::shared_ptr<db::StepReader> reader_;
-  const pid_t pid_;
-};
 
 // (kind, count, duration in ns, metric, larger is better), as policy.py makes them.
 using Rule = std::tuple<int, uint64_t, int64_t, std::string, bool>;
@@ -216,11 +130,8 @@ class Core {
   // A signal's handler that runs within a save's copy.
   bool IsCopying() const { return db::store_copied_into == store_.get(); }
   nb::bytes Id() const { return BytesOfId(store_->id()); }
-  nb::tuple GroupStatus() {
-    return StatusTuple(Call([&] { return store_->Group(); }));
-  }
-  nb::list GroupSteps() {
-    return python::GroupSteps(Call([&] { return store_->Steps(); }));
+  db::GroupStatus GroupStatus() {
+    return Call([&] { return store_->Group(); });
   }
   // (steps that died with it, decision number), as db::Decided.
   std::pair<std::vector<uint64_t>, uint64_t> Decide(uint64_t step, const nb::bytes& save_id,
@@ -256,22 +167,16 @@ class Core {
   }
 
   void Wait() {
-    CallStatus([&] { return store_->Wait(); });
+    Call([&] { return store_->Wait(); });
   }
 
   // None without a step.
   std::optional<uint64_t> Newest() {
     return Call([&] { return store_->Newest(); });
   }
-  // [(step, commit, time_ns, logical_bytes, stored_bytes, leaf_count, pinned)], ascending.
-  nb::list Steps() {
-    nb::list steps;
-    for (const db::StepSummary& summary : Call([&] { return store_->Steps(); })) {
-      const format::StepRecord& step = summary.step;
-      steps.append(nb::make_tuple(step.step, step.commit, step.time_ns, step.logical_bytes,
-                                  step.stored_bytes, step.leaf_count, step.pinned));
-    }
-    return steps;
+  // Ascending.
+  std::vector<db::StepSummary> Steps() {
+    return Call([&] { return store_->Steps(); });
   }
 
   std::unique_ptr<Reader> Read(uint64_t step) {
@@ -295,48 +200,31 @@ class Core {
     ThrowIfError(WaitFor(
         [this, steps = std::move(steps), pinned] { return store_->SetPinned(steps, pinned); }));
   }
-  // As ReclaimReport's fields.
-  nb::tuple Reclaim() {
+  db::ReclaimReport Reclaim() {
     auto report = std::make_shared<db::ReclaimReport>();
     ThrowIfError(WaitFor([this, report]() -> Status {
       STEPWELL_ASSIGN_OR_RETURN(*report, store_->Reclaim());
       return OkStatus();
     }));
-    return nb::make_tuple(report->bytes_before, report->bytes_after, report->segments_removed,
-                          report->segments_recycled, report->bytes_punched, report->bytes_moved,
-                          report->bytes_pinned_by_readers, report->bytes_linked);
+    return *report;
   }
-
-  // As RepairReport's fields.
-  nb::tuple Repair(bool accept) {
+  db::RepairReport Repair(bool accept) {
     auto report = std::make_shared<db::RepairReport>();
     ThrowIfError(WaitFor([this, report, accept]() -> Status {
       STEPWELL_ASSIGN_OR_RETURN(*report, store_->Repair(accept));
       return OkStatus();
     }));
-    return nb::make_tuple(nb::cast(report->steps_rewritten), nb::cast(report->losses),
-                          report->losses_accepted);
+    return *report;
   }
 
-  // (steps, leaves, chunks, bytes, [(step, item, path, file, offset, message, unchecked)]). Ctrl-C
-  // stops it.
-  nb::tuple Verify(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/true); }
-  // Of what this part has.
-  nb::tuple VerifyShare(std::optional<uint64_t> step) { return VerifyWith(step, /*others=*/false); }
-
-  nb::tuple VerifyWith(std::optional<uint64_t> step, bool others) {
-    const db::VerifyReport report = RunCancellable([&](const std::atomic<bool>& cancelled) {
+  // Ctrl-C stops it. Not `others`: of what this part has.
+  db::VerifyReport Verify(std::optional<uint64_t> step, bool others) {
+    return RunCancellable([&](const std::atomic<bool>& cancelled) {
       db::VerifyOptions options;
       options.step = step;
       options.progress = [&cancelled](uint64_t, uint64_t) { return !cancelled.load(); };
       return others ? store_->Verify(options) : store_->VerifyShare(options);
     });
-    nb::list problems;
-    for (const db::VerifyProblem& problem : report.problems) {
-      problems.append(nb::make_tuple(problem.step, problem.item, problem.path, problem.file,
-                                     problem.offset_bytes, problem.message, problem.unchecked));
-    }
-    return nb::make_tuple(report.steps, report.leaves, report.chunks, report.bytes, problems);
   }
 
   db::ExportReport Export(uint64_t step, const std::string& destination,
@@ -376,19 +264,10 @@ class Core {
     return StatsDict(stats);
   }
 
-  nb::dict Recovery() {
-    const db::RecoveryReport& report = store_->recovery();
-    nb::dict out;
-    out["clean"] = report.clean;
-    out["commits_recovered"] = report.commits_recovered;
-    out["commits_rejected"] = report.commits_rejected;
-    out["index_rebuilt"] = report.index_rebuilt;
-    out["problems"] = report.problems;
-    return out;
-  }
+  nb::dict Recovery() { return RecoveryDict(store_->recovery()); }
 
   void Close() {
-    CallStatus([&] { return store_->Close(); });
+    Call([&] { return store_->Close(); });
   }
 
  private:
@@ -468,28 +347,8 @@ NB_MODULE(_stepwell, m) {
       },
       arg("shape"), arg("sharding"));
 
-  nb::class_<sp::Reader>(m, "Reader")
-      .def_prop_ro("step", [](const sp::Reader& r) { return r.record().step; })
-      .def_prop_ro("commit", [](const sp::Reader& r) { return r.record().commit; })
-      .def_prop_ro("time_ns", [](const sp::Reader& r) { return r.record().time_ns; })
-      .def_prop_ro("pinned", [](const sp::Reader& r) { return r.record().pinned; })
-      .def_prop_ro("metadata_json", [](const sp::Reader& r) { return r.record().metadata_json; })
-      .def_prop_ro("metrics_json", [](const sp::Reader& r) { return r.record().metrics_json; })
-      .def_prop_ro("logical_bytes", [](const sp::Reader& r) { return r.record().logical_bytes; })
-      .def_prop_ro("stored_bytes", [](const sp::Reader& r) { return r.record().stored_bytes; })
-      .def_prop_ro(
-          "group", [](const sp::Reader& r) { return sp::SaveOfStep(r.record()); },
-          nb::sig("def group(self) -> tuple[bytes, list[int]] | None"))
-      .def("items", &sp::Reader::Items,
-           nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
-      .def("shardings", &sp::Reader::Shardings)
-      .def("records", &sp::Reader::Records, arg("subtree").none(),
-           nb::sig("def records(self, subtree: tuple[str, list[tuple[int, object]]] | None) "
-                   "-> bytes"))
-      .def("leaves", &sp::Reader::Leaves, arg("item").none() = nb::none())
-      .def("lookup", &sp::Reader::LookUp, arg("path").none(), arg("above"), arg("below"),
-           nb::sig("def lookup(self, path: str | tuple[str | int, ...] | None, "
-                   "above: list[tuple[int, object]], below: bool) -> LeafTable | None"));
+  sp::BindReader(m);
+  sp::BindReports(m);
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<std::string, bool, const std::vector<sp::Rule>&, uint64_t, size_t, int,
@@ -499,14 +358,12 @@ NB_MODULE(_stepwell, m) {
            arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none(), arg("group").none(),
            arg("untrusted"), arg("private_files"))
       .def("id", &sp::Core::Id)
-      .def("group_status", &sp::Core::GroupStatus,
-           nb::sig("def group_status(self) -> tuple[bytes, int, int, list[tuple[int, bytes]]]"))
-      .def("group_steps", &sp::Core::GroupSteps,
-           nb::sig("def group_steps(self) -> list[tuple[int, bytes, list[int]]]"))
+      .def("group_status", &sp::Core::GroupStatus)
       .def("read_share", &sp::Core::ReadShare, arg("step"))
-      .def("verify_share", &sp::Core::VerifyShare, arg("step").none() = nb::none(),
-           nb::sig("def verify_share(self, step: int | None = None) -> tuple[int, int, int, int, "
-                   "list[tuple[int | None, str, str, str, int, str, bool]]]"))
+      .def(
+          "verify_share",
+          [](sp::Core& core, std::optional<uint64_t> step) { return core.Verify(step, false); },
+          arg("step").none() = nb::none())
       .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
            arg("decision_number"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
@@ -520,20 +377,18 @@ NB_MODULE(_stepwell, m) {
       .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))
       .def("is_copying", &sp::Core::IsCopying)
       .def("wait", &sp::Core::Wait)
-      .def("steps", &sp::Core::Steps,
-           nb::sig("def steps(self) -> list[tuple[int, int, int, int, int, int, bool]]"))
+      .def("steps", &sp::Core::Steps)
       .def("newest", &sp::Core::Newest)
       .def("read", &sp::Core::Read, arg("step"))
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
-      .def("repair", &sp::Core::Repair, arg("accept"),
-           nb::sig("def repair(self, accept: bool) -> tuple[list[int], list[str], bool]"))
-      .def("reclaim", &sp::Core::Reclaim,
-           nb::sig("def reclaim(self) -> tuple[int, int, int, int, int, int, int, int]"))
-      .def("verify", &sp::Core::Verify, arg("step").none() = nb::none(),
-           nb::sig("def verify(self, step: int | None = None) -> tuple[int, int, int, int, "
-                   "list[tuple[int | None, str, str, str, int, str, bool]]]"))
+      .def("repair", &sp::Core::Repair, arg("accept"))
+      .def("reclaim", &sp::Core::Reclaim)
+      .def(
+          "verify",
+          [](sp::Core& core, std::optional<uint64_t> step) { return core.Verify(step, true); },
+          arg("step").none() = nb::none())
       .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("options"),
            arg("subtree").none(), arg("progress").none() = nb::none(),
            nb::sig("def export(self, step: int, destination: str, options: OrbaxOptions, "

@@ -16,6 +16,7 @@ from ._pytree.tree import flatten_items
 from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
 from ._runtime.gc_pause import Paused
 from ._runtime.service import Operation
+from ._runtime.stats import StepSummary
 
 T = TypeVar("T")
 Change = Literal["delete", "pin", "unpin"]
@@ -45,8 +46,7 @@ class Backend(Protocol):
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         """What `work` gives on process 0, which alone runs it; JSON."""
 
-    def steps(self) -> list[tuple[Any, ...]]:
-        """Summaries, as Core.steps() gives them."""
+    def steps(self) -> list[StepSummary]: ...
 
     def newest(self) -> int | None: ...
 
@@ -58,7 +58,7 @@ class Backend(Protocol):
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport: ...
 
-    def verify(self, step: int | None) -> tuple[Any, ...]: ...
+    def verify(self, step: int | None) -> _stepwell.VerifyReport: ...
 
     def stats(self) -> dict[str, object]: ...
 
@@ -75,8 +75,8 @@ class CoreReads:
         self.newest, self.verify = core.newest, core.verify
         self.stats, self.recovery = core.stats, core.recovery
 
-    def steps(self) -> list[tuple[Any, ...]]:
-        return [*self._core.steps()]
+    def steps(self) -> list[StepSummary]:
+        return StepSummary.all_of(self._core)
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
         return Source(self._core.read(step), check, account)

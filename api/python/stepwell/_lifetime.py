@@ -143,7 +143,7 @@ class OpenStore(NotCopied):
     def steps(self) -> list[int]:
         """Numbers of the committed steps, ascending."""
         self._check()
-        return [summary[0] for summary in self._backend.steps()]
+        return [summary.step for summary in self._backend.steps()]
 
     @property
     def latest(self) -> int | None:

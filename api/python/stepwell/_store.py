@@ -29,7 +29,8 @@ from ._runtime import service
 from ._runtime.arguments import (IfExists, check_mapping, check_path, if_exists_number, json_text,
                                  problem_path, step_number, step_numbers)
 from ._runtime.gc_pause import Paused
-from ._runtime.stats import ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport
+from ._runtime.stats import (ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport,
+                             named)
 from ._runtime.text import brief
 from ._views import StepView, Tree
 from .errors import (CorruptionError, InvalidArgumentError, Mismatch, MismatchError,
@@ -361,7 +362,7 @@ class Store(OpenStore):
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""
         self._check()
-        return [summary[0] for summary in self._backend.steps() if summary[6]]
+        return [summary.step for summary in self._backend.steps() if summary.pinned]
 
     def reclaim(self) -> ReclaimReport:
         """Gives back all the space of dead steps that can be given back now, and waits for it. The
@@ -369,7 +370,7 @@ class Store(OpenStore):
         not the work."""
         self._check()
         self._check_writable()
-        return ReclaimReport(*self._backend.writer.reclaim())
+        return named(ReclaimReport, self._backend.writer.reclaim())
 
     def repair(self, *, accept: bool = False) -> RepairReport:
         """Writes damaged records of steps anew, from their second copies or the index.
@@ -381,7 +382,7 @@ class Store(OpenStore):
         """
         self._check()
         self._check_writable()
-        return RepairReport(*self._backend.writer.repair(accept))
+        return named(RepairReport, self._backend.writer.repair(accept))
 
     export = step_export.export
     push = _push.push
@@ -392,11 +393,11 @@ class Store(OpenStore):
         could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several
         processes lie on disks of several machines, each checks its own."""
         self._check()
-        steps, leaves, chunks, size, problems = self._backend.verify(
-            None if step is None else step_number(step))
-        return VerifyReport(steps, leaves, chunks, size, [
-            VerifyProblem(number, problem_path(item, path), file, offset, message, unchecked)
-            for number, item, path, file, offset, message, unchecked in problems])
+        report = self._backend.verify(None if step is None else step_number(step))
+        return named(VerifyReport, report)._replace(problems=[
+            VerifyProblem(problem.step, problem_path(problem.item, problem.path), problem.file,
+                          problem.offset_bytes, problem.message, problem.unchecked)
+            for problem in report.problems])
 
     def stats(self) -> StoreStats:
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""

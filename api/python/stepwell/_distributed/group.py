@@ -29,6 +29,7 @@ from .._runtime import service
 from .._runtime.arguments import IfExists, Progress, if_exists_number
 from .._runtime.gc_pause import Paused
 from .._runtime.service import Operation
+from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError, PeerError
 from .collective import Collective, GroupHandle
 from .coordinator import Alive, gather, wait_for
@@ -110,7 +111,7 @@ class Group(ABC):
             found, step = source.locate()
             if self.leader:
                 check_new(self._root, self.steps(), step, if_exists)
-                if if_exists == "skip" and any(step == each[0] for each in self.steps()):
+                if if_exists == "skip" and any(step == each.step for each in self.steps()):
                     return vote_of(step, None, found)
             plan = source.plan(found)
             return vote_of(step, plan, found)
@@ -203,7 +204,7 @@ class Group(ABC):
     # ---- what LocalDisks add --------------------------------------------------------------------
 
     @abstractmethod
-    def steps(self) -> list[tuple[Any, ...]]: ...
+    def steps(self) -> list[StepSummary]: ...
 
     def _contents(self, op: Collective) -> str:
         """Of a snapshot: what this process has of the step."""
@@ -379,7 +380,7 @@ class Group(ABC):
         elif not self.leader:
             if op.kind == "delete":  # other parts drop nothing by themselves
                 # What the leader had and this part has not: steps of one process.
-                here = {summary[0] for summary in self.writer.steps()}
+                here = {summary.step for summary in self.writer.steps()}
                 self._delete([step for step in decision.changed if step in here],
                              proposal.items, [])
         elif decision.failure is None:
@@ -405,7 +406,7 @@ class Group(ABC):
     def _settle_left(self, decision: Decision) -> None:
         """Parts of earlier runs follow what was deleted."""
         for core in self._left if decision.dead else []:
-            here = {summary[0] for summary in core.steps()}
+            here = {summary.step for summary in core.steps()}
             core.delete([step for step in decision.dead if step in here])
 
 

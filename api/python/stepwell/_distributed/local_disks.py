@@ -19,6 +19,7 @@ from .._interop.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source, Stats, Wanted
 from .._runtime.arguments import Progress, check_items
 from .._runtime.gc_pause import Paused
+from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError
 from .collective import Collective
 from .coordinator import broadcast, receive
@@ -59,11 +60,11 @@ class LocalDisks(Group):
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def steps(self) -> list[tuple[Any, ...]]:
+    def steps(self) -> list[StepSummary]:
         return self._steps.all()
 
     def newest(self) -> int | None:
-        return max((summary[0] for summary in self.steps()), default=None)
+        return max((summary.step for summary in self.steps()), default=None)
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
         op = self._submit_and_wait(Proposal("snapshot", step), step)
@@ -79,7 +80,7 @@ class LocalDisks(Group):
                progress: Progress | None) -> ExportReport:
         return LocalDisksExport(self._lockstep, request).run(step_of, source_of, progress)
 
-    def verify(self, step: int | None) -> tuple[Any, ...]:
+    def verify(self, step: int | None) -> _stepwell.VerifyReport:
         return self.writer.verify_share(step)
 
     def stats(self) -> dict[str, object]:
@@ -117,7 +118,7 @@ class LocalDisks(Group):
     def _with_news(self, decision: Decision, what: str) -> Decision:
         try:
             if not decision.unknown or decision.failure is None:
-                return replace(decision, news=self._steps.advance(self.writer.steps()))
+                return replace(decision, news=self._steps.advance(StepSummary.all_of(self.writer)))
             self._lose_steps(decision.failure.error())
         except Exception as error:
             _log(f"{what}: the list of steps cannot be broadcast", error)

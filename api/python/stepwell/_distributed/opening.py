@@ -15,6 +15,7 @@ from typing import TypeVar
 from .. import _stepwell
 from .._backend import MakeCore
 from .._runtime.service import start_thread
+from .._runtime.stats import StepSummary
 from ..errors import Error
 from .coordinator import Coordinator, broadcast, is_store, part_path, receive
 from .lockstep import all_gather
@@ -43,8 +44,13 @@ def _work(tasks: Tasks) -> None:
 
 
 def _state_of(core: _stepwell.Core) -> PartState:
-    _, part, decision_number, _ = core.group_status()
-    return PartState(part, decision_number)
+    status = core.group_status()
+    return PartState(status.part, status.decision_number)
+
+
+def _group_steps(core: _stepwell.Core) -> list[tuple[int, bytes, list[int]]]:
+    """(step, save id, parts) of the committed steps of many processes."""
+    return [(summary.step, *summary.group) for summary in core.steps() if summary.group]
 
 
 _Committed = dict[tuple[int, bytes], Sequence[int]]  # (step, save id) to its parts
@@ -52,8 +58,9 @@ _Committed = dict[tuple[int, bytes], Sequence[int]]  # (step, save id) to its pa
 
 def _check_complete(core: _stepwell.Core, root: str, process: int, committed: _Committed) -> None:
     """Whether a part has its share of all that was committed."""
-    _, part, _, prepared = core.group_status()
-    here = {*prepared, *[(step, save_id) for step, save_id, _ in core.group_steps()]}
+    status = core.group_status()
+    part = status.part
+    here = {*status.prepared, *[(step, save_id) for step, save_id, _ in _group_steps(core)]}
     for (step, save_id), parts in committed.items():
         if part in parts and (step, save_id) not in here:
             raise Error(f"part {part} of step {step} is missing: {part_path(root, part)!r} of "
@@ -63,12 +70,12 @@ def _check_complete(core: _stepwell.Core, root: str, process: int, committed: _C
 
 def _recover(core: _stepwell.Core, committed: _Committed, decision_number: int) -> None:
     """Decides what is undecided in a part, and deletes what part 0 has not."""
-    _, part, _, prepared = core.group_status()
-    if part == 0:
+    status = core.group_status()
+    if status.part == 0:
         return
-    for step, save_id in prepared:
+    for step, save_id in status.prepared:
         core.decide(step, save_id, (step, save_id) in committed, [], decision_number, True)
-    gone = [step for step, save_id, _ in core.group_steps() if (step, save_id) not in committed]
+    gone = [step for step, save_id, _ in _group_steps(core) if (step, save_id) not in committed]
     if gone:
         core.delete(gone)
 
@@ -142,7 +149,7 @@ class Opening:
             return RootReport()
         root = self._open_core(0, False, (bytes(16), 0))
         return RootReport(root.id().hex(), self.root, sorted(
-            {part for _, _, parts in root.group_steps() for part in parts}))
+            {part for _, _, parts in _group_steps(root) for part in parts}))
 
     def _open_parts(self, root: RootReport) -> PartReport:
         """Opens what this process writes; gives what is known there of steps of many processes."""
@@ -170,7 +177,7 @@ class Opening:
         if self.local and not self.leader:
             what = "which steps"
             text = receive(self.coordinator, steps, verdicts.summaries, 0, self.timeout, what)
-            self.steps = StepList(unpack_text(text, Value, 0, what).value)
+            self.steps = StepList(map(StepSummary._make, unpack_text(text, Value, 0, what).value))
         elif not self.leader:
             self._open_core(0, True, None)
         return Value()
@@ -181,7 +188,8 @@ class Opening:
         if not self.leader:
             return Verdicts()
         root = self.cores[0]
-        _, _, number, prepared = root.group_status()
+        status = root.group_status()
+        number = status.decision_number
         newest = max([part for report in reports for part in report.parts if part.part != 0],
                      key=lambda part: part.decision_number, default=None)
         if newest is not None and newest.decision_number > number:
@@ -190,15 +198,15 @@ class Opening:
                 f"which was told of change {newest.decision_number} while the root's newest is "
                 f"{number}: was an older copy of the root put back? Bring the newer one, or delete "
                 "the parts")
-        for step, save_id in prepared:  # no process was told that they are committed
+        for step, save_id in status.prepared:  # no process was told that they are committed
             root.decide(step, save_id, False, [], 0, True)
-        _, _, number, _ = root.group_status()
+        number = root.group_status().decision_number
         sets: dict[tuple[int, ...], int] = {}
         committed = [(step, save_id.hex(), sets.setdefault(tuple(parts), len(sets)))
-                     for step, save_id, parts in root.group_steps()]
+                     for step, save_id, parts in _group_steps(root)]
         count = 0
         if self.local:
-            summaries = root.steps()
+            summaries = StepSummary.all_of(root)
             self.steps = StepList(summaries)
             count = broadcast(self.coordinator, steps, pack_text(Value(summaries)))
         return Verdicts(f"stepwell/run/{os.urandom(8).hex()}", number, count, committed, list(sets))

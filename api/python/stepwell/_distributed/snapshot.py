@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from .. import _stepwell
 from .._pytree.dtypes import NUMBERS
 from .._pytree.records import ARRAY, Record
 from .._pytree.tree import Component
+from .._runtime.stats import StepSummary
 from ..errors import Error, StepNotFoundError
 from .local_disks_table import Key, Share, Table
 from .lockstep import Lockstep
 from .messages import StepContents, StepNews, StepVote
-
-Summary = tuple[Any, ...]  # of Core.steps()
 
 _DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
 
@@ -23,18 +22,18 @@ _DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
 class StepList:
     """The steps of the root, as every process knows them. Read by any thread."""
 
-    def __init__(self, summaries: Sequence[Summary]) -> None:
-        self._all = {int(summary[0]): tuple(summary) for summary in summaries}
+    def __init__(self, summaries: Iterable[StepSummary]) -> None:
+        self._all = {summary.step: summary for summary in summaries}
         self.error: Error | None = None  # why they are not known any more
 
-    def all(self) -> list[Summary]:
+    def all(self) -> list[StepSummary]:
         if self.error is not None:
             raise type(self.error)(f"which steps there are is not known here: {self.error}")
         return list(self._all.values())
 
-    def advance(self, summaries: Sequence[Summary]) -> StepNews:
+    def advance(self, summaries: Iterable[StepSummary]) -> StepNews:
         """On process 0, with those of the root: the news for the others."""
-        now = {int(summary[0]): tuple(summary) for summary in summaries}
+        now = {summary.step: summary for summary in summaries}
         old, self._all = self._all, now
         return StepNews([step for step in old if step not in now],
                         [summary for step, summary in now.items() if old.get(step) != summary])
@@ -42,7 +41,7 @@ class StepList:
     def follow(self, news: StepNews) -> None:
         gone = set(news.gone)
         now = {step: summary for step, summary in self._all.items() if step not in gone}
-        now.update({int(summary[0]): tuple(summary) for summary in news.new})
+        now.update({summary.step: summary for summary in map(StepSummary._make, news.new)})
         self._all = dict(sorted(now.items()))
 
 
@@ -71,7 +70,7 @@ class Snapshot:
         self.step = step
         self.shares: list[Share] = []
         for core in cores:
-            _, part, _, _ = core.group_status()
+            part = core.group_status().part
             try:
                 reader = core.read_share(step)
             except StepNotFoundError:

@@ -231,7 +231,7 @@ def _choose(self: OpenStore, path: str, asked: list[int] | None, if_exists: str
     for number in wanted:
         if number not in there:
             raise no_step(path, number, there)
-    existing = {summary[0] for summary in self._backend.steps()}
+    existing = {summary.step for summary in self._backend.steps()}
     if if_exists == "error" and existing.intersection(wanted):
         raise exists(self.path, min(existing.intersection(wanted)))
     return [(number, None if if_exists == "skip" and number in existing

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import _stepwell
+from .._runtime.stats import StepSummary
 from ..errors import (CheckpointNotFoundError, Error, InvalidArgumentError, PathNotFoundError,
                       StepExistsError, StepNotFoundError)
 
@@ -63,9 +64,9 @@ def exists(path: str, step: int) -> Error:
                            "\"skip\" keeps it")
 
 
-def check_new(path: str, steps: Iterable[tuple[Any, ...]], step: int, if_exists: str) -> None:
-    """Before a whole checkpoint is read for nothing; `steps`: summaries of the store at `path`."""
-    if if_exists == "error" and any(step == summary[0] for summary in steps):
+def check_new(path: str, steps: Iterable[StepSummary], step: int, if_exists: str) -> None:
+    """Before a whole checkpoint is read for nothing; `steps`: of the store at `path`."""
+    if if_exists == "error" and any(step == summary.step for summary in steps):
         raise exists(path, step)
 
 

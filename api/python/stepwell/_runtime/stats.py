@@ -4,7 +4,28 @@ seconds."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
+
+from .. import _stepwell
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def named(kind: type[T], report: object) -> T:
+    """A report of the engine as the named tuple that users get."""
+    return kind(*[getattr(report, field) for field in kind._fields])  # type: ignore[attr-defined]
+
+
+class StepSummary(NamedTuple):
+    """A committed step, as processes tell each other of it."""
+
+    step: int
+    commit: int
+    pinned: bool
+
+    @classmethod
+    def all_of(cls, core: _stepwell.Core) -> list[StepSummary]:
+        return [named(cls, step) for step in core.steps()]
 
 
 class LatencyStats(TypedDict):

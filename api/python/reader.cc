@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/python/reader.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <set>
+#include <utility>
+
+#include "api/python/errors.h"
+#include "api/python/group.h"
+#include "api/python/leaves.h"
+#include "api/python/paths.h"
+#include "db/export/orbax/parts.h"
+#include "db/read/path_lookup.h"
+#include "format/key.h"
+
+namespace stepwell::python {
+
+namespace nb = nanobind;
+
+Reader::Reader(std::shared_ptr<db::StepReader> reader)
+    : reader_(std::move(reader)), pid_(getpid()) {}
+
+Reader::~Reader() {
+  if (pid_ != getpid()) new std::shared_ptr<db::StepReader>(std::move(reader_));
+}
+
+std::unique_ptr<LeafTable> Reader::Leaves(const std::optional<std::string>& item) {
+  const std::string prefix = item ? format::EncodeItem(*item) : std::string();
+  return std::make_unique<LeafTable>(reader_, Call([&] { return reader_->Leaves(prefix); }));
+}
+
+std::unique_ptr<LeafTable> Reader::LookUp(nb::handle path, const nb::list& above, bool below) {
+  const format::PathPattern pattern = PatternFromPython(path);
+  format::KeyPath start;
+  for (nb::handle component : above) start.push_back(ComponentFromPython(component));
+  auto records = Call([&] { return db::FindAlong(*reader_, pattern, start, below); });
+  if (records.empty()) return nullptr;
+  return std::make_unique<LeafTable>(reader_, std::move(records), /*is_part=*/true);
+}
+
+std::vector<std::string> Reader::Shardings() {
+  const auto leaves = Call([&] { return reader_->Leaves(""); });
+  std::set<std::string> shardings;
+  for (const format::LeafRecord& leaf : leaves) {
+    if (!leaf.sharding_json.empty()) shardings.insert(leaf.sharding_json);
+  }
+  return {shardings.begin(), shardings.end()};
+}
+
+nb::bytes Reader::Records(const Subtree& subtree) {
+  const std::string key = SubtreeKey(subtree);
+  const std::string records = Call([&] { return db::RecordsOfShare(*reader_, key); });
+  return nb::bytes(records.data(), records.size());
+}
+
+nb::list Reader::Items() const {
+  nb::list items;
+  for (const format::ItemRecord& item : record().items) {
+    items.append(nb::make_tuple(TextObject(item.name), item.leaf_count, item.logical_bytes,
+                                item.stored_bytes));
+  }
+  return items;
+}
+
+void BindReader(nb::module_& m) {
+  using nb::arg;
+  nb::class_<Reader>(m, "Reader")
+      .def_prop_ro("step", [](const Reader& r) { return r.record().step; })
+      .def_prop_ro("commit", [](const Reader& r) { return r.record().commit; })
+      .def_prop_ro("time_ns", [](const Reader& r) { return r.record().time_ns; })
+      .def_prop_ro("pinned", [](const Reader& r) { return r.record().pinned; })
+      .def_prop_ro("metadata_json", [](const Reader& r) { return r.record().metadata_json; })
+      .def_prop_ro("metrics_json", [](const Reader& r) { return r.record().metrics_json; })
+      .def_prop_ro("logical_bytes", [](const Reader& r) { return r.record().logical_bytes; })
+      .def_prop_ro("stored_bytes", [](const Reader& r) { return r.record().stored_bytes; })
+      .def_prop_ro(
+          "group", [](const Reader& r) { return SaveOfStep(r.record()); },
+          nb::sig("def group(self) -> tuple[bytes, list[int]] | None"))
+      .def("items", &Reader::Items, nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
+      .def("shardings", &Reader::Shardings)
+      .def("records", &Reader::Records, arg("subtree").none(),
+           nb::sig("def records(self, subtree: tuple[str, list[tuple[int, object]]] | None) "
+                   "-> bytes"))
+      .def("leaves", &Reader::Leaves, arg("item").none() = nb::none())
+      .def("lookup", &Reader::LookUp, arg("path").none(), arg("above"), arg("below"),
+           nb::sig("def lookup(self, path: str | tuple[str | int, ...] | None, "
+                   "above: list[tuple[int, object]], below: bool) -> LeafTable | None"));
+}
+
+}  // namespace stepwell::python
