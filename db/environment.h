@@ -27,7 +27,7 @@ struct Environment {
   std::shared_ptr<io::Executor> callbacks;       // one thread: the user's callbacks
   io::Clock* clock = nullptr;
   std::function<uint64_t()> random;  // thread-safe
-  // One thread for everything: whoever waits runs the engine. For the simulation.
+  // One thread for everything: the waiting thread runs the engine. For the simulation.
   bool inline_mode = false;
   // Serve from the log alone: RocksDB is not opened. For the simulation, where opening it would
   // take most of the time.

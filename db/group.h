@@ -27,7 +27,7 @@ inline bool HasOtherParts(const format::StepRecord& step) {
   return step.group && step.group->part == 0 && step.group->parts.size() > 1;
 }
 
-// Makes a save the part of a step: prepared, which is durable, and seen by nobody until Decide. It
+// Makes a save the part of a step: prepared, which is durable, and not visible until Decide. It
 // replaces nothing yet and retention does not count it.
 struct GroupSave {
   format::Id128 save_id{};      // the same on all parts, new for each attempt
@@ -63,7 +63,7 @@ struct PreparedStep {
   uint64_t stored_bytes = 0;
 };
 
-// What a store knows of its group, for whoever decides what a crash left.
+// What a store knows of its group, for the process that decides what a crash left.
 struct GroupStatus {
   format::Id128 group_id{};
   uint32_t part = 0;

@@ -116,7 +116,7 @@ struct SaveRequest {
   std::string metrics_json;
   IfExists if_exists = IfExists::kError;
   // Set: this is a part of a step of many processes. Its handle completes when it is prepared:
-  // durable, and visible to nobody before Decide. Items may be without leaves.
+  // durable, and not visible before Decide. Items may be without leaves.
   std::optional<GroupSave> group;
   // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
   // with kCancelled, and nothing is saved. Empty: always true.

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kCrcStepBytesMax = size_t{1} << 30;
 constexpr uint16_t kVersion = 45;           // zip64
 constexpr uint16_t kMadeByUnix = 3 << 8;    // so that the modes below count
-constexpr uint32_t kRegularFile = 0100644;  // of the member, when somebody unzips
+constexpr uint32_t kRegularFile = 0100644;  // of the member, once unzipped
 constexpr uint16_t kNameIsUtf8 = 1 << 11;
 constexpr uint16_t kFirstOfJanuary1980 = 33;  // the zero of zip files: no clock is in them
 constexpr uint16_t kZip64Extra = 1;

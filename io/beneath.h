@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening what lies below a directory without following a symbolic link, for directories that
-// somebody else may have filled.
+// another user may have filled.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace stepwell::io {
 // Permissions of what is created: what the umask leaves, or only its owner's (0600, 0700).
 enum class FileModes { kUmask, kPrivate };
 
-// LocalFileSystem, for a directory that somebody else may have filled. Below `root` (paths that
+// LocalFileSystem, for a directory that another user may have filled. Below `root` (paths that
 // begin with it) no symbolic link is followed, which is kFailedPrecondition, and only regular files
 // are opened (and directories, for reading), never FIFOs or devices; `root` itself may be a link.
 // All other paths are those of LocalFileSystem.

@@ -62,7 +62,7 @@ class BufferPool {
   // Null after Stop(), when the kernel has no memory, or when `keep_waiting` said false.
   Block* Acquire(const std::function<void()>& pump = {},
                  const std::function<bool()>& keep_waiting = {});
-  // Makes up to `count` free blocks, within the bound, and touches their pages: who takes one later
+  // Makes up to `count` free blocks, within the bound, and touches their pages: a later taker
   // does not wait for the kernel to clear them.
   void Prefault(size_t count);
   // Null when none is free now. Goes on after Stop(), so that what runs already can end.

@@ -105,7 +105,7 @@ class File {
   // In the kernel where it can, else by reading and writing large blocks.
   virtual Status CopyFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset);
   virtual Result<FileInfo> Info() = 0;
-  // Open-file-description lock on the whole file. False when somebody else holds it.
+  // Open-file-description lock on the whole file. False when another holder has it.
   virtual Result<bool> TryLock(LockKind kind) = 0;
   virtual Status Unlock() = 0;
   // Whether another open file holds an exclusive lock; takes none itself.

@@ -71,7 +71,7 @@ class ThreadPool final : public Executor {
       try {
         task.front()();
       } catch (const std::bad_alloc&) {
-        // It must not end the process; whoever waits for more than a try sees to it.
+        // It must not end the process; a caller that waits for more than a try handles it.
       }
     }
   }

@@ -18,7 +18,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
   // Runs `task` once, on any thread, possibly before returning. Tasks must not block on other
-  // tasks. What they throw (no memory) ends there: whoever waits for one has it say so itself.
+  // tasks. What they throw (no memory) ends there: a task that is waited for reports it itself.
   virtual void Run(std::function<void()> task) = 0;
   // The same for several, in order, without an allocation.
   virtual void RunAll(std::list<std::function<void()>> tasks) = 0;

@@ -195,7 +195,7 @@ class PosixFile final : public File {
   }
 
   Result<bool> LockedByOther() override {
-    // "Could I have a shared lock?": only an exclusive one of somebody else says no.
+    // "Could I have a shared lock?": only another holder's exclusive lock says no.
     struct flock lock = WholeFile(F_RDLCK);
     STEPWELL_RETURN_IF_ERROR(
         StatusOf(fcntl(descriptor(), F_OFD_GETLK, &lock), "look at the lock of", path()));

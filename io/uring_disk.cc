@@ -66,9 +66,9 @@ class SlotQueue {
 };
 
 // Threads: the ring is made without IORING_SETUP_SINGLE_ISSUER (and so without DEFER_TASKRUN, which
-// needs it). Those bind the ring to one thread: once that has ended nobody could reap what it left
-// in flight, and a Disk may be made on one thread, used on a second and destroyed on a third. With
-// blocks of 1 MiB the lost batching cannot be measured.
+// needs it). Those bind the ring to one thread: after that thread has ended, nothing could reap
+// what it left in flight, and a Disk may be made on one thread, used on a second and destroyed on a
+// third. With blocks of 1 MiB the lost batching cannot be measured.
 class UringDisk final : public Disk {
  public:
   UringDisk() = default;

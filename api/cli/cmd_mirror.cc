@@ -81,7 +81,7 @@ Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocati
   const std::string path = Printable(stats.path);
   if (keep) {
     outcome.text = StrCat(path, " shows ", Plural(stats.shown, "step", "steps"),
-                          "; nobody takes away what is deleted from now on\n");
+                          "; steps that are deleted from now on stay there\n");
   } else {
     outcome.text = StrCat(path, ": ", Plural(shown, "step", "steps"), " taken away\n");
   }

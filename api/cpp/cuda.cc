@@ -110,7 +110,7 @@ class Device {
     return OkStatus();
   }
 
-  // The NUMA node that it is attached to; -1 where nobody says.
+  // The NUMA node that it is attached to; -1 where it is unknown.
   int NumaNode() const {
     char bus_id[32] = {};
     if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device_) != cudaSuccess) return -1;

@@ -33,7 +33,7 @@ Store& Store::operator=(Store&& other) noexcept {
   }
   return *this;
 }
-Store::~Store() { Close().IgnoreError("whoever wants it calls Close"); }
+Store::~Store() { Close().IgnoreError("call Close for the error"); }
 
 const std::string& Store::path() const {
   static const std::string moved_from;

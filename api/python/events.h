@@ -35,7 +35,7 @@ class EventQueue {
 
   void Drop(PyObject* object);
   void Log(LogLevel level, std::string_view text);
-  // Lines below `level` (a LogLevel) are dropped at once: nobody is woken for them.
+  // Lines below `level` (a LogLevel) are dropped at once: no thread is woken for them.
   void SetLevel(int level) { level_.store(level, std::memory_order_relaxed); }
   void Complete(uint64_t token);
 

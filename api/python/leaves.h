@@ -13,8 +13,8 @@
 namespace stepwell::python {
 
 // `items`: list of (name, rows). `to_numpy`: called with a jax.Array whose memory cannot be viewed
-// directly; returns an ndarray that nobody else changes. `wishes`: list of (number of the item, of
-// the row, chunk_bytes_max, chunk_axes). Raises on bad paths. Needs the GIL.
+// directly; returns an ndarray that is not changed elsewhere. `wishes`: list of (number of the
+// item, of the row, chunk_bytes_max, chunk_axes). Raises on bad paths. Needs the GIL.
 std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy,
                                            nanobind::list wishes);
 

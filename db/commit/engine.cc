@@ -28,7 +28,7 @@ Engine::Engine(EngineOptions options)
 Engine::~Engine() = default;
 
 void Engine::Post(std::function<void()> task) {
-  // Woken under the lock: once the engine can take the task, whoever posts it has left the disk and
+  // Woken under the lock: once the engine can take the task, the poster has left the disk and
   // the engine alone, and Close may end both.
   const std::lock_guard lock(posted_mutex_);
   posted_.push_back(std::move(task));

@@ -65,9 +65,9 @@ class Engine {
   // ---- any thread --------------------------------------------------------------------------
   // Throws where there is no memory, as does all that is not said to work without.
   void Post(std::function<void()> task);
-  // Something of the engine's work was lost to an exception, so nobody knows any more what it has
-  // still to do. The store freezes; what is on its way to the disk ends there, then every change
-  // and every call that waits for the engine ends with an error. Works without memory; any thread.
+  // An exception lost some of the engine's work, so what remains to be done is unknown. The store
+  // freezes; what is on its way to the disk ends there, then every change and every call that waits
+  // for the engine ends with an error. Works without memory; any thread.
   void Panic(const Status& why) noexcept;
   bool panicked() const { return panicked_.load(); }
   // A block was encoded (or the encoding failed) into `block`.
@@ -87,7 +87,7 @@ class Engine {
   // A staged block that must be encoded into another one.
   void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged);
   void HeldPlanned(SaveJob* job, const Status& status);
-  // After the last Step, before the disk goes: what others still post wakes nobody.
+  // After the last Step, before the disk goes: what is still posted wakes no thread.
   void LeaveDisk();
   // And when it is gone.
   void CloseFiles() {

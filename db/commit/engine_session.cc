@@ -79,7 +79,7 @@ Status Engine::WriteSlot(bool sync) {
 }
 
 // Files that were removed take writes and syncs without an error, until they are closed: that would
-// acknowledge steps that nobody can ever open.
+// acknowledge steps that can never be opened.
 Status Engine::CheckNotRemoved() {
   const auto gone = [](const std::string& path) {
     return NotFoundError(StrCat(

@@ -49,7 +49,7 @@ struct ReclaimResult {
   std::map<uint64_t, uint64_t> steps_to_move;
   uint64_t segments_removed = 0;
   uint64_t bytes_punched = 0;
-  uint64_t bytes_pinned = 0;  // payloads of dead steps that somebody may read
+  uint64_t bytes_pinned = 0;  // payloads of dead steps that a reader may read
   uint64_t bytes_linked = 0;  // dead, but in segments with another hard link
 };
 

@@ -14,7 +14,7 @@ ReclaimDecision DecideDead(const SegmentState& segment, const ReclaimLimits& lim
   decision.gain_bytes = segment.allocated_bytes;
   const bool whole =
       segment.allocated_bytes + segment.size_bytes / kSpareShareAllocated >= segment.size_bytes;
-  // With another link its bytes are somebody else's too.
+  // With another link its bytes have another owner, too.
   const bool fits = segment.link_count == 1 && segment.size_bytes > 0 && whole &&
                     segment.size_bytes <= limits.spare_bytes_max;
   decision.action = fits ? ReclaimAction::kRecycle : ReclaimAction::kRemove;

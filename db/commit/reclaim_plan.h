@@ -9,7 +9,7 @@
 
 namespace stepwell::db {
 
-// A segment below the guard that nobody writes to.
+// A segment below the guard that is not written to.
 struct SegmentState {
   bool has_live = false;     // some live step has an extent here
   bool has_catalog = false;  // recovery may read its catalog

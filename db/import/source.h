@@ -18,7 +18,7 @@
 
 namespace stepwell::db::import {
 
-// A value: bytes that are in the index itself, or a range of a file, which nobody has looked at.
+// A value: bytes that are in the index itself, or a range of a file, which has not been read.
 struct ValuePlace {
   static constexpr uint32_t kInline = UINT32_MAX;
   uint32_t file = kInline;  // of ValueIndex::path

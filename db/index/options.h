@@ -24,7 +24,7 @@ inline rocksdb::DBOptions MakeDbOptions(JobQueueEnv* env, std::shared_ptr<ErrorK
   options.create_missing_column_families = true;
   options.atomic_flush = true;
   options.paranoid_checks = true;
-  options.avoid_flush_during_shutdown = true;  // would wait for a job that nobody runs
+  options.avoid_flush_during_shutdown = true;  // would wait for a job that no thread runs
   options.max_bgerror_resume_count = 0;
   options.max_background_jobs = 2;
   options.max_file_opening_threads = 1;  // the calling one

@@ -63,7 +63,7 @@ class LiveSteps {
 
   std::vector<std::shared_ptr<const LiveStep>> All() const;   // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
-  // Prepared and not decided: live space, seen by nobody. Ascending by commit number.
+  // Prepared and not decided: live space, not visible. Ascending by commit number.
   std::vector<std::shared_ptr<const LiveStep>> Undecided() const;
   // All() and Undecided(): what space is needed for.
   std::vector<std::shared_ptr<const LiveStep>> Needing() const;
@@ -113,7 +113,7 @@ class LiveSteps {
   // Called (under this object's mutex, so it only posts) after each commit; null: not any more.
   void OnCommit(const void* owner, std::function<void()> callback);
   // Called (under this object's mutex, so it only posts) when a pin was let go that kept dead
-  // steps; null: nobody.
+  // steps; null: none.
   void OnRelease(std::function<void()> callback);
   uint64_t tip() const;
   std::pair<uint64_t, uint32_t> TipAndCrc() const;  // of its frame; 0: not known

@@ -163,7 +163,7 @@ struct ForkRegistry {
 };
 
 // In the child, where only async-signal-safe calls are allowed. Each descriptor is replaced rather
-// than closed: a destructor that runs here later must not close somebody else's new file.
+// than closed: a destructor that runs here later must not close another owner's new file.
 void CloseAll(ForkRegistry* registry) {
   const int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
   for (const ForkRegistry::Entry& entry : registry->entries) {

@@ -17,7 +17,7 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout);
 
-// Takes STEPWELL's lock, which whoever holds LOCK has, too: a LOCK that was removed admits nobody
+// Takes STEPWELL's lock, which the holder of LOCK has, too: a LOCK that was removed admits no other
 // beside the writer that made it. Waits like AcquireLock; kUnavailable names the holder.
 Status LockSlotFile(io::File* slot_file, const std::string& store_path,
                     std::chrono::milliseconds timeout);

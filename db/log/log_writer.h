@@ -78,7 +78,7 @@ class LogWriter {
   Status StartNext() { return Roll(step_bytes_); }
 
   // A dead segment that may become one of the next ones: a file of the segments' directory that
-  // nobody else knows, its name durable.
+  // no other component knows, its name durable.
   struct Spare {
     std::string path;
     uint64_t bytes = 0;

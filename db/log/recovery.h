@@ -28,8 +28,8 @@ struct LogStep {
   format::FramePlace place;   // of its commit frame
 };
 
-// A commit that some later frame killed; its space is taken back when nobody can be reading it. A
-// reader that sees the store as of commit p sees it when commit <= p < killer.
+// A commit that some later frame killed; its space is taken back when no reader can be reading it.
+// A reader that sees the store as of commit p sees it when commit <= p < killer.
 struct DeadCommit {
   uint64_t commit = 0;
   uint64_t killer = 0;  // commit number of the frame that killed it

@@ -33,7 +33,7 @@ bool LacksResources(const Status& status);
 
 // Keeps the files that were used last open, as many as leave the program most of its descriptors:
 // all stores of the process together an eighth of RLIMIT_NOFILE, and none when three quarters are
-// taken. A file that somebody holds stays open, and is not opened twice. Thread-safe.
+// taken. A file that is in use stays open, and is not opened twice. Thread-safe.
 class SegmentFiles {
  public:
   // With `direct`, files are opened O_DIRECT where possible (page cache untouched).
@@ -54,7 +54,7 @@ class SegmentFiles {
   // A copy of a frame whose original is damaged (frame_copies.h): ReadFrame takes it from here.
   void Remember(const format::FramePlace& place, Frame frame);
   std::optional<Frame> Remembered(const format::FramePlace& place);
-  // Keeps none from now on, as after Close: those who still read open what they need.
+  // Keeps none from now on, as after Close: readers that go on open what they need.
   void KeepNone();
   // Forgets those that were removed since: an open file keeps its space.
   void DropRemoved();
@@ -63,7 +63,7 @@ class SegmentFiles {
  private:
   struct Entry {
     std::weak_ptr<io::File> file;
-    std::shared_ptr<io::File> kept;  // null: open only as long as somebody holds it
+    std::shared_ptr<io::File> kept;  // null: open only while it is in use
     uint64_t used = 0;               // when, by clock_
   };
   using Files = std::vector<std::shared_ptr<io::File>>;  // to be closed after the lock is free

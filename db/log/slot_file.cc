@@ -76,7 +76,7 @@ Result<StoreSlot> SlotFile::Read() {
   std::optional<size_t> newest;
   for (size_t i = 0; i < kSlotCount; ++i) {
     const Status status = slots[i].status();
-    // A newer format in one slot: whoever wrote it owns the store now.
+    // A newer format in one slot: its writer owns the store now.
     if (status.code() == StatusCode::kUnimplemented &&
         status.message().find("format") != std::string::npos) {
       return status.WithContext(file_->path());

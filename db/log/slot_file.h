@@ -26,7 +26,7 @@ class SlotFile {
   // kUnimplemented: not a store, or a newer format; kDataLoss: every slot is damaged. Beside a
   // writer a write half done may be met: then it looks again.
   Result<format::StoreSlot> Read();
-  // Whether the file has no name any more: somebody removed the store.
+  // Whether the file has lost its name: the store was removed.
   Result<bool> IsRemoved();
   // Writes `slot` with the next sequence into a slot that is neither known durable nor being
   // synced. Durable with `sync`, which no sync under way may meet. After Read.
@@ -36,7 +36,7 @@ class SlotFile {
   // slot is not written.
   void BeginSync();
   void EndSync(bool durable);
-  // Its lock is the writer's, exclusively, as that of LOCK, which somebody may have removed.
+  // Its lock is the writer's, exclusively, as that of LOCK, which may have been removed.
   io::File* file() { return file_.get(); }
 
  private:

@@ -22,7 +22,7 @@ struct SpaceQuery {
   SegmentFiles* files = nullptr;
   std::vector<std::shared_ptr<const LiveStep>> live;
   // Ends of what is placed in segments that are open for writing; what is allocated behind is
-  // reserved. Null: taken from what live steps need (for readers, who cannot know).
+  // reserved. Null: taken from what live steps need (for readers, which cannot know).
   const std::map<uint64_t, uint64_t>* open_ends = nullptr;
   // Of segments, for catalogs that recovery may read.
   std::map<uint64_t, ByteRange> catalogs;

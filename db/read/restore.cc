@@ -91,7 +91,7 @@ Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload
   return ConstBytes(logical);
 }
 
-// Checks and decodes one chunk into the memory of everyone who wants it.
+// Checks and decodes one chunk into the memory of each request that wants it.
 Status Deliver(std::span<const Target> targets, const PlannedChunk& chunk, ConstBytes payload,
                io::AlignedBuffer* scratch) {
   STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));

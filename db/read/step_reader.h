@@ -25,7 +25,7 @@ std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource l
                                            ReadErrorExplainer explain,
                                            std::shared_ptr<const void> keep);
 
-// For a step that nobody erases while it is read: a segment that is gone is damage.
+// For a step that is not erased while it is read: a segment that is gone is damage.
 Status ExplainPinned(Status error);
 
 // "run1 has no step 5; the nearest are 4 and 8".

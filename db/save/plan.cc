@@ -148,7 +148,8 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   STEPWELL_RETURN_IF_ERROR(PlanSource(elements, leaf));
   STEPWELL_RETURN_IF_ERROR(PlanGrid(leaf));
   if (leaf->input.shard_shape != record.shape) record.shard_shape = leaf->input.shard_shape;
-  // All who save parts of an array have to choose the same codec, without seeing all of it.
+  // All processes that save parts of an array have to choose the same codec, without seeing all of
+  // it.
   const auto& shards = leaf->shards.shards();
   const bool has_all =
       !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);

@@ -24,7 +24,7 @@ struct SaveHandle::State {
   const std::shared_ptr<io::Executor> callbacks_on;
   const std::function<void()> pump;  // set in inline mode: waiting runs the engine
   // The store's own, set before the job is handed over: runs `mark` (false: it was done already)
-  // together with its bookkeeping, so that nobody sees one without the other.
+  // together with its bookkeeping, so that no thread sees one without the other.
   std::function<void(const std::function<bool()>& mark)> on_finish;
 
   mutable std::mutex mutex;
@@ -32,10 +32,10 @@ struct SaveHandle::State {
   bool done = false;  // guarded by mutex, as all below
   Status status;
   bool skipped = false;
-  mutable bool reported = false;               // somebody was given the error
+  mutable bool reported = false;               // a caller was given the error
   std::list<std::function<void()>> callbacks;  // each with its own outcome
 
-  // The first call counts. Works without memory: whoever waits is told.
+  // The first call counts. Works without memory: waiters are told.
   void Finish(Status outcome) {
     std::list<std::function<void()>> run;
     const auto mark = [&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open: what is there, what may be made, who may write.
+// Open: what is there, what may be made, which process may write.
 #include <algorithm>
 #include <vector>
 
@@ -123,7 +123,7 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
   return OkStatus();
 }
 
-// Of a store that is there: what the umask leaves where somebody else may read or write STEPWELL,
+// Of a store that is there: what the umask leaves where other users may read or write STEPWELL,
 // which was made so, or opened up with chmod. None where there is no store.
 std::optional<io::FileModes> ModesOf(const std::string& path) {
   const auto slot = io::LocalFileSystem()->Stat(SlotFilePath(path));

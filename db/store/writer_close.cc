@@ -30,7 +30,7 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
       io::Guarded("log a failed save", [&] {
         instruments_->Failed(state->step, outcome);
         return OkStatus();
-      }).IgnoreError("whoever saves is told");
+      }).IgnoreError("the next save reports it");
     }
     const auto it = pending_.find(state->step);
     if (it != pending_.end() && it->second.get() == state) {

@@ -78,7 +78,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
   ScopeTasks();
 }
 
-// After those who only read took the workers: what they do there may go on behind Close.
+// After readers took the workers: what they do there may go on behind Close.
 void WriterStore::ScopeTasks() {
   const auto thrown = [this] {
     if (engine_ != nullptr) engine_->Panic(io::NoMemoryTo("go on in the background"));
@@ -100,11 +100,11 @@ WriterStore::~WriterStore() {
   }
   io::Guarded("close the store", [this] {
     return Close();
-  }).IgnoreError("whoever wants it calls Close");
+  }).IgnoreError("call Close for the error");
 }
 
 // In a forked child no thread of the store exists and nothing of it may be touched: its memory is a
-// copy that nobody else sees, its descriptors are closed already.
+// copy of its own, its descriptors are closed already.
 void WriterStore::LeakAfterFork() {
   (void)new Environment(std::move(environment_));
   (void)new auto(std::move(worker_tasks_));

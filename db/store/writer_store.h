@@ -26,7 +26,7 @@
 namespace stepwell::db {
 
 // On a caller's thread that has told others of what it begins: should it throw (no memory) before
-// the engine has all of it, nobody else would end that.
+// the engine has all of it, nothing else would end that.
 class PanicOnUnwind {
  public:
   explicit PanicOnUnwind(Engine* engine) : engine_(engine) {}

@@ -167,7 +167,7 @@ std::string ViewFolder::MarkText() const {
       kMarkLine, "\nstore-id ", store_id_, "\nstore ", store_path_,
       "\n\n"
       "This directory shows the steps of a Stepwell store as Orbax checkpoints. They have\n"
-      "symbolic links into the store and no data of their own: whoever deletes or moves\n"
+      "symbolic links into the store and no data of their own: deleting or moving\n"
       "the store ends this view. To ship a checkpoint use `stepwell export`.\n"
       "\n"
       "A step goes when the store deletes it, also while it is being read. To keep it\n"
@@ -243,7 +243,7 @@ Result<ViewFolder::LockedFile> ViewFolder::Hold(const std::string& name) const {
 Result<bool> ViewFolder::Remove(const std::string& name, bool held_too) {
   const auto hold = Hold(name);
   if (hold.status().code() == StatusCode::kNotFound) {
-    if (!file_system_->Stat(In(name)).ok()) return true;  // somebody else removed it
+    if (!file_system_->Stat(In(name)).ok()) return true;  // another process removed it
     return hold.status();
   }
   if (!held_too) {
@@ -300,7 +300,7 @@ void ViewFolder::Leave() {
   };
   if (!names.ok() || std::any_of(names->begin(), names->end(), is_ours)) return;
   file_system_->Remove(In(kViewMarkName)).IgnoreError("a mark without steps does no harm");
-  file_system_->RemoveDirectory(path_).IgnoreError("somebody else has files in it");
+  file_system_->RemoveDirectory(path_).IgnoreError("another program has files in it");
 }
 
 }  // namespace stepwell::db

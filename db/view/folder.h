@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory of a view. Only what Stepwell made there is ever changed.
 //
-//   STEPWELL_VIEW            whose view it is, in words too; locked by who serves it
+//   STEPWELL_VIEW            whose view it is, in words too; locked by the process that serves it
 //   <step>/                  a checkpoint
 //   <step>/stepwell-view     which commit it is of; a reader that holds it (flock, shared) keeps
 //   the
@@ -53,7 +53,7 @@ class ViewFolder {
                     const std::function<bool()>& go_on);
   // Somebody else may serve it; nothing else is called afterwards.
   void Release();
-  // The directory is nobody's view any more.
+  // The directory is no longer a view.
   void Leave();
 
  private:

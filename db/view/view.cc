@@ -72,7 +72,7 @@ namespace stepwell::db {
 
 OrbaxView::~OrbaxView() {
   if (getpid() == pid_) {
-    Close(/*keep=*/true).IgnoreError("whoever wants it calls Close");
+    Close(/*keep=*/true).IgnoreError("call Close for the error");
     return;
   }
   // A forked child: the thread is not here, and what this holds is the parent's.
@@ -203,7 +203,7 @@ bool OrbaxView::HoldsAny() const {
                      [](const auto& each) { return each.second.kept != nullptr; });
 }
 
-// Where nobody tells of changes: in stores of other processes.
+// Where changes are not announced: in stores of other processes.
 bool OrbaxView::Polls() const {
   if (store_->read_only()) return true;
   return snapshot_ != nullptr &&

@@ -31,7 +31,8 @@ class OrbaxView final : public View {
   // directory shows is reclaimed. `store` outlives this or its Close.
   //
   // kFailedPrecondition: the directory has files that are not a view's, or is another store's view;
-  // kUnavailable: somebody serves it; kInvalidArgument: options, or a place inside the store.
+  // kUnavailable: another process serves it; kInvalidArgument: options, or a place inside the
+  // store.
   static Result<std::shared_ptr<OrbaxView>> Open(StoreReader& store, const std::string& path,
                                                  const ViewOptions& options);
   ~OrbaxView() override;  // Close(/*keep=*/true)

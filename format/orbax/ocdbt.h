@@ -71,7 +71,7 @@ class OcdbtBuilder {
   ~OcdbtBuilder();
 
   // A file that values lie in, relative to the folder. The same path gives the same id. Whether the
-  // file exists, and ends where values do, nobody checks before a reader asks for them.
+  // file exists, and ends where values do, is not checked before a reader asks for them.
   Result<FileId> AddFile(std::string_view path);
 
   // Keys are any bytes, each greater than the one before (as unsigned bytes), else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OCDBT databases from bytes that nobody vouches for: manifests, B-tree nodes, and a walk over the
+// OCDBT databases from untrusted bytes: manifests, B-tree nodes, and a walk over the
 // keys of the newest version. Bad bytes are kDataLoss; versions of the format that are not known
 // are kUnimplemented.
 #pragma once
@@ -107,7 +107,7 @@ OcdbtKeyRange OcdbtKeysWithPrefix(std::string_view prefix);
 struct OcdbtValue {
   bool is_inline = false;
   std::string_view inline_value;
-  std::string_view path;  // CheckOcdbtPath holds; whether the file has the range, nobody looked
+  std::string_view path;  // CheckOcdbtPath holds; the range itself is not checked
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
 };

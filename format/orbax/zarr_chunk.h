@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the bytes of a stored value to the elements of its chunks (zarr_metadata.h says which codecs
-// made them). The bytes are nobody's promise: nothing beyond `out` is written, nothing is allocated
+// made them). The bytes are untrusted: nothing beyond `out` is written, nothing is allocated
 // by what they claim, and whatever does not fill `out` exactly is kDataLoss.
 #pragma once
 

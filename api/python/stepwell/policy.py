@@ -118,7 +118,7 @@ class KeepFor(Policy):
     """Keep steps that were committed at most `duration` before the newest commit.
 
     `duration` is a `datetime.timedelta` or a number of seconds, >= 0. Time passes with commits: a
-    store that nobody writes to loses nothing. The time between the last commit of one session and
+    store that is not written to loses nothing. The time between the last commit of one session and
     the first of the next does not count, so a run that resumes after a week keeps what it had; nor
     does the machine's clock when it is set, or was wrong at the start.
     """

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A committed step as one file of arrays by name, for whoever ships those: .safetensors or .npz.
+// A committed step as one file of arrays by name, for tools that take those: .safetensors or .npz.
 // What such files cannot hold (containers, Python's values) is refused or left out as the caller
 // says (DESIGN.md, "Archives").
 #pragma once

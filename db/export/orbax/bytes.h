@@ -103,7 +103,7 @@ struct ByteSource {
   ExportFolder* folder = nullptr;
   const ExportPlan* plan = nullptr;
   const ExportOptions* options = nullptr;
-  // Absolute path of the store, for symbolic links to its segments, which work as long as somebody
+  // Absolute path of the store, for symbolic links to its segments, which work as long as a process
   // keeps the step; "": what `options` says.
   std::string linked_store;
 };

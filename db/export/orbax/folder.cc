@@ -40,7 +40,7 @@ void RemoveContents(io::FileSystem* file_system, const std::string& folder) {
   file_system->SyncDirectory(folder).IgnoreError("best effort");
 }
 
-// The claim last: without it the directory is nobody's.
+// The claim last: without it the directory has no owner.
 void RemoveClaimed(io::FileSystem* file_system, const std::string& folder) {
   RemoveContents(file_system, folder);
   file_system->Remove(StrCat(folder, "/", kClaimName)).IgnoreError("the next export tries again");
@@ -160,8 +160,8 @@ Status ExportFolder::Busy() const {
   return UnavailableError(StrCat(path_, ": another export is making it"));
 }
 
-// Of a temporary directory that is there: empties one whose claim nobody holds. An empty one is
-// taken as it is, one without claim is somebody else's.
+// Of a temporary directory that is there: empties one whose claim is not held. An empty one is
+// taken as it is, one without a claim belongs to another program.
 Status ExportFolder::TakeOver() const {
   const std::string claim = Now(kClaimName);
   const auto names = file_system_->List(temporary_);

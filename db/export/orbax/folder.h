@@ -31,8 +31,8 @@ void RemoveTree(io::FileSystem* file_system, const std::string& path);
 class ExportFolder {
  public:
   // Makes "<path>.orbax-checkpoint-tmp", replacing what an export that died left there.
-  // kAlreadyExists: `path` is there, or somebody else's temporary directory; kUnavailable: another
-  // export works on it; kInvalidArgument: there is no directory to put it in.
+  // kAlreadyExists: `path` is there, or another program's temporary directory; kUnavailable:
+  // another export works on it; kInvalidArgument: there is no directory to put it in.
   static Result<std::unique_ptr<ExportFolder>> Create(io::FileSystem* file_system, std::string path,
                                                       ExportFolderOptions options);
   // Removes a temporary directory if it is one of an export that died.

@@ -36,8 +36,8 @@ class PartsExport {
   // Removes everything unless Finish() succeeded.
   ~PartsExport();
 
-  // A directory in the checkpoint's, of a name that was never used before: who finds it sees this
-  // very export.
+  // A directory in the checkpoint's, of a name that was never used before: a process that finds it
+  // sees this very export.
   const std::string& mark() const { return mark_; }
   // What CopyPartFiles() has to make of all parts.
   const std::vector<PartFile>& files() const { return files_; }

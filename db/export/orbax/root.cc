@@ -33,10 +33,10 @@ Result<ExportTarget> FindExportTarget(io::FileSystem* file_system, const std::st
 NewRoot::NewRoot(io::FileSystem* file_system, std::string path)
     : file_system_(file_system), path_(std::move(path)) {}
 
-// Of an export that failed: whatever somebody else has put there meanwhile stays.
+// Of an export that failed: what others have put there meanwhile stays.
 NewRoot::~NewRoot() {
   if (!made_) return;
-  constexpr const char* kWhy = "somebody else uses it by now, or the file system failed";
+  constexpr const char* kWhy = "another program uses it by now, or the file system failed";
   io::Quietly([this] {
     if (has_metadata_) {
       file_system_->Remove(StrCat(path_, "/", format::orbax::kRootMetadataName)).IgnoreError(kWhy);

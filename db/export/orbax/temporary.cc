@@ -61,7 +61,7 @@ Status ExportTemporary::Claim() {
   if (!file.ok()) return file.status();
   file_ = *std::move(file);  // made here, so removed when the lock fails
   STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system_, file_.get()));
-  if (!ours) {  // somebody took it for a dead one's
+  if (!ours) {  // another export took it for a dead one's
     file_.reset();
     return Busy();
   }

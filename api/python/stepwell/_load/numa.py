@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which NUMA node a device hangs on: what it gets should wait in that node's memory. Of CUDA's GPUs
-the driver and Linux say it; of others nobody does."""
+the driver and Linux say it; those of other devices are not known."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
                 devices = {device.id: device for device in jax.devices()}
             found[text] = _named(jax, saved, devices)
         except (KeyError, ValueError, TypeError, RuntimeError):
-            continue  # of other devices, or spelled as nobody here reads it, or no backend: NumPy
+            continue  # of other devices, or spelled in another way, or no backend: NumPy
     return found
 
 

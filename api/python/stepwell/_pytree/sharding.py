@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shardings of jax arrays: which shards are saved, and how a sharding is written down.
 
-Nothing here imports JAX: who calls has a jax.Array, so that it is loaded.
+Nothing here imports JAX: a caller has a jax.Array, so JAX is loaded.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def shards_of(array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
 
 
 def to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    """The values of a single-device array, as memory that nobody changes. A view where JAX can give
+    """The values of a single-device array, as memory that is not changed. A view where JAX can give
     one. Goes through a second array object: JAX would keep the view in the first one, and an array
     with a living view is copied when donated, for ever."""
     return np.asarray(array.addressable_data(0))

@@ -13,7 +13,7 @@ a *path* is a tuple of components. A *row* is what the C++ side takes (api/pytho
 
 The value of an NNX Variable has that one's type as a field more, at the end (of nested ones all,
 outermost first, with a space between). JAX is for an array on one CPU device, SHARDS for any other:
-`shards` is a list of single-device jax.Arrays on CPU devices, or ndarrays that nobody changes, and
+`shards` is a list of single-device jax.Arrays on CPU devices, or ndarrays that are not changed, and
 `origins` says where in the array each begins; `partial`: other processes save the rest.
 
 JAX is looked up in `sys.modules` and never imported from here: where it is not loaded there can be

@@ -86,7 +86,7 @@ def _begin(bucket: Bucket, if_exists: str) -> bool:
 
 
 def _take_over(bucket: Bucket, step: int, keys: set[str]) -> dict[str, int]:
-    """From here on nobody takes for a checkpoint what is there, and what pushes before this one
+    """From here on no reader takes what is there for a checkpoint, and what pushes before this one
     put there and this one does not is gone. What is left, with sizes in bytes."""
     there = bucket.list()
     old = {key for name in (push_manifest.NAME, push_manifest.UNDER_WAY) if name in there

@@ -64,7 +64,7 @@ class SpaceStats(TypedDict):
 
     live_bytes: payloads of live steps.
     overhead_bytes: frames, catalogs and padding that live steps and recovery need.
-    dead_bytes: nobody needs them, or only readers and recovery for a while.
+    dead_bytes: not needed, or only by readers and recovery for a while.
     reserved_bytes: allocated ahead, so that a full disk does not stop a delete or an open.
     index_bytes: the index. other_bytes: the small files.
 
