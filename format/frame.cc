@@ -11,7 +11,7 @@
 namespace stepwell::format {
 namespace {
 
-// The first byte is no text, the last catches line-end conversion.
+// The first byte is not text, the last catches line-end conversion.
 constexpr char kMagic[8] = {'\x89', 'S', 'W', 'F', 'R', 'A', 'M', '\n'};
 constexpr uint16_t kHeaderVersion = 1;
 constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kLoss);

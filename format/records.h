@@ -83,8 +83,8 @@ struct LeafRecord {
   std::string type_name;
   uint64_t child_count = 0;
   // Of what is the value of a Flax NNX Variable: that one's type ("flax.nnx.variablelib.Param"), of
-  // nested ones all, outermost first, with a space between. A Variable is no node of its own, but
-  // Orbax has a level "value" for each.
+  // nested ones all, outermost first, with a space between. A Variable is not a node of its own,
+  // but Orbax has a level "value" for each.
   std::string variable_types;
   // kArray; dtype also of numbers that were imported, for exports
   DType dtype = DType::kInvalid;

@@ -55,7 +55,7 @@ void CheckLeaf(const LeafRecord& record) {
   if (record.first_chunk > 0) return;  // goes on with a leaf: only key and chunks count
   Require(record.chunks.size() <= record.chunk_count, "more chunks than counted");
   Require(record.kind == LeafKind::kArray || (!record.partial && record.pieces.empty()),
-          "pieces of what is no array");
+          "pieces of what is not an array");
   if (record.kind == LeafKind::kArray) CheckArray(record);
   if (record.kind == LeafKind::kValue) CheckValue(record);
 }

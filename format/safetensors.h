@@ -24,7 +24,7 @@ struct SafetensorsTensor {
   uint64_t begin_bytes = 0;  // in the data, which begins behind the header
   uint64_t end_bytes = 0;
 };
-// The key that is no tensor.
+// The key that is not a tensor.
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 // Readers refuse longer ones.
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100'000'000;

@@ -41,7 +41,7 @@ Descriptor WalkBeneath(int root, std::string_view relative) {
   while (at.value() >= 0 && !relative.empty()) {
     const std::string name(TakeName(&relative));
     if (name.empty()) continue;
-    // Without O_DIRECTORY: a link is opened itself, and so told from what is no directory.
+    // Without O_DIRECTORY: a link is opened itself, and so told from what is not a directory.
     Descriptor next(Uninterrupted(
         [&] { return openat(at.value(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC); }));
     struct stat status {};

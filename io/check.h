@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// STEPWELL_CHECK: prints and aborts. It would take the training process along, so it is no way to
+// STEPWELL_CHECK: prints and aborts. It would take the training process along, so it must not
 // report anything: bad input, bytes from a disk and failed I/O are Statuses, and so is a broken
 // invariant wherever a Status can be returned (kInternal). It stands where going on would read or
 // write memory that is not ours, and only the code around the call decides whether it can happen:

@@ -46,7 +46,7 @@ FileInfo InfoOf(const struct stat& status) {
 // FIFOs, sockets and devices have no offsets, or no end.
 Status CheckRegular(const struct stat& status, const std::string& path) {
   if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) return OkStatus();
-  return InvalidArgumentError(StrCat("open ", path, ": it is no regular file"));
+  return InvalidArgumentError(StrCat("open ", path, ": it is not a regular file"));
 }
 
 Status LinkRefused(const std::string& path) {

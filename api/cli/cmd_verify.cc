@@ -40,7 +40,7 @@ bool IsCheckpoint(const std::string& path) {
          VerifyExport(path, stop).status().code() != StatusCode::kFailedPrecondition;
 }
 
-// The checkpoints that a path means which is no store: those below a manager's root, or itself.
+// The checkpoints that a path means which is not a store: those below a manager's root, or itself.
 // None when it is not about checkpoints.
 Result<std::vector<std::string>> CheckpointsAt(const StoreArguments& arguments) {
   const std::string& path = arguments.store;

@@ -136,7 +136,7 @@ Status CheckJson(const std::string& text, const char* name, bool object) {
   if (text.empty()) return OkStatus();
   const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) return InvalidArgumentError(StrCat(name, " is not JSON"));
-  if (object && !parsed.is_object()) return InvalidArgumentError(StrCat(name, " is no object"));
+  if (object && !parsed.is_object()) return InvalidArgumentError(StrCat(name, " is not an object"));
   return OkStatus();
 }
 

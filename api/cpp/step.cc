@@ -52,7 +52,7 @@ Result<format::Box> BoxOf(const Slice& slice, const format::Shape& shape) {
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (slice.start[axis] > slice.stop[axis] || slice.stop[axis] > shape[axis]) {
       return InvalidArgumentError(StrCat("axis ", axis, ": ", slice.start[axis], " to ",
-                                         slice.stop[axis], " is no slice of ", shape[axis]));
+                                         slice.stop[axis], " is not a slice of ", shape[axis]));
     }
   }
   return format::Box{slice.start, slice.stop};

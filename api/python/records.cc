@@ -60,7 +60,7 @@ nb::object TupleOf(const std::vector<uint64_t>& numbers) {
   return tuple;
 }
 
-// ValueError for what is no box of the array.
+// ValueError for what is not a box of the array.
 format::Box BoxOf(const LeafRecord& record, const Extents& start, const Extents& stop) {
   bool fits = record.kind == LeafKind::kArray && start.size() == record.shape.size() &&
               stop.size() == record.shape.size();

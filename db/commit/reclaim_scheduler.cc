@@ -11,7 +11,7 @@ namespace stepwell::db {
 namespace {
 
 // Punching and moving pay only where nothing more is going to die soon: under "keep the latest N"
-// the rest of a segment follows at once, and a segment that was punched is no good as a spare. So
+// the rest of a segment follows at once, and a segment that was punched is useless as a spare. So
 // they wait until the log has gone on by this many segments since the first death.
 constexpr uint64_t kSettleSegments = 2;
 // When an earlier session saw that death, by the segment's own age.

@@ -17,7 +17,7 @@ class RetentionState {
   explicit RetentionState(std::vector<KeepRule> rules);
 
   bool has_rules() const { return !rules_.empty(); }
-  // After changes that are no saves: the steps must be told again before the next Drop.
+  // After changes that are not saves: the steps must be told again before the next Drop.
   void Reset();
   bool known() const { return known_; }
   void SetKnown() { known_ = true; }

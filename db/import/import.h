@@ -103,7 +103,7 @@ class ImportPlan {
   // Names of the items as they are saved.
   std::vector<std::string> ItemNames() const;
   // The share in memory, ready for Store::Save: arrays are held by LeafInput::hold. Of several
-  // shares the first has the records of all leaves, and all that is no array; leaves of which
+  // shares the first has the records of all leaves, and all that is not an array; leaves of which
   // others have something are partial. Once.
   Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
 

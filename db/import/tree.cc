@@ -214,7 +214,7 @@ Status TreeReader::AddArray(const TreeEntry& entry, const format::KeyPath& path,
     const auto impl = notes_.key_impls.find(array.param_name);
     if (impl != notes_.key_impls.end()) {
       if (record.dtype != DType::kUInt32 || record.shape.empty()) {
-        return Bad(path, "a PRNG key whose data is no uint32 array");
+        return Bad(path, "a PRNG key whose data is not a uint32 array");
       }
       record.value_type = StoredType::kPrngKey;
       record.prng_impl = impl->second;

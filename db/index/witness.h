@@ -27,7 +27,7 @@ struct IndexMark {
 };
 
 // For a log with losses. `steps` and `mark` are the index's. kFailedPrecondition says
-// why it is no witness: it is older than the losses, does not have all, or contradicts the log.
+// why it is not a witness: it is older than the losses, does not have all, or contradicts the log.
 Result<Witnessed> AskIndex(const LogState& state, const std::vector<IndexedStep>& steps,
                            const IndexMark& mark);
 

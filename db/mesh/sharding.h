@@ -20,7 +20,7 @@ struct SavedSharding {
   std::string memory_kind;       // "": the default
 };
 
-// Of LeafRecord::sharding_json, which is as Orbax spells it. None for what is no sharding over a
+// Of LeafRecord::sharding_json, which is as Orbax spells it. None for what is not a sharding over a
 // mesh, or none that can be.
 std::optional<SavedSharding> ParseSharding(std::string_view json);
 

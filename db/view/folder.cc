@@ -120,7 +120,7 @@ Status ViewFolder::Claim() {
   }
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system_->List(path_));
   const Status foreign = FailedPreconditionError(StrCat(
-      path_, names.empty() ? "" : StrCat(" has files that are no view's, such as ", names.front()),
+      path_, names.empty() ? "" : StrCat(" has files of other programs, such as ", names.front()),
       "; choose an empty directory for a view, or a new one"));
   const std::string mark = In(kViewMarkName);
   auto file = file_system_->Open(mark, {.write = true});
@@ -183,7 +183,7 @@ std::string ViewFolder::MarkText() const {
 Status ViewFolder::CheckThere() const {
   STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system_, mark_.get()));
   if (named) return OkStatus();
-  return NotFoundError(StrCat(path_, " was removed, or is no view any more"));
+  return NotFoundError(StrCat(path_, " was removed, or is no longer a view"));
 }
 
 std::string ViewFolder::TrashOf(std::string_view name) const {

@@ -37,7 +37,7 @@ std::string Text(const Json& json) {
 
 Result<std::string> StringAt(const JsonNode& object, std::string_view name) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, object.Member(name));
-  if (!node.value().is_string()) return node.Error("is no text");
+  if (!node.value().is_string()) return node.Error("is not text");
   return node.value().get<std::string>();
 }
 
@@ -45,16 +45,16 @@ Result<int> NumberAt(const JsonNode& object, std::string_view name, int max) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, object.Member(name));
   const bool known = node.value().is_number_integer() && node.value().get<int64_t>() >= 0 &&
                      node.value().get<int64_t>() <= max;
-  if (!known) return node.Error("is no number that it may be");
+  if (!known) return node.Error("is out of range");
   return node.value().get<int>();
 }
 
 Result<std::vector<std::string>> StringsAt(const JsonNode& object, std::string_view name) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, object.Member(name));
-  if (!node.value().is_array()) return node.Error("is no list");
+  if (!node.value().is_array()) return node.Error("is not a list");
   std::vector<std::string> texts;
   for (const Json& each : node.value()) {
-    if (!each.is_string()) return node.Error("has what is no text");
+    if (!each.is_string()) return node.Error("has what is not text");
     texts.push_back(each.get<std::string>());
   }
   return texts;
@@ -112,7 +112,7 @@ Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
   STEPWELL_ASSIGN_OR_RETURN(const std::string here, CanonicalPath(store_path));
   if (of != here) return views;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode list, root.Member("views"));
-  if (!list.value().is_array()) return list.Error("is no list");
+  if (!list.value().is_array()) return list.Error("is not a list");
   for (const Json& each : list.value()) {
     const JsonNode node(path, each);
     STEPWELL_ASSIGN_OR_RETURN(RememberedView view, ViewOf(node));

@@ -55,7 +55,7 @@ class JsonNode {
   // Members of an object. What is absent, or no object, is an error.
   Result<JsonNode> Member(std::string_view key) const&;
   Result<JsonNode> Member(std::string_view key) && = delete;
-  // Nothing when it is absent (or this is no object).
+  // Nothing when it is absent (or this is not an object).
   std::optional<JsonNode> Find(std::string_view key) const&;
   std::optional<JsonNode> Find(std::string_view key) && = delete;
   Status CheckObject() const;

@@ -48,7 +48,7 @@ Result<KeyPath> PathOfTreeKeys(std::span<const TreeKey> keys) {
     const char* const end = key.text.data() + key.text.size();
     const auto [stop, error] = std::from_chars(key.text.data(), end, index);
     if (error != std::errc() || stop != end || index < 0) {
-      return DataLossError(StrCat("\"", Printable(key.text), "\" is no index of a list"));
+      return DataLossError(StrCat("\"", Printable(key.text), "\" is not a list index"));
     }
     path.push_back(PathComponent::Index(index));
   }

@@ -31,7 +31,7 @@ struct TreeKey {
 // kInvalidArgument: a name that is no UTF-8 (TensorStore keeps names as JSON).
 Result<std::vector<TreeKey>> TreeKeys(const KeyPath& path);
 // What Orbax's keys say of a path: kSequence is an index, kDict a string key. Integer keys and
-// attributes are strings there. kDataLoss: an index that is no number.
+// attributes are strings there. kDataLoss: an index that is not a number.
 Result<KeyPath> PathOfTreeKeys(std::span<const TreeKey> keys);
 
 std::string ParamName(std::span<const TreeKey> keys);

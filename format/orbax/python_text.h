@@ -14,7 +14,7 @@ bool IsUtf8(std::string_view text);
 // Takes the first code point off `text`; nothing when it does not begin with a whole one.
 std::optional<char32_t> TakeCodePoint(std::string_view* text);
 
-// Text for messages, whatever the bytes: what is no printable ASCII is escaped, long text is cut.
+// Text for messages, whatever the bytes: what is not printable ASCII is escaped, long text is cut.
 std::string Printable(std::string_view bytes);
 
 // str.isprintable() of one character, as of Unicode 14 (Python 3.11).

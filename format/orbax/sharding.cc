@@ -231,7 +231,7 @@ Result<std::vector<LeafSharding>> DecodeShardings(std::string_view file, std::st
   for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) {
     const JsonNode node = root.Child(key, value);
     const std::optional<std::string> name = DecodeBase64(key);
-    if (!name || !IsUtf8(*name)) return node.Error("the key is no leaf's name in base64");
+    if (!name || !IsUtf8(*name)) return node.Error("the key is not a leaf's name in base64");
     STEPWELL_ASSIGN_OR_RETURN(const std::string_view inner, node.Text());
     const std::string place = StrCat(file, ": the leaf \"", Printable(*name), "\"");
     STEPWELL_ASSIGN_OR_RETURN(Sharding sharding, DecodeSharding(place, inner));

@@ -112,7 +112,7 @@ Status DecodeBloscName(const JsonNode& cname, ZarrCodecs* codecs) {
   constexpr std::array<std::string_view, 6> kNames = {"blosclz", "lz4",  "lz4hc",
                                                       "snappy",  "zlib", "zstd"};
   if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
-    return cname.Unknown(StrCat("\"", Printable(name), "\" is no codec of blosc"));
+    return cname.Unknown(StrCat("\"", Printable(name), "\" is not a codec of blosc"));
   }
   codecs->blosc_codec = name;
   return OkStatus();
@@ -127,7 +127,7 @@ Status DecodeBlosc(const JsonNode& configuration, ZarrCodecs* codecs) {
   STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, shuffle.Text());
   const auto* found = std::find(kShuffles.begin(), kShuffles.end(), text);
   if (found == kShuffles.end()) {
-    return shuffle.Unknown(StrCat("\"", Printable(text), "\" is no shuffle"));
+    return shuffle.Unknown(StrCat("\"", Printable(text), "\" is not a shuffle"));
   }
   codecs->blosc_shuffle = static_cast<int>(found - kShuffles.begin());
   STEPWELL_ASSIGN_OR_RETURN(codecs->level, DecodeLevel(configuration, "clevel"));
@@ -247,7 +247,7 @@ Status DecodeSharding(const JsonNode& configuration, ZarrArray* array) {
   if (const auto location = configuration.Find("index_location")) {
     STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, location->Text());
     if (text != "start" && text != "end") {
-      return location->Unknown(StrCat("\"", Printable(text), "\" is no place of an index"));
+      return location->Unknown(StrCat("\"", Printable(text), "\" is not an index location"));
     }
     sharding.index_at_start = text == "start";
   }
@@ -342,7 +342,7 @@ Result<DType> DecodeV2DType(const JsonNode& node) {
                                  ") are not read; save the array little-endian"));
     }
   }
-  return node.Unknown(StrCat("\"", Printable(text), "\" is no type of elements that is read"));
+  return node.Unknown(StrCat("\"", Printable(text), "\" is not an element type that is read"));
 }
 
 Status DecodeCompressor(const JsonNode& node, ZarrCodecs* codecs) {
@@ -376,7 +376,7 @@ Status DecodeCompressor(const JsonNode& node, ZarrCodecs* codecs) {
   }
   if (const auto shuffle = node.Find("shuffle")) {
     STEPWELL_ASSIGN_OR_RETURN(const int64_t number, shuffle->Signed());
-    if (number < -1 || number > 2) return shuffle->Unknown(StrCat(number, " is no shuffle"));
+    if (number < -1 || number > 2) return shuffle->Unknown(StrCat(number, " is not a shuffle"));
     codecs->blosc_shuffle = static_cast<int>(number);
   }
   if (const auto block = node.Find("blocksize")) {
@@ -406,7 +406,7 @@ Result<ZarrArray> DecodeZarrJson(std::string_view file, std::string_view text) {
   STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, type.Text());
   const DTypeInfo* dtype = FindDType(name);
   if (dtype == nullptr || !dtype->tensorstore) {
-    return type.Unknown(StrCat("\"", Printable(name), "\" is no type of elements that is read"));
+    return type.Unknown(StrCat("\"", Printable(name), "\" is not an element type that is read"));
   }
   array.dtype = dtype->dtype;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, root.Member("shape"));

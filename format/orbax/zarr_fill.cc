@@ -58,7 +58,7 @@ Status AppendFloat(const JsonNode& node, size_t size_bytes, bool small, std::str
     } else if (text == "Infinity" || text == "-Infinity") {
       value = text[0] == '-' ? -kInfinity : kInfinity;
     } else {
-      return node.Error(StrCat("\"", Printable(text), "\" is no number"));
+      return node.Error(StrCat("\"", Printable(text), "\" is not a number"));
     }
   } else if (node.value().is_number()) {
     value = node.value().get<double>();

@@ -175,7 +175,7 @@ TEST_F(ExportErrorsTest, InsideTheStoreWhateverThePathLooksLike) {
   EXPECT_THAT(NamesIn(dir_ / "out"), ElementsAre("alias", "segments"));
 }
 
-// The store lies below the manager's root: that is no harm, unless it has the step's name.
+// The store lies below the manager's root: that does no harm, unless it has the step's name.
 TEST_F(ExportErrorsTest, TheStoreBelowTheRoot) {
   EXPECT_OK(Run(dir_.path(), ExportMode::kLink, ExportLayout::kV0));
   EXPECT_OK(CheckExported(io::LocalFileSystem(), dir_ / "3", kFaultyStep, SmallState()));

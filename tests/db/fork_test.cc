@@ -7,7 +7,7 @@
 #include "tests/db/process_support.h"
 
 namespace {
-// A child leaves the store's memory alone on purpose: what it ends with is no leak.
+// A child leaves the store's memory alone on purpose: what it ends with is not a leak.
 bool g_in_forked_child = false;
 }  // namespace
 

@@ -122,7 +122,7 @@ TEST_F(HostileTest, NoFifoIsOpened) {
     }
     const auto writer = Store::Open(path_, Options());
     if (name == "LOCK" || name == "STEPWELL") {
-      EXPECT_THAT(writer.status().message(), HasSubstr("it is no regular file"));
+      EXPECT_THAT(writer.status().message(), HasSubstr("it is not a regular file"));
     }
   }
 }

@@ -273,7 +273,7 @@ TEST_F(ImportTest, OtherThingsThanFiles) {
     ASSERT_EQ(mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)), 0);  // /dev/zero
     const Status status = Import().status();
     EXPECT_FALSE(status.ok()) << name;
-    EXPECT_THAT(status.message(), HasSubstr("it is no regular file")) << name;
+    EXPECT_THAT(status.message(), HasSubstr("it is not a regular file")) << name;
     std::filesystem::remove(path);
     std::filesystem::rename(away, path);
   }

@@ -92,7 +92,7 @@ TEST_F(BeneathTest, OnlyRegularFilesAreOpened) {
   ASSERT_EQ(mkfifo((root_ + "/fifo").c_str(), 0600), 0);
   for (const bool write : {false, true}) {
     const Status status = files_->Open(root_ + "/fifo", {.write = write}).status();
-    EXPECT_EQ(status.message(), StrCat("open ", root_, "/fifo: it is no regular file"));
+    EXPECT_EQ(status.message(), StrCat("open ", root_, "/fifo: it is not a regular file"));
   }
   EXPECT_EQ(files_->Open(root_ + "/fifo", CreateOptions()).status().code(),
             StatusCode::kInvalidArgument);

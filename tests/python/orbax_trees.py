@@ -252,7 +252,7 @@ class Trees:
             tree: Any = self.fixed()
             for name in self.names(6):
                 tree[name] = self.node((name,), 3)
-            if self.seed % 7 == 6:  # a root that is no dict
+            if self.seed % 7 == 6:  # a root that is not a dict
                 tree = self.chance.choice([list, tuple, lambda nodes: Layer(nodes[:9], nodes[9:])])(
                     list(tree.values()))
             if self.seed % 50 == 49:  # several nodes of OCDBT
@@ -265,7 +265,7 @@ def component(key: Any) -> str:
     for field in ("key", "idx", "name"):
         if hasattr(key, field):
             return str(getattr(key, field))
-    raise TypeError(f"{key!r} is no key of a tree")
+    raise TypeError(f"{key!r} is not a key of a tree")
 
 
 def param_names(tree: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_every_reader_takes_every_export(xfs: pathlib.Path) -> None:
     assert counts["zarr3"] == counts["zarr2"] == counts["jax"] == counts["numpy"] == 6
     assert counts["v1_load"] == counts["tensorstore_arrays"] == counts["cases"] == 12
     assert counts["digests"] == 3 * 12  # no reader minds them
-    assert counts["manager_pytree_some"] == 11  # of the one tree that is no dict it reads nothing
+    assert counts["manager_pytree_some"] == 11  # nothing of the tree that is not a dict
 
 
 def test_every_checkpoint_of_orbax_is_kept(tmp_path: pathlib.Path) -> None:

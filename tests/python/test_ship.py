@@ -281,7 +281,7 @@ def test_a_push_goes_on_where_it_was(saved: stepwell.Store, other: stepwell.Stor
     whole = bucket.list()
     chunks = sorted(key for key in whole if "/d/chunks-" in key)
     assert len(chunks) >= 2
-    # One of those that are there is shorter, one has another byte, one is no part of the step.
+    # One of those that are there is shorter, one has another byte, one is not part of the step.
     bucket._inner.put(chunks[0], b"short")
     damaged = bytearray(bucket._inner.read(chunks[1], 0, whole[chunks[1]]))
     damaged[len(damaged) // 2] ^= 1

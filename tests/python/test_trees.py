@@ -50,7 +50,7 @@ def test_nnx_state(round_trip, store):
     loaded = round_trip(nnx.state(Model(nnx.Rngs(0))))
     assert sorted(loaded) == ["blocks", "dropout", "embed"]
     assert list(loaded["blocks"]) == [0, 1]  # int keys come back as ints
-    assert loaded["embed"]["kernel"].shape == (2, 3)  # a Variable's `value` is no component
+    assert loaded["embed"]["kernel"].shape == (2, 3)  # a Variable's `value` is not a component
     assert store[0]["blocks/1/kernel"].shape == (3, 3)
 
 

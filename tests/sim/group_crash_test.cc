@@ -100,7 +100,7 @@ class GroupWorkload {
     }
   }
 
-  // From now on an operation may fail: the first error ends the run, and is no problem.
+  // From now on an operation may fail: the first error ends the run, and is not a problem.
   void Tolerate() { tolerant_ = true; }
   const std::string& problem() const { return problem_; }
   // What part 0 may show: the second is not acknowledged.

@@ -10,7 +10,7 @@
 
 namespace stepwell::db {
 
-// What a leaf becomes; none of them and no reason: it is no leaf (a container with children).
+// What a leaf becomes; none of them and no reason: it is not a leaf (a container with children).
 struct LeafTranslation {
   std::optional<format::orbax::ValueType> type;
   std::optional<ExportArray> array;  // without its name

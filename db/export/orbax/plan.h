@@ -63,7 +63,7 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step,
                               const ExportOptions& options);
 
 // The name of the step's directory in a CheckpointManager's root. kInvalidArgument: a prefix that
-// is no file name.
+// is not a file name.
 Result<std::string> ExportStepName(uint64_t step, const ExportOptions& options);
 
 }  // namespace stepwell::db

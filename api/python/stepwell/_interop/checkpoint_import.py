@@ -25,7 +25,8 @@ SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
 
 def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
-    """Whether it is no directory. Of several processes (`together`) some may see nothing there."""
+    """Whether a file is there, and not a directory. Of several processes (`together`) some may see
+    nothing."""
     if together and not os.path.exists(absolute(src)):
         return absolute(src).lower().endswith(SUFFIXES)
     return not os.path.isdir(checked_path(src))
@@ -146,7 +147,7 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
     are read by every process.
 
     Reads all of the checkpoint (its share) into memory before it saves. Raises
-    CheckpointNotFoundError, InvalidArgumentError for what is no checkpoint or has no number,
+    CheckpointNotFoundError, InvalidArgumentError for what is not a checkpoint or has no number,
     PathNotFoundError for items, CorruptionError (missing or damaged files; the message names item,
     leaf and file), FormatError for what is not read, and what `save` raises.
     """

@@ -55,7 +55,7 @@ def _locked(directory: str, name: str) -> int:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             raise StepNotFoundError(
-                f"{directory} is no step of a view, or it was deleted") from None
+                f"{directory} is not a step of a view, or it was deleted") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             # It may have been removed or replaced before the lock was taken.

@@ -168,7 +168,7 @@ def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
     return tree_util.tree_unflatten(treedef, children)
 
 
-# ---- leaves that are no data ------------------------------------------------------------------
+# ---- leaves that are not data ------------------------------------------------------------------
 
 _FUNCTIONS: tuple[type, ...] = (types.FunctionType, types.BuiltinFunctionType, types.MethodType,
                                 functools.partial, type, np.ufunc)

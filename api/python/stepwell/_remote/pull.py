@@ -169,7 +169,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
 
 
 def _drop_others(root: str, manifest: Manifest) -> None:
-    """What is no part of the checkpoint, as another push to the same place left it."""
+    """What is not part of the checkpoint, as another push to the same place left it."""
     for key in push_manifest.local_keys(root) if os.path.isdir(root) else []:
         if key not in manifest.objects:
             os.unlink(os.path.join(root, key))

@@ -82,7 +82,7 @@ def _decoded(where: str, data: bytes) -> Manifest:
         for key, fields in document["objects"].items():
             each = Object(fields["size"], fields["sha256"])
             if not is_safe_key(key) or key in (NAME, UNDER_WAY):
-                raise ValueError(f"names {key!r}, which is no object below it")
+                raise ValueError(f"names {key!r}, which is not an object below it")
             if type(each.size) is not int or each.size < 0:
                 raise ValueError(f"has a size of {key!r} that is none")
             if len(each.sha256) != 64 or not set(each.sha256) <= set("0123456789abcdef"):

@@ -166,7 +166,7 @@ class StoreStats(TypedDict):
 
 
 class VerifyProblem(NamedTuple):
-    """One damaged place: the step and the leaf that it concerns (None and "" where it is no single
+    """One damaged place: the step and the leaf that it concerns (None and "" for more than a single
     one), the file and the offset in bytes. `unchecked`: not damage, but not read either, because a
     disk or the operating system failed; verify again."""
 
