@@ -303,6 +303,8 @@ Status Engine::SettleAbandoned(const LogState& state) {
     // does not change.
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(info.segment));
     if (!file.ok() || file->link_count > 1) continue;
+    // What a record says to lie beyond the file is not there, and must not make it larger.
+    end = std::min(end, file->size_bytes);
     // Nothing is cut off while it is not known what was lost.
     const bool keep_tail = pinned || !losses_.empty();
     const Status sealed =

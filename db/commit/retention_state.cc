@@ -6,14 +6,14 @@
 
 namespace stepwell::db {
 
-using Kind = KeepRule::Kind;
+using RuleKind = KeepRule::Kind;
 
 RetentionState::RetentionState(std::vector<KeepRule> rules)
     : rules_(std::move(rules)), needs_metrics_(NeedsMetrics(rules_)) {
   for (const KeepRule& rule : rules_) {
-    if (rule.kind == Kind::kLatest) latest_ = std::max(latest_, rule.count);
-    by_number_ = by_number_ && (rule.kind == Kind::kLatest || rule.kind == Kind::kEvery ||
-                                rule.kind == Kind::kPinned);
+    if (rule.kind == RuleKind::kLatest) latest_ = std::max(latest_, rule.count);
+    by_number_ = by_number_ && (rule.kind == RuleKind::kLatest || rule.kind == RuleKind::kEvery ||
+                                rule.kind == RuleKind::kPinned);
   }
 }
 
@@ -32,7 +32,7 @@ void RetentionState::Remove(uint64_t step) { steps_.erase(step); }
 
 bool RetentionState::IsKeptForGood(uint64_t step) const {
   return std::any_of(rules_.begin(), rules_.end(), [step](const KeepRule& rule) {
-    return rule.kind == Kind::kEvery && step % rule.count == 0;
+    return rule.kind == RuleKind::kEvery && step % rule.count == 0;
   });
 }
 

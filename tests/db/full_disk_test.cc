@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <mutex>
 
 #include "db/environment.h"
 #include "db/layout.h"
@@ -26,7 +28,15 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
     StoreOptions options;
     options.disk = std::get<1>(GetParam());
     options.codec = CodecPolicy::kRaw;
+    options.log = [this](LogLevel, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      said_ += StrCat(text, "\n");
+    };
     return options;
+  }
+  std::string Said() {
+    const std::lock_guard lock(mutex_);
+    return said_;
   }
   std::unique_ptr<Store> Open(bool read_only = false) {
     StoreOptions options = Options();
@@ -72,6 +82,10 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
   const std::string path_ = mount_ / "run";
   std::vector<uint64_t> saved_;
   io::FileSystem* files_ = nullptr;  // another than the machine's
+
+ private:
+  std::mutex mutex_;
+  std::string said_;  // guarded by mutex_
 };
 
 TEST_P(FullDiskTest, FilledBySavesItGoesOnAfterADelete) {
@@ -181,6 +195,28 @@ TEST_P(FullDiskTest, FilledBySomebodyElseItCanBeOpenedReadAndDeletedFrom) {
   store = Open();
   ASSERT_NE(store, nullptr);
   EXPECT_TRUE(store->recovery().clean);
+  ExpectAll(store.get());
+}
+
+// An export of another process keeps its segment from growing, unless there is no room for another.
+TEST_P(FullDiskTest, ALinkedSegmentGrowsWhereThereIsNoRoomForAnother) {
+  auto store = Open();
+  ASSERT_NE(store, nullptr);
+  for (uint64_t next = 0; next < 6; ++next) {
+    ASSERT_OK(store->Save(BigRequest(next, kStepBytes))->Wait());
+    saved_.push_back(next);
+  }
+  std::string newest;
+  for (const auto& entry : fs::directory_iterator(SegmentsPath(path_))) {
+    if (entry.path().extension() == ".seg") newest = std::max(newest, entry.path().string());
+  }
+  fs::create_hard_link(newest, mount_ / "linked");
+  mount_.FillUp("theirs");
+  EXPECT_EQ(store->Save(BigRequest(6, kStepBytes))->Wait().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(Said(), HasSubstr("has another name, but no new segment can be begun"));
+  ExpectAll(store.get());
+  fs::remove(mount_ / "theirs");
+  ASSERT_OK(DeleteOldest(store.get(), 1));
   ExpectAll(store.get());
 }
 

@@ -28,7 +28,8 @@ struct Fault {
     kEnd,        // of the process
   };
   Kind kind = Kind::kNone;
-  std::string calls = "all";  // "disk", "names", "memory", "threads", "all"
+  // "disk", "names", "memory", "threads", "all"; of allocations "buffers" or all.
+  std::string calls = "all";
   int os_error = 0;
   Until until = Until::kOnce;
   uint64_t n = 0;  // from 1

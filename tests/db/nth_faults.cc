@@ -41,8 +41,9 @@ bool Tick() {
   return number == g_fault.n || g_failing;
 }
 
-bool AllocationFails() {
+bool AllocationFails(bool aligned) {
   if (!g_armed.load(std::memory_order_relaxed) || g_fault.kind != Fault::Kind::kAlloc) return false;
+  if (!aligned && g_fault.calls == "buffers") return false;
   if (t_is_main && !g_stores_own) return false;
   return Tick();
 }
@@ -182,7 +183,7 @@ std::string Fault::Name() const {
   std::string name = kKinds[static_cast<size_t>(kind)];
   if (kind == Kind::kError) name += std::string(" ") + strerrorname_np(os_error);
   if (kind == Kind::kMemory) return name;
-  if (kind != Kind::kAlloc) name += " calls=" + calls;
+  if (!calls.empty()) name += " calls=" + calls;
   return name + " until=" + kUntil[static_cast<size_t>(until)];
 }
 
@@ -191,7 +192,7 @@ std::string Fault::Name() const {
 namespace {
 
 void* Allocate(size_t bytes) {
-  if (stepwell::db::nth::AllocationFails()) return nullptr;
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/false)) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 
@@ -202,7 +203,7 @@ void* AllocateOrThrow(size_t bytes) {
 }
 
 void* AllocateAligned(size_t bytes, std::align_val_t alignment) {
-  if (stepwell::db::nth::AllocationFails()) return nullptr;
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/false)) return nullptr;
   void* memory = nullptr;
   return posix_memalign(&memory, static_cast<size_t>(alignment), bytes) == 0 ? memory : nullptr;
 }
@@ -212,7 +213,7 @@ void* AllocateAligned(size_t bytes, std::align_val_t alignment) {
 extern "C" void* __real_aligned_alloc(size_t alignment, size_t bytes);
 extern "C" void* __wrap_aligned_alloc(size_t alignment, size_t bytes);
 extern "C" void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
-  if (stepwell::db::nth::AllocationFails()) return nullptr;
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/true)) return nullptr;
   return __real_aligned_alloc(alignment, bytes);
 }
 

@@ -52,6 +52,8 @@ INSTANTIATE_TEST_SUITE_P(
             Series{"NoDescriptors", {Kind::kError, "names", EMFILE, Until::kEnd}, 601},
             Series{"NoThread", {Kind::kError, "threads", EAGAIN, Until::kOnce}, 7, 2},
             Series{"NoThreads", {Kind::kError, "threads", EAGAIN, Until::kEnd}, 5, 2},
+            Series{"NoBuffer", {Kind::kAlloc, "buffers", 0, Until::kOnce}, 13},
+            Series{"NoMapping", {Kind::kError, "memory", ENOMEM, Until::kOnce}, 13},
             Series{"NoMemory", {Kind::kAlloc, "", 0, Until::kOnce}, 16001},
             Series{"NoMemoryForAnOperation", {Kind::kAlloc, "", 0, Until::kOperation}, 18013},
             Series{"NoMemoryFromThere", {Kind::kAlloc, "", 0, Until::kEnd}, 18401}),

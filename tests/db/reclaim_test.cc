@@ -518,5 +518,61 @@ TEST_F(ReclaimTest, SparesOfAnEarlierSessionAreUsedAndNonsenseIsRemoved) {
   Check(store.get());
 }
 
+std::vector<std::string> SparesOf(const std::string& path) {
+  std::vector<std::string> spares;
+  for (const auto& entry : fs::directory_iterator(path + "/segments")) {
+    if (entry.path().extension() == ".spare") spares.push_back(entry.path().string());
+  }
+  return spares;
+}
+
+TEST_F(ReclaimTest, ASpareWithAnotherNameIsNotWrittenTo) {
+  StoreOptions options = Options();
+  options.keep = {{.count = 2}};
+  auto store = Open(options);
+  uint64_t step = 0;
+  while (SparesOf(path_).empty() && step < 200) Save(store.get(), step++);
+  const std::vector<std::string> spares = SparesOf(path_);  // only a save takes one
+  ASSERT_FALSE(spares.empty());
+  std::map<std::string, std::string> linked;
+  for (const std::string& spare : spares) {
+    const std::string other = dir_ / fs::path(spare).filename().string();
+    fs::create_hard_link(spare, other);
+    std::ifstream file(other, std::ios::binary);
+    linked[other] = std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const uint64_t end = step + 30; step < end;) Save(store.get(), step++);
+  for (const auto& [other, bytes] : linked) {
+    std::ifstream file(other, std::ios::binary);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), bytes) << other;
+    EXPECT_EQ(fs::hard_link_count(other), 1U) << "it is still a spare";
+  }
+  Check(store.get());
+}
+
+TEST_F(ReclaimTest, SparesOfLargeStatesGoWhenStatesBecomeSmall) {
+  StoreOptions options = Options();
+  options.segment_bytes = 32 << 20;
+  options.keep = {{.count = 2}};
+  auto store = Open(options);
+  const std::vector<LeafSpec> large = {{"w", {2000, 1000}, true, false}};
+  const auto save = [&](uint64_t step, const std::vector<LeafSpec>& state) {
+    ASSERT_OK(SaveSeeded(store.get(), step, step, state)->Wait());
+  };
+  const auto spare_bytes = [&] {
+    uint64_t bytes = 0;
+    for (const std::string& spare : SparesOf(path_)) bytes += fs::file_size(spare);
+    return bytes;
+  };
+  uint64_t step = 0;
+  while (spare_bytes() < (16U << 20) && step < 300) save(step++, large);
+  ASSERT_GE(spare_bytes(), 16U << 20);
+  const std::vector<LeafSpec> small = {{"w", {10}, true, false}};
+  for (const uint64_t end = step + 2000; step < end && spare_bytes() >= (16U << 20);) {
+    save(step++, small);
+  }
+  EXPECT_LT(spare_bytes(), 16U << 20);
+}
+
 }  // namespace
 }  // namespace stepwell::db

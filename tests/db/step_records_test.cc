@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "db/layout.h"
@@ -44,9 +45,10 @@ LeafInput Node(std::string key) {
   return node;
 }
 
-// state/layer0000/w0000 …, all of `data` (alive until the save has returned), and one leaf of very
-// many chunks in the middle.
-SaveRequest ManyLeaves(const std::vector<float>& data, const std::string& long_value) {
+// state/layer0000/w0000 …, all of `data`, and in the middle a long value and, of `many`, an array
+// of more chunks than one frame of records has. All are alive until the save has returned.
+SaveRequest ManyLeaves(const std::vector<float>& data, const std::string& long_value,
+                       const std::vector<float>& many) {
   SaveRequest request;
   request.step = 1;
   ItemInput item;
@@ -70,8 +72,22 @@ SaveRequest ManyLeaves(const std::vector<float>& data, const std::string& long_v
   big.record.value_type = format::ValueType::kBytes;
   big.value = long_value;
   item.leaves.push_back(std::move(big));
+  LeafInput cut;
+  cut.record.key = LeafKey({Name("layer", kLayers / 2), "y"});
+  cut.record.kind = format::LeafKind::kArray;
+  cut.record.dtype = format::DType::kFloat32;
+  cut.record.shape = {many.size()};
+  cut.data = reinterpret_cast<const std::byte*>(many.data());
+  cut.chunk_bytes_max = 4096;
+  item.leaves.push_back(std::move(cut));
   request.items.push_back(std::move(item));
   return request;
+}
+
+std::vector<float> Ascending(size_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), 0.0F);
+  return values;
 }
 
 class StepRecordsTest : public ::testing::Test {
@@ -79,14 +95,14 @@ class StepRecordsTest : public ::testing::Test {
   void SetUp() override {
     auto store = Store::Open(path_, {});
     ASSERT_OK(store.status());
-    ASSERT_OK((*store)->Save(ManyLeaves({1, 2, 3, 4}, std::string(5 << 20, 'x')))->Wait());
+    ASSERT_OK((*store)->Save(ManyLeaves({1, 2, 3, 4}, std::string(5 << 20, 'x'), many_))->Wait());
     ASSERT_OK((*store)->Close());
     const auto slot_file = SlotFile::Open(io::LocalFileSystem(), path_, /*write=*/false, nullptr);
     const auto state = RecoverByMarks((*slot_file)->Read().value(), files_, nullptr);
     ASSERT_OK(state.status());
     place_ = state->live.at(1).place;
     whole_ = ReadStepRecords(files_, place_, "").value();
-    ASSERT_EQ(whole_.size(), 1 + kLayers * (kLeavesOfOne + 1) + 1);
+    ASSERT_EQ(whole_.size(), 1 + kLayers * (kLeavesOfOne + 1) + 2);
   }
 
   std::vector<LeafRecord> Filtered(const format::KeyRange& range) const {
@@ -104,6 +120,7 @@ class StepRecordsTest : public ::testing::Test {
   SegmentFiles files_{io::LocalFileSystem(), path_};
   format::FramePlace place_;
   std::vector<LeafRecord> whole_;
+  const std::vector<float> many_ = Ascending(3000 * 1024);
 };
 
 TEST_F(StepRecordsTest, RangesAreWhatFilteringGives) {
@@ -137,6 +154,25 @@ TEST_F(StepRecordsTest, OneLeafReadsNoMoreThanItsBlock) {
   }
 }
 
+TEST_F(StepRecordsTest, AnArrayOfManyChunksLoads) {
+  StoreOptions options;
+  options.read_only = true;
+  const auto store = Store::Open(path_, options);
+  ASSERT_OK(store.status());
+  const auto reader = (*store)->Read(1);
+  ASSERT_OK(reader.status());
+  const auto leaf = (*reader)->Find(LeafKey({Name("layer", kLayers / 2), "y"}));
+  ASSERT_OK(leaf.status());
+  ASSERT_EQ((*leaf)->chunks.size(), 3000U);
+  std::vector<float> out(many_.size());
+  LoadRequest request;
+  request.leaf = &**leaf;
+  request.box = format::WholeArray((*leaf)->shape);
+  request.out = reinterpret_cast<std::byte*>(out.data());
+  ASSERT_OK((*reader)->Load({&request, 1}).status());
+  EXPECT_EQ(out, many_);
+}
+
 // The overlay of a step just saved, the index, and the log of a store opened for reading.
 TEST_F(StepRecordsTest, FindAgreesWhereverTheRecordsAre) {
   const auto check = [&](Store* store, uint64_t step, const char* where) {
@@ -167,7 +203,7 @@ TEST_F(StepRecordsTest, FindAgreesWhereverTheRecordsAre) {
     ASSERT_EQ((*store)->Stats().index_state.find("rocksdb"), 0U);
     check(store->get(), 1, "index");
     const std::vector<float> data{1, 2, 3, 4};
-    SaveRequest again = ManyLeaves(data, std::string(5 << 20, 'y'));
+    SaveRequest again = ManyLeaves(data, std::string(5 << 20, 'y'), many_);
     again.step = 2;
     ASSERT_OK((*store)->Save(std::move(again))->Wait());
     check(store->get(), 2, "overlay");

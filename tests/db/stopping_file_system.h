@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's file system, which calls somebody before each operation that changes something: to
+// The machine's file system, which calls back before each operation that changes something: to
 // kill the process at every point of what it does with files.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace stepwell::db {
 
-class StoppingFile final : public io::File {
+class StoppingFile : public io::File {
  public:
   StoppingFile(std::unique_ptr<io::File> file, const std::function<void()>& before, bool reserves)
       : File(file->path(), file->freeze()),
@@ -70,7 +70,7 @@ class StoppingFile final : public io::File {
   const bool reserves_;
 };
 
-class StoppingFileSystem final : public io::FileSystem {
+class StoppingFileSystem : public io::FileSystem {
  public:
   // Without `reserves` it has no fallocate, as NFS and others.
   explicit StoppingFileSystem(std::function<void()> before, bool reserves = true)

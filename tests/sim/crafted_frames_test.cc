@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <map>
 
 #include "format/frame.h"
 #include "tests/sim/store_workload.h"
@@ -20,6 +21,7 @@ using format::FrameHeader;
 using format::FrameKind;
 
 constexpr uint64_t kFrameBlock = 4096;
+constexpr uint64_t kFar = uint64_t{1} << 32;
 constexpr FrameKind kKinds[] = {
     FrameKind::kSegmentHeader, FrameKind::kCatalog, FrameKind::kEpoch,  FrameKind::kRecords,
     FrameKind::kCommit,        FrameKind::kDelete,  FrameKind::kMeta,   FrameKind::kFooter,
@@ -34,10 +36,10 @@ struct FoundFrame {
 };
 
 // A small store of several segments, with steps replaced, deleted and pinned; not closed.
-std::shared_ptr<SimWorld> MakeStore(bool closed) {
+std::shared_ptr<SimWorld> MakeStore(bool closed, uint64_t segment_bytes = uint64_t{48} << 10) {
   const auto world = SimWorld::Make({11, kPlenty});
   StoreMachine machine(world, 11);
-  auto store = std::move(*machine.Open({.segment_bytes = uint64_t{48} << 10}));
+  auto store = std::move(*machine.Open({.segment_bytes = segment_bytes}));
   for (uint64_t step = 0; step < 12; ++step) {
     EXPECT_TRUE(SaveStep(store.get(), step, step % 3 == 0 ? step : kTiny | step)->Wait().ok());
   }
@@ -65,6 +67,59 @@ std::vector<FoundFrame> FramesOf(const SimWorld& world) {
     }
   }
   return frames;
+}
+
+const std::string kSlotPath = "/store/STEPWELL";
+
+format::StoreSlot NewestSlot(const SimWorld& world) {
+  const std::string bytes = *world.Contents(kSlotPath);
+  format::StoreSlot newest;
+  for (size_t i = 0; i < format::kSlotCount; ++i) {
+    const auto slot =
+        format::DecodeSlot(AsBytes(bytes).subspan(i * format::kSlotBytes, format::kSlotBytes));
+    if (slot.ok() && slot->sequence > newest.sequence) newest = *slot;
+  }
+  return newest;
+}
+
+void PokeSlots(SimWorld* world, format::StoreSlot slot) {
+  slot.tip.clear();
+  for (size_t i = 0; i < format::kSlotCount; ++i) {
+    ++slot.sequence;
+    world->Poke(kSlotPath, i * format::kSlotBytes, format::EncodeSlot(slot));
+  }
+}
+
+format::FramePlace PlaceOf(const FoundFrame& found, const FrameHeader& header,
+                           const std::string& payload) {
+  format::FramePlace place;
+  place.segment = std::stoull(found.path.substr(found.path.rfind('/') + 1));
+  place.offset_bytes = found.offset;
+  place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
+  format::EncodeFrame(header, payload, kFrameBlock, &place.crc);
+  return place;
+}
+
+// Other contents in a frame, and all that names it made right again: the frames behind it, and the
+// slots.
+void Forge(SimWorld* world, const FoundFrame& found, const std::string& payload) {
+  std::map<uint64_t, FoundFrame> chain;  // by commit
+  for (const FoundFrame& frame : FramesOf(*world)) {
+    if (format::IsChainFrame(frame.header.kind)) chain.emplace(frame.header.commit, frame);
+  }
+  format::StoreSlot slot = NewestSlot(*world);
+  format::FramePlace place;
+  for (auto it = chain.find(found.header.commit); it != chain.end(); ++it) {
+    FoundFrame& frame = it->second;
+    if (place.length_bytes == 0) frame.payload = payload;
+    if (place.length_bytes != 0) frame.header.previous = place;
+    place = PlaceOf(frame, frame.header, frame.payload);
+    uint32_t crc = 0;
+    world->Poke(frame.path, frame.offset,
+                AsBytes(format::EncodeFrame(frame.header, frame.payload, kFrameBlock, &crc)));
+    if (it->first == slot.durable_commit) slot.durable_place = place;
+  }
+  PokeSlots(world, slot);
 }
 
 class CraftedFramesTest : public ::testing::TestWithParam<bool> {
@@ -265,6 +320,24 @@ TEST_P(CraftedFramesTest, OtherContents) {
   std::cout << cases_ << " frames, " << opened_ << " of " << 2 * cases_ << " opened\n";
 }
 
+// What an open writes behind the last bytes of a segment is not written beyond its end.
+TEST(CraftedFrames, ACommitThatEndsFarBehindItsSegment) {
+  const auto killed = MakeStore(/*closed=*/false, /*segment_bytes=*/1U << 20);  // it is not sealed
+  size_t opened = 0;
+  for (const FoundFrame& found : FramesOf(*killed)) {
+    if (found.header.kind != FrameKind::kCommit) continue;
+    auto commit = *format::DecodeCommit(AsBytes(found.payload));
+    for (auto& extent : commit.step.extents) extent.end_bytes += kFar;
+    const auto world = killed->CrashImageProcessKill(1);
+    Forge(world.get(), found, format::EncodeCommit(commit));
+    StoreMachine machine(world, 2);
+    const auto store = machine.Open({});
+    opened += store.ok() ? 1 : 0;
+    for (const auto& [path, size] : world->Files()) EXPECT_LT(size, kFar) << path;
+  }
+  EXPECT_GT(opened, 0U);
+}
+
 // A directory and another store's segment that have names of segments.
 TEST_P(CraftedFramesTest, OtherFiles) {
   const auto other = MakeStore(true);
@@ -296,14 +369,7 @@ TEST_P(CraftedFramesTest, OtherFiles) {
 
 // STEPWELL with right checksums that points elsewhere. The log knows better, or the open says so.
 TEST_P(CraftedFramesTest, Slots) {
-  const std::string path = "/store/STEPWELL";
-  const std::string bytes = *world_->Contents(path);
-  format::StoreSlot newest;
-  for (size_t i = 0; i < format::kSlotCount; ++i) {
-    const auto slot =
-        format::DecodeSlot(AsBytes(bytes).subspan(i * format::kSlotBytes, format::kSlotBytes));
-    if (slot.ok() && slot->sequence > newest.sequence) newest = *slot;
-  }
+  const format::StoreSlot newest = NewestSlot(*world_);
   ASSERT_GT(newest.sequence, 0U);
   Steps before;
   {
@@ -312,11 +378,7 @@ TEST_P(CraftedFramesTest, Slots) {
   }
   const auto expect = [&](format::StoreSlot slot, const std::string& what) {
     const auto world = world_->CrashImageProcessKill(1);
-    slot.tip.clear();
-    for (size_t i = 0; i < format::kSlotCount; ++i) {
-      ++slot.sequence;
-      world->Poke(path, i * format::kSlotBytes, format::EncodeSlot(slot));
-    }
+    PokeSlots(world.get(), std::move(slot));
     ++cases_;
     for (const bool read_only : {true, false}) {
       StoreMachine machine(world, 2);
@@ -340,11 +402,7 @@ TEST_P(CraftedFramesTest, Slots) {
     }
     slot.durable_commit = newest.durable_commit;
     for (const FoundFrame& found : FramesOf(*world_)) {
-      format::FramePlace place;
-      place.segment = std::stoull(found.path.substr(found.path.rfind('/') + 1));
-      place.offset_bytes = found.offset;
-      place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + found.payload.size());
-      format::EncodeFrame(found.header, found.payload, kFrameBlock, &place.crc);
+      const format::FramePlace place = PlaceOf(found, found.header, found.payload);
       const std::string what =
           StrCat(" at ", found.path, " + ", found.offset, clean ? ", clean: " : ": ");
       slot.durable_place = place;
