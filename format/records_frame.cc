@@ -216,6 +216,7 @@ Result<Catalog> DecodeCatalog(ConstBytes bytes) {
                    out->length_bytes = segment.getLengthBytes();
                  });
         catalog->previous = ReadPlace(in.getPrevious());
+        if (catalog->previous.length_bytes == 0) catalog->previous = {};  // a base names none
         ReadNumbers(in.getGone(), &catalog->gone);
         ReadNumbers(in.getSegmentsGone(), &catalog->segments_gone);
         ReadList(in.getPages(), &catalog->pages, [](schema::Place::Reader page, FramePlace* out) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 
 #include "db/layout.h"
 #include "tests/db/group_support.h"
@@ -112,6 +113,27 @@ TEST_F(GroupTest, WhatIsUndecidedAtACloseIsUndecidedAtTheNextOpen) {
   const GroupStores group = Open(2);
   EXPECT_THAT(StepNumbers(group.part(0)), ElementsAre(5, 7));
   EXPECT_THAT(PreparedSteps(group.part(1)), IsEmpty());
+}
+
+// Catalogs have it, however many segments begin meanwhile.
+TEST_F(GroupTest, AStepStaysUndecidedWhileSegmentsComeAndGo) {
+  StoreOptions options;
+  options.segment_bytes = 1U << 20;
+  auto group = GroupStores::Open(root_, 2, options);
+  ASSERT_OK(group.status());
+  ASSERT_OK(group->PrepareAll(1, 1));
+  for (uint64_t step = 2; step < 120; ++step) ASSERT_OK(group->SaveAll(step, step));
+  ASSERT_OK(group->part(0)->Reclaim().status());
+  std::vector<uint64_t> all(118);
+  std::iota(all.begin(), all.end(), 2);
+  EXPECT_EQ(StepNumbers(group->part(0)), all);
+  EXPECT_THAT(PreparedSteps(group->part(0)), ElementsAre(1));
+  ASSERT_OK(group->Close());
+  group = GroupStores::Open(root_, 2, options);
+  ASSERT_OK(group.status());
+  EXPECT_THAT(PreparedSteps(group->part(1)), ElementsAre(1));
+  ASSERT_OK(group->DecideAll(Commit(1, 1)).status());
+  EXPECT_EQ(StepNumbers(group->part(1)).size(), 119U);
 }
 
 TEST_F(GroupTest, RetentionEndsStepsWhereTheyAreDecided) {

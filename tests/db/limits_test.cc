@@ -269,5 +269,23 @@ TEST_F(LimitsTest, AStoppedReaderIsNotWaitedForWithoutEnd) {
   }
 }
 
+// A frame has at most 256 MiB: metadata that does not fit fails its save alone.
+TEST_F(LimitsTest, MetadataThatNoFrameHoldsFailsThatSaveAlone) {
+  const TempDir dir;
+  const std::string path = dir / "run";
+  auto store = Store::Open(path, {});
+  ASSERT_OK(store.status());
+  std::vector<std::vector<float>> scratch;
+  SaveRequest request = MakeRequest(1, 1, kTiny, &scratch);
+  request.metadata_json = "\"" + std::string(format::kFramePayloadBytesMax, 'x') + "\"";
+  const auto handle = (*store)->Save(std::move(request));
+  const Status status = handle.ok() ? handle->Wait() : handle.status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.ToString().substr(0, 200);
+  EXPECT_THAT(status.message(), HasSubstr("the limit is"));
+  ASSERT_OK(SaveSeeded(store->get(), 2, 2, kTiny)->Wait());
+  EXPECT_THAT(StepNumbers(store->get()), ElementsAre(2));
+  EXPECT_OK((*store)->Close());
+}
+
 }  // namespace
 }  // namespace stepwell::db

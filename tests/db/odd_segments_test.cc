@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -12,6 +13,7 @@
 #include "db/log/segment_scan.h"
 #include "db/log/slot_file.h"
 #include "format/frame.h"
+#include "format/frame_copy.h"
 #include "tests/db/stopping_file_system.h"
 #include "tests/db/store_support.h"
 
@@ -40,6 +42,7 @@ class Crafted {
     place.offset_bytes = bytes_.size();
     place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
     bytes_ += format::EncodeFrame(header, payload, kBlock, &place.crc);
+    last_ = place;
     return place;
   }
   void AddHeader() {
@@ -47,6 +50,15 @@ class Crafted {
     header.segment = segment_;
     header.nonce = kNonce;
     Add(FrameKind::kSegmentHeader, 0, format::EncodeSegmentHeader(header));
+  }
+  // A copy of that frame behind the last one, in the zeros up to the end of its block.
+  void CopyBehind(const format::FramePlace& place) {
+    const format::FrameCopy copy{place, bytes_.substr(place.offset_bytes, place.length_bytes)};
+    const size_t at = AlignUp(last_.offset_bytes + last_.length_bytes, format::kCopyAlignment);
+    std::vector<std::byte> encoded(format::FrameCopySpace(copy.bytes.size()));
+    format::EncodeFrameCopy(copy, kNonce, encoded);
+    ASSERT_LE(at + encoded.size(), bytes_.size());
+    std::memcpy(bytes_.data() + at, encoded.data(), encoded.size());
   }
   SegmentInfo WriteTo(const SegmentFiles& files) const {
     std::ofstream(files.PathOf(segment_), std::ios::binary) << bytes_;
@@ -60,6 +72,7 @@ class Crafted {
  private:
   const uint64_t segment_;
   std::string bytes_;
+  format::FramePlace last_;
 };
 
 // Of which no segment can be read.
@@ -139,6 +152,16 @@ TEST_F(OddSegmentsTest, AFileThatBeginsWithAnotherFrameHasNoHeader) {
   const auto store = Store::Open(path_, {});
   ASSERT_OK(store.status());
   EXPECT_EQ(StepNumbers(store->get()), (std::vector<uint64_t>{0, 1, 2, 3}));
+}
+
+// The header is lost, and what lies behind a later frame says that it was an epoch.
+TEST_F(OddSegmentsTest, ACopyOfAnotherFrameIsNoHeader) {
+  Crafted file(82);
+  const format::FramePlace first = file.Add(FrameKind::kEpoch, 5, format::EncodeEpoch({}));
+  file.Add(FrameKind::kEpoch, 6, format::EncodeEpoch({}));
+  file.CopyBehind(first);
+  file.WriteTo(files_);
+  EXPECT_FALSE(ListFrames(files_, 82).ok());
 }
 
 TEST_F(OddSegmentsTest, AHeaderOfAnotherSegmentSaysNothingOfTheStore) {
