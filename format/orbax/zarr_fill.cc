@@ -30,7 +30,7 @@ Status AppendInteger(const JsonNode& node, const DTypeInfo& dtype, std::string* 
     STEPWELL_ASSIGN_OR_RETURN(const int64_t number, node.Signed());
     const int64_t max = static_cast<int64_t>(UINT64_MAX >> (65 - bits));
     if (number < -max - 1 || number > max) {
-      return node.Error(StrCat(number, " is no ", dtype.name));
+      return node.Error(StrCat(number, " is not of type ", dtype.name));
     }
     value = static_cast<uint64_t>(number) & UINT64_MAX >> (64 - bits);
   }

@@ -137,8 +137,8 @@ TEST_F(ReadTest, RequestsThatDoNotFitAreRefused) {
   };
   constexpr auto kBad = StatusCode::kInvalidArgument;
   EXPECT_ERROR(read({.dtype = DType::kFloat32}), kBad, "int32, not float32");
-  EXPECT_ERROR(read({.slice = {{0}, {65}}}), kBad, "no slice of 64");
-  EXPECT_ERROR(read({.slice = {{9}, {8}}}), kBad, "no slice");
+  EXPECT_ERROR(read({.slice = {{0}, {65}}}), kBad, "is not a slice of 64");
+  EXPECT_ERROR(read({.slice = {{9}, {8}}}), kBad, "is not a slice");
   EXPECT_ERROR(read({.slice = {{0, 0}, {1, 1}}}), kBad, "axes");
   EXPECT_ERROR(read({.slice = {{0}, {}}}), kBad, "axes");
   EXPECT_ERROR(read({.out_bytes = 255}), kBad, "255 bytes where 256");

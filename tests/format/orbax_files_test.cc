@@ -125,7 +125,7 @@ TEST(OrbaxNames, KeysOfEveryType) {
               "\\xed\\xa0\\x80\" is not UTF-8");
   for (const char* const bad : {"", "-1", "x", "1x", " 1", "99999999999999999999"}) {
     const std::vector<TreeKey> index = {{bad, KeyType::kSequence}};
-    ExpectError(PathOfTreeKeys(index).status(), StatusCode::kDataLoss, "no index");
+    ExpectError(PathOfTreeKeys(index).status(), StatusCode::kDataLoss, "is not a list index");
   }
 }
 

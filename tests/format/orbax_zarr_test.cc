@@ -128,7 +128,7 @@ TEST(OrbaxZarr, ChainsThatAreNotRead) {
       {bytes + R"(,{"name":"zstd","configuration":{"level":1,"new":2}})", "\"new\" is not known"},
       {Sharded(bytes) + "," + crc, "behind shards"},
       {Sharded(Sharded(bytes)), "\"sharding_indexed\""},
-      {Sharded(bytes, R"(,"index_location":"middle")"), "no place of an index"},
+      {Sharded(bytes, R"(,"index_location":"middle")"), "is not an index location"},
       {crc, "at this place"},
   };
   for (const auto& [codecs, what] : cases) {
@@ -218,10 +218,10 @@ TEST(OrbaxZarr, FillValues) {
   EXPECT_EQ(fill("float64", "\"-Infinity\"").value(), std::string("\0\0\0\0\0\0\xf0\xff", 8));
   EXPECT_EQ(fill("complex64", "[0, -1.0]").value(), std::string("\0\0\0\0\0\0\x80\xbf", 8));
   ExpectZarrError(fill("int8", "128").status(), StatusCode::kDataLoss,
-                  "F: fill_value: 128 is not an int8");
+                  "F: fill_value: 128 is not of type int8");
   ExpectZarrError(fill("int2", "-3").status(), StatusCode::kDataLoss, "no int2");
   ExpectZarrError(fill("uint8", "-1").status(), StatusCode::kDataLoss, "not negative");
-  ExpectZarrError(fill("float32", "\"x\"").status(), StatusCode::kDataLoss, "no number");
+  ExpectZarrError(fill("float32", "\"x\"").status(), StatusCode::kDataLoss, "is not a number");
   ExpectZarrError(fill("float32", "1e300").status(), StatusCode::kUnimplemented, "range");
   ExpectZarrError(fill("float16", "1.5").status(), StatusCode::kUnimplemented, "other than 0");
   ExpectZarrError(fill("float16", "-0.0").status(), StatusCode::kUnimplemented, "other than 0");
