@@ -63,7 +63,7 @@ Status AppendFloat(const JsonNode& node, size_t size_bytes, bool small, std::str
   } else if (node.value().is_number()) {
     value = node.value().get<double>();
   } else {
-    return node.Error("no number");
+    return node.Error("is not a number");
   }
   if (small && (value != 0 || std::signbit(value))) {
     return node.Unknown("a fill value other than 0 is not read for this type");

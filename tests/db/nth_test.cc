@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Scans the log of a store where the n-th mapping of memory fails; 0: the scan says that there is
-// none, 1: all is read.
+// none, 7: all is read. (1 is AddressSanitizer's, which maps memory, too.)
 int ScanWithoutMapping(const std::string& path, uint64_t n) {
   if (!Arm({Fault::Kind::kError, "memory", ENOMEM, Fault::Until::kOnce, n})) return 2;
   const StoresOwn own;
@@ -80,7 +80,7 @@ int ScanWithoutMapping(const std::string& path, uint64_t n) {
   SegmentFiles files(io::LocalFileSystem(), path);
   const auto state = RecoverByScan(io::LocalFileSystem(), path, *slot, files, {});
   if (state.status().code() == StatusCode::kResourceExhausted) return 0;
-  return state.ok() && state->live.contains(1) ? 1 : 5;
+  return state.ok() && state->live.contains(1) ? 7 : 5;
 }
 
 // A log that has to be scanned, and no memory to scan it.
@@ -97,7 +97,8 @@ TEST(NthScanTest, WithoutMemoryItIsNotTakenForEmpty) {
     int status = -1;
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
     ASSERT_TRUE(WIFEXITED(status));
-    EXPECT_LE(WEXITSTATUS(status), 1) << n;
+    const int code = WEXITSTATUS(status);
+    EXPECT_TRUE(code == 0 || code == 7 || code == 1) << n << ": " << code;
     refused += WEXITSTATUS(status) == 0 ? 1 : 0;
   }
   EXPECT_GT(refused, 0U);

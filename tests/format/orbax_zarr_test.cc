@@ -219,7 +219,7 @@ TEST(OrbaxZarr, FillValues) {
   EXPECT_EQ(fill("complex64", "[0, -1.0]").value(), std::string("\0\0\0\0\0\0\x80\xbf", 8));
   ExpectZarrError(fill("int8", "128").status(), StatusCode::kDataLoss,
                   "F: fill_value: 128 is not of type int8");
-  ExpectZarrError(fill("int2", "-3").status(), StatusCode::kDataLoss, "no int2");
+  ExpectZarrError(fill("int2", "-3").status(), StatusCode::kDataLoss, "is not of type int2");
   ExpectZarrError(fill("uint8", "-1").status(), StatusCode::kDataLoss, "not negative");
   ExpectZarrError(fill("float32", "\"x\"").status(), StatusCode::kDataLoss, "is not a number");
   ExpectZarrError(fill("float32", "1e300").status(), StatusCode::kUnimplemented, "range");
