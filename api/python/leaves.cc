@@ -278,4 +278,42 @@ std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy, 
   return inputs;
 }
 
+void BindRows(nb::module_& m) {
+  using Type = PathComponent::Type;
+  nb::enum_<Type>(m, "ComponentType", nb::is_arithmetic())
+      .value("INT_KEY", Type::kIntKey)
+      .value("INDEX", Type::kIndex)
+      .value("KEY", Type::kKey)
+      .value("ATTRIBUTE", Type::kAttribute);
+  nb::enum_<RowTag>(m, "RowTag", nb::is_arithmetic())
+      .value("NODE", RowTag::kNode)
+      .value("ARRAY", RowTag::kArray)
+      .value("VALUE", RowTag::kValue)
+      .value("JAX", RowTag::kJax)
+      .value("SHARDS", RowTag::kShards);
+  nb::enum_<format::LeafKind>(m, "LeafKind", nb::is_arithmetic())
+      .value("ARRAY", format::LeafKind::kArray)
+      .value("VALUE", format::LeafKind::kValue)
+      .value("NODE", format::LeafKind::kNode);
+  nb::enum_<format::ContainerKind>(m, "ContainerKind", nb::is_arithmetic())
+      .value("NOT_CONTAINER", format::ContainerKind::kNotContainer)
+      .value("DICT", format::ContainerKind::kDict)
+      .value("LIST", format::ContainerKind::kList)
+      .value("TUPLE", format::ContainerKind::kTuple)
+      .value("NAMEDTUPLE", format::ContainerKind::kNamedTuple)
+      .value("OBJECT", format::ContainerKind::kObject);
+  nb::enum_<format::ValueType>(m, "ValueType", nb::is_arithmetic())
+      .value("NONE", format::ValueType::kNone)
+      .value("NUMPY", format::ValueType::kNumpyArray)
+      .value("JAX", format::ValueType::kJaxArray)
+      .value("NUMPY_SCALAR", format::ValueType::kNumpyScalar)
+      .value("PRNG_KEY", format::ValueType::kPrngKey)
+      .value("INT", format::ValueType::kInt)
+      .value("FLOAT", format::ValueType::kFloat)
+      .value("BOOL", format::ValueType::kBool)
+      .value("STR", format::ValueType::kStr)
+      .value("BYTES", format::ValueType::kBytes)
+      .value("COMPLEX", format::ValueType::kComplex);
+}
+
 }  // namespace stepwell::python

@@ -25,4 +25,7 @@ nanobind::object TextObject(std::string_view text);
 // A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
 
+// The enums of rows: IntEnums, since rows have their numbers.
+void BindRows(nanobind::module_& m);
+
 }  // namespace stepwell::python

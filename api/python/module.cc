@@ -325,6 +325,7 @@ NB_MODULE(_stepwell, m) {
   m.def(
       "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
   sp::BindPaths(m);
+  sp::BindRows(m);
   sp::BindRecords(m);
   sp::BindImport(m);
   sp::BindView(m);

@@ -15,9 +15,10 @@ from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.paths import PathLike, resolve
 from ._pytree.records import ARRAY, VALUE, StoredTree
-from ._pytree.tree import KEY, V_PRNG_KEY, Component, component_text, decode_value
+from ._pytree.tree import KEY, Component, component_text, decode_value
 from ._runtime.arguments import check_path
 from ._runtime.not_copied import NotCopied
+from ._stepwell import ValueType
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def _info(tree: StoredTree, number: int) -> LeafInfo:
     count = 1
     for extent in record.shape:
         count *= extent
-    kind = "key" if record.value_type == V_PRNG_KEY else "array"
+    kind = "key" if record.value_type == ValueType.PRNG_KEY else "array"
     return LeafInfo(kind, record.shape, record.dtype, count * record.dtype.itemsize)
 
 

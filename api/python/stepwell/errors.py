@@ -106,7 +106,8 @@ class StorageError(Error, OSError):
 
 
 class LockedError(Error):
-    """Another process writes to this store; the message has its pid."""
+    """Another process writes to this store; the message has its pid. `stepwell rm`, `pin` and
+    `reclaim` (the program) ask that process to do it."""
 
 
 class PeerError(Error):

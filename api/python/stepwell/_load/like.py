@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
-from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, V_BOOL, V_BYTES, V_COMPLEX, V_FLOAT, V_INT,
-                            V_NONE, V_PRNG_KEY, V_STR, BadKeyError, Component, Opened,
-                            TooDeepError, decode_value, is_array_like, is_inside_equinox,
-                            is_static, open_node, path_text, rebuild, type_name)
+from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
+                            decode_value, is_array_like, is_inside_equinox, is_static, open_node,
+                            path_text, rebuild, type_name)
 from .._runtime.text import LISTED_MAX
+from .._stepwell import ValueType
 from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
 from .device_placement import Cast, Slot, Target, same
 from .specs import concrete, mesh_text, why_not_split
@@ -28,9 +28,10 @@ from .specs import concrete, mesh_text, why_not_split
 Path = tuple[Component, ...]
 
 # Python scalars: the kinds of dtype that are theirs.
-_KINDS = {V_BOOL: "b", V_INT: "iu", V_FLOAT: "f", V_COMPLEX: "c"}
-_VALUE_TYPES = ((bool, V_BOOL), (int, V_INT), (float, V_FLOAT), (complex, V_COMPLEX), (str, V_STR),
-                (bytes, V_BYTES))
+_KINDS: dict[int, str] = {
+    ValueType.BOOL: "b", ValueType.INT: "iu", ValueType.FLOAT: "f", ValueType.COMPLEX: "c"}
+_VALUE_TYPES = ((bool, ValueType.BOOL), (int, ValueType.INT), (float, ValueType.FLOAT),
+                (complex, ValueType.COMPLEX), (str, ValueType.STR), (bytes, ValueType.BYTES))
 _LEAF_TYPES = {kind for kind, _ in _VALUE_TYPES} | {type(None), np.ndarray}
 _PLAIN: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 
@@ -194,7 +195,7 @@ class Matcher:
 
     def _is_none(self, leaf: int) -> bool:
         record = self.tree.records[leaf]
-        return record.kind == VALUE and record.value_type == V_NONE
+        return record.kind == VALUE and record.value_type == ValueType.NONE
 
     def _nearest(self, number: int, opened: Opened, path: Path) -> str:
         """Of what is stored beside `path`, which is missing, and is not in `like`."""
@@ -257,7 +258,7 @@ class Matcher:
                 return self._wrong(like, number, path)
             return self._slot(number, lambda raw: decode_value(value_type, raw))
         kinds = _KINDS.get(_value_type(like), "")
-        is_key = record.value_type == V_PRNG_KEY
+        is_key = record.value_type == ValueType.PRNG_KEY
         if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
             return self._wrong(like, number, path)
         plain = _PLAIN[kinds[0]]
@@ -306,7 +307,7 @@ class Matcher:
                                         [Mismatch(self.tree.text(number), why)]) from None
 
             return from_value
-        if record.kind != ARRAY or record.value_type == V_PRNG_KEY or record.shape != shape:
+        if record.kind != ARRAY or record.value_type == ValueType.PRNG_KEY or record.shape != shape:
             return None
         if record.dtype == wanted:
             return same
@@ -362,7 +363,7 @@ class Matcher:
 
     def _to_key(self, like: Any, number: int, record: Record, path: Path) -> Any:
         jax = self._jax
-        if record.value_type != V_PRNG_KEY or record.kind != ARRAY:
+        if record.value_type != ValueType.PRNG_KEY or record.kind != ARRAY:
             return self._wrong(like, number, path)
         impl = record.prng_impl
         stored = jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=impl),
@@ -388,7 +389,8 @@ def _has_value(node: Any) -> bool:
 
 
 def _value_type(like: Any) -> int:
-    return next((number for kind, number in _VALUE_TYPES if isinstance(like, kind)), V_BYTES)
+    found = (number for kind, number in _VALUE_TYPES if isinstance(like, kind))
+    return next(found, ValueType.BYTES)
 
 
 def _wanted(like: Any) -> str:

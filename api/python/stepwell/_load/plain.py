@@ -8,7 +8,8 @@ from typing import Any
 
 from .. import _stepwell
 from .._pytree.records import ARRAY, VALUE, StoredTree
-from .._pytree.tree import V_NUMPY_SCALAR, V_PRNG_KEY, decode_value
+from .._pytree.tree import decode_value
+from .._stepwell import ValueType
 from ..errors import Mismatch, MismatchError
 from .device_placement import Cast, Slot, Target, read_slots, same
 from .source import Source
@@ -61,10 +62,10 @@ def _slot(tree: StoredTree, number: int, sharding: Any, cast: bool, bad: list[Mi
         return Slot(number, lambda raw: decode_value(value_type, raw))
     assert record.kind == ARRAY
     if sharding is None:
-        return Slot(number, _scalar if record.value_type == V_NUMPY_SCALAR else same)
+        return Slot(number, _scalar if record.value_type == ValueType.NUMPY_SCALAR else same)
     jax = jax_here()
     shape, dtype = logical_array(record)
-    if record.value_type == V_PRNG_KEY:
+    if record.value_type == ValueType.PRNG_KEY:
         return Slot(number, same, Target(shape, dtype, sharding, False, record.prng_impl))
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if dtype != record.dtype and not cast:

@@ -17,7 +17,8 @@ import numpy as np
 
 from .._pytree.paths import resolve
 from .._pytree.records import ARRAY, StoredTree
-from .._pytree.tree import TRANSPARENT, V_JAX, V_PRNG_KEY, BadKeyError, open_node, path_text
+from .._pytree.tree import TRANSPARENT, BadKeyError, open_node, path_text
+from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 
 
@@ -212,7 +213,7 @@ def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: A
 
 def logical_array(record: Any) -> tuple[tuple[int, ...], Any]:
     """A leaf's shape and dtype as JAX has them: typed keys have no axes for their data."""
-    if record.value_type != V_PRNG_KEY:
+    if record.value_type != ValueType.PRNG_KEY:
         return tuple(record.shape), record.dtype
     jax = sys.modules["jax"]
     abstract = jax.eval_shape(
@@ -260,7 +261,8 @@ def _named(jax: Any, saved: Any, devices: Mapping[int, Any]) -> Any:
 def restored_sharding(record: Any, saved: Mapping[str, Any]) -> Any:
     """The sharding that a leaf was saved with and comes back on; None: it comes as NumPy."""
     sharding = saved.get(record.sharding)
-    if sharding is None or record.kind != ARRAY or record.value_type not in (V_JAX, V_PRNG_KEY):
+    if sharding is None or record.kind != ARRAY or record.value_type not in (
+            ValueType.JAX, ValueType.PRNG_KEY):
         return None
     jax = sys.modules["jax"]
     if jax.dtypes.canonicalize_dtype(record.dtype) != record.dtype:

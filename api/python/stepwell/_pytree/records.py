@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _stepwell
+from .._stepwell import LeafKind
 from ..errors import AmbiguousPathError
 from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
 
-# format::LeafKind
-ARRAY, VALUE, NODE = 1, 2, 3
+ARRAY, VALUE, NODE = LeafKind.ARRAY, LeafKind.VALUE, LeafKind.NODE
 
 ROOT = -1  # above the items of a step
 

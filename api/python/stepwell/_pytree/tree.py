@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._runtime.text import listed
+from .._stepwell import ComponentType, ContainerKind, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .sharding import Layout, ShardingInfo, shards_of
@@ -41,17 +42,14 @@ Component = tuple[int, Any]
 Path = tuple[Component, ...]
 Row = tuple[Any, ...]
 
-# format::PathComponent::Type
-INT_KEY, INDEX, KEY, ATTRIBUTE = 1, 2, 3, 4
-# Row tags
-NODE, ARRAY, VALUE, JAX, SHARDS = 0, 1, 2, 3, 4
+INT_KEY, INDEX = ComponentType.INT_KEY, ComponentType.INDEX
+KEY, ATTRIBUTE = ComponentType.KEY, ComponentType.ATTRIBUTE
+NODE, ARRAY, VALUE = RowTag.NODE, RowTag.ARRAY, RowTag.VALUE
+JAX, SHARDS = RowTag.JAX, RowTag.SHARDS
 _FIELD_COUNTS = {NODE: 5, ARRAY: 5, VALUE: 4, JAX: 6, SHARDS: 12}
-# format::ContainerKind
-DICT, LIST, TUPLE, NAMEDTUPLE, OBJECT = 1, 2, 3, 4, 5
+DICT, LIST, TUPLE = ContainerKind.DICT, ContainerKind.LIST, ContainerKind.TUPLE
+NAMEDTUPLE, OBJECT = ContainerKind.NAMEDTUPLE, ContainerKind.OBJECT
 TRANSPARENT = -1  # an NNX Variable: its child stands in its place
-# format::ValueType
-V_NONE, V_NUMPY, V_JAX, V_NUMPY_SCALAR, V_PRNG_KEY = 0, 1, 2, 3, 4
-V_INT, V_FLOAT, V_BOOL, V_STR, V_BYTES, V_COMPLEX = 5, 6, 7, 8, 9, 10
 
 DEPTH_MAX = 250  # components of a path; the format's limit is 256
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -210,42 +208,42 @@ _INT_TEXT_BITS_MAX = 2000  # from here on Python's own conversions may refuse (4
 def encode_value(value: Any) -> tuple[int, bytes] | None:
     """(value type, bytes) of a Python scalar, str, bytes or None; None for anything else."""
     if value is None:
-        return V_NONE, b""
+        return ValueType.NONE, b""
     if isinstance(value, bool):
-        return V_BOOL, b"\x01" if value else b"\x00"
+        return ValueType.BOOL, b"\x01" if value else b"\x00"
     if isinstance(value, int):
         if value.bit_length() <= _INT_TEXT_BITS_MAX:
-            return V_INT, int.__repr__(value).encode()
+            return ValueType.INT, int.__repr__(value).encode()
         import decimal
 
-        return V_INT, format(decimal.Decimal(int(value)), "f").encode()
+        return ValueType.INT, format(decimal.Decimal(int(value)), "f").encode()
     if isinstance(value, float):
-        return V_FLOAT, struct.pack("<d", value)
+        return ValueType.FLOAT, struct.pack("<d", value)
     if isinstance(value, complex):
-        return V_COMPLEX, struct.pack("<dd", value.real, value.imag)
+        return ValueType.COMPLEX, struct.pack("<dd", value.real, value.imag)
     if isinstance(value, str):
-        return V_STR, value.encode("utf-8", "surrogatepass")
+        return ValueType.STR, value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
-        return V_BYTES, bytes(value)
+        return ValueType.BYTES, bytes(value)
     return None
 
 
 def decode_value(value_type: int, data: bytes) -> Any:
-    if value_type == V_NONE:
+    if value_type == ValueType.NONE:
         return None
-    if value_type == V_BOOL:
+    if value_type == ValueType.BOOL:
         return data != b"\x00"
-    if value_type == V_INT:
+    if value_type == ValueType.INT:
         if len(data) < _INT_TEXT_BITS_MAX // 4:
             return int(data)
         import decimal
 
         return int(decimal.Decimal(data.decode()))
-    if value_type == V_FLOAT:
+    if value_type == ValueType.FLOAT:
         return struct.unpack("<d", data)[0]
-    if value_type == V_COMPLEX:
+    if value_type == ValueType.COMPLEX:
         return complex(*struct.unpack("<dd", data))
-    if value_type == V_STR:
+    if value_type == ValueType.STR:
         return data.decode("utf-8", "surrogatepass")
     return data
 
@@ -285,10 +283,10 @@ class Flattener:
             self._add_jax(node, path)
             return True
         if kind is np.ndarray:
-            self._add_numpy(node, path, V_NUMPY)
+            self._add_numpy(node, path, ValueType.NUMPY)
             return True
         if isinstance(node, np.generic):
-            self._add_numpy(np.asarray(node), path, V_NUMPY_SCALAR)
+            self._add_numpy(np.asarray(node), path, ValueType.NUMPY_SCALAR)
             return True
         if self._jax_array is not None and isinstance(node, self._jax_array):
             self._add_any_jax(node, path)
@@ -298,7 +296,7 @@ class Flattener:
             self.rows.append((path, VALUE, value[0], value[1]))
             return True
         if isinstance(node, np.memmap):
-            self._add_numpy(node, path, V_NUMPY)
+            self._add_numpy(node, path, ValueType.NUMPY)
             return True
         try:
             opened = open_node(node) if len(path) < DEPTH_MAX else None
@@ -375,7 +373,7 @@ class Flattener:
                 self.meshes.add(len(self.rows))
             self.rows.append((path, JAX, array, number, array.weak_type, info.json))
             return
-        self._add_shards(array, path, number, V_JAX, "", info)
+        self._add_shards(array, path, number, ValueType.JAX, "", info)
 
     def _add_shards(self, array: Any, path: Path, number: int, value_type: int, prng: str,
                     info: ShardingInfo) -> None:
@@ -412,7 +410,7 @@ class Flattener:
             data = jax.random.key_data(array)
             impl = str(jax.random.key_impl(array))
             info = self._sharding(data.sharding)
-            self._add_shards(data, path, NUMBERS[data.dtype], V_PRNG_KEY, impl, info)
+            self._add_shards(data, path, NUMBERS[data.dtype], ValueType.PRNG_KEY, impl, info)
         else:
             self._jax_exact = type(array)
             self._add_jax(array, path)
