@@ -10,7 +10,7 @@
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"
 #include "fuzz/support/memory.h"
-#include "tests/format/ocdbt_bytes.h"
+#include "tests/format/support/ocdbt_bytes.h"
 
 namespace stepwell::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"
 #include "fuzz/support/memory.h"
-#include "tests/format/orbax_examples.h"
+#include "tests/format/support/orbax_examples.h"
 
 namespace stepwell::fuzz {
 namespace {

@@ -13,9 +13,9 @@
 #include "fuzz/support/edit.h"
 #include "fuzz/support/frames.h"
 #include "fuzz/support/stores.h"
-#include "tests/format/examples.h"
-#include "tests/format/ocdbt_bytes.h"
-#include "tests/format/orbax_examples.h"
+#include "tests/format/support/examples.h"
+#include "tests/format/support/ocdbt_bytes.h"
+#include "tests/format/support/orbax_examples.h"
 
 namespace stepwell::fuzz {
 namespace {

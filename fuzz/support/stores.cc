@@ -6,7 +6,7 @@
 #include "db/save/plan.h"
 #include "format/key.h"
 #include "fuzz/support/check.h"
-#include "tests/sim/inline_environment.h"
+#include "tests/sim/support/inline_environment.h"
 
 namespace stepwell::fuzz {
 namespace {

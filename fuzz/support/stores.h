@@ -13,7 +13,7 @@
 #include "db/environment.h"
 #include "db/store.h"
 #include "tests/prng.h"
-#include "tests/sim/sim_disk.h"
+#include "tests/sim/support/sim_disk.h"
 
 namespace stepwell::fuzz {
 

@@ -8,78 +8,12 @@
 #include <future>
 #include <thread>
 
-#include "tests/api/api_support.h"
+#include "tests/api/support/c_support.h"
 
 namespace stepwell {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename Struct>
-Struct Sized() {
-  Struct out{};
-  out.struct_size = sizeof(Struct);
-  return out;
-}
-
-#define EXPECT_C_OK(call) EXPECT_EQ(call, STEPWELL_OK) << stepwell_last_error()
-#define ASSERT_C_OK(call) ASSERT_EQ(call, STEPWELL_OK) << stepwell_last_error()
-#define EXPECT_C_ERROR(call, code, words)                 \
-  do {                                                    \
-    EXPECT_EQ(call, code);                                \
-    EXPECT_THAT(stepwell_last_error(), HasSubstr(words)); \
-  } while (false)
-
-class CTest : public ApiTest {
- protected:
-  void SetUp() override {
-    ApiTest::SetUp();
-    ASSERT_C_OK(stepwell_open(path().c_str(), nullptr, &store_));
-  }
-  void TearDown() override {
-    stepwell_store_free(store_);
-    ApiTest::TearDown();
-  }
-
-  stepwell_array Array(uint32_t rank, const uint64_t* shape) const {
-    auto array = Sized<stepwell_array>();
-    array.data = numbers_.data();
-    array.dtype = STEPWELL_INT32;
-    array.rank = rank;
-    array.shape = shape;
-    return array;
-  }
-  static stepwell_value Int(int64_t number) {
-    auto value = Sized<stepwell_value>();
-    value.type = STEPWELL_TYPE_INT;
-    value.integer = number;
-    return value;
-  }
-  // A step with "a/w" (10, 20) int32, "epoch" 3 and, in the item "data", "position" 4.
-  void SaveStep(uint64_t step) {
-    stepwell_request* request = nullptr;
-    ASSERT_C_OK(stepwell_request_new(step, &request));
-    const uint64_t shape[] = {10, 20};
-    const stepwell_array array = Array(2, shape);
-    const stepwell_value epoch = Int(3);
-    const stepwell_value position = Int(4);
-    EXPECT_C_OK(stepwell_put_array(request, nullptr, "a/w", &array));
-    EXPECT_C_OK(stepwell_put_value(request, nullptr, "epoch", &epoch));
-    EXPECT_C_OK(stepwell_put_value(request, "data", "position", &position));
-    auto options = Sized<stepwell_save_options>();
-    options.metadata_json = R"({"run": 1})";
-    stepwell_handle* handle = nullptr;
-    ASSERT_C_OK(stepwell_save(store_, request, &options, &handle));
-    EXPECT_C_OK(stepwell_handle_wait(handle, -1));
-    EXPECT_EQ(stepwell_handle_done(handle), 1);
-    EXPECT_EQ(stepwell_handle_skipped(handle), 0);
-    stepwell_handle_free(handle);
-    stepwell_request_free(request);
-  }
-
-  const std::vector<int32_t> numbers_ = Numbers<int32_t>(200);
-  stepwell_store* store_ = nullptr;
-};
 
 TEST_F(CTest, AStepComesBack) {
   SaveStep(7);
@@ -459,82 +393,6 @@ TEST_F(CTest, ContainersAreListedWithTheirLeaves) {
   EXPECT_STREQ(info.codec, "not touched");
   stepwell_leaf_list_free(list);
   stepwell_step_free(step);
-}
-
-TEST_F(CTest, AStepGoesOutAsACheckpointAndComesBack) {
-  SaveStep(1);
-  const std::string out = path() + "-1";
-  auto options = Sized<stepwell_export_options>();
-  const char* const state = "state";
-  options.mode = STEPWELL_EXPORT_COPY;
-  options.items = &state;
-  options.item_count = 1;
-  auto report = Sized<stepwell_export_report>();
-  ASSERT_C_OK(stepwell_export(store_, 1, nullptr, "", out.c_str(), &options, &report));
-  EXPECT_EQ(report.mode, STEPWELL_EXPORT_COPY);
-  EXPECT_EQ(report.leaves, 2U);
-  stepwell_verify_report* verified = nullptr;
-  ASSERT_C_OK(stepwell_verify_export(out.c_str(), &verified));
-  auto found = Sized<stepwell_verify_info>();
-  ASSERT_C_OK(stepwell_verify_report_get(verified, &found));
-  EXPECT_GT(found.chunks, 0U);
-  EXPECT_EQ(found.problem_count, 0U);
-  stepwell_verify_report_free(verified);
-
-  stepwell_handle* handle = nullptr;
-  ASSERT_C_OK(stepwell_import(store_, out.c_str(), 2, nullptr, &handle));
-  EXPECT_C_OK(stepwell_handle_wait(handle, -1));
-  stepwell_handle_free(handle);
-  EXPECT_C_OK(stepwell_verify_import(store_, out.c_str(), 2, nullptr));
-  EXPECT_C_ERROR(stepwell_import(store_, out.c_str(), 2, nullptr, nullptr), STEPWELL_ALREADY_EXISTS,
-                 "2");
-  auto skip = Sized<stepwell_import_options>();
-  skip.if_exists = STEPWELL_IF_EXISTS_SKIP;
-  ASSERT_C_OK(stepwell_import(store_, out.c_str(), 2, &skip, &handle));
-  EXPECT_C_OK(stepwell_handle_wait(handle, -1));
-  EXPECT_EQ(stepwell_handle_skipped(handle), 1);
-  stepwell_handle_free(handle);
-  options.progress = [](void*, uint64_t, uint64_t) { return 0; };
-  EXPECT_C_ERROR(stepwell_export(store_, 1, nullptr, "", (out + "-b").c_str(), &options, nullptr),
-                 STEPWELL_CANCELLED, "");
-  EXPECT_C_ERROR(stepwell_import(store_, path().c_str(), 3, nullptr, nullptr),
-                 STEPWELL_INVALID_ARGUMENT, "no Orbax checkpoint");
-}
-
-TEST_F(CTest, AStepGoesOutAsAnArchive) {
-  SaveStep(1);
-  const std::string out = path() + ".npz";
-  auto options = Sized<stepwell_archive_options>();
-  options.format = STEPWELL_ARCHIVE_NPZ;
-  auto report = Sized<stepwell_export_report>();
-  EXPECT_C_ERROR(stepwell_export_archive(store_, 1, nullptr, "", out.c_str(), &options, &report),
-                 STEPWELL_INVALID_ARGUMENT, "epoch");
-  options.on_unsupported = STEPWELL_UNSUPPORTED_SKIP;
-  ASSERT_C_OK(stepwell_export_archive(store_, 1, nullptr, "", out.c_str(), &options, &report));
-  EXPECT_EQ(report.leaves, 1U);
-  EXPECT_EQ(report.skipped, 2U);
-  EXPECT_TRUE(std::filesystem::exists(out));
-  options.on_unsupported = static_cast<stepwell_on_unsupported>(3);
-  EXPECT_C_ERROR(stepwell_export_archive(store_, 1, nullptr, "", out.c_str(), &options, nullptr),
-                 STEPWELL_INVALID_ARGUMENT, "on_unsupported");
-}
-
-TEST_F(CTest, AViewFollowsTheStore) {
-  stepwell_view* view = nullptr;
-  const std::string directory = path() + "-view";
-  ASSERT_C_OK(stepwell_view_open(store_, directory.c_str(), nullptr, 0, &view));
-  SaveStep(1);
-  ASSERT_C_OK(stepwell_view_wait(view, 60'000));
-  auto stats = Sized<stepwell_view_stats>();
-  ASSERT_C_OK(stepwell_view_get_stats(view, &stats));
-  EXPECT_EQ(stats.shown, 1U);
-  EXPECT_EQ(stats.following, 1);
-  EXPECT_TRUE(std::filesystem::exists(directory + "/1"));
-  ASSERT_C_OK(stepwell_view_close(view, 0));
-  EXPECT_FALSE(std::filesystem::exists(directory + "/1"));
-  EXPECT_C_ERROR(stepwell_view_wait(view, 0), STEPWELL_FAILED_PRECONDITION, "closed");
-  stepwell_view_free(view);
-  stepwell_view_free(nullptr);
 }
 
 TEST_F(CTest, AfterCloseEverythingFailsButFreeing) {

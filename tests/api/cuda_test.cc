@@ -2,7 +2,7 @@
 // Slices into the memory of GPUs. Built with STEPWELL_CUDA; fails where there is no GPU.
 #include <cuda_runtime_api.h>
 
-#include "tests/api/api_support.h"
+#include "tests/api/support/api_support.h"
 
 namespace stepwell {
 namespace {

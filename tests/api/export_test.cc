@@ -2,7 +2,7 @@
 // What the directory holds is checked in tests/python, by Orbax itself.
 #include <filesystem>
 
-#include "tests/api/api_support.h"
+#include "tests/api/support/api_support.h"
 
 namespace stepwell {
 namespace {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/api/api_support.h"
+#include "tests/api/support/api_support.h"
 
 namespace stepwell {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/api/api_support.h"
+#include "tests/api/support/api_support.h"
 
 namespace stepwell {
 namespace {

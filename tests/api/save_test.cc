@@ -5,7 +5,7 @@
 #include <future>
 #include <thread>
 
-#include "tests/api/api_support.h"
+#include "tests/api/support/api_support.h"
 
 namespace stepwell {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "tests/api/api_support.h"
+#include "tests/api/support/api_support.h"
 
 namespace stepwell {
 namespace {

@@ -88,7 +88,7 @@ print("ok")
 
 
 def test_slices_and_chunks_are_what_jax_and_a_count_by_hand_say(tmp_path: pathlib.Path) -> None:
-    search = [str(HERE), str(HERE.parent / "python"), os.environ.get("PYTHONPATH", "")]
+    search = [str(HERE), str(HERE.parent / "python" / "support"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-c", AGAINST_JAX, tmp_path], capture_output=True, text=True, check=False,
         timeout=300, env={**os.environ, "PYTHONPATH": os.pathsep.join(search)})

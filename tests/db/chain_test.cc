@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "db/log/recovery.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

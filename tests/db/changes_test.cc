@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

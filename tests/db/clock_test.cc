@@ -9,7 +9,7 @@
 #include "db/index/env.h"
 #include "db/layout.h"
 #include "format/frame.h"
-#include "tests/db/damage_support.h"
+#include "tests/db/support/damage_support.h"
 
 namespace stepwell::db {
 namespace {

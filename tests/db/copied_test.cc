@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "tests/db/reclaim_support.h"
+#include "tests/db/support/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {

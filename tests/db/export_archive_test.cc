@@ -11,8 +11,8 @@
 #include "db/export/orbax/convert.h"
 #include "db/export/orbax/slabs.h"
 #include "format/zip.h"
-#include "tests/db/export_support.h"
-#include "tests/db/stopping_file_system.h"
+#include "tests/db/support/export_support.h"
+#include "tests/db/support/stopping_file_system.h"
 
 namespace stepwell::db {
 namespace {

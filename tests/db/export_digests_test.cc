@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "format/crc32c.h"
-#include "tests/db/export_support.h"
+#include "tests/db/support/export_support.h"
 
 namespace stepwell::db {
 namespace {

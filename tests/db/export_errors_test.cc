@@ -11,7 +11,7 @@
 
 #include "db/export/orbax/folder.h"
 #include "db/layout.h"
-#include "tests/db/export_support.h"
+#include "tests/db/support/export_support.h"
 
 namespace stepwell::db {
 namespace {

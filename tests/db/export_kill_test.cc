@@ -15,9 +15,9 @@
 
 #include "db/export/orbax/bytes.h"
 #include "db/layout.h"
-#include "tests/db/big_state.h"
-#include "tests/db/export_support.h"
-#include "tests/db/process_support.h"
+#include "tests/db/support/big_state.h"
+#include "tests/db/support/export_support.h"
+#include "tests/db/support/process_support.h"
 
 namespace stepwell::db {
 namespace {

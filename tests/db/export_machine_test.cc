@@ -11,9 +11,9 @@
 
 #include "db/export/orbax/folder.h"
 #include "db/layout.h"
-#include "tests/db/export_support.h"
-#include "tests/db/forked.h"
-#include "tests/db/mount.h"
+#include "tests/db/support/export_support.h"
+#include "tests/db/support/forked.h"
+#include "tests/db/support/mount.h"
 
 namespace stepwell::db {
 namespace {

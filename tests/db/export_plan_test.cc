@@ -8,7 +8,7 @@
 #include "db/export/orbax/bytes.h"
 #include "db/export/orbax/files.h"
 #include "format/orbax/ocdbt_read.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

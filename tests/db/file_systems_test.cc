@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "tests/db/mount.h"
-#include "tests/db/reclaim_support.h"
+#include "tests/db/support/mount.h"
+#include "tests/db/support/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
-#include "tests/db/big_state.h"
-#include "tests/db/process_support.h"
+#include "tests/db/support/big_state.h"
+#include "tests/db/support/process_support.h"
 
 namespace {
 // A child leaves the store's memory alone on purpose: what it ends with is not a leak.

@@ -9,9 +9,9 @@
 
 #include "db/environment.h"
 #include "db/layout.h"
-#include "tests/db/big_state.h"
-#include "tests/db/mount.h"
-#include "tests/db/stopping_file_system.h"
+#include "tests/db/support/big_state.h"
+#include "tests/db/support/mount.h"
+#include "tests/db/support/stopping_file_system.h"
 
 namespace stepwell::db {
 namespace {

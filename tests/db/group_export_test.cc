@@ -13,8 +13,8 @@
 
 #include "db/layout.h"
 #include "db/view/view.h"
-#include "tests/db/export_support.h"
-#include "tests/db/group_support.h"
+#include "tests/db/support/export_support.h"
+#include "tests/db/support/group_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -10,8 +10,8 @@
 #include <set>
 #include <thread>
 
-#include "tests/db/group_support.h"
-#include "tests/db/process_support.h"
+#include "tests/db/support/group_support.h"
+#include "tests/db/support/process_support.h"
 
 namespace stepwell::db {
 namespace {

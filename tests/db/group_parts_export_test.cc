@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "db/export/orbax/parts.h"
-#include "tests/db/export_support.h"
-#include "tests/db/group_support.h"
+#include "tests/db/support/export_support.h"
+#include "tests/db/support/group_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -11,7 +11,7 @@
 #include "db/export/export.h"
 #include "db/import/import.h"
 #include "db/layout.h"
-#include "tests/db/group_support.h"
+#include "tests/db/support/group_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "db/layout.h"
-#include "tests/db/group_support.h"
+#include "tests/db/support/group_support.h"
 
 namespace stepwell::db {
 namespace {

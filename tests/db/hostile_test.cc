@@ -13,7 +13,7 @@
 
 #include "db/export/export.h"
 #include "db/layout.h"
-#include "tests/db/reclaim_support.h"
+#include "tests/db/support/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -11,7 +11,7 @@
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "io/open_disk.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -18,7 +18,7 @@
 #include "format/orbax/tree_metadata.h"
 #include "format/orbax/zarr_metadata.h"
 #include "io/open_disk.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -2,7 +2,7 @@
 // Indexes that are damaged, on full disks, of large steps, after fork.
 #include <gtest/gtest.h>
 
-#include "tests/db/index_support.h"
+#include "tests/db/support/index_support.h"
 
 namespace stepwell::db::index_tests {
 namespace {

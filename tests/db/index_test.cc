@@ -3,7 +3,7 @@
 // damage it is a whole prefix of what was applied, or it says that it is bad.
 #include <gtest/gtest.h>
 
-#include "tests/db/index_support.h"
+#include "tests/db/support/index_support.h"
 
 namespace stepwell::db::index_tests {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <random>
 
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

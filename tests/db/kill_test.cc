@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "db/layout.h"
-#include "tests/db/big_state.h"
-#include "tests/db/process_support.h"
+#include "tests/db/support/big_state.h"
+#include "tests/db/support/process_support.h"
 
 namespace stepwell::db {
 namespace {

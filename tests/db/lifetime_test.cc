@@ -12,7 +12,7 @@
 #include "db/environment.h"
 #include "db/layout.h"
 #include "db/view/view.h"
-#include "tests/db/damage_support.h"
+#include "tests/db/support/damage_support.h"
 
 namespace stepwell::db {
 namespace {

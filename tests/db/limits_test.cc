@@ -18,8 +18,8 @@
 #include "format/frame.h"
 #include "format/records.h"
 #include "io/open_disk.h"
-#include "tests/db/forked.h"
-#include "tests/db/reclaim_support.h"
+#include "tests/db/support/forked.h"
+#include "tests/db/support/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {

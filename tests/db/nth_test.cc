@@ -9,9 +9,9 @@
 #include "db/log/recovery.h"
 #include "db/log/slot_file.h"
 #include "io/open_disk.h"
-#include "tests/db/nth.h"
-#include "tests/db/store_support.h"
-#include "tests/io/end_child.h"
+#include "tests/db/support/nth.h"
+#include "tests/db/support/store_support.h"
+#include "tests/io/support/end_child.h"
 
 namespace stepwell::db::nth {
 namespace {

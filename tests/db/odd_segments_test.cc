@@ -14,8 +14,8 @@
 #include "db/log/slot_file.h"
 #include "format/frame.h"
 #include "format/frame_copy.h"
-#include "tests/db/stopping_file_system.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/stopping_file_system.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

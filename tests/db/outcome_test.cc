@@ -7,8 +7,8 @@
 #include <atomic>
 #include <filesystem>
 
-#include "tests/db/fault_disk.h"
-#include "tests/db/group_support.h"
+#include "tests/db/support/fault_disk.h"
+#include "tests/db/support/group_support.h"
 
 namespace stepwell::db {
 namespace {

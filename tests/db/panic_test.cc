@@ -7,9 +7,9 @@
 #include <new>
 #include <set>
 
-#include "tests/db/fault_disk.h"
-#include "tests/db/stopping_file_system.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/fault_disk.h"
+#include "tests/db/support/stopping_file_system.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

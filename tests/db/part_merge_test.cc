@@ -9,7 +9,7 @@
 #include "db/environment.h"
 #include "db/read/part_merge.h"
 #include "format/piece.h"
-#include "tests/db/group_support.h"
+#include "tests/db/support/group_support.h"
 
 namespace stepwell::db {
 namespace {

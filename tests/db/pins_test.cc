@@ -19,7 +19,7 @@
 
 #include "db/layout.h"
 #include "io/open_disk.h"
-#include "tests/db/forked.h"
+#include "tests/db/support/forked.h"
 
 namespace stepwell::db {
 namespace {

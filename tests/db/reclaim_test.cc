@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space comes back: removal, recycling, punching, evacuation; and never what somebody needs.
+// Space comes back: removal, recycling, punching, evacuation; never what is still needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "db/commit/reclaim_plan.h"
-#include "tests/db/reclaim_support.h"
+#include "tests/db/support/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {
@@ -17,85 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// ---- the planner -----------------------------------------------------------------------------
-
-TEST(ReclaimPlanTest, RangesAreJoined) {
-  EXPECT_THAT(Normalize({{8192, 12288}, {0, 4096}, {4096, 6000}, {9000, 10000}, {5, 5}}),
-              ElementsAre(ByteRange{0, 6000}, ByteRange{8192, 12288}));
-  EXPECT_EQ(TotalBytes({{0, 4096}, {8192, 12288}}), 8192U);
-}
-
-TEST(ReclaimPlanTest, HolesAreWholeBlocksBetweenWhatIsNeeded) {
-  EXPECT_THAT(HolesBetween({{0, 8192}, {20480, 24576}, {40960, 45056}}, 45056, 4096),
-              ElementsAre(ByteRange{8192, 20480}, ByteRange{24576, 40960}));
-  // Larger blocks: the needed ones are kept whole.
-  EXPECT_THAT(HolesBetween({{0, 8192}, {20480, 24576}, {40960, 45056}}, 45056, 16384),
-              ElementsAre());
-  EXPECT_THAT(HolesBetween({{0, 4096}, {70000, 80000}}, 131072, 16384),
-              ElementsAre(ByteRange{16384, 65536}, ByteRange{81920, 131072}));
-}
-
-SegmentState Segment() {
-  SegmentState state;
-  state.known = state.sealed = true;
-  state.size_bytes = state.allocated_bytes = 1 << 20;
-  return state;
-}
-ReclaimLimits Limits() {
-  ReclaimLimits limits;
-  limits.settled = true;
-  limits.punch_gain_min = limits.evacuate_gain_min = 65536;
-  limits.spare_bytes_max = 4 << 20;
-  return limits;
-}
-
-TEST(ReclaimPlanTest, ADeadSegmentIsRecycledOrRemoved) {
-  SegmentState state = Segment();
-  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRecycle);
-  state.link_count = 2;
-  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
-  state.link_count = 1;
-  state.allocated_bytes /= 2;  // holes
-  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
-  state = Segment();
-  ReclaimLimits limits = Limits();
-  limits.spare_bytes_max = 0;
-  EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kRemove);
-}
-
-TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
-  SegmentState state = Segment();
-  state.has_live = true;
-  state.moved_bytes = 100000;
-  state.needed = {{0, 8192}, {65536, 65536 + 102400}, {(1 << 20) - 8192, 1 << 20}};
-  ReclaimDecision decision = DecideSegment(state, Limits());
-  EXPECT_EQ(decision.action, ReclaimAction::kPunch);
-  EXPECT_THAT(decision.holes,
-              ElementsAre(ByteRange{8192, 65536}, ByteRange{65536 + 102400, (1 << 20) - 8192}));
-  // A linked segment's bytes are never changed, and some file systems cannot punch.
-  for (int i = 0; i < 2; ++i) {
-    state.link_count = i == 0 ? 2 : 1;
-    state.punchable = i == 0;
-    EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kEvacuate);
-    state.moved_bytes = 600000;  // more than half
-    EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
-    state.moved_bytes = 100000;
-    state.has_live = false;
-    state.pinned = true;  // somebody reads what is dead, which stays at its place
-    EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
-    state.has_live = true;
-    state.pinned = false;
-  }
-  state.punchable = true;
-  ReclaimLimits limits = Limits();
-  limits.settled = false;
-  EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kLater);
-  state.known = false;  // damaged records: everything stays
-  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
-}
-
-// ---- the store -------------------------------------------------------------------------------
 
 TEST_F(ReclaimTest, ExplicitReclaimPunchesBetweenSurvivors) {
   auto store = Open(Options());
@@ -300,140 +220,6 @@ TEST_P(TinyLeavesTest, AfterOneCallNothingMoves) {
   EXPECT_THAT(report->problems, IsEmpty());
 }
 INSTANTIATE_TEST_SUITE_P(Deleting, TinyLeavesTest, ::testing::Values(0, 2, 5));
-
-// A reader keeps what was live when it looked, not what was born since: space does not grow while
-// it stays.
-class OldReadersTest : public ReclaimTest {
- protected:
-  std::unique_ptr<Store> OpenKeeping(uint64_t steps) {
-    StoreOptions options = Options();
-    options.keep = {{.count = steps}};
-    return Open(options);
-  }
-  std::unique_ptr<Store> OpenToRead() {
-    StoreOptions options = Options();
-    options.read_only = true;
-    return Open(options);
-  }
-  uint64_t SegmentBytes() const { return DiskUse(path_ + "/segments"); }
-};
-
-TEST_F(OldReadersTest, AStoreThatOnlyListedKeepsNothing) {
-  auto store = OpenKeeping(2);
-  for (uint64_t step = 0; step < 20; ++step) Save(store.get(), step);
-  ASSERT_TRUE(store->Reclaim().ok());
-  const auto beside = OpenToRead();
-  EXPECT_EQ(StepNumbers(beside.get()), (std::vector<uint64_t>{18, 19}));
-  const uint64_t before = SegmentBytes();
-  for (uint64_t step = 20; step < 140; ++step) {
-    Save(store.get(), step);
-    ASSERT_LE(SegmentBytes(), before + (uint64_t{16} << 20)) << "after step " << step;
-  }
-  const auto report = store->Reclaim();
-  ASSERT_TRUE(report.ok());
-  EXPECT_EQ(report->bytes_pinned_by_readers, 0U);
-  EXPECT_THAT(store->Stats().old_pins, IsEmpty());
-  EXPECT_EQ(StepNumbers(beside.get()), (std::vector<uint64_t>{138, 139}));
-  EXPECT_OK(CheckSeeded(beside.get(), 139, 139, kState));
-}
-
-TEST_F(OldReadersTest, ReadersOfAllAgesKeepWhatEachOfThemSaw) {
-  auto store = OpenKeeping(2);
-  std::vector<std::unique_ptr<Store>> readers;
-  std::vector<std::shared_ptr<StepReader>> held;
-  std::vector<std::shared_ptr<const StoreSnapshot>> snapshots;
-  for (uint64_t step = 0; step < 160; ++step) {
-    Save(store.get(), step);
-    if (step >= 20 && step < 80 && step % 10 == 0) {
-      readers.push_back(OpenToRead());
-      Store* const from = step % 20 == 0 ? store.get() : readers.back().get();
-      for (const uint64_t number : StepNumbers(from)) {
-        auto reader = from->Read(number);
-        ASSERT_TRUE(reader.ok()) << reader.status().ToString();
-        held.push_back(std::move(*reader));
-      }
-    }
-    if (step == 85) {
-      auto snapshot = store->Snapshot();
-      ASSERT_TRUE(snapshot.ok());
-      snapshots.push_back(std::move(*snapshot));
-    }
-    // Eight steps of 0.8 MB live or to come, two of each reader, and room to settle.
-    ASSERT_LE(SegmentBytes(), uint64_t{56} << 20) << "after step " << step;
-  }
-  ASSERT_EQ(held.size(), 12U);
-  const auto report = store->Reclaim();
-  ASSERT_TRUE(report.ok());
-  // Of the pins that are older than the readers' own nothing more is there.
-  EXPECT_GE(report->bytes_pinned_by_readers, 14 * uint64_t{800000});
-  EXPECT_LT(report->bytes_pinned_by_readers, 15 * uint64_t{800000} + (uint64_t{1} << 20));
-  EXPECT_EQ(store->Stats().old_pins.size(), 3U);
-  EXPECT_LT(SegmentBytes(), uint64_t{24} << 20) << "punched between what readers keep";
-  CheckSpace(store.get());
-  for (const auto& reader : held) CheckRead(reader.get());
-  held.clear();
-  snapshots.clear();
-  const auto after = store->Reclaim();
-  ASSERT_TRUE(after.ok());
-  EXPECT_EQ(after->bytes_pinned_by_readers, 0U);
-  EXPECT_THAT(store->Stats().old_pins, IsEmpty());
-  EXPECT_LT(SegmentBytes(), uint64_t{12} << 20);
-  Check(store.get());
-}
-
-TEST_F(OldReadersTest, AReaderFromBeforeKeepsSegmentsFromBeforeOnly) {
-  auto store = OpenKeeping(2);
-  for (uint64_t step = 0; step < 20; ++step) Save(store.get(), step);
-  ASSERT_OK(store->Close());
-  const auto beside = OpenToRead();
-  const auto reader = beside->Read(19);
-  ASSERT_TRUE(reader.ok());
-  uint64_t most = 0;
-  for (uint64_t session = 0; session < 12; ++session) {
-    store = OpenKeeping(2);
-    for (uint64_t step = 0; step < 12; ++step) Save(store.get(), 100 + session * 12 + step);
-    ASSERT_TRUE(store->Reclaim().ok());
-    if (session == 2) most = SegmentBytes();
-    if (session > 2) {
-      ASSERT_LE(SegmentBytes(), most + (uint64_t{8} << 20)) << session;
-    }
-    ASSERT_OK(store->Close());
-  }
-  CheckRead(reader->get());
-}
-
-// After a power cut the slot may be older than the log, of which a reader sees all.
-TEST_F(OldReadersTest, BehindAnOlderSlotAReaderKeepsWhatItSaw) {
-  const std::string killed = dir_ / "killed";
-  std::vector<uint64_t> steps = {0};
-  {
-    auto store = Open(Options());
-    Save(store.get(), 0);
-    fs::copy_file(path_ + "/STEPWELL", dir_ / "older");
-    for (uint64_t step = 1; step < 10; ++step) {
-      Save(store.get(), step);
-      steps.push_back(step);
-    }
-    CopyLiveStore(path_, killed);
-    fs::copy_file(dir_ / "older", killed + "/STEPWELL", fs::copy_options::overwrite_existing);
-  }
-  StoreOptions read_only = Options();
-  read_only.read_only = true;
-  const auto beside = Store::Open(killed, read_only);
-  ASSERT_OK(beside.status());
-  ASSERT_EQ(StepNumbers(beside->get()), steps);
-  const auto reader = (*beside)->Read(8);
-  ASSERT_OK(reader.status());
-  auto store = Store::Open(killed, Options());
-  ASSERT_OK(store.status());
-  ASSERT_OK((*store)->Delete(steps));
-  for (uint64_t step = 20; step < 40; ++step) {
-    Save(store->get(), step);
-    ASSERT_OK((*store)->Delete(std::vector<uint64_t>{step}));
-  }
-  ASSERT_OK((*store)->Reclaim().status());
-  CheckRead(reader->get());
-}
 
 TEST_F(ReclaimTest, AReaderFollowsWhileTheWriterSavesDeletesAndReclaims) {
   StoreOptions options = Options();

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "db/layout.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

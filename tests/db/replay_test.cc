@@ -12,8 +12,8 @@
 #include <set>
 #include <sstream>
 
-#include "tests/db/big_state.h"
-#include "tests/db/replay.h"
+#include "tests/db/support/big_state.h"
+#include "tests/db/support/replay.h"
 
 namespace stepwell::db {
 namespace {

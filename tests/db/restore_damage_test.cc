@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/db/restore_support.h"
+#include "tests/db/support/restore_support.h"
 
 namespace stepwell::db::restore_tests {
 namespace {

@@ -17,7 +17,7 @@
 #include "db/commit/retention_state.h"
 #include "db/layout.h"
 #include "io/bytes.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -12,7 +12,7 @@
 #include "db/save/plan.h"
 #include "db/save/source.h"
 #include "db/store.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 #include "tests/prng.h"
 
 namespace stepwell::db {

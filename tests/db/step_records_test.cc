@@ -13,7 +13,7 @@
 #include "db/log/recovery.h"
 #include "db/log/slot_file.h"
 #include "io/open_disk.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "db/view/view.h"
 #include "io/thread.h"
-#include "tests/db/process_support.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/process_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "db/stats/histogram.h"
 #include "io/open_disk.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
 namespace {

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "db/layout.h"
-#include "tests/db/reclaim_support.h"
+#include "tests/db/support/reclaim_support.h"
 
 namespace stepwell::db {
 namespace {

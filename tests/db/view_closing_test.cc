@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/db/view_support.h"
+#include "tests/db/support/view_support.h"
 
 namespace stepwell::db::view_tests {
 namespace {

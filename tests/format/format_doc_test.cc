@@ -11,7 +11,7 @@
 #include "format/frame.h"
 #include "format/frame_copy.h"
 #include "format/key.h"
-#include "tests/format/examples.h"
+#include "tests/format/support/examples.h"
 
 namespace stepwell::format {
 namespace {

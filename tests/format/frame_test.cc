@@ -5,7 +5,7 @@
 
 #include "format/crc32c.h"
 #include "format/endian.h"
-#include "tests/format/examples.h"
+#include "tests/format/support/examples.h"
 
 namespace stepwell::format {
 namespace {

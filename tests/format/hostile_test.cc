@@ -7,7 +7,7 @@
 #include <map>
 
 #include "format/endian.h"
-#include "tests/format/examples.h"
+#include "tests/format/support/examples.h"
 #include "tests/prng.h"
 
 namespace stepwell::format {

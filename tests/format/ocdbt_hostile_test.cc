@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "format/orbax/ocdbt_read.h"
-#include "tests/format/ocdbt_bytes.h"
+#include "tests/format/support/ocdbt_bytes.h"
 #include "tests/prng.h"
 
 namespace stepwell::format::orbax {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/format/ocdbt_bytes.h"
+#include "tests/format/support/ocdbt_bytes.h"
 
 namespace stepwell::format::orbax {
 namespace {

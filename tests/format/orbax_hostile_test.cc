@@ -2,7 +2,7 @@
 // Every decoder of Orbax's JSON files against truncations, mutations and other kinds of JSON.
 #include <gtest/gtest.h>
 
-#include "tests/format/orbax_examples.h"
+#include "tests/format/support/orbax_examples.h"
 #include "tests/prng.h"
 
 namespace stepwell::format::orbax {

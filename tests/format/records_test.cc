@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "tests/format/examples.h"
+#include "tests/format/support/examples.h"
 #include "tests/prng.h"
 
 namespace stepwell::format {

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

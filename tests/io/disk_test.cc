@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

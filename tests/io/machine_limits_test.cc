@@ -14,7 +14,7 @@
 #include <csignal>
 #include <cstddef>
 
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

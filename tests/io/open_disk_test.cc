@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

@@ -13,7 +13,7 @@
 #include <cerrno>
 
 #include "io/rocks_files.h"
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "tests/io/support.h"
+#include "tests/io/support/support.h"
 
 namespace stepwell::io {
 namespace {

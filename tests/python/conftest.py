@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share: stores in temporary directories, and equality bit for bit."""
+"""What the tests share: stores in temporary directories, programs, file systems."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import stepwell
+from equality import same
 
 
 @pytest.fixture
@@ -25,36 +25,6 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[stepwell.Store]:
     with stepwell.open(path) as opened:
         yield opened
-
-
-def bits(leaf: Any) -> Any:
-    """A leaf as something whose `==` compares type and bits (NaN payloads, −0.0, dtypes)."""
-    import jax
-
-    if isinstance(leaf, jax.Array):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return ("key", str(jax.random.key_impl(leaf)), bits(jax.random.key_data(leaf)))
-        return ("jax", leaf.weak_type, leaf.committed, leaf.sharding, bits(np.asarray(leaf)))
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        whole = np.asarray(leaf)
-        if whole.dtype.name in ("int2", "int4"):  # the high bits of their bytes mean nothing
-            return (type(leaf), whole.dtype, whole.shape, whole.astype(np.int8).tobytes())
-        return (type(leaf), whole.dtype, whole.shape, whole.tobytes())
-    if isinstance(leaf, float):
-        return (type(leaf), np.float64(leaf).tobytes())
-    return leaf if callable(leaf) else (type(leaf), leaf)
-
-
-def same(left: Any, right: Any) -> bool:
-    """Equal pytrees: structure, types and bits."""
-    import jax
-
-    try:
-        a, a_structure = jax.tree.flatten(left)
-        b, b_structure = jax.tree.flatten(right)
-    except ValueError:  # dicts with int and str keys: more than JAX can sort
-        return bool(left == right)
-    return a_structure == b_structure and [bits(x) for x in a] == [bits(y) for y in b]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorstore as ts
-from conftest import bits
+from equality import bits
 from test_ocdbt import walk
 
 import stepwell

@@ -16,7 +16,7 @@ import obstore.store
 import optax
 import orbax.checkpoint as v0
 import pytest
-from conftest import bits
+from equality import bits
 from ecosystem_states import OPTIMIZERS, STATES, Model, params
 from flax import nnx
 from orbax.checkpoint import v1

@@ -23,7 +23,7 @@ from orbax.checkpoint import v1
 import stepwell
 
 def run_matrix(*arguments: object) -> dict[str, int]:
-    script = pathlib.Path(__file__).with_name("orbax_matrix.py")
+    script = pathlib.Path(__file__).parent / "support" / "orbax_matrix.py"
     done = subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True,
                           text=True, check=False, timeout=1500)
     assert done.returncode == 0, done.stderr[-8000:]

@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp_v0
 import pytest
 import tensorstore as ts
-from conftest import same
+from equality import same
 from group_runs import run
 from group_values import EVERY_LEAF
 from group_values import LEAVES as USUAL

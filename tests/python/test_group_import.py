@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp_v0
 import pytest
-from conftest import same
+from equality import same
 from group_runs import Said, run
 from group_values import digest_of
 from orbax.checkpoint import v1 as ocp_v1

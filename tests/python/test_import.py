@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore as ts
-from conftest import same
+from equality import same
 from group_runs import run
 
 import stepwell
@@ -32,7 +32,7 @@ NAMES = [
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("orbax")
-    script = pathlib.Path(__file__).with_name("orbax_import_save.py")
+    script = pathlib.Path(__file__).parent / "support" / "orbax_import_save.py"
     result = subprocess.run(
         [sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=500
     )

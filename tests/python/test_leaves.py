@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import bits
+from equality import bits
 
 import stepwell
 from stepwell._pytree import dtypes

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
-from conftest import bits
+from equality import bits
 
 import stepwell
 

@@ -46,7 +46,7 @@ def run_helper(*arguments: object, refused: bool = False) -> bytes:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("orbax")
-    script = pathlib.Path(__file__).with_name("orbax_save.py")
+    script = pathlib.Path(__file__).parent / "support" / "orbax_save.py"
     result = subprocess.run(
         [sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=300
     )

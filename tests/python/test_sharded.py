@@ -30,7 +30,7 @@ EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 
 
 def test_any_mesh_to_any_mesh(tmp_path: pathlib.Path) -> None:
-    script = pathlib.Path(__file__).with_name("mesh_matrix.py")
+    script = pathlib.Path(__file__).parent / "support" / "mesh_matrix.py"
     done = subprocess.run(
         [sys.executable, script, tmp_path / "m", "--cases", "0:304", "--seconds", "120"],
         capture_output=True, text=True, check=False, timeout=600)

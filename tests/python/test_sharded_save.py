@@ -18,7 +18,7 @@ import sharded_parts as parts
 import stepwell
 from stepwell import ChunkShape
 
-PROGRAM = Path(__file__).with_name("sharded_saves.py")
+PROGRAM = Path(__file__).parent / "support" / "sharded_saves.py"
 
 
 @pytest.mark.parametrize("check", ["random", "once", "donated", "memory", "kinds", "owned"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import same
+from equality import same
 from test_damage import flip
 
 import stepwell

@@ -12,7 +12,7 @@ from typing import get_type_hints
 
 import numpy as np
 import pytest
-from conftest import same
+from equality import same
 
 import stepwell
 

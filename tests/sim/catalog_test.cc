@@ -11,10 +11,10 @@
 #include "db/log/catalog.h"
 #include "db/log/recovery.h"
 #include "db/log/slot_file.h"
-#include "tests/db/store_support.h"
+#include "tests/db/support/store_support.h"
 #include "tests/prng.h"
-#include "tests/sim/sim_file_system.h"
-#include "tests/sim/store_machine.h"
+#include "tests/sim/support/sim_file_system.h"
+#include "tests/sim/support/store_machine.h"
 
 namespace stepwell::sim {
 namespace {

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "format/frame.h"
-#include "tests/sim/store_workload.h"
+#include "tests/sim/support/store_workload.h"
 
 namespace stepwell::sim {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "tests/sim/store_checker.h"
-#include "tests/sim/store_workload.h"
+#include "tests/sim/support/store_checker.h"
+#include "tests/sim/support/store_workload.h"
 
 namespace stepwell::sim {
 namespace {

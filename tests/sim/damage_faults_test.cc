@@ -9,7 +9,7 @@
 #include <functional>
 #include <iostream>
 
-#include "tests/sim/damage_sample.h"
+#include "tests/sim/support/damage_sample.h"
 
 namespace stepwell::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <map>
 
-#include "tests/sim/damage_sample.h"
+#include "tests/sim/support/damage_sample.h"
 
 namespace stepwell::sim {
 namespace {

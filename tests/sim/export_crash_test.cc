@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "tests/db/export_support.h"
-#include "tests/sim/store_checker.h"
-#include "tests/sim/store_workload.h"
+#include "tests/db/support/export_support.h"
+#include "tests/sim/support/store_checker.h"
+#include "tests/sim/support/store_workload.h"
 
 namespace stepwell::sim {
 namespace {

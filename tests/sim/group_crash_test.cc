@@ -9,8 +9,8 @@
 #include <deque>
 #include <iostream>
 
-#include "tests/db/group_support.h"
-#include "tests/sim/store_machine.h"
+#include "tests/db/support/group_support.h"
+#include "tests/sim/support/store_machine.h"
 
 namespace stepwell::sim {
 namespace {

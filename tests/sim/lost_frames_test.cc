@@ -8,7 +8,7 @@
 
 #include "format/endian.h"
 #include "format/frame.h"
-#include "tests/sim/damage_sample.h"
+#include "tests/sim/support/damage_sample.h"
 
 namespace stepwell::sim {
 namespace {

@@ -15,8 +15,8 @@
 #include "db/log/segment_scan.h"
 #include "format/frame.h"
 #include "format/frame_copy.h"
-#include "tests/sim/store_checker.h"
-#include "tests/sim/store_workload.h"
+#include "tests/sim/support/store_checker.h"
+#include "tests/sim/support/store_workload.h"
 
 namespace stepwell::sim {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated machine keeps its own promises (the numbered fault model of sim_disk.h).
-#include "tests/sim/sim_disk.h"
+#include "tests/sim/support/sim_disk.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <rocksdb/env.h>
 
 #include "io/rocks_file_system.h"
-#include "tests/sim/sim_disk.h"
+#include "tests/sim/support/sim_disk.h"
 
 namespace stepwell::sim {
 namespace {

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// System calls go through a thread of the process itself, which seccomp asks before each; for
+// allocations this file replaces operator new, and --wrap aligned_alloc (CMakeLists.txt).
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "tests/db/support/nth.h"
+
+namespace stepwell::db::nth {
+namespace {
+
+Fault g_fault;
+std::atomic<bool> g_armed{false};
+std::atomic<uint64_t> g_counted{0};
+std::atomic<bool> g_failing{false};     // beyond the n-th
+std::atomic<bool> g_stores_own{false};  // of the thread that armed
+std::atomic<pid_t> g_main{0};
+thread_local bool t_is_main = false;
+
+// Counts; whether this one fails.
+bool Tick() {
+  const uint64_t number = ++g_counted;
+  if (number == g_fault.n && g_fault.until != Fault::Until::kOnce) g_failing = true;
+  return number == g_fault.n || g_failing;
+}
+
+bool AllocationFails(bool aligned) {
+  if (!g_armed.load(std::memory_order_relaxed) || g_fault.kind != Fault::Kind::kAlloc) return false;
+  if (!aligned && g_fault.calls == "buffers") return false;
+  if (t_is_main && !g_stores_own) return false;
+  return Tick();
+}
+
+void Add(std::vector<int>* calls, std::initializer_list<int> more) {
+  calls->insert(calls->end(), more);
+}
+
+std::vector<int> CallsOf(const std::string& name) {
+  std::vector<int> calls;
+  const bool all = name == "all";
+  if (all || name == "disk") {
+    Add(&calls, {SYS_pwrite64, SYS_pwritev, SYS_pwritev2, SYS_pread64, SYS_preadv, SYS_preadv2,
+                 SYS_fdatasync, SYS_fsync, SYS_sync_file_range, SYS_fallocate, SYS_ftruncate,
+                 SYS_copy_file_range, SYS_io_uring_enter});
+  }
+  // Not to be failed: those of eventfds cannot, and brk says so in a way of its own.
+  if (all) Add(&calls, {SYS_read, SYS_write, SYS_brk});
+  if (all || name == "names") {
+    Add(&calls, {SYS_openat,     SYS_openat2,        SYS_renameat,
+                 SYS_renameat2,  SYS_unlinkat,       SYS_linkat,
+                 SYS_mkdirat,    SYS_symlinkat,      SYS_getdents64,
+                 SYS_newfstatat, SYS_fstat,          SYS_statx,
+                 SYS_statfs,     SYS_fstatfs,        SYS_fchmod,
+                 SYS_fchmodat,   SYS_fcntl,          SYS_ioctl,
+                 SYS_eventfd2,   SYS_io_uring_setup, SYS_io_uring_register});
+#ifdef SYS_open
+    Add(&calls, {SYS_open, SYS_rename, SYS_unlink, SYS_link, SYS_mkdir, SYS_rmdir, SYS_stat,
+                 SYS_lstat, SYS_chmod, SYS_symlink, SYS_readlink});
+#endif
+  }
+  if (all || name == "memory") Add(&calls, {SYS_mmap, SYS_mremap, SYS_madvise});
+  if (all || name == "threads") Add(&calls, {SYS_clone, SYS_clone3});
+  return calls;
+}
+
+// Asks the listener, whose descriptor it returns, before each of these calls.
+int Listen(const std::vector<int>& calls) {
+  std::vector<sock_filter> rules;
+  rules.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const auto ahead = static_cast<unsigned char>(calls.size() - i);
+    rules.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(calls[i]), ahead, 0));
+  }
+  rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
+  const sock_fprog program{static_cast<unsigned short>(rules.size()), rules.data()};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
+  return static_cast<int>(
+      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program));
+}
+
+bool WriteTo(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file.good();
+}
+
+// A group of this process alone; RunCase removes it. As root, where groups can be made.
+bool JoinMemoryGroup(uint64_t bytes) {
+  const std::string group = MemoryGroupOf(getpid());
+  const bool v2 = !group.starts_with("/sys/fs/cgroup/memory/");
+  return mkdir(group.c_str(), 0755) == 0 &&
+         WriteTo(group + (v2 ? "/memory.max" : "/memory.limit_in_bytes"), std::to_string(bytes)) &&
+         WriteTo(group + "/cgroup.procs", std::to_string(getpid()));
+}
+
+// The test's own lines.
+bool IsExempt(const seccomp_notif& call) {
+  return static_cast<pid_t>(call.pid) == g_main && !g_stores_own;
+}
+
+void Answer(int listener) {
+  for (;;) {
+    seccomp_notif call;
+    std::memset(&call, 0, sizeof(call));
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
+      if (errno == EINTR || errno == ENOENT) continue;
+      return;
+    }
+    seccomp_notif_resp answer;
+    std::memset(&answer, 0, sizeof(answer));
+    answer.id = call.id;
+    answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    if (!IsExempt(call) && Tick()) {
+      if (g_fault.kind == Fault::Kind::kKill) kill(getpid(), SIGKILL);
+      if (g_fault.kind == Fault::Kind::kError) {
+        answer.flags = 0;
+        answer.error = -g_fault.os_error;
+      }
+    }
+    ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
+  }
+}
+
+}  // namespace
+
+bool Arm(const Fault& fault) {
+  g_fault = fault;
+  g_main = gettid();
+  t_is_main = true;
+  if (fault.kind == Fault::Kind::kMemory) return JoinMemoryGroup(fault.n << 20);
+  if (fault.kind != Fault::Kind::kAlloc) {
+    static std::atomic<int> listener{-2};
+    const std::vector<int> calls = CallsOf(fault.calls);
+    std::thread([] {  // before the filter, which it is not subject to
+      while (listener == -2) usleep(100);
+      if (listener >= 0) Answer(listener);
+    })
+        .detach();
+    listener = Listen(calls);
+    if (listener < 0) return false;
+  }
+  g_armed = true;
+  return true;
+}
+
+uint64_t Counted() { return g_counted; }
+
+std::string MemoryGroupOf(pid_t pid) {
+  const bool v1 = access("/sys/fs/cgroup/memory/cgroup.procs", F_OK) == 0;
+  return std::string("/sys/fs/cgroup/") + (v1 ? "memory/" : "") + "stepwell-nth-" +
+         std::to_string(pid);
+}
+
+StoresOwn::StoresOwn() { g_stores_own = true; }
+
+StoresOwn::~StoresOwn() {
+  g_stores_own = false;
+  if (g_fault.until == Fault::Until::kOperation) g_failing = false;
+}
+
+std::string Fault::Name() const {
+  static constexpr const char* kKinds[] = {"none", "kill", "error", "alloc", "memory"};
+  static constexpr const char* kUntil[] = {"once", "operation", "end"};
+  std::string name = kKinds[static_cast<size_t>(kind)];
+  if (kind == Kind::kError) name += std::string(" ") + strerrorname_np(os_error);
+  if (kind == Kind::kMemory) return name;
+  if (!calls.empty()) name += " calls=" + calls;
+  return name + " until=" + kUntil[static_cast<size_t>(until)];
+}
+
+}  // namespace stepwell::db::nth
+
+namespace {
+
+void* Allocate(size_t bytes) {
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/false)) return nullptr;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* AllocateOrThrow(size_t bytes) {
+  void* const memory = Allocate(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void* AllocateAligned(size_t bytes, std::align_val_t alignment) {
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/false)) return nullptr;
+  void* memory = nullptr;
+  return posix_memalign(&memory, static_cast<size_t>(alignment), bytes) == 0 ? memory : nullptr;
+}
+
+}  // namespace
+
+extern "C" void* __real_aligned_alloc(size_t alignment, size_t bytes);
+extern "C" void* __wrap_aligned_alloc(size_t alignment, size_t bytes);
+extern "C" void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/true)) return nullptr;
+  return __real_aligned_alloc(alignment, bytes);
+}
+
+void* operator new(size_t bytes) { return AllocateOrThrow(bytes); }
+void* operator new[](size_t bytes) { return AllocateOrThrow(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return Allocate(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return Allocate(bytes); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  void* const memory = AllocateAligned(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/format/support/examples.h"
+
+#include <cstring>
+
+namespace stepwell::format {
+
+Id128 ExampleId(uint8_t first) {
+  Id128 id{};
+  for (size_t i = 0; i < id.size(); ++i) id[i] = static_cast<uint8_t>(first + i);
+  return id;
+}
+
+FramePlace ExamplePlace(uint64_t segment) {
+  FramePlace place;
+  place.directory = 1;
+  place.segment = segment;
+  place.offset_bytes = segment * 65536;
+  place.length_bytes = 1234;
+  place.crc = 0xDEADBEEF;
+  return place;
+}
+
+KeyPath ExamplePath() {
+  using Type = PathComponent::Type;
+  return {{Type::kKey, 0, "layer.0"},
+          {Type::kIntKey, -7, ""},
+          {Type::kIndex, 3, ""},
+          {Type::kAttribute, 0, "kernel"}};
+}
+
+ChunkRecord ExampleChunk() {
+  ChunkRecord chunk;
+  chunk.directory = 1;
+  chunk.process = 2;
+  chunk.segment = 7;
+  chunk.offset_bytes = 1 << 20;
+  chunk.stored_bytes = 4100;
+  chunk.logical_bytes = 4096;
+  chunk.crc = 0x12345678;
+  return chunk;
+}
+
+LeafRecord ExampleArray() {
+  LeafRecord leaf;
+  leaf.key = EncodeLeafKey("params", ExamplePath()).value();
+  leaf.kind = LeafKind::kArray;
+  leaf.value_type = ValueType::kJaxArray;
+  leaf.dtype = DType::kFloat32;
+  leaf.shape = {128, 16};
+  leaf.chunk_shape = {64, 16};
+  leaf.weak_type = true;
+  leaf.prng_impl = "threefry2x32";
+  leaf.sharding_json = R"({"sharding_type":"SingleDeviceSharding"})";
+  leaf.codec = CodecId::kBloscLz4;
+  leaf.logical_bytes = 8192;
+  leaf.chunk_count = 2;
+  leaf.chunks = {ExampleChunk(), ExampleChunk()};
+  leaf.chunks[1].offset_bytes += 8192;
+  leaf.chunks[1].content_hash = ExampleId(0x40);
+  return leaf;
+}
+
+LeafRecord ExampleValue() {
+  LeafRecord leaf;
+  leaf.key = EncodeLeafKey("params", {{PathComponent::Type::kKey, 0, "step"}}).value();
+  leaf.kind = LeafKind::kValue;
+  leaf.value_type = ValueType::kInt;
+  leaf.codec = CodecId::kLz4Frame;
+  leaf.inline_value = "12000";
+  leaf.logical_bytes = 5;
+  return leaf;
+}
+
+LeafRecord ExampleNode() {
+  LeafRecord leaf;
+  leaf.key = EncodeItem("params");
+  leaf.kind = LeafKind::kNode;
+  leaf.value_type = ValueType::kNone;
+  leaf.container = ContainerKind::kNamedTuple;
+  leaf.type_name = "optax._src.transform.ScaleByAdamState";
+  leaf.child_count = 2;
+  return leaf;
+}
+
+LeafRecord ExampleVariable() {
+  LeafRecord leaf = ExampleArray();
+  leaf.chunks.clear();
+  leaf.variable_types = "flax.nnx.variablelib.Param";
+  return leaf;
+}
+
+StepRecord ExampleStep() {
+  StepRecord step;
+  step.step = 12000;
+  step.commit = 41;
+  step.time_ns = 1'700'000'000'123'456'789;
+  step.metadata_json = R"({"note":"a"})";
+  step.metrics_json = R"({"loss":0.25})";
+  step.items = {{"params", ItemKind::kTree, 2, 8197, 8200}, {"dataset", ItemKind::kJson, 1, 9, 9}};
+  step.leaf_count = 3;
+  step.chunk_count = 2;
+  step.logical_bytes = 8206;
+  step.stored_bytes = 8209;
+  step.extents = {{0, 7, 12288, 8200}, {1, 8, 8192, 9}};
+  return step;
+}
+
+LeafRecord ExamplePartial() {
+  LeafRecord leaf = ExampleArray();
+  leaf.shape = {64, 17};
+  leaf.chunk_shape = {16, 16};
+  leaf.logical_bytes = 64 * 17 * sizeof(float);
+  leaf.partial = true;
+  leaf.pieces = {{{16, 0}, {16, 16}, {16, 16}, 0}, {{0, 16}, {16, 1}, {16, 1}, 1}};
+  leaf.chunk_count = 2;
+  leaf.first_chunk = 0;
+  return leaf;
+}
+
+namespace {
+
+GroupRecord ExampleGroup() {
+  GroupRecord group;
+  group.group_id = ExampleId(0x10);
+  group.part = 3;
+  group.state = GroupState::kPrepared;
+  group.save_id = ExampleId(0x20);
+  group.parts = {0, 1, 3, 70000};
+  return group;
+}
+
+}  // namespace
+
+Commit ExamplePrepared() {
+  Commit commit = ExampleCommit();
+  commit.step.group = ExampleGroup();
+  commit.kills.clear();
+  commit.records = {ExamplePartial()};
+  return commit;
+}
+
+Decided ExampleDecided() {
+  Decided decided;
+  decided.group = ExampleGroup();
+  decided.group.state = GroupState::kDecided;
+  decided.group.decision_number = 77;
+  decided.commit = 41;
+  decided.committed = true;
+  decided.kills = {11, 12};
+  decided.steps = {1000, 2000};
+  return decided;
+}
+
+StoreSlot ExamplePartSlot() {
+  StoreSlot slot = ExampleSlot();
+  slot.format_version = 2;
+  slot.group_id = ExampleId(0x30);
+  slot.part = 3;
+  return slot;
+}
+
+SegmentHeader ExampleSegmentHeader() {
+  SegmentHeader header;
+  header.store_id = ExampleId(0x10);
+  header.segment = 7;
+  header.nonce = ExampleId(0x80);
+  header.directory = 1;
+  header.created_ns = 1'700'000'000'000'000'000;
+  return header;
+}
+
+Catalog ExampleCatalog() {
+  Catalog catalog;
+  catalog.epoch = 3;
+  catalog.last_commit = 42;
+  catalog.last_place = ExamplePlace(6);
+  LiveCommit live;
+  live.step = ExampleStep();
+  live.step.metadata_json.clear();
+  live.step.metrics_json.clear();
+  live.place = ExamplePlace(5);
+  live.step.pinned = true;
+  catalog.live = {live};
+  catalog.segments = {{5, 0, ExampleId(0x50), 268435456}, {6, 1, ExampleId(0x60), 0}};
+  return catalog;
+}
+
+Catalog ExampleCatalogChange() {
+  Catalog catalog = ExampleCatalog();
+  catalog.last_commit = 50;
+  catalog.previous = ExamplePlace(4);
+  catalog.gone = {7, 9};
+  catalog.segments_gone = {2};
+  catalog.pages = {ExamplePlace(8), ExamplePlace(9)};
+  catalog.live_count = 12;
+  return catalog;
+}
+
+Catalog ExampleCatalogEntries() {
+  Catalog entries;
+  entries.live = ExampleCatalog().live;
+  entries.segments = ExampleCatalog().segments;
+  return entries;
+}
+
+EpochRecord ExampleEpoch() { return {4, 42, ExamplePlace(6)}; }
+
+Commit ExampleCommit() {
+  Commit commit;
+  commit.step = ExampleStep();
+  commit.kills = {11, 12};
+  commit.blocks = {{ExamplePlace(7), EncodeItem("params"), 5}};
+  commit.records = {ExampleNode(), ExampleArray(), ExampleValue()};
+  return commit;
+}
+
+Delete ExampleDelete() { return {{11, 12}, {1000, 2000}}; }
+
+Meta ExampleMeta() { return {{{11, true}, {12, false}, {13, std::nullopt}}}; }
+
+Footer ExampleFooter() {
+  return {{{static_cast<uint16_t>(FrameKind::kSegmentHeader), 40, ExamplePlace(7)},
+           {static_cast<uint16_t>(FrameKind::kCommit), 41, ExamplePlace(8)}}};
+}
+
+Trailer ExampleTrailer() { return {ExamplePlace(7), 41, 42}; }
+
+StoreSlot ExampleSlot() {
+  StoreSlot slot;
+  slot.format_version = 1;
+  slot.sequence = 99;
+  slot.store_id = ExampleId(0x10);
+  slot.directory = 1;
+  slot.directory_count = 2;
+  slot.clean = true;
+  slot.epoch = 4;
+  slot.durable_commit = 43;
+  slot.durable_place = ExamplePlace(7);
+  slot.catalog_place = ExamplePlace(6);
+  slot.index_commit = 40;
+  return slot;
+}
+
+FrameHeader ExampleFrameHeader() {
+  FrameHeader header;
+  header.kind = FrameKind::kDelete;
+  header.nonce = ExampleId(0x80);
+  header.epoch = 4;
+  header.commit = 44;
+  header.previous = ExamplePlace(7);
+  header.previous_commit = 43;
+  header.durable_through = 42;
+  return header;
+}
+
+std::string ExampleLogical() {
+  std::string bytes(size_t{64} * 16 * sizeof(float), '\0');
+  for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+    const float value = 0.5F * static_cast<float>(i + 1);
+    std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(value));
+  }
+  return bytes;
+}
+
+std::string ExamplePayload(CodecId codec) {
+  const std::string logical = ExampleLogical();
+  std::string out(PayloadBytesMax(codec, logical.size()), '\0');
+  const MutableBytes room(reinterpret_cast<std::byte*>(out.data()), out.size());
+  out.resize(EncodePayload(codec, sizeof(float), AsBytes(logical), room).value().size_bytes);
+  return out;
+}
+
+SegmentHeader ExamplePartHeader() {
+  SegmentHeader header = ExampleSegmentHeader();
+  header.process = 3;
+  header.group_id = ExampleId(0x70);
+  return header;
+}
+
+LossRecord ExampleLoss() { return {41, 43, 1'700'000'000'000'000'000, "offset 8192", false}; }
+
+StoreSlot ExampleTipSlot() {
+  StoreSlot slot = ExampleSlot();
+  slot.format_version = 3;
+  slot.tip = EncodeFrame(ExampleFrameHeader(), EncodeDelete(ExampleDelete()), 1, nullptr);
+  return slot;
+}
+
+std::vector<Golden> MakeGolden() {
+  const std::array<std::byte, kSlotBytes> slot = EncodeSlot(ExampleSlot());
+  const std::array<std::byte, kSlotBytes> part_slot = EncodeSlot(ExamplePartSlot());
+  const std::array<std::byte, kSlotBytes> tip_slot = EncodeSlot(ExampleTipSlot());
+  return {
+      {"step_record", EncodeStepRecord(ExampleStep()), true},
+      {"leaf_array", EncodeLeafValue(ExampleArray()), true, "v3"},
+      {"leaf_value", EncodeLeafValue(ExampleValue()), true, "v3"},
+      {"leaf_node", EncodeLeafValue(ExampleNode()), true, "v3"},
+      {"leaf_variable", EncodeLeafValue(ExampleVariable()), true, "v3"},
+      {"chunk_record", EncodeChunkRecord(ExampleChunk()), true},
+      {"chunk_record_hash", EncodeChunkRecord(ExampleArray().chunks[1]), true},
+      {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), false},
+      {"catalog", EncodeCatalog(ExampleCatalog()), false},  // fields were added in version 3
+      {"epoch", EncodeEpoch(ExampleEpoch()), true},
+      {"records", EncodeRecords(ExampleCommit().records), true, "v3"},
+      {"commit", EncodeCommit(ExampleCommit()), true, "v3"},
+      {"delete", EncodeDelete(ExampleDelete()), true},
+      {"meta", EncodeMeta(ExampleMeta()), true},
+      {"footer", EncodeFooter(ExampleFooter()), true},
+      {"trailer", EncodeTrailer(ExampleTrailer()), true},
+      {"slot", std::string(AsText(slot)), true},
+      {"frame", EncodeFrame(ExampleFrameHeader(), EncodeDelete(ExampleDelete()), 4096, nullptr),
+       true},
+      {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
+      {"chunk_key", EncodeChunkKey(12000, EncodeLeafKey("params", ExamplePath()).value(), 5), true},
+      {"payload_raw", ExamplePayload(CodecId::kRaw), true},
+      {"payload_blosc_lz4", ExamplePayload(CodecId::kBloscLz4), false},
+      {"payload_lz4_frame", ExamplePayload(CodecId::kLz4Frame), false},
+      {"leaf_partial", EncodeLeafValue(ExamplePartial()), true, "v3"},
+      {"prepared", EncodeCommit(ExamplePrepared()), true, "v3"},
+      {"decided", EncodeDecided(ExampleDecided()), true, "v2"},
+      {"slot_part", std::string(AsText(part_slot)), true, "v2"},
+      {"segment_header_of_part", EncodeSegmentHeader(ExamplePartHeader()), true, "v3"},
+      {"loss", EncodeLoss(ExampleLoss()), true, "v3"},
+      {"slot_tip", std::string(AsText(tip_slot)), true, "v3"},
+      {"catalog_base", EncodeCatalog(ExampleCatalog()), true, "v3"},
+      {"catalog_change", EncodeCatalog(ExampleCatalogChange()), true, "v3"},
+      {"catalog_page", EncodeCatalogPage(ExampleCatalogEntries()).value(), false, "v3"},
+  };
+}
+
+}  // namespace stepwell::format

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the golden files into FOLDER/v1 to FOLDER/v3: stepwell_make_golden FOLDER. Files of a
+// released version are never written again; a new version gets a new folder.
+#include <fstream>
+#include <iostream>
+
+#include "tests/format/support/examples.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: stepwell_make_golden FOLDER\n";
+    return 2;
+  }
+  for (const stepwell::format::Golden& golden : stepwell::format::MakeGolden()) {
+    const std::string path =
+        std::string(argv[1]) + "/" + golden.version + "/" + golden.name + ".bin";
+    std::ofstream file(path, std::ios::binary);
+    file.write(golden.bytes.data(), static_cast<std::streamsize>(golden.bytes.size()));
+    if (!file.flush()) {
+      std::cerr << "cannot write " << path << "\n";
+      return 1;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/support/store_workload.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "format/frame.h"
+
+namespace stepwell::sim {
+namespace {
+
+constexpr std::string_view kMetadata = "{\"seed\": ";
+const db::LeafSpec kExtra = {"w", {3000}, false, false};
+
+std::pair<uint64_t, uint64_t> Pick(const Steps& steps, Prng* prng) {
+  return *std::next(steps.begin(), static_cast<std::ptrdiff_t>(prng->Below(steps.size())));
+}
+
+// A writer's store leaves out texts that it cannot read, and logs it: an error, not wrong bytes.
+Status CheckHasMetadata(const db::StepReader& reader) {
+  if (!reader.step().metadata_json.empty()) return OkStatus();
+  return DataLossError(StrCat("step ", reader.step().step, " has no metadata"));
+}
+
+Status CheckMetrics(const db::StepReader& reader, uint64_t seed) {
+  const std::string& metrics = reader.step().metrics_json;
+  const std::string wanted = db::MetricsOf(seed);
+  if (metrics == wanted) return OkStatus();
+  const std::string what = StrCat("step ", reader.step().step, " has metrics '", metrics, "'");
+  return metrics.empty() ? DataLossError(what) : InternalError(what);
+}
+
+// Whether the file's last block is a trailer, and not that of a life before this one.
+bool IsSealed(const SimWorld& world, const std::string& path) {
+  const std::string bytes = world.Contents(path).value_or("");
+  if (bytes.size() < kPageBytes) return false;
+  const auto header = [&](size_t at) {
+    return format::DecodeFrameHeader(AsBytes(bytes).subspan(at, format::kFrameHeaderBytes));
+  };
+  const auto first = header(0);
+  const auto last = header(bytes.size() - kPageBytes);
+  return first.ok() && last.ok() && last->kind == format::FrameKind::kTrailer &&
+         first->nonce == last->nonce;
+}
+
+}  // namespace
+
+std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
+  if (seed & kTiny) return {{"a", {7}, false, false}};
+  if (seed & kLarge) return {{"a", {7}, false, false}, {"g", {300'000}, true, false}};
+  std::vector<db::LeafSpec> specs = {{"a", {7}, false, false}, {"b", {30, 20}, true, false}};
+  if (seed % 3 == 0) specs.push_back({"c", {6000}, true, true});
+  if (seed % 4 == 1) specs.push_back({"d", {5, 1500}, false, false});
+  if (seed % 7 == 2) specs.push_back({"e", {30000}, true, false});
+  if (seed % 5 == 3) specs.push_back({"f", {0, 3}, false, false});
+  return specs;
+}
+
+uint64_t HeldOf(uint64_t seed) {
+  return seed % 2 == 0 && !(seed & kTiny) ? seed | kHasExtra : seed;
+}
+
+Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
+                                db::IfExists if_exists) {
+  const std::vector<db::LeafSpec> specs = SpecsOf(seed);
+  std::vector<std::vector<float>> scratch;
+  scratch.reserve(specs.size() + 1);
+  db::SaveRequest request = db::MakeRequest(step, seed, specs, &scratch);
+  request.if_exists = if_exists;
+  if (HeldOf(seed) & kHasExtra) {
+    scratch.push_back(db::LeafData(kExtra, seed));
+    db::LeafInput leaf;
+    leaf.record.key = db::KeyOf("extra", kExtra.name);
+    leaf.record.dtype = format::DType::kFloat32;
+    leaf.record.shape = kExtra.shape;
+    leaf.data = reinterpret_cast<const std::byte*>(scratch.back().data());
+    db::ItemInput item{.name = "extra", .leaves = {}};
+    item.leaves.push_back(std::move(leaf));
+    request.items.push_back(std::move(item));
+  }
+  auto handle = store->Save(std::move(request));
+  for (auto& data : scratch) std::fill(data.begin(), data.end(), -1.0F);  // "mutated after save"
+  return handle;
+}
+
+Status CheckStep(db::StepReader* reader, uint64_t held) {
+  const uint64_t seed = SeedOf(held);
+  STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
+  STEPWELL_RETURN_IF_ERROR(CheckMetrics(*reader, seed));
+  STEPWELL_RETURN_IF_ERROR(db::CheckSeeded(reader, seed, SpecsOf(seed)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto extra, reader->Leaves(format::EncodeItem("extra")));
+  const uint64_t step = reader->step().step;
+  if (extra.size() != (held & kHasExtra ? 1U : 0U)) {
+    return InternalError(StrCat("step ", step, " has ", extra.size(), " leaves in item extra"));
+  }
+  if (extra.empty()) return OkStatus();
+  const std::vector<float> wanted = db::LeafData(kExtra, seed);
+  std::vector<float> out(wanted.size());
+  db::LoadRequest request;
+  request.leaf = &extra.front();
+  request.box = format::WholeArray(kExtra.shape);
+  request.out = reinterpret_cast<std::byte*>(out.data());
+  STEPWELL_RETURN_IF_ERROR(reader->Load({&request, 1}).status());
+  return out == wanted ? OkStatus() : InternalError(StrCat("step ", step, ": extra is wrong"));
+}
+
+Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+  return CheckStep(reader.get(), held);
+}
+
+Result<Steps> ReadAll(db::Store* store) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto summaries, store->Steps());
+  Steps steps;
+  for (const auto& summary : summaries) {
+    const uint64_t step = summary.step.step;
+    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+    STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
+    const std::string& text = reader->step().metadata_json;
+    uint64_t seed = 0;
+    if (!text.starts_with(kMetadata) ||
+        std::from_chars(text.data() + kMetadata.size(), text.data() + text.size(), seed).ec !=
+            std::errc()) {
+      return InternalError(StrCat("step ", step, " has metadata '", text, "'"));
+    }
+    uint64_t held = seed;
+    for (const auto& item : reader->step().items) {
+      if (item.name == "extra") held |= kHasExtra;
+    }
+    if (reader->step().pinned != summary.step.pinned) return InternalError("two opinions of a pin");
+    if (summary.step.pinned) held |= kPinned;
+    STEPWELL_RETURN_IF_ERROR(CheckStep(reader.get(), held));
+    steps[step] = held;
+  }
+  return steps;
+}
+
+Workload::Workload(StoreMachine* machine, uint64_t seed, const Shape& shape,
+                   std::vector<Steps> legal)
+    : machine_(machine), shape_(shape), prng_(seed), next_seed_(seed % 997) {
+  machine_->world().SetCanPunch(shape.can_punch);
+  first_saved_ = shape.first_steps == 0 || legal.back() != Steps{};
+  for (const Steps& steps : legal) {
+    if (!steps.empty()) next_step_ = std::max(next_step_, steps.rbegin()->first + 1);
+  }
+  model_.Begin(std::move(legal));
+}
+
+Workload::~Workload() = default;
+
+bool Workload::Expect(const Status& status, std::string_view what) {
+  if (status.ok()) return true;
+  // A full disk fails what it must, and that alone.
+  if (squeezed_ && status.code() == StatusCode::kResourceExhausted) return true;
+  const bool wrong = status.code() == StatusCode::kInternal;
+  if (!machine_->world().frozen() && (!tolerant_ || wrong)) {
+    problem_ = StrCat(what, ": ", status.ToString());
+  }
+  return false;
+}
+
+bool Workload::Open() {
+  if (prng_.OneIn(2)) keep_ = 2 + prng_.Below(shape_.keep_max - 1);
+  if (prng_.OneIn(3)) keep_.reset();
+  auto store = machine_->Open({.keep_latest = keep_,
+                               .with_index = shape_.with_index,
+                               .segment_bytes = shape_.segment_bytes,
+                               .staging_blocks = shape_.staging_blocks});
+  if (!Expect(store.status(), "open")) return false;
+  store_ = std::move(*store);
+  if (!tolerant_) {
+    for (const std::string& said : store_->recovery().problems) problem_ = StrCat("open: ", said);
+  }
+  if (!problem_.empty() || (!settled_ && !SettleOpened())) return false;
+  return SaveFirstSteps();
+}
+
+// Which of the legal states it is, is seen now.
+bool Workload::SettleOpened() {
+  const auto seen = ReadAll(store_.get());
+  if (!Expect(seen.status(), "reading what was recovered")) {
+    if (problem_.empty() && !machine_->world().frozen()) store_.reset();
+    return false;
+  }
+  const std::vector<Steps> legal = model_.Legal();
+  if (std::find(legal.begin(), legal.end(), *seen) == legal.end()) {
+    problem_ = StrCat("found ", ToText(*seen), ", legal is");
+    for (const Steps& steps : legal) problem_ += StrCat(" ", ToText(steps));
+    return false;
+  }
+  if (machine_->world().frozen()) return false;  // nothing is final on a stopped machine
+  model_.Settle(*seen);
+  settled_ = true;
+  return true;
+}
+
+bool Workload::SaveFirstSteps() {
+  if (std::exchange(first_saved_, true)) return true;
+  for (uint64_t i = 0; i < shape_.first_steps; ++i) {
+    const uint64_t seed = kTiny | next_seed_++;
+    auto handle = SaveStep(store_.get(), next_step_, seed);
+    if (!Expect(handle.status(), "save")) return false;
+    model_.Saved(next_step_++, HeldOf(seed), keep_, std::move(*handle));
+  }
+  return WaitAll();
+}
+
+void Workload::Drop() {
+  readers_.clear();
+  store_.reset();
+  any_ = false;
+  settled_ = false;
+}
+
+bool Workload::Squeeze(bool on) {
+  // What the full disk refused is known before there is room again.
+  if (!on && !WaitAll()) return false;
+  squeezed_ = on;
+  any_ = false;
+  SimWorld& world = machine_->world();
+  world.SetCapacity(on ? world.UsedBytes() + prng_.Below(400'000) : kPlenty);
+  return true;
+}
+
+bool Workload::Close() {
+  if (squeezed_ && !Squeeze(false)) return false;
+  // Errors of the full disk may be left to report.
+  if (!WaitAll() && (!tolerant_ || !problem_.empty())) return false;
+  const Status status = store_->Close();
+  store_.reset();
+  any_ = false;
+  settled_ = false;
+  if (!Expect(status, "close") || machine_->world().frozen() || !CheckLinks()) return false;
+  if (tolerant_) return true;
+  model_.Settle(model_.Newest());
+  settled_ = true;
+  return true;
+}
+
+uint64_t Workload::NextSeed() {
+  const uint64_t seed = next_seed_++;
+  const uint64_t roll = shape_.tiny_percent + shape_.large_percent > 0 ? prng_.Below(100) : 100;
+  if (roll < shape_.tiny_percent) return seed | kTiny;
+  if (roll < shape_.tiny_percent + shape_.large_percent) return seed | kLarge;
+  return seed;
+}
+
+bool Workload::Save(bool replace) {
+  const Steps steps = model_.Newest();
+  uint64_t step = next_step_;
+  auto if_exists = db::IfExists::kReplace;
+  if (replace && !steps.empty()) {
+    auto [chosen, held] = Pick(steps, &prng_);
+    // The last one may still be in flight: then both commits share a flush.
+    if (const auto last = steps.find(last_step_); last != steps.end() && prng_.OneIn(2)) {
+      std::tie(chosen, held) = *last;
+    }
+    if (held & kPinned) {
+      const auto refused = SaveStep(store_.get(), chosen, NextSeed(), if_exists);
+      if (refused.ok()) problem_ = StrCat("pinned step ", chosen, " was replaced");
+      return problem_.empty() && !machine_->world().frozen();
+    }
+    step = chosen;
+  } else if (prng_.OneIn(8) && !steps.empty() && steps.begin()->first > 0) {
+    step = steps.begin()->first - 1;  // back behind the oldest
+  } else {
+    next_step_ += 1 + prng_.Below(2);
+    if_exists = db::IfExists::kError;
+  }
+  const uint64_t seed = NextSeed();
+  auto handle = SaveStep(store_.get(), step, seed, if_exists);
+  if (!Expect(handle.status(), StrCat("save of ", step))) return false;
+  newest_ = *handle;
+  any_ = true;
+  last_step_ = step;
+  model_.Saved(step, HeldOf(seed), keep_, std::move(*handle));
+  return true;
+}
+
+bool Workload::Delete() {
+  const Steps steps = model_.Newest();
+  if (steps.empty()) return true;
+  const auto [step, held] = Pick(steps, &prng_);
+  const std::vector<uint64_t> one = {step};
+  const Status status = store_->Delete(one);
+  if (held & kPinned) {
+    if (status.ok()) problem_ = StrCat("pinned step ", step, " was deleted");
+    return problem_.empty() && !machine_->world().frozen();
+  }
+  // What it was to delete may have been a save in flight that the full disk refused.
+  if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
+  model_.Deleted(one.front(), status);
+  return Expect(status, StrCat("delete of ", one.front()));
+}
+
+bool Workload::TogglePin() {
+  const Steps steps = model_.Newest();
+  if (steps.empty()) return true;
+  const auto [step, held] = Pick(steps, &prng_);
+  const std::vector<uint64_t> one = {step};
+  const bool pin = !(held & kPinned);
+  const Status status = store_->SetPinned(one, pin);
+  if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
+  model_.PinSet(step, pin, status);
+  return Expect(status, StrCat("pin of ", step));
+}
+
+bool Workload::DeleteExtra() {
+  // What is in flight may delete or replace a step before it is its turn.
+  if (!WaitAll()) return false;
+  Steps steps = model_.Newest();
+  std::erase_if(steps, [](const auto& step) { return !(step.second & kHasExtra); });
+  if (steps.empty()) return true;
+  const uint64_t step = Pick(steps, &prng_).first;
+  const std::vector<std::string> items = {"extra"};
+  const Status status = store_->DeleteItems(step, items);
+  model_.ExtraDeleted(step, status);
+  return Expect(status, StrCat("deletion of an item of ", step));
+}
+
+bool Workload::WaitAll() {
+  const Status status = store_->Wait();
+  if (status.code() != StatusCode::kResourceExhausted && !Expect(status, "wait")) return false;
+  if (machine_->world().frozen()) return false;
+  const std::vector<Steps> legal = model_.Legal();
+  if (legal.size() == 1) {
+    model_.Settle(legal.front());
+  } else if (!tolerant_) {
+    problem_ = "after Wait something is still in flight";
+  }
+  return problem_.empty();
+}
+
+bool Workload::WaitNewest() { return !any_ || Expect(newest_.Wait(), "wait for one"); }
+
+bool Workload::CheckOne() {
+  const std::vector<Steps> legal = model_.Legal();
+  if (legal.front().empty() || (tolerant_ && legal.size() > 1)) return true;
+  const auto [step, held] = Pick(legal.front(), &prng_);
+  return Expect(CheckStep(store_.get(), step, held), StrCat("load of ", step));
+}
+
+bool Workload::ReadBeside() {
+  auto reader = machine_->Open({.read_only = true});
+  if (!Expect(reader.status(), "open for reading")) return false;
+  const auto seen = ReadAll(reader->get());
+  if (!Expect(seen.status(), "reading beside the writer")) return false;
+  const Steps visible = model_.Legal().front();
+  // A slot that cannot be written moves no more.
+  if (*seen != visible && !tolerant_ && !machine_->world().frozen()) {
+    problem_ = StrCat("a reader sees ", ToText(*seen), " instead of ", ToText(visible));
+  }
+  return problem_.empty();
+}
+
+// Of a process of its own, which opens a step and keeps it while the writer goes on. On a full disk
+// it could not write its pin.
+bool Workload::OpenReaderThatStays() {
+  if (squeezed_) return true;
+  if (readers_.size() >= shape_.readers) {
+    if (readers_.empty()) return true;
+    readers_.erase(readers_.begin() + static_cast<std::ptrdiff_t>(prng_.Below(readers_.size())));
+    return true;
+  }
+  const std::vector<Steps> legal = model_.Legal();
+  if (legal.front().empty() || (tolerant_ && legal.size() > 1)) return true;
+  const auto [step, held] = Pick(legal.front(), &prng_);
+  auto store = machine_->Open({.read_only = true});
+  if (!Expect(store.status(), "open for reading")) return false;
+  auto reader = (*store)->Read(step);
+  if (!Expect(reader.status(), StrCat("step ", step, " for a reader that stays"))) return false;
+  readers_.push_back({std::move(*store), std::move(*reader), held});
+  return true;
+}
+
+bool Workload::CheckReaders() {
+  for (const OpenReader& reader : readers_) {
+    if (!Expect(CheckStep(reader.step.get(), reader.held),
+                StrCat("step ", reader.step->step().step, ", which a reader has open"))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Workload::Reclaim() {
+  const auto report = store_->Reclaim();
+  if (!Expect(report.status(), "reclaim")) return false;
+  if (!report.ok()) return true;
+  const db::SpaceStats space = store_->Stats().space;
+  const uint64_t parts = space.live_bytes + space.overhead_bytes + space.dead_bytes +
+                         space.reserved_bytes + space.index_bytes + space.other_bytes;
+  if (parts != space.total_bytes && !machine_->world().frozen()) {
+    problem_ = StrCat("the parts of the space add up to ", parts, ", not ", space.total_bytes);
+  }
+  return problem_.empty();
+}
+
+// Another name for the oldest segment, as an export makes it: nobody may change those bytes.
+bool Workload::LinkSegment() {
+  std::vector<std::string> segments;
+  for (const auto& [path, size] : machine_->world().Files()) {
+    if (path.starts_with("/store/segments/") && path.ends_with(".seg")) segments.push_back(path);
+  }
+  // The newest are being written, and so may older ones be while saves are in flight.
+  if (segments.size() < 5 || links_.size() >= 3 || !IsSealed(machine_->world(), segments.front())) {
+    return true;
+  }
+  const std::string link = StrCat("/link", prng_.Next());
+  SimFileSystem files(machine_->world().shared_from_this());
+  if (!Expect(files.Link(segments.front(), link), "link")) return false;
+  links_[link] = *machine_->world().Contents(link);
+  return true;
+}
+
+bool Workload::CheckLinks() {
+  for (const auto& [link, bytes] : links_) {
+    if (machine_->world().Contents(link) != bytes) problem_ = link + ": a linked segment changed";
+  }
+  return problem_.empty();
+}
+
+bool Workload::Act() {
+  if (store_ == nullptr && !Open()) return false;
+  if (shape_.readers > 0 && prng_.OneIn(8)) {
+    return prng_.Coin() ? OpenReaderThatStays() : CheckReaders();
+  }
+  if (prng_.Below(100) < shape_.close_percent) return Close();
+  const uint64_t roll = prng_.Below(96);
+  if (roll < 42) return Save(false);
+  if (roll < 52) return Save(true);
+  if (roll < 60) return Delete();
+  if (roll < 64) return TogglePin();
+  if (roll < 68) return DeleteExtra();
+  if (roll < 76) return WaitAll();
+  if (roll < 82) return WaitNewest();
+  if (roll < 86) return CheckOne();
+  if (roll < 89) return ReadBeside();
+  if (roll < 91) return LinkSegment();
+  if (roll < 94) return Reclaim() && CheckLinks();
+  return tolerant_ || Squeeze(!squeezed_);
+}
+
+void Workload::Run(int count) {
+  for (int i = 0; i < count; ++i) {
+    if (!Act()) return;
+  }
+  if (store_ != nullptr) Close();
+}
+
+}  // namespace stepwell::sim

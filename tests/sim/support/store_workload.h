@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training program does with a store, from one seed, beside the model of it: saves (several
+// in flight), waits, replaces, deletes (of items, too), pins, retention on and off, loads, readers
+// that come and go or stay, clean reopening; at times on a disk that is almost full, or that fails.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/db/support/store_support.h"
+#include "tests/sim/support/store_machine.h"
+#include "tests/sim/support/store_model.h"
+#include "tests/sim/support/store_shape.h"
+
+namespace stepwell::sim {
+
+// Seeds of other than the usual steps.
+inline constexpr uint64_t kTiny = uint64_t{1} << 60;
+inline constexpr uint64_t kLarge = uint64_t{1} << 59;
+// The shape of the state that is saved under a seed.
+std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
+// What a save under this seed holds: every other one has an item "extra" beside "state".
+uint64_t HeldOf(uint64_t seed);
+Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
+                                db::IfExists if_exists = db::IfExists::kError);
+// Wrong bytes are kInternal; what the store itself refuses has the store's code.
+Status CheckStep(db::StepReader* reader, uint64_t held);
+Status CheckStep(db::Store* store, uint64_t step, uint64_t held);
+// Steps with what they hold as the store shows them; every byte is checked.
+Result<Steps> ReadAll(db::Store* store);
+
+class Workload {
+ public:
+  // On a machine whose store, once it is recovered, holds one of the states `legal`.
+  Workload(StoreMachine* machine, uint64_t seed, const Shape& shape,
+           std::vector<Steps> legal = {{}});
+  ~Workload();
+  // From here on the disk may fail: every call may end in an error, none may lie.
+  void Tolerate() {
+    tolerant_ = true;
+    model_.Tolerate();
+  }
+
+  // One action. False when the machine has stopped, or something is wrong (see problem()).
+  bool Act();
+  // `count` actions, then a clean close.
+  void Run(int count);
+  // The live store broke a promise; empty: none.
+  const std::string& problem() const { return problem_; }
+  // Opens the store if it is not open.
+  bool Open();
+  // Lets everything go as a process that ends does, without waiting for what Close says.
+  void Drop();
+  const StoreModel& model() const { return model_; }
+  db::Store* store() { return store_.get(); }
+
+ private:
+  struct OpenReader {
+    std::unique_ptr<db::Store> store;
+    std::shared_ptr<db::StepReader> step;
+    uint64_t held = 0;
+  };
+
+  bool SettleOpened();
+  bool SaveFirstSteps();
+  uint64_t NextSeed();
+  bool OpenReaderThatStays();
+  bool CheckReaders();
+  bool Squeeze(bool on);
+  bool Close();
+  bool Save(bool replace);
+  bool Delete();
+  bool TogglePin();
+  bool DeleteExtra();
+  bool Reclaim();
+  bool LinkSegment();
+  bool CheckLinks();
+  bool WaitAll();
+  bool WaitNewest();
+  bool CheckOne();
+  bool ReadBeside();
+  // Whether `status` is OK. A stopped machine and a failing disk may fail anything; else nothing
+  // may fail.
+  bool Expect(const Status& status, std::string_view what);
+
+  StoreMachine* const machine_;
+  const Shape shape_;
+  Prng prng_;
+  bool tolerant_ = false;
+  bool settled_ = false;  // the model has one state to begin with
+  std::optional<uint64_t> keep_;
+  std::unique_ptr<db::Store> store_;
+  StoreModel model_;
+  db::SaveHandle newest_;
+  bool any_ = false;
+  bool squeezed_ = false;   // little room on the disk
+  uint64_t last_step_ = 0;  // that was saved
+  uint64_t next_step_ = 10;
+  uint64_t next_seed_ = 0;
+  std::vector<OpenReader> readers_;
+  bool first_saved_ = false;
+  std::map<std::string, std::string> links_;  // other names of segments, and the bytes they had
+  std::string problem_;
+};
+
+}  // namespace stepwell::sim
