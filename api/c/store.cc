@@ -39,6 +39,7 @@ Result<OpenOptions> OptionsOf(const stepwell_open_options& in) {
   options.create = in.no_create == 0;
   options.untrusted = in.untrusted != 0;
   options.private_files = in.shared_files == 0;
+  options.through_writer = in.through_writer != 0;
   if (in.codec < STEPWELL_CODEC_AUTO || in.codec > STEPWELL_CODEC_BLOSC) {
     return InvalidArgumentError("an unknown codec");
   }

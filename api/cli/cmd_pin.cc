@@ -12,8 +12,7 @@ struct PinArguments : StoreArguments {
 };
 
 Result<Outcome> RunPin(const PinArguments& arguments, bool pinned, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store,
-                            OpenStore(arguments.store, /*read_only=*/false, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
                             StepNumbers(&store, arguments.steps));
   STEPWELL_RETURN_IF_ERROR(store.SetPinned(steps, pinned));

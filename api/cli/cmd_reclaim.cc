@@ -8,8 +8,7 @@ namespace stepwell::cli {
 namespace {
 
 Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store,
-                            OpenStore(arguments.store, /*read_only=*/false, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const ReclaimReport report, store.Reclaim());
   STEPWELL_RETURN_IF_ERROR(store.Close());
   Outcome outcome;

@@ -74,7 +74,8 @@ Result<Outcome> RunRm(const RmArguments& arguments, Invocation* invocation) {
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
   STEPWELL_ASSIGN_OR_RETURN(
-      auto store, OpenStore(arguments.store, /*read_only=*/arguments.dry_run, invocation));
+      auto store, arguments.dry_run ? OpenStore(arguments.store, /*read_only=*/true, invocation)
+                                    : OpenToChange(arguments.store, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
                             StepNumbers(&store, arguments.steps));
   std::vector<Removal> removals;

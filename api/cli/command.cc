@@ -64,17 +64,32 @@ void WarnOf(LogLevel level, std::string_view message) {
   if (level >= LogLevel::kWarning) Warn(std::string(message));
 }
 
-Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,
-                        bool create) {
-  OpenOptions options;
-  options.read_only = read_only;
+namespace {
+
+Result<Store> Open(const std::string& path, OpenOptions options, Invocation* invocation) {
   options.untrusted = invocation->untrusted;
   options.discard = invocation->discard;
-  options.create = create;
   options.log = WarnOf;
   STEPWELL_ASSIGN_OR_RETURN(Store store, Store::Open(path, options));
   invocation->opened = true;
   return store;
+}
+
+}  // namespace
+
+Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,
+                        bool create) {
+  OpenOptions options;
+  options.read_only = read_only;
+  options.create = create;
+  return Open(path, std::move(options), invocation);
+}
+
+Result<Store> OpenToChange(const std::string& path, Invocation* invocation) {
+  OpenOptions options;
+  options.create = false;
+  options.through_writer = true;
+  return Open(path, std::move(options), invocation);
 }
 
 Result<uint64_t> ParseStep(const std::string& text) {

@@ -103,6 +103,8 @@ void AddChoice(CLI::App* command, const char* name, Value* value, const char* ty
 // go to stderr.
 Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,
                         bool create = false);
+// For deletes, pins and reclaim; a process that writes is asked to do them.
+Result<Store> OpenToChange(const std::string& path, Invocation* invocation);
 // The step that `text` names ("latest", empty: the newest).
 Result<Step> ReadStep(Store* store, const std::string& text);
 // Numbers of the steps that `texts` name, each once, ascending: a number that may not be there,

@@ -142,6 +142,17 @@ std::unique_ptr<io::FileSystem> FilesOf(const std::string& path, const StoreOpti
                                                                           : io::FileModes::kUmask));
 }
 
+// `locked` says which process writes.
+Result<std::unique_ptr<Store>> OpenBesideWriter(const std::string& path,
+                                                const StoreOptions& options,
+                                                Environment environment, const Status& locked) {
+  environment.held_root = nullptr;
+  environment.index_worker = environment.reclaim_worker = environment.callbacks = nullptr;
+  auto store = ReaderStore::OpenBesideWriter(path, options, std::move(environment));
+  if (store.status().code() != StatusCode::kUnavailable) return store;
+  return UnavailableError(StrCat(locked.message(), "; ", store.status().message()));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOptions& options,
@@ -169,8 +180,13 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   environment.without_pins = options.untrusted;
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
   STEPWELL_ASSIGN_OR_RETURN(environment.held_root, environment.file_system->HoldRoot());
-  STEPWELL_ASSIGN_OR_RETURN(auto lock,
-                            AcquireLock(environment.file_system, path, options.lock_timeout));
+  auto acquired = AcquireLock(environment.file_system, path, options.lock_timeout);
+  if (!acquired.ok() && options.through_writer &&
+      acquired.status().code() == StatusCode::kUnavailable) {
+    return OpenBesideWriter(path, options, std::move(environment), acquired.status());
+  }
+  STEPWELL_RETURN_IF_ERROR(acquired.status());
+  std::unique_ptr<io::File> lock = std::move(*acquired);
   // Another process may have finished the creation meanwhile.
   if (environment.file_system->Stat(SlotFilePath(path)).status().code() == StatusCode::kNotFound) {
     const Status log = SlotFromLog(environment.file_system, path).status();

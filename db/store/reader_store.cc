@@ -54,6 +54,16 @@ Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
   return std::unique_ptr<Store>(new ReaderStore(options, std::move(log)));
 }
 
+Result<std::unique_ptr<Store>> ReaderStore::OpenBesideWriter(const std::string& path,
+                                                             const StoreOptions& options,
+                                                             Environment environment) {
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto log, LogFollower::Open(path, options.group, std::move(environment), options.log));
+  std::unique_ptr<ReaderStore> store(new ReaderStore(options, std::move(log)));
+  STEPWELL_ASSIGN_OR_RETURN(store->writer_, WriterClient::Connect(store.get()));
+  return std::unique_ptr<Store>(std::move(store));
+}
+
 Result<std::vector<StepSummary>> ReaderStore::Steps() {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
   std::vector<StepSummary> steps;
@@ -170,7 +180,6 @@ StoreStats ReaderStore::Stats() {
 }
 
 Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(path()); }
-Status ReaderStore::Delete(std::span<const uint64_t>) { return ReadOnly(path()); }
 Result<Decided> ReaderStore::Decide(const Decision&) { return ReadOnly(path()); }
 
 Result<GroupStatus> ReaderStore::Group() {
@@ -182,10 +191,31 @@ Result<GroupStatus> ReaderStore::Group() {
   return MakeGroupStatus(id(), part(), view->log->tip_commit, live, undecided);
 }
 
-Status ReaderStore::DeleteItems(uint64_t, std::span<const std::string>) { return ReadOnly(path()); }
-Status ReaderStore::SetPinned(std::span<const uint64_t>, bool) { return ReadOnly(path()); }
 Result<RepairReport> ReaderStore::Repair(bool) { return ReadOnly(path()); }
-Result<ReclaimReport> ReaderStore::Reclaim() { return ReadOnly(path()); }
+
+Result<ReclaimReport> ReaderStore::AskWriter(const WriterRequest& request) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(log_->pid()));
+  if (writer_ == nullptr) return ReadOnly(path());
+  return writer_->Ask(request);
+}
+
+Status ReaderStore::Delete(std::span<const uint64_t> steps) {
+  return AskWriter({WriterRequest::Kind::kDelete, {steps.begin(), steps.end()}, {}}).status();
+}
+
+Status ReaderStore::DeleteItems(uint64_t step, std::span<const std::string> items) {
+  return AskWriter({WriterRequest::Kind::kDeleteItems, {step}, {items.begin(), items.end()}})
+      .status();
+}
+
+Status ReaderStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
+  const auto kind = pinned ? WriterRequest::Kind::kPin : WriterRequest::Kind::kUnpin;
+  return AskWriter({kind, {steps.begin(), steps.end()}, {}}).status();
+}
+
+Result<ReclaimReport> ReaderStore::Reclaim() {
+  return AskWriter({WriterRequest::Kind::kReclaim, {}, {}});
+}
 
 Status ReaderStore::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(log_->pid()));

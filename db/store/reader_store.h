@@ -13,6 +13,7 @@
 #include "db/read/log_view.h"
 #include "db/read/part_merge.h"
 #include "db/store.h"
+#include "db/store/mailbox.h"
 #include "db/view/view_set.h"
 
 namespace stepwell::db {
@@ -21,6 +22,10 @@ class ReaderStore final : public Store {
  public:
   static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
                                              Environment environment);
+  // OpenOptions::through_writer. kUnavailable: the process that writes takes no requests of this.
+  static Result<std::unique_ptr<Store>> OpenBesideWriter(const std::string& path,
+                                                         const StoreOptions& options,
+                                                         Environment environment);
   ~ReaderStore() override;
 
   Result<SaveHandle> Save(SaveRequest request) override;
@@ -60,6 +65,7 @@ class ReaderStore final : public Store {
  private:
   ReaderStore(const StoreOptions& options, std::unique_ptr<LogFollower> log);
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others);
+  Result<ReclaimReport> AskWriter(const WriterRequest& request);
   LogSource& source() const { return *log_->source(); }
 
   const StoreOptions options_;
@@ -67,6 +73,7 @@ class ReaderStore final : public Store {
   FootprintCache footprints_;
   std::shared_ptr<PartStores> parts_;  // step readers keep it, too
   ViewSet views_;
+  std::unique_ptr<WriterClient> writer_;  // null: nothing is changed through this store
 };
 
 }  // namespace stepwell::db

@@ -68,6 +68,7 @@ Status WriterStore::Close() {
     std::unique_lock lock(mutex_);
     if (closed_) return OkStatus();
     closed_ = true;
+    if (mailbox_ != nullptr) mailbox_->Stop();
     changed_.notify_all();
     if (engine_ != nullptr) WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
   }
@@ -130,6 +131,7 @@ void WriterStore::EndThreads() {
       std::unique_lock lock(mutex_);
       WaitUntil(lock, [this] { return calls_in_flight_ == 0; });
     }
+    mailbox_.reset();  // waits for its call, which uses what follows
     core_->live.OnRelease(nullptr);
     core_->index->BeginClose();
     if (thread_ != nullptr) {

@@ -118,6 +118,7 @@ void WriterStore::LeakAfterFork() {
   (void)disk_.release();
   (void)engine_.release();
   (void)thread_.release();
+  (void)mailbox_.release();
 }
 
 Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
@@ -192,7 +193,20 @@ Status WriterStore::Recover() {
     LogRecovery();
   }
   RewriteDamaged(state.damaged_frames);
+  OpenMailbox();
   return OkStatus();
+}
+
+// Not of a group's part: what changes one part alone would part it from the others.
+void WriterStore::OpenMailbox() {
+  if (environment_.inline_mode || options_.group) return;
+  auto mailbox = Mailbox::Start(this);
+  if (mailbox.ok()) {
+    mailbox_ = std::move(*mailbox);
+    return;
+  }
+  Log(options_.log, LogLevel::kWarning,
+      StrCat(path_, ": requests of other processes are not served: ", mailbox.status().message()));
 }
 
 // Retention by metric looks at all live steps; their metrics are in their commit frames only.

@@ -21,6 +21,7 @@
 #include "db/read/restore.h"
 #include "db/stats/instruments.h"
 #include "db/store.h"
+#include "db/store/mailbox.h"
 #include "db/view/view_set.h"
 
 namespace stepwell::db {
@@ -141,6 +142,7 @@ class WriterStore final : public Store {
   void RewriteDamaged(const std::vector<uint64_t>& commits);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
   void OpenViews();
+  void OpenMailbox();
   Status StartTrace();
   void WriteTrace();
   void WaitForReclaim();
@@ -166,6 +168,7 @@ class WriterStore final : public Store {
   std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<std::thread> thread_;
+  std::unique_ptr<Mailbox> mailbox_;
   // What environment_ has in place of the executors: tasks of this store and of its engine hold
   // plain pointers to them, and Close waits for all (DESIGN.md, "Threads").
   std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;

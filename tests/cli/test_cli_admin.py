@@ -108,13 +108,28 @@ def test_pin_and_unpin(store: pathlib.Path) -> None:
     assert steps(store) == [2, 11]
 
 
-@pytest.mark.parametrize("command", ["rm", "pin", "unpin", "reclaim"])
-def test_what_writes_needs_the_lock(store: pathlib.Path, command: str) -> None:
-    arguments = [command, store, *([] if command == "reclaim" else ["1"])]
+def test_the_process_that_writes_is_asked(store: pathlib.Path) -> None:
+    with stepwell.open(store, keep=stepwell.policy.LatestN(1)) as writer:
+        assert ok("pin", store, "1-2") == "pinned step 1\npinned step 2\n"
+        assert pinned(store) == [1, 2]
+        writer.save(11, items={"params": {"w": np.ones(1)}}).result()
+        assert writer.steps() == [1, 2, 11]
+        assert "step 1 is pinned" in error("rm", store, 1, status=1)
+        assert ok("unpin", store, 1) == "unpinned step 1\n"
+        assert "no step 10" in error("rm", store, 10, status=3)
+        assert document("rm", store, 1)["steps"] == [1]
+        assert writer.steps() == [2, 11]
+        assert document("reclaim", store)["bytes_before"] > 0
+        writer.save(12, items={"params": {"w": np.ones(1)}}).result()
+        assert writer.steps() == [2, 12]
+    assert steps(store) == [2, 12]
+
+
+def test_what_only_the_writer_does_needs_the_lock(store: pathlib.Path) -> None:
     with stepwell.open(store):
-        message = error(*arguments, status=5)
+        message = error("repair", store, status=5)
         assert f"locked by process {os.getpid()}" in message
-        assert document(*arguments, status=5)["error"]["code"] == "locked"
+        assert document("repair", store, status=5)["error"]["code"] == "locked"
     assert steps(store) == [1, 2, 10]
 
 

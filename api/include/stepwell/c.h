@@ -151,6 +151,9 @@ typedef struct stepwell_open_options {
   const char* trace_path; /* a file for spans in Chrome's trace format; NULL: none */
   int untrusted;    /* with read_only: for a directory that may do harm; nothing is made in it */
   int shared_files; /* a new store: permissions as set by the umask, not its owner's alone */
+  /* Where another process of this machine and user writes: opens for reading, and deletes, pins
+   * and reclaim are asked of that process. */
+  int through_writer;
 } stepwell_open_options;
 
 /* `options` may be NULL. STEPWELL_UNAVAILABLE: another process writes. */

@@ -18,6 +18,11 @@ namespace stepwell {
 struct OpenOptions {
   bool read_only = false;  // takes no lock, creates nothing, works beside a live writer
   bool create = true;      // with write access: make the store where there is none
+  // Where another process of this machine writes, of the same user and not as one of a group: opens
+  // for reading, and Delete, DeleteItems, SetPinned and Reclaim are asked of that process. They
+  // fail with kUnavailable, too, when it was not asked, and with kOutcomeUnknown when it ended
+  // before it answered.
+  bool through_writer = false;
   // Only with read_only, for a directory that may have been made to do harm. Nothing is made in it,
   // pins neither: a step that its writer deletes meanwhile is kNotFound.
   bool untrusted = false;
