@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "tests/format/examples.h"
+#include "tests/format/support/examples.h"
 
 namespace stepwell::format {
 namespace {
