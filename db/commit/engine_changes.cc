@@ -208,7 +208,7 @@ Status Engine::AddRestored(const SaveJob& job, BatchEntry* entry) {
     const uint64_t commit = other->record.commit;
     if (commit > newest->commit && commit <= old_tip_) newest = &other->record;
   }
-  live->age_time_ns = std::min<int64_t>(job.record.time_ns - newest->time_ns, 0);
+  live->age_time_ns = AgeTimeOf(job.record, *newest);
   if (auto old = FindAsOf(job.record.step)) entry->change.killed.push_back(std::move(old));
   return AddRecords(job, std::move(live), entry);
 }

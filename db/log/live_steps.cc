@@ -16,6 +16,14 @@ Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& f
   return record;
 }
 
+int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newest) {
+  constexpr int64_t kTimeMax = int64_t{1} << 62;  // the year 2116: differences do not overflow
+  const auto time = [](const format::StepRecord& record) {
+    return std::clamp<int64_t>(record.time_ns, 0, kTimeMax);
+  };
+  return std::min<int64_t>(time(step) - time(newest), 0);
+}
+
 void LiveSteps::Load(const LogState& state) {
   const std::lock_guard lock(mutex_);
   const LogStep* newest = nullptr;
@@ -24,10 +32,7 @@ void LiveSteps::Load(const LogState& state) {
   }
   const auto load = [&](const LogStep& live) {
     LiveStep loaded;
-    // As old as they were when the last session ended; never newer than what this one commits.
-    if (newest != nullptr) {
-      loaded.age_time_ns = std::min<int64_t>(live.record.time_ns - newest->record.time_ns, 0);
-    }
+    if (newest != nullptr) loaded.age_time_ns = AgeTimeOf(live.record, newest->record);
     loaded.record = live.record;
     loaded.place = live.place;
     return std::make_shared<const LiveStep>(std::move(loaded));

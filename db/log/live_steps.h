@@ -37,6 +37,10 @@ inline void TakeState(const format::StepRecord& live, format::StepRecord* record
   record->group = live.group;
 }
 
+// LiveStep::age_time_ns of a step of an earlier session: as old as when that ended with `newest`,
+// and never newer than what this one commits. The times are any numbers, as the log may be.
+int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newest);
+
 // The step's record with its metadata texts, read from the commit frame where need be.
 Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files);
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -226,6 +227,28 @@ TEST_F(LiveStepsTest, RandomHistories) {
       }
     }
   }
+}
+
+TEST(AgeTimeTest, TimesMayBeAnything) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const auto age = [](int64_t step_ns, int64_t newest_ns) {
+    format::StepRecord step;
+    format::StepRecord newest;
+    step.time_ns = step_ns;
+    newest.time_ns = newest_ns;
+    return AgeTimeOf(step, newest);
+  };
+  EXPECT_EQ(age(1'000, 3'000), -2'000);
+  EXPECT_EQ(age(3'000, 1'000), 0);
+  for (const int64_t time : {kLeast, int64_t{-1}, int64_t{0}, kMost}) {
+    for (const int64_t newest : {kLeast, int64_t{-1}, int64_t{0}, kMost}) {
+      const int64_t ns = age(time, newest);
+      EXPECT_LE(ns, 0);
+      EXPECT_GE(ns, kLeast / 2) << "a session's own ages are added to it";
+    }
+  }
+  EXPECT_EQ(age(kLeast, kMost), age(0, kMost));
 }
 
 }  // namespace
