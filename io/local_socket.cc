@@ -39,6 +39,7 @@ Result<Descriptor> NewSocket() {
   return descriptor;
 }
 
+Status NoAnswer() { return DeadlineExceededError("the other process does not answer"); }
 Status Closed() { return UnavailableError("the other process has closed the connection"); }
 
 }  // namespace
@@ -52,13 +53,14 @@ Result<LocalSocket> LocalSocket::Connect(const std::string& name,
   const auto* to = reinterpret_cast<const sockaddr*>(&address.value);
   if (Uninterrupted([&] { return connect(made.descriptor(), to, address.length); }) < 0) {
     if (errno == ECONNREFUSED) return NotFoundError("no process listens");
-    if (errno == EAGAIN) return DeadlineExceededError("the other process does not answer");
+    if (errno == EAGAIN) return NoAnswer();
     return ErrnoStatus(errno, "connect to a local socket");
   }
   return made;
 }
 
 Status LocalSocket::SetTimeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
   timeval value{};
   value.tv_sec = timeout.count() / 1000;
   value.tv_usec = timeout.count() % 1000 * 1000;
@@ -81,13 +83,15 @@ Result<uint32_t> LocalSocket::PeerUser() const {
 
 // All `count` bytes, in or out.
 Status LocalSocket::Move(char* bytes, size_t count, bool send) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
   while (count > 0) {
+    if (timeout_.count() > 0 && std::chrono::steady_clock::now() > deadline) return NoAnswer();
     const ssize_t moved = Uninterrupted([&] {
       return send ? ::send(descriptor(), bytes, count, MSG_NOSIGNAL)
                   : recv(descriptor(), bytes, count, 0);
     });
     if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return DeadlineExceededError("the other process does not answer");
+      return NoAnswer();
     }
     if (moved < 0 && errno != EPIPE && errno != ECONNRESET) {
       return ErrnoStatus(errno, send ? "send to a local socket" : "receive from a local socket");

@@ -16,8 +16,8 @@ namespace stepwell::io {
 // One connection. Used by one thread, but for StopReceiving.
 class LocalSocket {
  public:
-  // Waits at most `timeout` for each byte that is to come or to go, from now on. kNotFound: no
-  // process listens.
+  // `timeout` is for the connection, and for each message from then on. kNotFound: no process
+  // listens.
   static Result<LocalSocket> Connect(const std::string& name, std::chrono::milliseconds timeout);
   explicit LocalSocket(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
 
@@ -39,6 +39,7 @@ class LocalSocket {
   Status Move(char* bytes, size_t count, bool send);
 
   Descriptor descriptor_;
+  std::chrono::milliseconds timeout_{};  // 0: none
 };
 
 class LocalListener {

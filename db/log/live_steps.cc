@@ -17,7 +17,8 @@ Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& f
 }
 
 int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newest) {
-  constexpr int64_t kTimeMax = int64_t{1} << 62;  // the year 2116: differences do not overflow
+  // The year 2116: differences do not overflow.
+  static constexpr int64_t kTimeMax = int64_t{1} << 62;
   const auto time = [](const format::StepRecord& record) {
     return std::clamp<int64_t>(record.time_ns, 0, kTimeMax);
   };

@@ -25,6 +25,7 @@ constexpr int kVersion = 1;
 constexpr std::chrono::milliseconds kWordTimeout{5'000};
 // For the work itself. A pass of reclaim of a large store takes minutes.
 constexpr std::chrono::milliseconds kAnswerTimeout{600'000};
+constexpr std::chrono::milliseconds kRetryInterval{100};
 
 constexpr std::array<std::pair<Kind, const char*>, 5> kKinds = {{
     {Kind::kDelete, "delete"},
@@ -97,6 +98,20 @@ Result<ReclaimReport> DecodeReply(const std::string& text) {
   return report;
 }
 
+// Closed in forked children while it lives.
+class Registered {
+ public:
+  explicit Registered(const io::LocalSocket* socket) : socket_(socket) {
+    CloseInForkedChild(socket, socket->descriptor());
+  }
+  ~Registered() { ForgetForkDescriptors(socket_); }
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
+
+ private:
+  const io::LocalSocket* const socket_;
+};
+
 Result<ReclaimReport> Do(const WriterRequest& request, Store* store) {
   const auto nothing = [](const Status& status) -> Result<ReclaimReport> {
     STEPWELL_RETURN_IF_ERROR(status);
@@ -161,16 +176,36 @@ void Mailbox::Stop() {
 
 void Mailbox::Run() {
   for (;;) {
-    Result<io::LocalSocket> connection = listener_.Accept();
-    if (!connection.ok()) break;
-    CloseInForkedChild(&connection, connection->descriptor());
-    io::Guarded("serve a request", [&] {
-      Serve(&*connection);
+    // What fails ends the connection, which the other process sees.
+    const Status served = io::Guarded("serve a request", [this]() -> Status {
+      STEPWELL_ASSIGN_OR_RETURN(io::LocalSocket connection, listener_.Accept());
+      const Registered registered(&connection);
+      Serve(&connection);
       return OkStatus();
-    }).IgnoreError("the other process sees that the connection is closed");
-    ForgetForkDescriptors(&connection);
+    });
+    if (served.code() == StatusCode::kCancelled) return;
+    if (!served.ok()) std::this_thread::sleep_for(kRetryInterval);  // for descriptors, for memory
   }
-  listener_.Stop();  // where connections cannot be taken: those that wait are to end
+}
+
+// The connection that Stop is to wake; false when it has come.
+bool Mailbox::WaitFor(io::LocalSocket* connection) {
+  const std::lock_guard lock(mutex_);
+  connection_ = stopped_ ? nullptr : connection;
+  return !stopped_;
+}
+
+Result<std::string> Mailbox::ReceiveRequest(io::LocalSocket* connection) {
+  const Status closing = FailedPreconditionError("the store is being closed");
+  if (!WaitFor(connection)) return closing;
+  std::string text;
+  const Status received = io::Guarded("receive a request", [&]() -> Status {
+    STEPWELL_ASSIGN_OR_RETURN(text, connection->Receive());
+    return OkStatus();
+  });
+  if (!WaitFor(nullptr)) return closing;
+  STEPWELL_RETURN_IF_ERROR(received);
+  return text;
 }
 
 void Mailbox::Serve(io::LocalSocket* connection) {
@@ -178,15 +213,8 @@ void Mailbox::Serve(io::LocalSocket* connection) {
   if (!user.ok() || (*user != geteuid() && *user != 0)) return;
   if (!connection->SetTimeout(kWordTimeout).ok()) return;
   if (!connection->Send(Text({{"version", kVersion}})).ok()) return;
-  const auto wait_for = [this](io::LocalSocket* waited) {
-    const std::lock_guard lock(mutex_);
-    if (stopped_ && waited != nullptr) waited->StopReceiving();
-    connection_ = waited;
-  };
-  wait_for(connection);
-  const Result<std::string> text = connection->Receive();
-  wait_for(nullptr);
-  Result<ReclaimReport> outcome = FailedPreconditionError("the store is being closed");
+  const Result<std::string> text = ReceiveRequest(connection);
+  Result<ReclaimReport> outcome = text.status();
   if (text.ok()) {
     WriterRequest request;
     const Status read = io::Guarded("read a request", [&] {
@@ -208,7 +236,7 @@ Result<std::unique_ptr<WriterClient>> WriterClient::Connect(StoreReader* store) 
 
 // A connection whose other end is the store's writer and waits for a request.
 Result<io::LocalSocket> WriterClient::Greeted() {
-  const auto not_asked = [this](const Status& why) {
+  const auto not_asked = [](const Status& why) {
     return UnavailableError(
         StrCat("the process that writes was not asked, so nothing was done: ", why.message()));
   };

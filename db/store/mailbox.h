@@ -40,6 +40,8 @@ class Mailbox {
   Mailbox(Store* store, io::LocalListener listener);
   void Run();
   void Serve(io::LocalSocket* connection);
+  bool WaitFor(io::LocalSocket* connection);
+  Result<std::string> ReceiveRequest(io::LocalSocket* connection);
 
   Store* const store_;
   io::LocalListener listener_;
