@@ -72,13 +72,13 @@ Status LocalSocket::SetTimeout(std::chrono::milliseconds timeout) {
   return OkStatus();
 }
 
-Result<uint32_t> LocalSocket::PeerUser() const {
+Result<LocalSocket::Peer> LocalSocket::OtherEnd() const {
   ucred peer{};
   socklen_t length = sizeof(peer);
   if (getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
     return ErrnoStatus(errno, "look at a local socket's other end");
   }
-  return peer.uid;
+  return Peer{peer.uid, peer.pid};
 }
 
 // All `count` bytes, in or out.

@@ -22,12 +22,16 @@ class LocalSocket {
   explicit LocalSocket(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
 
   Status SetTimeout(std::chrono::milliseconds timeout);
-  // The effective user of the process at the other end when it listened or connected.
-  Result<uint32_t> PeerUser() const;
+  // The process at the other end, as it was when it listened or connected.
+  struct Peer {
+    uint32_t user = 0;  // its effective one
+    int process = 0;    // 0: one that this process cannot see
+  };
+  Result<Peer> OtherEnd() const;
 
   // Messages of at most kMessageBytesMax bytes. An error of Send: not all of it was sent, so the
   // other end gets none. kUnavailable: the other end has closed; kDeadlineExceeded: the timeout.
-  static constexpr size_t kMessageBytesMax = size_t{16} << 20;
+  static constexpr size_t kMessageBytesMax = size_t{1} << 20;
   Status Send(std::string_view message);
   Result<std::string> Receive();
   // From any thread: Receive fails with kUnavailable, now and later; Send still works.

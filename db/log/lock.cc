@@ -26,12 +26,14 @@ namespace fs = std::filesystem;
 constexpr std::chrono::milliseconds kLockInterval{20};
 constexpr size_t kHolderBytesMax = 256;
 
-// Who holds LOCK: "pid=123 boot=<boot id> start=<start time>\n". The start time (clock ticks since
+// Who holds LOCK: "pid=123 boot=<boot id> start=<start time>\n", and in front of the newline, once
+// it takes requests, " socket=<name> ask=<key> answer=<key>". The start time (clock ticks since
 // boot) tells a process from a later one with the same pid.
 struct Holder {
   int pid = 0;
   std::string boot;
   std::string start;
+  LockContact contact;  // empty: none
 };
 
 std::string FirstLine(const std::string& path) {
@@ -57,7 +59,7 @@ std::optional<std::string> StartTime(int pid) {
 
 std::string HolderText() {
   const int pid = getpid();
-  return StrCat("pid=", pid, " boot=", BootId(), " start=", StartTime(pid).value_or(""), "\n");
+  return StrCat("pid=", pid, " boot=", BootId(), " start=", StartTime(pid).value_or(""));
 }
 
 // None when the file says nothing that makes sense.
@@ -77,6 +79,9 @@ std::optional<Holder> ReadHolder(io::File* file) {
     if (name == "pid") std::istringstream(value) >> holder.pid;
     if (name == "boot") holder.boot = value;
     if (name == "start") holder.start = value;
+    if (name == "socket") holder.contact.socket = value;
+    if (name == "ask") holder.contact.ask = value;
+    if (name == "answer") holder.contact.answer = value;
   }
   if (holder.pid <= 0) return std::nullopt;
   return holder;
@@ -92,8 +97,7 @@ Status HeldByRunning(const std::string& store_path, const Holder& holder) {
       store_path, ": locked by process ", holder.pid,
       own ? " (this one), which has it open already: use that store, or close it first (a notebook "
             "cell that runs again finds the store of its last run open)"
-          : ", which is running; a store has one writer",
-      "; open it with mode=\"r\" to read beside it"));
+          : ", which is running; a store has one writer, and any number of readers"));
 }
 
 Status HeldByDead(const std::string& store_path, const std::optional<Holder>& holder,
@@ -147,8 +151,8 @@ bool IsStopped(int pid) {
          (line[name_end + 2] == 'T' || line[name_end + 2] == 't');
 }
 
-Status WriteHolder(io::File* file) {
-  const std::string text = HolderText();
+Status WriteHolder(io::File* file, const std::string& contact = "") {
+  const std::string text = HolderText() + contact + "\n";
   STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(text)));
   return file->Truncate(text.size());
 }
@@ -220,6 +224,21 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
   const Status written = WriteHolder(file.get());
   if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
   return file;
+}
+
+Status WriteContact(io::File* lock_file, const LockContact& contact) {
+  return WriteHolder(lock_file, StrCat(" socket=", contact.socket, " ask=", contact.ask,
+                                       " answer=", contact.answer));
+}
+
+Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& store_path) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, file_system->Open(LockFilePath(store_path), {}));
+  const std::optional<Holder> holder = ReadHolder(file.get());
+  if (!holder || holder->contact.socket.empty() || holder->contact.ask.empty() ||
+      holder->contact.answer.empty()) {
+    return NotFoundError(store_path + ": the process that writes takes no requests");
+  }
+  return holder->contact;
 }
 
 std::string DescribeLockHolders(io::File* file) {

@@ -22,6 +22,17 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
 Status LockSlotFile(io::File* slot_file, const std::string& store_path,
                     std::chrono::milliseconds timeout);
 
+// How to reach the holder of LOCK (db/store/mailbox.h). It stands in LOCK, so that what can read
+// the store's files can ask, and nothing else: texts without white space, the keys random.
+struct LockContact {
+  std::string socket;
+  std::string ask;     // what a request proves itself with
+  std::string answer;  // and what an answer does
+};
+Status WriteContact(io::File* lock_file, const LockContact& contact);
+// kNotFound: the holder gives none, or none yet.
+Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& store_path);
+
 // Who has a lock on the file, as far as it can be seen from this process, for people: "process 12,
 // which is stopped". Reads /proc, so it is for errors only.
 std::string DescribeLockHolders(io::File* file);

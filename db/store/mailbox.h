@@ -10,26 +10,34 @@
 #include <thread>
 #include <vector>
 
+#include "db/log/lock.h"
 #include "db/store.h"
 #include "io/local_socket.h"
 
 namespace stepwell::db {
 
 struct WriterRequest {
-  enum class Kind { kDelete, kDeleteItems, kPin, kUnpin, kReclaim };
+  enum class Kind : uint8_t { kDelete = 1, kDeleteItems = 2, kPin = 3, kUnpin = 4, kReclaim = 5 };
   Kind kind = Kind::kDelete;
   std::vector<uint64_t> steps;     // kDeleteItems: one; kReclaim: none
   std::vector<std::string> items;  // kDeleteItems
 };
 
-// Of the socket: of this very directory, as a copy of the store has its id, but not its inode.
-Result<std::string> MailboxName(StoreReader* store);
+// As they are sent, behind the key that proves who sends them. Fixed-width little-endian numbers,
+// each list behind its length: what is decoded takes no more memory than it is long, a few times.
+std::string EncodeRequest(const std::string& key, const WriterRequest& request);
+Result<WriterRequest> DecodeRequest(const std::string& key, std::string_view bytes);
+std::string EncodeReply(const std::string& key, const Result<ReclaimReport>& outcome);
+// kDataLoss: it is no reply.
+Result<Result<ReclaimReport>> DecodeReply(const std::string& key, std::string_view bytes);
 
 // The writer's end: one thread, one request at a time.
 class Mailbox {
  public:
-  // `store` outlives the mailbox. The errors are those of sockets and threads.
-  static Result<std::unique_ptr<Mailbox>> Start(Store* store);
+  // `store` outlives the mailbox; `lock_file` is the LOCK that it holds. The errors are those of
+  // sockets, threads, and writes to LOCK.
+  static Result<std::unique_ptr<Mailbox>> Start(Store* store, const LogSink& log,
+                                                io::File* lock_file);
   // Stop, and waits for what is under way.
   ~Mailbox();
 
@@ -37,13 +45,15 @@ class Mailbox {
   void Stop();
 
  private:
-  Mailbox(Store* store, io::LocalListener listener);
+  Mailbox(Store* store, LogSink log, LockContact contact, io::LocalListener listener);
   void Run();
-  void Serve(io::LocalSocket* connection);
   bool WaitFor(io::LocalSocket* connection);
+  void Serve(io::LocalSocket* connection);
   Result<std::string> ReceiveRequest(io::LocalSocket* connection);
 
   Store* const store_;
+  const LogSink log_;
+  const LockContact contact_;
   io::LocalListener listener_;
   std::mutex mutex_;
   bool stopped_ = false;                   // guarded by mutex_, as the next
@@ -58,12 +68,13 @@ class WriterClient {
   static Result<std::unique_ptr<WriterClient>> Connect(StoreReader* store);
 
   // What the writer's call says. kUnavailable: it was not asked, so nothing was done.
-  // kOutcomeUnknown: it was asked, and its answer did not come.
+  // kInvalidArgument: too much for one request. kOutcomeUnknown: it was asked, and its answer did
+  // not come.
   Result<ReclaimReport> Ask(const WriterRequest& request);
 
  private:
   explicit WriterClient(StoreReader* store) : store_(store) {}
-  Result<io::LocalSocket> Greeted();
+  Result<io::LocalSocket> Greeted(LockContact* contact);
 
   StoreReader* const store_;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open: what is there, what may be made, which process may write.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "db/environment.h"
@@ -15,6 +17,9 @@
 
 namespace stepwell::db {
 namespace {
+
+constexpr std::chrono::milliseconds kOpeningWait{2'000};
+constexpr std::chrono::milliseconds kOpeningInterval{50};
 
 Status NotAStore(const std::string& path, std::string_view why) {
   return UnimplementedError(StrCat(path, " is not a Stepwell store: ", why));
@@ -181,9 +186,18 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
   if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
   STEPWELL_ASSIGN_OR_RETURN(environment.held_root, environment.file_system->HoldRoot());
   auto acquired = AcquireLock(environment.file_system, path, options.lock_timeout);
-  if (!acquired.ok() && options.through_writer &&
-      acquired.status().code() == StatusCode::kUnavailable) {
-    return OpenBesideWriter(path, options, std::move(environment), acquired.status());
+  if (options.through_writer) {
+    // A writer that is just opening or closing takes no requests: in a moment one of the two works.
+    const auto deadline = std::chrono::steady_clock::now() + kOpeningWait;
+    while (acquired.status().code() == StatusCode::kUnavailable) {
+      auto beside = OpenBesideWriter(path, options, environment, acquired.status());
+      if (beside.status().code() != StatusCode::kUnavailable ||
+          std::chrono::steady_clock::now() >= deadline) {
+        return beside;
+      }
+      std::this_thread::sleep_for(kOpeningInterval);
+      acquired = AcquireLock(environment.file_system, path, options.lock_timeout);
+    }
   }
   STEPWELL_RETURN_IF_ERROR(acquired.status());
   std::unique_ptr<io::File> lock = std::move(*acquired);

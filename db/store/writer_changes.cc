@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changes of committed and prepared steps: deletes, pins, decisions, rewrites.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "db/log/group_status.h"
@@ -87,7 +88,8 @@ Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> item
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   if (items.empty()) return OkStatus();
-  return Rewrite(step, items);
+  const std::set<std::string> unique(items.begin(), items.end());
+  return Rewrite(step, std::vector<std::string>(unique.begin(), unique.end()));
 }
 
 // A change of what is there, waited for.

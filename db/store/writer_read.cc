@@ -48,8 +48,7 @@ Result<std::vector<StepSummary>> WriterStore::Steps() {
 Result<std::optional<uint64_t>> WriterStore::Newest() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path_, core_->live.Losses()));
-  const auto live = core_->live.All();
-  return live.empty() ? std::nullopt : std::optional(live.back()->record.step);
+  return core_->live.NewestStep();
 }
 
 Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {

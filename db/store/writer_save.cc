@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "db/commit/retention.h"
 #include "db/index/inside_save.h"
 #include "db/layout.h"
 #include "db/log/group_status.h"
@@ -251,6 +252,13 @@ bool WriterStore::IsPrepared(uint64_t step) const {
                      [step](const auto& live) { return live->record.step == step; });
 }
 
+// Once a session: it is the same with each save.
+void WriterStore::SayDoubt(uint64_t step, const std::string& metrics_json) {
+  const std::string doubt = DoubtOf(options_.keep, step, core_->live.NewestStep(), metrics_json);
+  if (doubt.empty() || said_doubt_.exchange(true)) return;
+  Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", doubt));
+}
+
 Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   std::unique_lock lock(mutex_);
@@ -317,6 +325,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     group.parts = request.group->parts;
   }
   job->times.start_ns = instruments_->Now();
+  if (part_.part == 0 && !said_doubt_.load()) SayDoubt(request.step, request.metrics_json);
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
   std::vector<uint32_t> staged;
   auto held = std::make_shared<std::vector<uint32_t>>();

@@ -200,7 +200,7 @@ Status WriterStore::Recover() {
 // Not of a group's part: what changes one part alone would part it from the others.
 void WriterStore::OpenMailbox() {
   if (environment_.inline_mode || options_.group) return;
-  auto mailbox = Mailbox::Start(this);
+  auto mailbox = Mailbox::Start(this, options_.log, lock_file_.get());
   if (mailbox.ok()) {
     mailbox_ = std::move(*mailbox);
     return;
@@ -326,6 +326,10 @@ Status WriterStore::StartEngine(const LogState& state) {
 Status WriterStore::StartTrace() {
   if (options_.trace_path.empty()) return OkStatus();
   auto file = environment_.file_system->Open(options_.trace_path, {.write = true, .create = true});
+  if (file.status().code() == StatusCode::kNotFound) {
+    return InvalidArgumentError(
+        StrCat("the trace's directory does not exist: ", options_.trace_path));
+  }
   if (!file.ok()) return file.status().WithContext("the trace file");
   instruments_->trace = std::make_unique<Trace>(std::move(*file), environment_.clock, path_);
   return OkStatus();

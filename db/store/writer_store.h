@@ -124,6 +124,7 @@ class WriterStore final : public Store {
                                                    const std::function<bool()>& keep_waiting,
                                                    bool* skip);
   std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
+  void SayDoubt(uint64_t step, const std::string& metrics_json);
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
@@ -175,6 +176,7 @@ class WriterStore final : public Store {
   const Status lost_;  // what a change is told that ended in a panic
   std::atomic<bool> stop_{false};
   std::atomic<bool> said_staging_{false};
+  std::atomic<bool> said_doubt_{false};
   ViewSet views_;
 
   mutable std::mutex mutex_;

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <filesystem>
 #include <thread>
 
+#include "io/open_disk.h"
 #include "tests/db/support/forked.h"
 #include "tests/db/support/store_support.h"
 
@@ -41,6 +43,12 @@ class MailboxTest : public testing::Test {
     options.through_writer = true;
     options.create = false;
     return Store::Open(path, options);
+  }
+
+  LockContact Contact() const {
+    const auto contact = ReadContact(io::LocalFileSystem(), path_);
+    EXPECT_OK(contact.status());
+    return contact.ok() ? *contact : LockContact{};
   }
 
   TempDir dir_;
@@ -97,12 +105,16 @@ TEST_F(MailboxTest, AWriterThatIsGoneWasNotAsked) {
   EXPECT_THAT(StepNumbers(beside->get()), ElementsAre(1, 2, 3));
 }
 
+// Of every way to copy a store; also one in which files keep their inodes.
 TEST_F(MailboxTest, ACopyHasAMailboxOfItsOwn) {
   const std::string copied = dir_ / "copy";
   CopyLiveStore(path_, copied);
+  std::filesystem::copy_file(path_ + "/LOCK", copied + "/LOCK",
+                             std::filesystem::copy_options::overwrite_existing);
   const auto copy = OpenWriter(copied);
   const auto beside = OpenBeside(copied);
   ASSERT_OK(beside.status());
+  EXPECT_TRUE((*beside)->read_only());
   EXPECT_OK((*beside)->Delete(std::vector<uint64_t>{1}));
   EXPECT_THAT(StepNumbers(copy.get()), ElementsAre(2, 3));
   EXPECT_THAT(StepNumbers(writer_.get()), ElementsAre(1, 2, 3));
@@ -117,90 +129,129 @@ TEST_F(MailboxTest, AGroupServesNoRequests) {
   const auto beside = OpenBeside(path_);
   EXPECT_EQ(beside.status().code(), StatusCode::kUnavailable);
   EXPECT_THAT(beside.status().message(), HasSubstr("locked by process"));
-  EXPECT_THAT(beside.status().message(), HasSubstr("not asked"));
+  EXPECT_THAT(beside.status().message(), HasSubstr("nothing was done"));
 }
 
-TEST_F(MailboxTest, AnswersThatDoNotComeAreUnknown) {
-  const auto name = MailboxName(writer_.get());
-  ASSERT_OK(name.status());
+// Something else answers in the writer's place.
+TEST_F(MailboxTest, OnlyTheWritersAnswerCounts) {
+  const LockContact contact = Contact();
   const auto beside = OpenBeside(path_);
   ASSERT_OK(beside.status());
   ASSERT_OK(writer_->Close());
-  // What the writer would say first, and what comes of the request.
-  const std::pair<std::string, StatusCode> greetings[] = {
-      {R"({"version":1})", StatusCode::kOutcomeUnknown},
-      {R"({"version":2})", StatusCode::kUnavailable},
-      {R"([1])", StatusCode::kUnavailable},
-      {"\xff{", StatusCode::kUnavailable},
+  const Result<ReclaimReport> done = ReclaimReport{};
+  const std::string right = EncodeReply(contact.answer, done);
+  struct Case {
+    std::string greeting;
+    std::string answer;
+    StatusCode expected;
   };
-  for (const auto& [greeting, expected] : greetings) {
-    auto listener = io::LocalListener::Open(*name);
+  for (const Case& each :
+       {Case{"stepwell 1", right, StatusCode::kOk},
+        Case{"stepwell 1", "", StatusCode::kOutcomeUnknown},
+        Case{"stepwell 1", EncodeReply("another", done), StatusCode::kOutcomeUnknown},
+        Case{"stepwell 1", right + "x", StatusCode::kOutcomeUnknown},
+        Case{"stepwell 1", right.substr(0, 40), StatusCode::kOutcomeUnknown},
+        Case{"stepwell 2", right, StatusCode::kUnavailable},
+        Case{"", right, StatusCode::kUnavailable}}) {
+    auto listener = io::LocalListener::Open(contact.socket);
     ASSERT_OK(listener.status());
-    std::thread serving([&listener, &greeting = greeting] {
+    std::thread serving([&] {
       auto connection = listener->Accept();
       ASSERT_OK(connection.status());
-      EXPECT_OK(connection->Send(greeting));
-      const auto request = connection->Receive();  // or nothing
-      if (request.ok()) {
-        EXPECT_THAT(*request, HasSubstr("\"delete\""));
-      }
+      EXPECT_OK(connection->Send(each.greeting));
+      const auto request = connection->Receive();
+      if (!request.ok()) return;
+      EXPECT_OK(DecodeRequest(contact.ask, *request).status());
+      EXPECT_OK(connection->Send(each.answer));
     });
     const Status status = (*beside)->Delete(std::vector<uint64_t>{1});
-    EXPECT_EQ(status.code(), expected) << greeting << ": " << status.ToString();
+    EXPECT_EQ(status.code(), each.expected) << status.ToString();
     serving.join();
   }
-  for (const char* answer : {"", "{}", "[]", R"({"code":"x"})", R"({"code":0,"reclaim":{}})"}) {
-    auto listener = io::LocalListener::Open(*name);
-    ASSERT_OK(listener.status());
-    std::thread serving([&listener, answer] {
-      auto connection = listener->Accept();
-      ASSERT_OK(connection.status());
-      EXPECT_OK(connection->Send(R"({"version":1})"));
-      EXPECT_OK(connection->Receive().status());
-      EXPECT_OK(connection->Send(answer));
-    });
-    EXPECT_EQ((*beside)->Reclaim().status().code(), StatusCode::kOutcomeUnknown) << answer;
-    serving.join();
-  }
+  // One that is gone before it answers.
+  auto listener = io::LocalListener::Open(contact.socket);
+  ASSERT_OK(listener.status());
+  std::thread serving([&] {
+    auto connection = listener->Accept();
+    ASSERT_OK(connection.status());
+    EXPECT_OK(connection->Send("stepwell 1"));
+    EXPECT_OK(connection->Receive().status());
+  });
+  EXPECT_EQ((*beside)->Reclaim().status().code(), StatusCode::kOutcomeUnknown);
+  serving.join();
 }
 
 TEST_F(MailboxTest, WhatIsNoRequestChangesNothing) {
-  const auto name = MailboxName(writer_.get());
-  ASSERT_OK(name.status());
-  for (const std::string& request :
-       {std::string(), std::string("\xff\x00{", 3),
-        std::string(R"({"do":"erase","steps":[1],"items":[]})"),
-        std::string(R"({"do":"delete","steps":[-1.5],"items":3})"), std::string(1 << 20, '['),
-        std::string(R"({"do":"delete_items","steps":[1,2],"items":["state"]})")}) {
-    auto connection = io::LocalSocket::Connect(*name, std::chrono::seconds(30));
+  const LockContact contact = Contact();
+  const std::string right =
+      EncodeRequest(contact.ask, {WriterRequest::Kind::kDelete, {1, 2}, {"state"}});
+  std::vector<std::string> requests = {
+      "",
+      "[[[[",
+      std::string(1 << 20, '\xff'),
+      std::string(1 << 20, '['),
+      right + "x",
+      EncodeRequest("another", {WriterRequest::Kind::kDelete, {1, 2}, {}}),
+      EncodeRequest(contact.answer, {WriterRequest::Kind::kDelete, {1, 2}, {}}),
+      EncodeRequest(contact.ask, {static_cast<WriterRequest::Kind>(0), {1}, {}}),
+      EncodeRequest(contact.ask, {static_cast<WriterRequest::Kind>(6), {1}, {}}),
+      EncodeRequest(contact.ask, {WriterRequest::Kind::kDeleteItems, {1, 2}, {"state"}}),
+      EncodeRequest(
+          contact.ask,
+          {WriterRequest::Kind::kDeleteItems, {1}, std::vector<std::string>(10'000, "state")})};
+  for (size_t i = 0; i < right.size(); i += 3) requests.push_back(right.substr(0, i));
+  for (const std::string& request : requests) {
+    auto connection = io::LocalSocket::Connect(contact.socket, std::chrono::seconds(30));
     ASSERT_OK(connection.status());
-    EXPECT_THAT(connection->Receive().value(), HasSubstr("version"));
+    EXPECT_EQ(connection->Receive().value(), "stepwell 1");
     EXPECT_OK(connection->Send(request));
     const auto answer = connection->Receive();
     ASSERT_OK(answer.status());
-    EXPECT_THAT(*answer, testing::Not(HasSubstr("\"code\":0,"))) << request.substr(0, 60);
+    EXPECT_LT(answer->size(), 5000U);
+    const auto reply = DecodeReply(contact.answer, *answer);
+    ASSERT_OK(reply.status());
+    EXPECT_EQ(reply->status().code(), StatusCode::kInvalidArgument) << request.size();
   }
-  // A length that is none.
-  const auto connection = io::LocalSocket::Connect(*name, std::chrono::seconds(30));
-  ASSERT_OK(connection.status());
-  EXPECT_EQ(send(connection->descriptor(), "\xff\xff\xff\xff", 4, MSG_NOSIGNAL), 4);
-  EXPECT_THAT(StepNumbers(writer_.get()), ElementsAre(1, 2, 3));
+  // A length that is none, and a name that is as long as a request may be.
+  {
+    const auto connection = io::LocalSocket::Connect(contact.socket, std::chrono::seconds(30));
+    ASSERT_OK(connection.status());
+    EXPECT_EQ(send(connection->descriptor(), "\xff\xff\xff\xff", 4, MSG_NOSIGNAL), 4);
+  }
   const auto beside = OpenBeside(path_);
   ASSERT_OK(beside.status());  // it still serves
+  const std::vector<std::string> long_name = {std::string(1'000'000, 'x')};
+  const Status status = (*beside)->DeleteItems(1, long_name);
+  EXPECT_EQ(status.code(), StatusCode::kNotFound) << status.ToString().substr(0, 200);
+  EXPECT_EQ((*beside)->Delete(std::vector<uint64_t>(200'000, 1)).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_THAT(StepNumbers(writer_.get()), ElementsAre(1, 2, 3));
   EXPECT_OK((*beside)->Delete(std::vector<uint64_t>{1}));
 }
 
-TEST_F(MailboxTest, CloseDoesNotWaitForAProcessThatSaysNothing) {
-  const auto name = MailboxName(writer_.get());
-  ASSERT_OK(name.status());
-  auto connection = io::LocalSocket::Connect(*name, std::chrono::seconds(30));
-  ASSERT_OK(connection.status());
-  EXPECT_THAT(connection->Receive().value(), HasSubstr("version"));
-  ASSERT_OK(writer_->Close());
-  const auto answer = connection->Receive();
-  if (answer.ok()) {
-    EXPECT_THAT(*answer, HasSubstr("being closed"));
+TEST_F(MailboxTest, CloseDoesNotWaitForProcessesThatSayNothing) {
+  std::vector<io::LocalSocket> silent;
+  for (int i = 0; i < 4; ++i) {
+    auto connection = io::LocalSocket::Connect(Contact().socket, std::chrono::seconds(30));
+    ASSERT_OK(connection.status());
+    silent.push_back(std::move(*connection));
   }
+  EXPECT_EQ(silent.front().Receive().value(), "stepwell 1");
+  ASSERT_OK(writer_->Close());
+  EXPECT_FALSE(silent.front().Receive().ok());
+}
+
+// It is its turn after those that say nothing.
+TEST_F(MailboxTest, ProcessesThatSayNothingHoldUpNoOther) {
+  std::vector<io::LocalSocket> silent;
+  for (int i = 0; i < 2; ++i) {
+    auto connection = io::LocalSocket::Connect(Contact().socket, std::chrono::seconds(30));
+    ASSERT_OK(connection.status());
+    silent.push_back(std::move(*connection));
+  }
+  const auto beside = OpenBeside(path_);
+  ASSERT_OK(beside.status());
+  EXPECT_OK((*beside)->Delete(std::vector<uint64_t>{1}));
 }
 
 TEST_F(MailboxTest, AForkedChildDoesNotKeepTheName) {
@@ -209,10 +260,9 @@ TEST_F(MailboxTest, AForkedChildDoesNotKeepTheName) {
     end.Wait();
     return true;
   });
-  const auto name = MailboxName(writer_.get());
-  ASSERT_OK(name.status());
+  const LockContact contact = Contact();
   ASSERT_OK(writer_->Close());
-  EXPECT_OK(io::LocalListener::Open(*name).status());  // its name is free
+  EXPECT_OK(io::LocalListener::Open(contact.socket).status());  // its name is free
   end.Raise();
   EXPECT_EQ(Reap(child), 0);
 }
