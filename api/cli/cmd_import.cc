@@ -52,8 +52,9 @@ Result<std::vector<Import>> Plan(const ImportArguments& arguments, std::optional
   STEPWELL_ASSIGN_OR_RETURN(const CheckpointInfo info, ReadCheckpointInfo(arguments.source));
   if (!step) step = info.step;
   if (!step) {
-    return InvalidArgumentError(StrCat("the name of ", arguments.source,
-                                       " does not end in a number: give the step with --step"));
+    return InvalidArgumentError(
+        StrCat("the name of ", arguments.source,
+               " is not a step's (7, step_7 and ckpt-7 are): give the step with --step"));
   }
   imports.push_back({*step, arguments.source, false, {}, 0});
   return imports;

@@ -10,6 +10,7 @@ namespace {
 Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const ReclaimReport report, store.Reclaim());
+  STEPWELL_ASSIGN_OR_RETURN(const StoreStats stats, store.Stats());
   STEPWELL_RETURN_IF_ERROR(store.Close());
   Outcome outcome;
   if (invocation->json) {
@@ -36,6 +37,12 @@ Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocati
   if (report.bytes_pinned_by_readers > 0) {
     outcome.text += StrCat(HumanBytes(report.bytes_pinned_by_readers),
                            " of deleted steps stay until readers close\n");
+  }
+  const uint64_t named = report.bytes_pinned_by_readers + report.bytes_linked;
+  if (freed == 0 && stats.space.dead_bytes > named) {
+    outcome.text += StrCat(HumanBytes(stats.space.dead_bytes - named),
+                           " of deleted steps stay in segments that are still being written, or "
+                           "that the next recovery reads\n");
   }
   if (report.bytes_linked > 0) {
     outcome.text += StrCat(HumanBytes(report.bytes_linked),

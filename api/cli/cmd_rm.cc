@@ -58,13 +58,15 @@ Status Remove(Store* store, const std::vector<Removal>& removals,
     for (const Removal& removal : removals) steps.push_back(removal.step);
     return store->Delete(steps);
   }
-  std::string done;
-  for (const Removal& removal : removals) {
-    const Status status = store->DeleteItems(removal.step, items);
-    if (!status.ok()) {
-      return done.empty() ? status : status.WithContext("after the items of step" + done);
-    }
-    done += StrCat(" ", removal.step);
+  for (size_t i = 0; i < removals.size(); ++i) {
+    const Status status = store->DeleteItems(removals[i].step, items);
+    if (status.ok()) continue;
+    if (i == 0) return status;
+    // Whatever else is wrong, it is not so that nothing was done.
+    const bool unknown = status.code() == StatusCode::kOutcomeUnknown;
+    return {unknown ? status.code() : StatusCode::kAborted,
+            StrCat("the items of ", i, " of ", removals.size(), " steps were deleted, up to step ",
+                   removals[i - 1].step, "; then: ", status.message())};
   }
   return OkStatus();
 }

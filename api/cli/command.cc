@@ -115,6 +115,9 @@ Result<std::vector<uint64_t>> StepNumbers(Store* store, const std::vector<std::s
     if (const size_t dash = text.find('-'); dash != std::string::npos && dash > 0) {
       STEPWELL_ASSIGN_OR_RETURN(const uint64_t first, ParseStep(text.substr(0, dash)));
       STEPWELL_ASSIGN_OR_RETURN(const uint64_t last, ParseStep(text.substr(dash + 1)));
+      if (last < first) {
+        return InvalidArgumentError(StrCat("the range ", text, " ends before it begins"));
+      }
       STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
       bool any = false;
       for (const StepInfo& each : steps) {
@@ -129,8 +132,11 @@ Result<std::vector<uint64_t>> StepNumbers(Store* store, const std::vector<std::s
       STEPWELL_ASSIGN_OR_RETURN(const Step newest, store->ReadLatest());
       numbers.insert(newest.info().step);
     } else {
-      STEPWELL_ASSIGN_OR_RETURN(const uint64_t step, ParseStep(text));
-      numbers.insert(step);
+      const Result<uint64_t> step = ParseStep(text);
+      if (!step.ok()) {
+        return InvalidArgumentError(step.status().message() + "; ranges are written as 100-200");
+      }
+      numbers.insert(*step);
     }
   }
   return std::vector<uint64_t>(numbers.begin(), numbers.end());

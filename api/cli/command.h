@@ -13,6 +13,7 @@
 
 #include <stepwell/result.h>
 #include <stepwell/store.h>
+#include <stepwell/text.h>
 
 namespace stepwell::cli {
 
@@ -94,9 +95,17 @@ void AddCheckpointOptions(CLI::App* command, ExportOptions* options);
 template <typename Value>
 void AddChoice(CLI::App* command, const char* name, Value* value, const char* type,
                const char* what, const std::map<std::string, Value>& choices) {
-  command->add_option(name, *value, what)
-      ->transform(CLI::CheckedTransformer(choices).description(""))
-      ->type_name(type);
+  const auto choose = [=](const std::string& text) {
+    const auto found = choices.find(text);
+    if (found != choices.end()) {
+      *value = found->second;
+      return;
+    }
+    std::string names;
+    for (const auto& [each, unused] : choices) names += StrCat(names.empty() ? "" : ", ", each);
+    throw CLI::ValidationError(name, StrCat("one of ", names, ", not \"", text, "\""));
+  };
+  command->template add_option_function<std::string>(name, choose, what)->type_name(type);
 }
 
 // For reading it takes no lock. `create`: where there is none, one is made. Warnings of the engine

@@ -104,6 +104,9 @@ std::string HintFor(const Status& status, bool opened, const std::string& comman
     return "nothing that was saved is lost; `stepwell rm` and `stepwell reclaim` free the space of "
            "steps, also where the store's own disk is full";
   }
+  if (!opened && status.code() == StatusCode::kUnavailable) {
+    return "what only reads works beside it; `stepwell help` says which commands do not";
+  }
   if (!opened) {
     return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kUnimplemented
                ? "a store is the directory that was given to stepwell.open()"

@@ -22,8 +22,8 @@ or path, 4 damage found, 5 locked by another process, 6 no space left, 7 the ste
 --exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify of
 a checkpoint that Stepwell did not make).
 
-rm, pin, unpin, reclaim, repair, import and pull write, and need the store for themselves; all
-others only read, and work beside a live writer.
+repair, import and pull write, and need the store for themselves. rm, pin, unpin and reclaim do,
+too, or ask the process that is writing to it. All others only read, and work beside a live writer.
 
 Paths are components joined by "/", with \ before any / in a name; the first one is the item,
 which may be left out when a step has only the item "state".
@@ -92,6 +92,11 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+bool HasCommand(const CLI::App& program, std::string_view name) {
+  const auto is_it = [&](const CLI::App* command) { return command->get_name() == name; };
+  return !program.get_subcommands(is_it).empty();
+}
+
 // "no command \"lss\"; did you mean ls?", or all there are.
 std::string NoCommand(const CLI::App& program, const std::string& given) {
   std::string names;
@@ -138,7 +143,11 @@ ExitCode ParseAndRun(int argc, const char* const* argv) {
   // `stepwell`, `stepwell help` and `stepwell help COMMAND` are what --help is.
   std::vector<const char*> args(argv, argv + argc);
   if (args.size() > 1 && std::string_view(args[1]) == "help") args.erase(args.begin() + 1);
-  if (args.size() == 1 || args.size() < static_cast<size_t>(argc)) args.push_back("--help");
+  const bool helps = args.size() < static_cast<size_t>(argc);
+  if (helps && args.size() > 1 && args[1][0] != '-' && !HasCommand(program, args[1])) {
+    return UsageError(NoCommand(program, args[1]), kUsageHint, argc, argv);
+  }
+  if (args.size() == 1 || helps) args.push_back("--help");
   try {
     program.parse(static_cast<int>(args.size()), args.data());
   } catch (const CLI::ParseError& error) {

@@ -63,6 +63,12 @@ void Raise(const nb::object& exception) {
 
 nb::object MakeException(const Status& status, bool opening) {
   if (status.ok()) return nb::none();
+  if (opening && status.code() == StatusCode::kUnavailable) {
+    return ExceptionOf("LockedError",
+                       UnavailableError(status.message() +
+                                        "; mode=\"r\" reads beside it, and the program's `stepwell "
+                                        "rm`, `pin` and `reclaim` ask that process"));
+  }
   return ExceptionOf(ClassName(status, opening), status);
 }
 

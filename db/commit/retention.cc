@@ -94,6 +94,23 @@ void Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_
 
 }  // namespace
 
+std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optional<uint64_t> newest,
+                    std::string_view metrics_json) {
+  for (const KeepRule& rule : rules) {
+    if (rule.kind == Kind::kBest && !Metric(metrics_json, rule.metric)) {
+      return StrCat("step ", step, " is saved without a finite metric \"", rule.metric,
+                    "\", so the rule that keeps the best by it does not keep this step");
+    }
+    const bool counts_latest = rule.kind == Kind::kLatest || rule.kind == Kind::kBytes;
+    if (counts_latest && newest && step < *newest) {
+      return StrCat("step ", step, " is saved below step ", *newest,
+                    ": the rule that keeps the latest goes by the steps' numbers, so the next save "
+                    "may delete this one; to go back to an earlier step, delete those after it");
+    }
+  }
+  return {};
+}
+
 Status CheckRules(std::span<const KeepRule> rules) {
   for (const KeepRule& rule : rules) {
     const auto bad = [](const auto&... what) { return InvalidArgumentError(StrCat(what...)); };

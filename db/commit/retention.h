@@ -22,6 +22,11 @@ Status CheckRules(std::span<const KeepRule> rules);
 // Whether some rule asks for metrics.
 bool NeedsMetrics(std::span<const KeepRule> rules);
 
+// For people: what the rules are going to make of this save that its caller may not have meant. ""
+// where there is nothing to say. `newest`: the highest step that is there.
+std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optional<uint64_t> newest,
+                    std::string_view metrics_json);
+
 // What the rules look at of one committed step.
 struct KeepCandidate {
   uint64_t step = 0;

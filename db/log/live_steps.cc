@@ -49,6 +49,11 @@ void LiveSteps::Load(const LogState& state) {
   tip_crc_ = state.tip_place.crc;
 }
 
+std::optional<uint64_t> LiveSteps::NewestStep() const {
+  const std::lock_guard lock(mutex_);
+  return steps_.empty() ? std::nullopt : std::optional(steps_.rbegin()->first);
+}
+
 std::vector<std::shared_ptr<const LiveStep>> LiveSteps::All() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<const LiveStep>> all;

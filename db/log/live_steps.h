@@ -65,6 +65,7 @@ class LiveSteps {
     std::shared_ptr<Pin> pin;
   };
 
+  std::optional<uint64_t> NewestStep() const;
   std::vector<std::shared_ptr<const LiveStep>> All() const;   // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
   // Prepared and not decided: live space, not visible. Ascending by commit number.

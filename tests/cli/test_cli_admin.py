@@ -140,6 +140,19 @@ def test_what_is_not_a_store(tmp_path: pathlib.Path, command: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_words_that_are_not_choices(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for option, value, choices in (("--mode", "hardlink", "auto, copy, link, reflink"),
+                                   ("--to", "orbx", "npz, orbax, safetensors"),
+                                   ("--zarr", "4", "2, 3"), ("--layout", "v3", "v0, v1"),
+                                   ("--leaves", "torch", "jax, numpy"),
+                                   ("--on-unsupported", "", "error, skip, widen")):
+        message = error("export", store, 1, tmp_path / "e", option, value, status=2)
+        assert f'{option}: one of {choices}, not "{value}"' in message
+    assert 'no command "foo"' in error("help", "foo", status=2)
+    assert "ends before it begins" in error("rm", store, "10-2", status=2)
+    assert "ranges are written as 100-200" in error("rm", store, "1..2", status=2)
+
+
 # ---- doctor -------------------------------------------------------------------------------------
 
 

@@ -191,19 +191,23 @@ TEST_F(ShardsTest, RandomShardsComeBackAsTheArray) {
       request.step = next_step_++;
       request.items.push_back({.name = "state", .leaves = {}});
       std::vector<std::shared_ptr<Sharded>> arrays;
+      std::vector<bool> held;
       for (int i = 0; i < 6; ++i) {
         const uint64_t bytes_max = i == 0 ? uint64_t{6} << 20 : 20000;
         auto& array = arrays.emplace_back(RandomSharded(prng, bytes_max));
         LeafInput leaf = array->Input("leaf" + std::to_string(i));
-        if (prng.Below(2) == 0) leaf.hold = array;
+        held.push_back(prng.Below(2) == 0);
+        if (held.back()) leaf.hold = array;
         if (prng.Below(4) == 0) leaf.chunk_bytes_max = 4096 + prng.Below(100000);
         request.items[0].leaves.push_back(std::move(leaf));
       }
       auto saved = store->Save(std::move(request));
       ASSERT_TRUE(saved.ok()) << saved.status().ToString();
-      for (auto& array : arrays) {  // what Save had to copy may change now
-        if (array.use_count() > 1) continue;
-        for (auto& bytes : array->memory) std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
+      for (size_t i = 0; i < arrays.size(); ++i) {  // what Save had to copy may change now
+        if (held[i]) continue;
+        for (auto& bytes : arrays[i]->memory) {
+          std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
+        }
       }
       ASSERT_OK(saved->Wait());
       const auto reader = store->Read(next_step_ - 1);

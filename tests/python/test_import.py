@@ -163,7 +163,7 @@ def test_refusals(store, saved, tmp_path):
         store.import_checkpoint(tmp_path / "empty", 1)
     with pytest.raises(stepwell.InvalidArgumentError, match="is not the root"):
         store.import_checkpoints(tmp_path / "empty")
-    with pytest.raises(stepwell.InvalidArgumentError, match="does not end in a number"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="is not a step's"):
         store.import_checkpoint(saved / "v0_flat")
     assert store.steps() == []
 

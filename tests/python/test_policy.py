@@ -193,3 +193,17 @@ def test_opening_deletes_nothing(path):
         assert store.steps() == [0, 1, 2, 3, 4]
         store.save(5, 5).result()
         assert store.steps() == [5]
+
+
+@pytest.mark.parametrize(("keep", "metrics", "text"), [
+    (BestN(2, "eval_loss"), {"val_loss": 1.0}, "without a finite metric \"eval_loss\""),
+    (LatestN(3), None, "below step 102")])
+def test_a_save_that_the_rules_do_not_keep_is_said_once(
+        path: Any, caplog: pytest.LogCaptureFixture, keep: Policy, metrics: Any, text: str) -> None:
+    with stepwell.open(path) as store:
+        for step in (100, 101, 102):
+            store.save(step, {"w": np.ones(3)}, metrics={"eval_loss": 0.5})
+    with caplog.at_level("WARNING", "stepwell"), stepwell.open(path, keep=keep) as store:
+        for step in (50, 51):
+            store.save(step, {"w": np.ones(3)}, metrics=metrics).result()
+    assert caplog.text.count(text) == 1

@@ -183,8 +183,8 @@ def test_relative_paths(tmp_path, monkeypatch):
 
 def test_bad_open_arguments(path):
     for keywords, why in (({"mode": "w"}, "mode is"), ({"keep": 3}, "keep is a policy"),
-                          ({"staging_bytes": 0}, "staging_bytes is at least 1"),
-                          ({"threads": -1}, "threads is at least 1"),
+                          ({"staging_bytes": 0}, "staging_bytes is an int of at least 1"),
+                          ({"threads": -1}, "threads is an int of at least 1"),
                           ({"codec": "zip"}, "codec is one")):
         with pytest.raises(stepwell.InvalidArgumentError, match=why):
             stepwell.open(path, **keywords)

@@ -94,10 +94,17 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         raise InvalidArgumentError("a trace is of saves: mode 'r' has none")
     for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
                         ("reclaim_bytes_per_second", reclaim_bytes_per_second)):
-        if value is not None and operator.index(value) < 1:
-            raise InvalidArgumentError(f"{name} is at least 1, not {value}")
-    if not process_timeout > 0:
-        raise InvalidArgumentError(f"process_timeout is a number of seconds, not {process_timeout}")
+        if value is not None and (not isinstance(value, SupportsIndex)
+                                  or operator.index(value) < 1):
+            raise InvalidArgumentError(f"{name} is an int of at least 1, not {value!r}")
+    if not isinstance(process_timeout, (int, float)) or not process_timeout > 0:
+        raise InvalidArgumentError(
+            f"process_timeout is a number of seconds above 0, not {process_timeout!r}")
+    for name, flag in (("untrusted", untrusted), ("private", private)):
+        if not isinstance(flag, bool):
+            raise InvalidArgumentError(f"{name} is True or False, not {flag!r}")
+    if untrusted and mode != "r":
+        raise InvalidArgumentError("a store that is not trusted can only be read: mode='r'")
     check_disks(disks)
     root = os.fsdecode(path)
     if "://" not in root:  # else the engine refuses it
@@ -318,7 +325,7 @@ class Store(OpenStore):
                items: Iterable[str] | None = None) -> None:
         """Deletes one step or several, or only items of them; durable when it returns.
 
-        item, items: names of items, e.g. `delete(range(100), item="opt_state")`; the steps stay
+        item, items: names of items, e.g. `delete([1, 2], item="opt_state")`; the steps stay
             with what else they have. An item that a step does not have is PathNotFoundError, and
             one item at least must be left (InvalidArgumentError).
 

@@ -37,7 +37,8 @@ def step_of_file(path: str) -> int:
     stem = name.removesuffix(os.path.splitext(name)[1])
     match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
     if match is None:
-        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+        raise InvalidArgumentError(
+            f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
     return int(match[1])
 
 

@@ -55,7 +55,8 @@ def orbax_path(path: str, step: int | None) -> tuple[str, int]:
         return path, step
     found = _stepwell.orbax_step_of(path)
     if found is None:
-        raise InvalidArgumentError(f"the name of {path} does not end in a number: give the step")
+        raise InvalidArgumentError(
+            f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
     return path, found
 
 

@@ -51,9 +51,12 @@ def step_number(step: SupportsIndex) -> int:
 
 
 def _not_a_step(step: object) -> str:
-    scalar = isinstance(step, (str, bytes, float))
-    hint = _NEWEST if scalar else "it is the first argument: save(step, state), load(step, path)"
-    return f"a step is an int, not {brief(step)}: the number that save was given; {hint}"
+    hint = "; it is the first argument: save(step, state), load(step, path)"
+    if isinstance(step, (str, bytes)):
+        hint = f": the number that save was given; {_NEWEST}"
+    elif isinstance(step, (bool, float)):
+        hint = ", the number that save was given"
+    return f"a step is an int, not {brief(step)}{hint}"
 
 
 def check_path(path: object) -> Any:
