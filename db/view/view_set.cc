@@ -2,6 +2,7 @@
 #include "db/view/view_set.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "db/layout.h"
@@ -84,9 +85,13 @@ std::shared_ptr<OrbaxView> ViewSet::Take(const std::string& path, const ExportOp
 
 Status ViewSet::Add(const std::shared_ptr<OrbaxView>& view, const RememberedView& remembered,
                     const LogSink& log) {
+  std::vector<std::shared_ptr<OrbaxView>> gone;  // they end without the lock
   const std::lock_guard lock(mutex_);
   if (closed_) return FailedPreconditionError("the store is closed");
-  std::erase_if(views_, [](const auto& each) { return each->closed(); });
+  const auto left = std::stable_partition(views_.begin(), views_.end(),
+                                          [](const auto& each) { return !each->closed(); });
+  std::move(left, views_.end(), std::back_inserter(gone));
+  views_.erase(left, views_.end());
   views_.push_back(view);
   if (file_system_ == nullptr) return OkStatus();
   auto views = remembered_;
