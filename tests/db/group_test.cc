@@ -122,9 +122,9 @@ TEST_F(GroupTest, AStepStaysUndecidedWhileSegmentsComeAndGo) {
   auto group = GroupStores::Open(root_, 2, options);
   ASSERT_OK(group.status());
   ASSERT_OK(group->PrepareAll(1, 1));
-  for (uint64_t step = 2; step < 120; ++step) ASSERT_OK(group->SaveAll(step, step));
+  for (uint64_t step = 2; step < 400; ++step) ASSERT_OK(group->SaveAll(step, step));
   ASSERT_OK(group->part(0)->Reclaim().status());
-  std::vector<uint64_t> all(118);
+  std::vector<uint64_t> all(398);
   std::iota(all.begin(), all.end(), 2);
   EXPECT_EQ(StepNumbers(group->part(0)), all);
   EXPECT_THAT(PreparedSteps(group->part(0)), ElementsAre(1));
@@ -133,7 +133,7 @@ TEST_F(GroupTest, AStepStaysUndecidedWhileSegmentsComeAndGo) {
   ASSERT_OK(group.status());
   EXPECT_THAT(PreparedSteps(group->part(1)), ElementsAre(1));
   ASSERT_OK(group->DecideAll(Commit(1, 1)).status());
-  EXPECT_EQ(StepNumbers(group->part(1)).size(), 119U);
+  EXPECT_EQ(StepNumbers(group->part(1)).size(), 399U);
 }
 
 TEST_F(GroupTest, RetentionEndsStepsWhereTheyAreDecided) {

@@ -135,6 +135,20 @@ TEST_P(OutcomeTest, DeleteAndPin) {
   }
 }
 
+// An export that is about to link segments hears of it, too.
+TEST_P(OutcomeTest, NothingIsSealedAfterAnError) {
+  auto store = Open(0, {}, /*faulty=*/true);
+  ASSERT_OK(store.status());
+  ASSERT_OK(SaveAndWait(store->get(), 1));
+  ASSERT_OK((*store)->SealSegments({1, 2, 3}));
+  armed_ = true;
+  EXPECT_FALSE(SaveAndWait(store->get(), 2).ok());
+  const Status sealed = (*store)->SealSegments({1, 2, 3});
+  EXPECT_FALSE(sealed.ok());
+  EXPECT_OK(CheckSeeded(store->get(), 1, 1, SmallState()));
+  (*store)->Close().IgnoreError("frozen");
+}
+
 // Part 0's decision is the step's commit. Unknown there, it is undecided everywhere else, and the
 // next collective open finds all of the step or none.
 TEST_P(OutcomeTest, DecisionOfAGroup) {

@@ -175,13 +175,18 @@ TEST_F(ReclaimTest, AStepThatIsReadIsNotReclaimed) {
   for (auto* reader : {&*own, &*other}) {
     CheckRead(reader->get());
   }
-  own->reset();
+  const auto given_back = [&] {
+    const StoreStats stats = store->Stats();
+    return stats.segments_removed + stats.segments_recycled;
+  };
+  const uint64_t before = given_back();
+  own->reset();  // from here on a pass may come by itself
   other->reset();
   ASSERT_OK(beside->Close());
   report = store->Reclaim();
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->bytes_pinned_by_readers, 0U);
-  EXPECT_GT(report->segments_removed + report->segments_recycled, 0U) << log_;
+  EXPECT_GT(given_back(), before) << log_;
   EXPECT_THAT(store->Stats().old_pins, IsEmpty());
   CheckSpace(store.get());
 }
@@ -356,7 +361,6 @@ TEST_F(ReclaimTest, SparesOfLargeStatesGoWhenStatesBecomeSmall) {
   const std::vector<LeafSpec> small = {{"w", {10}, true, false}};
   for (const uint64_t end = step + 2000; step < end && spare_bytes() >= (16U << 20);) {
     save(step++, small);
-    if (step % 50 == 0) ASSERT_OK(store->Reclaim().status());  // a pass, now
   }
   EXPECT_LT(spare_bytes(), 16U << 20);
 }

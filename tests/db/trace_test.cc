@@ -221,8 +221,8 @@ TEST_P(TraceTest, ATraceThatCannotBeWrittenIsAnErrorOfOpen) {
   StoreOptions options = Options();
   options.trace_path = dir_ / "missing" + "/trace.json";
   const auto store = Store::Open(dir_ / "run", options);
-  EXPECT_EQ(store.status().code(), StatusCode::kNotFound) << store.status().ToString();
-  EXPECT_THAT(std::string(store.status().message()), HasSubstr("the trace file"));
+  EXPECT_EQ(store.status().code(), StatusCode::kInvalidArgument) << store.status().ToString();
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("the trace's directory"));
   options.trace_path = dir_ / "trace.json";
   options.read_only = true;
   EXPECT_EQ(Store::Open(dir_ / "run", options).status().code(), StatusCode::kInvalidArgument);

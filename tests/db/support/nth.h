@@ -28,7 +28,8 @@ struct Fault {
     kEnd,        // of the process
   };
   Kind kind = Kind::kNone;
-  // "disk", "names", "memory", "threads", "all"; of allocations "buffers" or all.
+  // "disk", "names", "memory", "threads", "all"; of allocations "buffers",
+  // "blocks" (of the staging pool) or all.
   std::string calls = "all";
   int os_error = 0;
   Until until = Until::kOnce;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // System calls go through a thread of the process itself, which seccomp asks before each; for
-// allocations this file replaces operator new, and --wrap aligned_alloc (CMakeLists.txt).
+// allocations this file replaces operator new, and --wrap aligned_alloc and mmap (CMakeLists.txt).
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -41,9 +42,10 @@ bool Tick() {
   return number == g_fault.n || g_failing;
 }
 
-bool AllocationFails(bool aligned) {
+bool AllocationFails(bool aligned, bool mapped = false) {
   if (!g_armed.load(std::memory_order_relaxed) || g_fault.kind != Fault::Kind::kAlloc) return false;
   if (!aligned && g_fault.calls == "buffers") return false;
+  if (!mapped && g_fault.calls == "blocks") return false;
   if (t_is_main && !g_stores_own) return false;
   return Tick();
 }
@@ -215,6 +217,20 @@ extern "C" void* __wrap_aligned_alloc(size_t alignment, size_t bytes);
 extern "C" void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
   if (stepwell::db::nth::AllocationFails(/*aligned=*/true)) return nullptr;
   return __real_aligned_alloc(alignment, bytes);
+}
+
+// Blocks of the staging pool are mapped.
+extern "C" void* __real_mmap(void* address, size_t bytes, int protection, int flags, int file,
+                             off_t offset);
+extern "C" void* __wrap_mmap(void* address, size_t bytes, int protection, int flags, int file,
+                             off_t offset);
+extern "C" void* __wrap_mmap(void* address, size_t bytes, int protection, int flags, int file,
+                             off_t offset) {
+  if (stepwell::db::nth::AllocationFails(/*aligned=*/true, /*mapped=*/true)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return __real_mmap(address, bytes, protection, flags, file, offset);
 }
 
 void* operator new(size_t bytes) { return AllocateOrThrow(bytes); }
