@@ -14,12 +14,12 @@ HEAD = ["what", "who", "median", "min … max", "rounds", "ratio to limit", "bud
 
 # The table of the top README: row, words, whether its ratio or its value is shown.
 SHORT = [
-    ("full/jax/durable", "save until durable, jax arrays ÷ fio write", True),
-    ("full/NumPy/durable", "save until durable, NumPy arrays ÷ fio write", True),
-    ("full/jax/stall", "stall of the caller, jax arrays", False),
+    ("full/jax/durable", "throughput of a save until durable, JAX arrays ÷ fio write", True),
+    ("full/NumPy/durable", "throughput of a save until durable, NumPy arrays ÷ fio write", True),
+    ("full/jax/stall", "stall of the caller, JAX arrays", False),
     ("full/NumPy/stall", "stall of the caller, NumPy arrays ÷ memcpy", True),
     ("full/NumPy/cpu", "CPU seconds per GB saved, NumPy arrays", False),
-    ("full/NumPy/restore", "cold restore into NumPy ÷ fio read", True),
+    ("full/NumPy/restore", "throughput of a cold restore into NumPy ÷ fio read", True),
     ("part/read", "`params` of params and optimizer: bytes read ÷ needed", True),
     ("leaf/first", "one leaf of 10,000, the first after opening", False),
     ("leaves/durable", "2,000 leaves of 4 KiB: saved", False),

@@ -41,7 +41,7 @@ def test_every_row_is_produced(tmp_path: Path) -> None:
     shown = chart.read_text(encoding="utf-8")
     assert all(f">{described['name']}</text>" in shown
                for described in document["contenders"].values())
-    assert "| save until durable, NumPy arrays ÷ fio write |" in again.stdout
+    assert "| throughput of a save until durable, NumPy arrays ÷ fio write |" in again.stdout
 
 
 def test_the_chart_of_the_readme_is_of_the_recorded_run(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_trace(path, tmp_path):
 
 
 def test_a_trace_that_cannot_be(path, tmp_path):
-    with pytest.raises(FileNotFoundError, match="the trace file"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="the trace's directory"):
         stepwell.open(path, trace=tmp_path / "no" / "trace.json")
     with stepwell.open(path) as store:  # the failed open left no lock
         store.save(0, 1)
