@@ -2,6 +2,9 @@
 // As fuzz_store, but in a directory of the real file system, with RocksDB, io_uring and threads:
 // the index's files are damaged, too. Slower by far. The directory is in TMPDIR and goes away at
 // the end.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -46,18 +49,23 @@ db::Store* Open(const std::string& path, std::unique_ptr<db::Store>* store) {
 struct Originals {
   Originals() {
     std::unique_ptr<db::Store> store;
-    const std::string closed = scratch.path() + "/closed";
-    Open(closed, &store);
+    // The killed store first: a child has the threads of its store, and only the fork's thread of
+    // this process.
+    const pid_t child = fork();
+    Check(child >= 0, "cannot fork");
+    if (child == 0) {
+      Open(paths[1], &store);
+      for (uint64_t step = 1; step < 4; ++step) Save(store.get(), step, step * 2, &histories[1]);
+      _exit(0);  // as a kill: nothing is closed
+    }
+    int exit_status = -1;
+    Check(waitpid(child, &exit_status, 0) == child && exit_status == 0, "the child failed");
+    for (uint64_t step = 1; step < 4; ++step) histories[1][step] = {SeededState(step, step * 2)};
+
+    Open(paths[0], &store);
     for (uint64_t step = 1; step < 5; ++step) Save(store.get(), step, step, &histories[0]);
     Save(store.get(), 2, 9, &histories[0]);
     store.reset();
-    paths[0] = closed;
-    const std::string open = scratch.path() + "/open";
-    Open(open, &store);
-    histories[1] = {};
-    for (uint64_t step = 1; step < 4; ++step) Save(store.get(), step, step * 2, &histories[1]);
-    paths[1] = scratch.path() + "/killed";
-    std::filesystem::copy(open, paths[1], std::filesystem::copy_options::recursive);
   }
   static void Save(db::Store* store, uint64_t step, uint64_t seed, History* history) {
     const Status status = SaveSeeded(store, step, seed, db::IfExists::kReplace, history);
@@ -65,7 +73,7 @@ struct Originals {
   }
 
   Scratch scratch;
-  std::string paths[2];
+  const std::string paths[2] = {scratch.path() + "/closed", scratch.path() + "/killed"};
   History histories[2];
 };
 

@@ -249,6 +249,8 @@ Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
   return db::OpenStore(kStorePath, options, std::move(environment));
 }
 
+SavedState SeededState(uint64_t step, uint64_t seed) { return MakeState(step, seed).TakeState(); }
+
 Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists if_exists,
                   History* history) {
   StateBuilder state = MakeState(step, seed);

@@ -49,6 +49,8 @@ class Machine {
   const bool with_index_;
 };
 
+// The state that SaveSeeded saves.
+SavedState SeededState(uint64_t step, uint64_t seed);
 // Saves a state that follows from `seed` and waits for it; on success `history` has it.
 Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists if_exists,
                   History* history);
