@@ -71,6 +71,9 @@ def child_flip(key: str, path: pathlib.Path, flips: int, first: int) -> None:
     file = max((file for file in path.rglob("*") if file.is_file()),
                key=lambda file: np.count_nonzero(np.fromfile(file, np.uint8)))
     size = file.stat().st_size
+    # Without this, a library that loads nothing at all would refuse each flip.
+    if look(key, path, 1, wanted) != RIGHT:
+        raise SystemExit(f"{key} does not load what it saved")
     for i in range(first, flips):
         at = random.Random(i).randrange(8 * size)
         with flipped(file, at):
@@ -202,6 +205,8 @@ def flip_bits(options: argparse.Namespace, key: str) -> Counter[str]:
             child = Child(options, "flip", key, path, options.flips, before)
             found += child.lines()
             child.end()
+            if not found:
+                raise SystemExit(f"{key} does not load what it saved")
             if child.process.returncode != 0 and len(found) < options.flips:
                 found.append(REFUSED)  # it died of that flip
         return Counter(found)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// splitmix64: the same numbers on every machine, and the only source of chance in tests.
+// splitmix64: the same numbers on every machine, so that a seed is one run everywhere.
 #pragma once
 
 #include <cstddef>

@@ -12,6 +12,7 @@ import ast
 import collections
 import pathlib
 import re
+import statistics
 import sys
 from collections.abc import Iterator
 
@@ -39,8 +40,8 @@ TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 LINE_MAX = 100
-FILE_LINES_MAX = 600
-TEST_LINES_MAX = 900
+FILE_LINES_MAX = 500
+MEDIAN_LINES_MAX = 120  # of the product's files
 
 
 def source_files(root: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -230,9 +231,8 @@ def check_file(path: pathlib.Path, root: pathlib.Path) -> Iterator[str]:
             yield f"{name}:{number}: TODO without an issue: write TODO(#12)"
     if path.suffix not in CODE or path.name == "LICENSE":
         return
-    limit = TEST_LINES_MAX if name.startswith("tests/") else FILE_LINES_MAX
-    if len(lines) > limit:
-        yield f"{name}: {len(lines)} lines, more than {limit}: split it"
+    if len(lines) > FILE_LINES_MAX:
+        yield f"{name}: {len(lines)} lines, more than {FILE_LINES_MAX}: split it"
     for number, line in enumerate(lines, 1):
         if len(line) > LINE_MAX:
             yield f"{name}:{number}: {len(line)} columns, more than {LINE_MAX}"
@@ -248,9 +248,19 @@ def check_file(path: pathlib.Path, root: pathlib.Path) -> Iterator[str]:
         yield from check_in_build(path, name, root)
 
 
+def check_median(root: pathlib.Path) -> Iterator[str]:
+    files = [path for path in source_files(root)
+             if path.suffix in (".h", ".cc", ".py") and path.relative_to(root).parts[0] in LAYERS]
+    lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in files]
+    median = statistics.median(lines) if lines else 0
+    if median > MEDIAN_LINES_MAX:
+        yield f"half of the files of {', '.join(LAYERS)} have {median} lines or more, " \
+              f"more than {MEDIAN_LINES_MAX}"
+
+
 def check(root: pathlib.Path) -> list[str]:
     problems = [problem for path in source_files(root) for problem in check_file(path, root)]
-    return [*problems, *check_rooms(root), *check_python_imports(root)]
+    return [*problems, *check_median(root), *check_rooms(root), *check_python_imports(root)]
 
 
 def main() -> int:
