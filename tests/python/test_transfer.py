@@ -177,15 +177,20 @@ def test_the_same_push_twice(saved: stepwell.Store, bucket: Faulty) -> None:
         first.join()
 
 
-def test_without_the_libraries(saved: stepwell.Store, tmp_path: Path,
+def test_without_the_libraries(saved: stepwell.Store, other: stepwell.Store, tmp_path: Path,
                                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    saved.push(7, tmp_path / "by fsspec")
+    saved.push(7, "memory://by-fsspec")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    for place in ("s3://bucket/x", tmp_path / "x"):
-        with pytest.raises(stepwell.Error, match="pip install 'stepwell.remote"):
-            saved.push(7, place)
+    with pytest.raises(stepwell.Error, match="pip install 'stepwell.remote"):
+        saved.push(7, "s3://bucket/x")
+    # A directory needs neither.
+    saved.push(7, tmp_path / "new/pushed")
+    other.pull(tmp_path / "new/pushed")
+    equal(other.load(7), state())
+    with pytest.raises(stepwell.InvalidArgumentError, match="storage_options are for URLs"):
+        saved.push(7, tmp_path / "x", storage_options={"region": "x"})
 
 
 def test_nothing_can_be_put_beside_the_store(saved: stepwell.Store, tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object stores behind one small face: obstore's, and fsspec's file systems as the second choice.
-Both libraries are optional and imported when they are needed."""
+"""Object stores behind one small face: directories, obstore's stores, and fsspec's file systems as
+the second choice. Both libraries are optional and imported when they are needed."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Mapping
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from ..errors import Error, InvalidArgumentError
 
@@ -19,6 +22,7 @@ PARTS_IN_FLIGHT = 4
 # Those of obstore.store.from_url. (Its memory:/// is a new store each time; fsspec's is one.)
 _OBSTORE_SCHEMES = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
                     "file"}
+_TEMPORARY = ".stepwell-tmp-"  # an object of a directory while it is written
 
 
 @runtime_checkable
@@ -44,6 +48,60 @@ class Bucket(Protocol):
 
     def list(self) -> dict[str, int]:
         """All keys, and sizes in bytes."""
+
+
+class DirectoryBucket:
+    """Files below a directory of this machine; a file appears whole, and durable."""
+
+    def __init__(self, root: str) -> None:
+        self.url = root
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.url, key)
+
+    def size(self, key: str) -> int | None:
+        path = self._path(key)
+        return os.path.getsize(path) if os.path.isfile(path) else None
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        with open(self._path(key), "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
+        path = self._path(key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        temporary = f"{path}{_TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            with open(temporary, "xb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def put(self, key: str, data: bytes) -> None:
+        self._put(key, lambda file: file.write(data))
+
+    def put_file(self, key: str, path: str) -> None:
+        with open(path, "rb") as source:
+            self._put(key, lambda file: shutil.copyfileobj(source, file, PART_BYTES))
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(key))
+
+    def list(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for folder, _, names in os.walk(self.url):
+            for name in names:
+                if _TEMPORARY not in name:
+                    path = os.path.join(folder, name)
+                    found[os.path.relpath(path, self.url)] = os.path.getsize(path)
+        return found
 
 
 class ObstoreBucket:
@@ -162,18 +220,21 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> 
     scheme = url.partition("://")[0]
     local = local_path(url)
     shown = "/".join([url.rstrip("/"), prefix.strip("/")]).rstrip("/")
-    obstore = _library("obstore.store")
-    if obstore is not None and local is not None:
+    if local is not None:
+        if options:
+            raise InvalidArgumentError(f"{local} is a directory; storage_options are for URLs of "
+                                       "object stores")
         if not create and not os.path.isdir(local):
             raise FileNotFoundError(f"{local}: there is no such directory")
-        return ObstoreBucket(obstore.LocalStore(local, mkdir=create, **options), prefix, shown)
+        return DirectoryBucket(os.path.join(local, prefix.strip("/")).rstrip("/"))
+    obstore = _library("obstore.store")
     if obstore is not None and scheme in _OBSTORE_SCHEMES:
         return ObstoreBucket(obstore.from_url(url, **options), prefix, shown)
     fsspec = _library("fsspec")
     if fsspec is None:
         raise _no_library(shown)
     try:
-        file_system, root = fsspec.core.url_to_fs(local or url, **options)
+        file_system, root = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
         if scheme in _OBSTORE_SCHEMES:
             raise _no_library(shown) from error
