@@ -80,7 +80,9 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path, victim: 
     root = tmp_path / "store"
     acts = [["open", {}], ["save", {"step": 1}], ["save", {"step": 2}], ["steps", {}]]
     died = run(root, acts, processes=4, kill=[2, victim, point], timeout=5)
-    assert died[victim].status == -9
+    # Where heartbeats are late, on a busy machine, JAX aborts the victim before its point.
+    at_point = died[victim].status == -9
+    assert at_point or died[victim].status == -6, died[victim].output[-2000:]
     for process, said in enumerate(died):
         if process == victim or len(said.lines) < 3:  # JAX ended it
             continue
@@ -92,9 +94,9 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path, victim: 
                        ["steps", {}], ["check", {"step": 3}], ["close", {}]], processes=4)
     found = after[0].gave(0)
     assert found in ([1], [1, 2])
-    if point == "after_decide":
+    if at_point and point == "after_decide":
         assert found == [1, 2]
-    if victim == 1 and point in ("before_prepare",):
+    if at_point and point == "before_prepare":
         assert found == [1]
     for said in after:
         assert [said.gave(i) for i in range(5)] == [found, "equal", 3, [*found, 3], "equal"]
