@@ -2,10 +2,6 @@
 #include "io/open_disk.h"
 
 #include <cstdlib>
-#include <system_error>
-
-#include "io/posix_disk.h"
-#include "io/uring_disk.h"
 
 namespace stepwell::io {
 namespace {

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/posix_disk.h"
-
 #include <bit>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
-#include <thread>
 
-#include "io/thread.h"
+#include "io/executor.h"
+#include "io/open_disk.h"
 #include "io/transfer.h"
 
 namespace stepwell::io {
@@ -18,29 +15,7 @@ constexpr size_t kThreadCount = 4;
 
 class PosixDisk final : public Disk {
  public:
-  ~PosixDisk() override {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  Status Start() {
-    threads_.reserve(kThreadCount);
-    for (size_t i = 0; i < kThreadCount; ++i) {
-      auto thread = StartThread("stepwell-io", [this] { Work(); });
-      if (thread.ok()) {
-        threads_.push_back(std::move(thread).value());
-      } else if (threads_.empty()) {
-        return thread.status();
-      } else {
-        break;  // fewer will do
-      }
-    }
-    return OkStatus();
-  }
+  explicit PosixDisk(std::unique_ptr<Executor> threads) : threads_(std::move(threads)) {}
 
   void Submit(Op* op) override {
     {
@@ -49,10 +24,14 @@ class PosixDisk final : public Disk {
       const size_t room = std::bit_ceil(in_flight_ + 1);
       finished_.reserve(room);
       completing_.reserve(room);
-      queue_.push_back(op);
     }
+    threads_->Run([this, op]() noexcept {
+      RunBlocking(op);
+      std::lock_guard lock(mutex_);
+      finished_.push_back(op);
+      news_.notify_one();
+    });
     ++in_flight_;
-    work_.notify_one();
   }
 
   size_t Poll(bool wait) override {
@@ -85,44 +64,25 @@ class PosixDisk final : public Disk {
   }
 
   size_t in_flight() const override { return in_flight_; }
-  size_t depth() const override { return 2 * threads_.size(); }
+  size_t depth() const override { return 2 * threads_->parallelism(); }
   std::string Describe() const override { return "posix"; }
 
  private:
-  void Work() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;  // stopping, and all that was submitted is done
-      Op* op = queue_.front();
-      queue_.pop_front();
-      lock.unlock();
-      RunBlocking(op);
-      lock.lock();
-      finished_.push_back(op);
-      news_.notify_one();
-    }
-  }
-
   std::mutex mutex_;
-  std::condition_variable work_;
   std::condition_variable news_;
-  std::deque<Op*> queue_;             // guarded by mutex_
-  std::vector<Op*> finished_;         // guarded by mutex_
-  bool woken_ = false;                // guarded by mutex_
-  bool stopping_ = false;             // guarded by mutex_
-  size_t in_flight_ = 0;              // the Disk's thread only, as the next two
-  std::vector<Op*> completing_;       // by Poll, of which
-  size_t completed_ = 0;              // so many are
-  std::vector<std::thread> threads_;  // constant after Start()
+  std::vector<Op*> finished_;                // guarded by mutex_
+  bool woken_ = false;                       // guarded by mutex_
+  size_t in_flight_ = 0;                     // the Disk's thread only, as the next two
+  std::vector<Op*> completing_;              // by Poll, of which
+  size_t completed_ = 0;                     // so many are
+  const std::unique_ptr<Executor> threads_;  // goes first: ends what was submitted
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Disk>> MakePosixDisk() {
-  auto disk = std::make_unique<PosixDisk>();
-  STEPWELL_RETURN_IF_ERROR(disk->Start());
-  return std::unique_ptr<Disk>(std::move(disk));
+  STEPWELL_ASSIGN_OR_RETURN(auto threads, MakeThreadPool(kThreadCount, "stepwell-io"));
+  return std::unique_ptr<Disk>(std::make_unique<PosixDisk>(std::move(threads)));
 }
 
 }  // namespace stepwell::io
