@@ -16,13 +16,6 @@ namespace {
 // Copied bytes are summed while they are in the first-level cache.
 constexpr size_t kCopyStepBytes = size_t{16} << 10;
 
-std::string Hex(uint32_t value) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string out = "0x";
-  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kDigits[(value >> shift) & 0xF]);
-  return out;
-}
-
 uint32_t CopyAndSum(ConstBytes from, std::byte* to) {
   uint32_t crc = 0;
   for (size_t at = 0; at < from.size(); at += kCopyStepBytes) {
@@ -34,6 +27,13 @@ uint32_t CopyAndSum(ConstBytes from, std::byte* to) {
 }
 
 }  // namespace
+
+std::string internal::Hex(uint32_t value) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "0x";
+  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kDigits[(value >> shift) & 0xF]);
+  return out;
+}
 
 size_t PayloadBytesMax(CodecId codec, size_t logical_bytes) {
   switch (codec) {
@@ -91,12 +91,13 @@ Status CheckPayload(ConstBytes payload, uint32_t crc) {
   const ConstBytes body = payload.first(payload.size() - kCrcBytes);
   const uint32_t found = Crc32c(body);
   if (found != crc) {
-    return DataLossError(StrCat("checksum mismatch: expected ", Hex(crc), ", found ", Hex(found)));
+    return DataLossError(StrCat("checksum mismatch: expected ", internal::Hex(crc), ", found ",
+                                internal::Hex(found)));
   }
   const auto trailer = LoadLittle<uint32_t>(payload.data() + body.size());
   if (trailer != crc) {
-    return DataLossError(
-        StrCat("checksum trailer mismatch: expected ", Hex(crc), ", found ", Hex(trailer)));
+    return DataLossError(StrCat("checksum trailer mismatch: expected ", internal::Hex(crc),
+                                ", found ", internal::Hex(trailer)));
   }
   return OkStatus();
 }

@@ -8,6 +8,8 @@
 
 namespace stepwell::format::internal {
 
+std::string Hex(uint32_t crc);  // "0x1234abcd", for messages
+
 size_t BloscBytesMax(size_t logical_bytes);
 Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes out);
 Status BloscDecode(ConstBytes stream, MutableBytes out);

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "format/endian.h"
@@ -58,7 +57,9 @@ inline void Require(bool condition, const char* what) {
     throw BadMessage{what};
 }
 
-Status MessageError(std::string_view kind, std::string_view what);
+inline Status MessageError(std::string_view kind, std::string_view what) {
+  return DataLossError(StrCat("bad ", kind, ": ", what));
+}
 
 // `words` is an upper bound of the message's size with its root (StructWords of the root + 1).
 // fill(builder) sets the fields.
@@ -83,9 +84,29 @@ std::string EncodeMessage(size_t words, const Fill& fill) {
 // The words of a framed message, copied only where they are not aligned.
 class MessageWords {
  public:
-  explicit MessageWords(ConstBytes bytes);
+  explicit MessageWords(ConstBytes bytes) : bytes_(bytes) {
+    if (bytes.size() < 2 * kWordBytes || bytes.size() % kWordBytes != 0) return;  // words() throws
+    const std::byte* data = bytes.data();
+    if (reinterpret_cast<uintptr_t>(data) % kWordBytes != 0) {
+      if (bytes.size() <= sizeof(scratch_)) {
+        std::memcpy(scratch_, data, bytes.size());
+        data = scratch_;
+      } else {
+        heap_ = std::make_unique<capnp::word[]>(bytes.size() / kWordBytes);
+        std::memcpy(static_cast<void*>(heap_.get()), data, bytes.size());
+        data = reinterpret_cast<const std::byte*>(heap_.get());
+      }
+    }
+    begin_ = reinterpret_cast<const capnp::word*>(data) + 1;
+  }
   // Throws BadMessage when the frame is not one segment of exactly this size.
-  kj::ArrayPtr<const capnp::word> words() const;
+  kj::ArrayPtr<const capnp::word> words() const {
+    Require(begin_ != nullptr, "not a message");
+    const size_t words = bytes_.size() / kWordBytes - 1;
+    Require(LoadLittle<uint32_t>(bytes_.data()) == 0, "more than one segment");
+    Require(LoadLittle<uint32_t>(bytes_.data() + 4) == words, "length differs");
+    return {begin_, words};
+  }
 
  private:
   static constexpr size_t kScratchWords = 64;  // most index values fit

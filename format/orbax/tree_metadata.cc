@@ -5,7 +5,6 @@
 #include <array>
 
 #include "format/orbax/json.h"
-#include "format/orbax/user_json.h"
 
 namespace stepwell::format::orbax {
 namespace {
@@ -89,8 +88,7 @@ Result<std::vector<TreeKey>> DecodeKeys(const JsonNode& list) {
   keys.reserve(list.value().size());
   for (size_t i = 0; i < list.value().size(); ++i) {
     const JsonNode element = list.At(i);
-    STEPWELL_ASSIGN_OR_RETURN(const JsonNode key, element.Member("key"));
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, key.Text());
+    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, element.Text("key"));
     STEPWELL_ASSIGN_OR_RETURN(const JsonNode key_type, element.Member("key_type"));
     STEPWELL_ASSIGN_OR_RETURN(const uint64_t number, key_type.Unsigned(UINT64_MAX));
     if (number != 1 && number != 2) {
@@ -116,8 +114,7 @@ Result<TreeEntry> DecodeEntry(const JsonNode& node) {
   entry.type = info->type;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode skip, value.Member("skip_deserialize"));
   STEPWELL_ASSIGN_OR_RETURN(entry.skip_deserialize, skip.Bool());
-  const std::optional<JsonNode> shape = value.Find("write_shape");
-  if (shape && !shape->value().is_null()) {
+  if (const std::optional<JsonNode> shape = value.FindValue("write_shape")) {
     STEPWELL_ASSIGN_OR_RETURN(entry.write_shape, shape->Extents(0));
   }
   return entry;
@@ -145,8 +142,8 @@ Status CheckDistinct(const JsonNode& list, const std::vector<TreeEntry>& entries
 }
 
 Result<std::optional<bool>> OptionalBool(const JsonNode& parent, std::string_view key) {
-  const std::optional<JsonNode> node = parent.Find(key);
-  if (!node || node->value().is_null()) return std::optional<bool>();
+  const std::optional<JsonNode> node = parent.FindValue(key);
+  if (!node) return std::optional<bool>();
   STEPWELL_ASSIGN_OR_RETURN(const bool value, node->Bool());
   return std::optional<bool>(value);
 }
@@ -206,13 +203,10 @@ Result<TreeMetadata> DecodeTreeMetadata(std::string_view file, std::string_view 
   STEPWELL_ASSIGN_OR_RETURN(tree.store_array_data_equal_to_fill_value,
                             OptionalBool(root, "store_array_data_equal_to_fill_value"));
   if (const std::optional<JsonNode> custom = root.Find("custom_metadata")) {
-    tree.custom_metadata.clear();
-    AppendPythonJson(custom->value(), &tree.custom_metadata);
+    tree.custom_metadata = PythonJson(custom->value());
   }
-  const std::optional<JsonNode> rich = root.Find("value_metadata_tree");
-  if (rich && !rich->value().is_null()) {
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view rich_text, rich->Text());
-    tree.value_metadata_tree = std::string(rich_text);
+  if (root.FindValue("value_metadata_tree")) {
+    STEPWELL_ASSIGN_OR_RETURN(tree.value_metadata_tree, root.Text("value_metadata_tree"));
   }
   return tree;
 }

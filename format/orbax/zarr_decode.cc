@@ -3,7 +3,6 @@
 #include <array>
 
 #include "format/orbax/json.h"
-#include "format/orbax/zarr_internal.h"
 #include "format/orbax/zarr_metadata.h"
 
 namespace stepwell::format::orbax {
@@ -86,8 +85,7 @@ Result<Extension> DecodeExtension(const JsonNode& node) {
     return Extension{node.value().get_ref<const std::string&>(), std::nullopt};
   }
   STEPWELL_RETURN_IF_ERROR(node.CheckMembers({"name", "configuration"}));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode name_node, node.Member("name"));
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, name_node.Text());
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, node.Text("name"));
   return Extension{name, node.Find("configuration")};
 }
 
@@ -303,8 +301,7 @@ Status DecodeGrid(const JsonNode& node, ZarrArray* array) {
     return node.Unknown(StrCat("the grid \"", Printable(grid.name), "\" is not known here"));
   }
   STEPWELL_RETURN_IF_ERROR(grid.configuration->CheckMembers({"chunk_shape"}));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, grid.configuration->Member("chunk_shape"));
-  STEPWELL_ASSIGN_OR_RETURN(array->chunk_shape, shape.Extents(1));
+  STEPWELL_ASSIGN_OR_RETURN(array->chunk_shape, grid.configuration->Extents("chunk_shape", 1));
   return OkStatus();
 }
 
@@ -409,8 +406,7 @@ Result<ZarrArray> DecodeZarrJson(std::string_view file, std::string_view text) {
     return type.Unknown(StrCat("\"", Printable(name), "\" is not an element type that is read"));
   }
   array.dtype = dtype->dtype;
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, root.Member("shape"));
-  STEPWELL_ASSIGN_OR_RETURN(array.shape, shape.Extents(0));
+  STEPWELL_ASSIGN_OR_RETURN(array.shape, root.Extents("shape", 0));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode grid, root.Member("chunk_grid"));
   STEPWELL_RETURN_IF_ERROR(DecodeGrid(grid, &array));
   STEPWELL_RETURN_IF_ERROR(CheckShapes(root, array));
@@ -432,10 +428,8 @@ Result<ZarrArray> DecodeZarray(std::string_view file, std::string_view text) {
   array.zarr_format = 2;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode type, root.Member("dtype"));
   STEPWELL_ASSIGN_OR_RETURN(array.dtype, DecodeV2DType(type));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, root.Member("shape"));
-  STEPWELL_ASSIGN_OR_RETURN(array.shape, shape.Extents(0));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode chunks, root.Member("chunks"));
-  STEPWELL_ASSIGN_OR_RETURN(array.chunk_shape, chunks.Extents(1));
+  STEPWELL_ASSIGN_OR_RETURN(array.shape, root.Extents("shape", 0));
+  STEPWELL_ASSIGN_OR_RETURN(array.chunk_shape, root.Extents("chunks", 1));
   STEPWELL_RETURN_IF_ERROR(CheckShapes(root, array));
   array.key_prefix = false;
   array.key_separator = '.';

@@ -96,4 +96,14 @@ std::string ZarrChunkKey(const ZarrArray& array, std::span<const uint64_t> indic
 // other than zero, or hexadecimal bits, of float types below 32 bits. `file` is for messages.
 Result<std::string> ZarrFillElement(std::string_view file, const ZarrArray& array);
 
+// For the .cc files of this folder.
+namespace internal {
+
+enum class DTypeClass : uint8_t { kBool, kInteger, kFloat, kComplex };
+DTypeClass ClassOf(DType dtype);
+
+// zarr v2's name of a type: NumPy's "<f4", or as in v3 where NumPy has none.
+std::string V2DTypeName(const DTypeInfo& dtype);
+
+}  // namespace internal
 }  // namespace stepwell::format::orbax
