@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "format/codec.h"
 #include "format/codec_internal.h"
 #include "format/endian.h"
 #include "io/guard.h"

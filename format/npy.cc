@@ -8,29 +8,15 @@ namespace {
 
 // NumPy's letter for the type; 0 when it has none.
 char KindLetter(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return 'b';
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-      return 'i';
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-      return 'u';
-    case DType::kFloat16:
-    case DType::kFloat32:
-    case DType::kFloat64:
-      return 'f';
-    case DType::kComplex64:
-    case DType::kComplex128:
-      return 'c';
-    default:
-      return 0;
-  }
+  const auto is_within = [dtype](DType first, DType last) {
+    return first <= dtype && dtype <= last;
+  };
+  if (dtype == DType::kBool) return 'b';
+  if (is_within(DType::kInt8, DType::kInt64)) return 'i';
+  if (is_within(DType::kUInt8, DType::kUInt64)) return 'u';
+  if (is_within(DType::kFloat16, DType::kFloat64)) return 'f';
+  if (is_within(DType::kComplex64, DType::kComplex128)) return 'c';
+  return 0;
 }
 
 }  // namespace

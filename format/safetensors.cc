@@ -1,12 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/safetensors.h"
 
+#include <algorithm>
+#include <array>
+
+#include "format/endian.h"
 #include "format/orbax/python_text.h"
 
 namespace stepwell::format {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
+
+constexpr std::array<std::pair<DType, std::string_view>, 19> kWords = {{
+    {DType::kBool, "BOOL"},
+    {DType::kInt8, "I8"},
+    {DType::kInt16, "I16"},
+    {DType::kInt32, "I32"},
+    {DType::kInt64, "I64"},
+    {DType::kUInt8, "U8"},
+    {DType::kUInt16, "U16"},
+    {DType::kUInt32, "U32"},
+    {DType::kUInt64, "U64"},
+    {DType::kFloat16, "F16"},
+    {DType::kFloat32, "F32"},
+    {DType::kFloat64, "F64"},
+    {DType::kBFloat16, "BF16"},
+    {DType::kComplex64, "C64"},
+    {DType::kFloat8E4M3FN, "F8_E4M3"},
+    {DType::kFloat8E5M2, "F8_E5M2"},
+    {DType::kFloat8E4M3FNUZ, "F8_E4M3FNUZ"},
+    {DType::kFloat8E5M2FNUZ, "F8_E5M2FNUZ"},
+    {DType::kFloat8E8M0FNU, "F8_E8M0"},
+}};
 
 void AppendTensor(const SafetensorsTensor& tensor, std::string* json) {
   orbax::AppendJsonString(tensor.name, json);
@@ -20,48 +46,9 @@ void AppendTensor(const SafetensorsTensor& tensor, std::string* json) {
 }  // namespace
 
 std::string_view SafetensorsDType(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return "BOOL";
-    case DType::kInt8:
-      return "I8";
-    case DType::kInt16:
-      return "I16";
-    case DType::kInt32:
-      return "I32";
-    case DType::kInt64:
-      return "I64";
-    case DType::kUInt8:
-      return "U8";
-    case DType::kUInt16:
-      return "U16";
-    case DType::kUInt32:
-      return "U32";
-    case DType::kUInt64:
-      return "U64";
-    case DType::kFloat16:
-      return "F16";
-    case DType::kFloat32:
-      return "F32";
-    case DType::kFloat64:
-      return "F64";
-    case DType::kBFloat16:
-      return "BF16";
-    case DType::kComplex64:
-      return "C64";
-    case DType::kFloat8E4M3FN:
-      return "F8_E4M3";
-    case DType::kFloat8E5M2:
-      return "F8_E5M2";
-    case DType::kFloat8E4M3FNUZ:
-      return "F8_E4M3FNUZ";
-    case DType::kFloat8E5M2FNUZ:
-      return "F8_E5M2FNUZ";
-    case DType::kFloat8E8M0FNU:
-      return "F8_E8M0";
-    default:
-      return "";
-  }
+  const auto* found = std::find_if(kWords.begin(), kWords.end(),
+                                   [dtype](const auto& known) { return known.first == dtype; });
+  return found == kWords.end() ? "" : found->second;
 }
 
 Result<std::string> EncodeSafetensorsHeader(
@@ -91,9 +78,7 @@ Result<std::string> EncodeSafetensorsHeader(
                                        " bytes; safetensors' readers take ",
                                        kSafetensorsHeaderBytesMax));
   }
-  for (size_t i = 0; i < kLengthBytes; ++i) {
-    header[i] = static_cast<char>((length >> (8 * i)) & 0xFF);
-  }
+  StoreLittle(reinterpret_cast<std::byte*>(header.data()), length);
   return header;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "format/endian.h"
+
 namespace stepwell::format {
 namespace {
 
@@ -17,27 +19,20 @@ constexpr uint16_t kFirstOfJanuary1980 = 33;  // the zero of zip files: no clock
 constexpr uint16_t kZip64Extra = 1;
 constexpr uint32_t kInZip64 = 0xFFFFFFFF;
 
-template <typename Integer>
-void Append(Integer value, std::string* out) {
-  for (size_t i = 0; i < sizeof(Integer); ++i) {
-    *out += static_cast<char>((static_cast<uint64_t>(value) >> (8 * i)) & 0xFF);
-  }
-}
-
 // The fields that local headers and the directory share.
 void AppendCommon(const ZipMember& member, uint16_t extra_bytes, std::string* out) {
   const bool ascii = std::all_of(member.name.begin(), member.name.end(),
                                  [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-  Append<uint16_t>(kVersion, out);
-  Append<uint16_t>(ascii ? 0 : kNameIsUtf8, out);
-  Append<uint16_t>(0, out);  // stored
-  Append<uint16_t>(0, out);
-  Append<uint16_t>(kFirstOfJanuary1980, out);
-  Append<uint32_t>(member.crc, out);
-  Append<uint32_t>(kInZip64, out);
-  Append<uint32_t>(kInZip64, out);
-  Append<uint16_t>(static_cast<uint16_t>(member.name.size()), out);
-  Append<uint16_t>(extra_bytes, out);
+  AppendLittle<uint16_t>(kVersion, out);
+  AppendLittle<uint16_t>(ascii ? 0 : kNameIsUtf8, out);
+  AppendLittle<uint16_t>(0, out);  // stored
+  AppendLittle<uint16_t>(0, out);
+  AppendLittle<uint16_t>(kFirstOfJanuary1980, out);
+  AppendLittle<uint32_t>(member.crc, out);
+  AppendLittle<uint32_t>(kInZip64, out);
+  AppendLittle<uint32_t>(kInZip64, out);
+  AppendLittle<uint16_t>(static_cast<uint16_t>(member.name.size()), out);
+  AppendLittle<uint16_t>(extra_bytes, out);
 }
 
 }  // namespace
@@ -53,57 +48,57 @@ uint32_t ExtendCrc32(uint32_t crc, ConstBytes bytes) {
 
 std::string EncodeZipLocalHeader(const ZipMember& member) {
   std::string out;
-  Append<uint32_t>(0x04034b50, &out);
+  AppendLittle<uint32_t>(0x04034b50, &out);
   AppendCommon(member, 20, &out);
   out += member.name;
-  Append<uint16_t>(kZip64Extra, &out);
-  Append<uint16_t>(16, &out);
-  Append<uint64_t>(member.size_bytes, &out);
-  Append<uint64_t>(member.size_bytes, &out);
+  AppendLittle<uint16_t>(kZip64Extra, &out);
+  AppendLittle<uint16_t>(16, &out);
+  AppendLittle<uint64_t>(member.size_bytes, &out);
+  AppendLittle<uint64_t>(member.size_bytes, &out);
   return out;
 }
 
 std::string EncodeZipEnd(std::span<const ZipMember> members, uint64_t offset_bytes) {
   std::string out;
   for (const ZipMember& member : members) {
-    Append<uint32_t>(0x02014b50, &out);
-    Append<uint16_t>(kMadeByUnix | kVersion, &out);
+    AppendLittle<uint32_t>(0x02014b50, &out);
+    AppendLittle<uint16_t>(kMadeByUnix | kVersion, &out);
     AppendCommon(member, 28, &out);
-    Append<uint16_t>(0, &out);  // no comment
-    Append<uint16_t>(0, &out);  // first disk
-    Append<uint16_t>(0, &out);
-    Append<uint32_t>(kRegularFile << 16, &out);
-    Append<uint32_t>(kInZip64, &out);
+    AppendLittle<uint16_t>(0, &out);  // no comment
+    AppendLittle<uint16_t>(0, &out);  // first disk
+    AppendLittle<uint16_t>(0, &out);
+    AppendLittle<uint32_t>(kRegularFile << 16, &out);
+    AppendLittle<uint32_t>(kInZip64, &out);
     out += member.name;
-    Append<uint16_t>(kZip64Extra, &out);
-    Append<uint16_t>(24, &out);
-    Append<uint64_t>(member.size_bytes, &out);
-    Append<uint64_t>(member.size_bytes, &out);
-    Append<uint64_t>(member.offset_bytes, &out);
+    AppendLittle<uint16_t>(kZip64Extra, &out);
+    AppendLittle<uint16_t>(24, &out);
+    AppendLittle<uint64_t>(member.size_bytes, &out);
+    AppendLittle<uint64_t>(member.size_bytes, &out);
+    AppendLittle<uint64_t>(member.offset_bytes, &out);
   }
   const uint64_t directory_bytes = out.size();
-  Append<uint32_t>(0x06064b50, &out);  // zip64 end of central directory
-  Append<uint64_t>(44, &out);          // what follows of it
-  Append<uint16_t>(kMadeByUnix | kVersion, &out);
-  Append<uint16_t>(kVersion, &out);
-  Append<uint32_t>(0, &out);  // this disk, the directory's
-  Append<uint32_t>(0, &out);
-  Append<uint64_t>(members.size(), &out);
-  Append<uint64_t>(members.size(), &out);
-  Append<uint64_t>(directory_bytes, &out);
-  Append<uint64_t>(offset_bytes, &out);
-  Append<uint32_t>(0x07064b50, &out);  // where that is
-  Append<uint32_t>(0, &out);
-  Append<uint64_t>(offset_bytes + directory_bytes, &out);
-  Append<uint32_t>(1, &out);
-  Append<uint32_t>(0x06054b50, &out);  // end of central directory
-  Append<uint16_t>(0, &out);
-  Append<uint16_t>(0, &out);
-  Append<uint16_t>(0xFFFF, &out);
-  Append<uint16_t>(0xFFFF, &out);
-  Append<uint32_t>(kInZip64, &out);
-  Append<uint32_t>(kInZip64, &out);
-  Append<uint16_t>(0, &out);
+  AppendLittle<uint32_t>(0x06064b50, &out);  // zip64 end of central directory
+  AppendLittle<uint64_t>(44, &out);          // what follows of it
+  AppendLittle<uint16_t>(kMadeByUnix | kVersion, &out);
+  AppendLittle<uint16_t>(kVersion, &out);
+  AppendLittle<uint32_t>(0, &out);  // this disk, the directory's
+  AppendLittle<uint32_t>(0, &out);
+  AppendLittle<uint64_t>(members.size(), &out);
+  AppendLittle<uint64_t>(members.size(), &out);
+  AppendLittle<uint64_t>(directory_bytes, &out);
+  AppendLittle<uint64_t>(offset_bytes, &out);
+  AppendLittle<uint32_t>(0x07064b50, &out);  // where that is
+  AppendLittle<uint32_t>(0, &out);
+  AppendLittle<uint64_t>(offset_bytes + directory_bytes, &out);
+  AppendLittle<uint32_t>(1, &out);
+  AppendLittle<uint32_t>(0x06054b50, &out);  // end of central directory
+  AppendLittle<uint16_t>(0, &out);
+  AppendLittle<uint16_t>(0, &out);
+  AppendLittle<uint16_t>(0xFFFF, &out);
+  AppendLittle<uint16_t>(0xFFFF, &out);
+  AppendLittle<uint32_t>(kInZip64, &out);
+  AppendLittle<uint32_t>(kInZip64, &out);
+  AppendLittle<uint16_t>(0, &out);
   return out;
 }
 
