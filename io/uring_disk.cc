@@ -108,13 +108,13 @@ Status UringDisk::Start(unsigned depth) {
   if (result < 0) return UringError(-result);
   started_ = true;
   in_kernel_max_ = ring_.sq.ring_entries - 1;
-  ForkGuard::Add(ring_.ring_fd);
+  CloseInForkedChild(this, ring_.ring_fd);
   if ((ring_.features & IORING_FEAT_NODROP) == 0) return UringError(ENOSYS);
   result = io_uring_ring_dontfork(&ring_);
   if (result < 0) return UringError(-result);
   wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_descriptor_ < 0) return UringError(errno);
-  ForkGuard::Add(wake_descriptor_);
+  CloseInForkedChild(this, wake_descriptor_);
   // Both are only faster ways: without them everything works.
   files_possible_ = io_uring_register_files_sparse(&ring_, kFileSlots) == 0;
   for (unsigned i = kFileSlots; files_possible_ && i > 0; --i) free_file_slots_.push_back(i - 1);
@@ -132,12 +132,9 @@ UringDisk::~UringDisk() {
   }
   // The kernel frees a closed ring in its own time; the files' locks must end now.
   if (files_possible_) io_uring_unregister_files(&ring_);
-  ForkGuard::Remove(ring_.ring_fd);
+  ForgetForkDescriptors(this);
   io_uring_queue_exit(&ring_);
-  if (wake_descriptor_ >= 0) {
-    ForkGuard::Remove(wake_descriptor_);
-    close(wake_descriptor_);
-  }
+  if (wake_descriptor_ >= 0) close(wake_descriptor_);
 }
 
 void UringDisk::Submit(Op* op) {
