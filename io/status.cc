@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "io/bytes.h"
-#include "io/check.h"
 #include "io/result.h"
 
 namespace stepwell {

@@ -2,7 +2,7 @@
 #include <stepwell/npy.h>
 
 #include "format/orbax/zarr_metadata.h"
-#include "io/check.h"
+#include "io/result.h"
 
 namespace stepwell::format::orbax {
 namespace {
