@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "format/codec_internal.h"
 #include "format/crc32c.h"
 #include "format/endian.h"
 
@@ -123,7 +122,7 @@ Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out) {
       }
       return OkStatus();
     case CodecId::kBloscLz4:
-      return internal::BloscDecode(body, out);
+      return internal::BloscDecode(body, /*foreign=*/false, out);
     case CodecId::kLz4Frame:
       return internal::Lz4FrameDecode(body, out);
   }

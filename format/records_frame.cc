@@ -2,7 +2,7 @@
 // Payloads of frames.
 #include <span>
 
-#include "format/codec_internal.h"
+#include "format/codec.h"
 #include "format/frame.h"
 #include "format/key.h"
 #include "format/records_internal.h"

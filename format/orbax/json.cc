@@ -240,15 +240,6 @@ void AppendPythonJson(const Json& value, std::string* out) {
   }
 }
 
-void AppendJsonExtents(std::span<const uint64_t> extents, std::string* out) {
-  out->push_back('[');
-  for (size_t i = 0; i < extents.size(); ++i) {
-    if (i > 0) out->append(", ");
-    out->append(std::to_string(extents[i]));
-  }
-  out->push_back(']');
-}
-
 Result<std::string> CheckedUserJson(std::string_view what, std::string_view text) {
   Result<std::string> normal = NormalJson(what, text);
   if (!normal.ok()) return InvalidArgumentError(normal.status().message());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "format/orbax/zarr_chunk.h"
+#include "format/orbax/zarr_metadata.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <limits>
 
-#include "format/codec_internal.h"
+#include "format/codec.h"
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/orbax/json.h"
@@ -187,7 +187,7 @@ Status DecodeZarrChunk(const ZarrCodecs& codecs, ConstBytes stored, MutableBytes
     case ZarrCompressor::kZstd:
       return DecodeZstd(body, out);
     case ZarrCompressor::kBlosc:
-      return format::internal::BloscDecodeForeign(body, out);
+      return format::internal::BloscDecode(body, /*foreign=*/true, out);
     case ZarrCompressor::kGzip:
       return DecodeZlib(kGzipWindow, body, out);
     case ZarrCompressor::kZlib:

@@ -105,14 +105,20 @@ Status CheckConfiguration(const JsonNode& node, const Extension& codec,
   return node.Error(StrCat("the codec \"", codec.name, "\" without its configuration"));
 }
 
+// Which of `words` the text is; `what` names one of them.
+Result<size_t> DecodeWord(const JsonNode& node, std::initializer_list<std::string_view> words,
+                          std::string_view what) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, node.Text());
+  const auto* found = std::find(words.begin(), words.end(), text);
+  if (found != words.end()) return static_cast<size_t>(found - words.begin());
+  return node.Unknown(StrCat("\"", Printable(text), "\" is not ", what));
+}
+
 Status DecodeBloscName(const JsonNode& cname, ZarrCodecs* codecs) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, cname.Text());
-  constexpr std::array<std::string_view, 6> kNames = {"blosclz", "lz4",  "lz4hc",
-                                                      "snappy",  "zlib", "zstd"};
-  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
-    return cname.Unknown(StrCat("\"", Printable(name), "\" is not a codec of blosc"));
-  }
-  codecs->blosc_codec = name;
+  STEPWELL_RETURN_IF_ERROR(
+      DecodeWord(cname, {"blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"}, "a codec of blosc")
+          .status());
+  codecs->blosc_codec = *cname.Text();
   return OkStatus();
 }
 
@@ -121,13 +127,10 @@ Status DecodeBlosc(const JsonNode& configuration, ZarrCodecs* codecs) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode cname, configuration.Member("cname"));
   STEPWELL_RETURN_IF_ERROR(DecodeBloscName(cname, codecs));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode shuffle, configuration.Member("shuffle"));
-  constexpr std::array<std::string_view, 3> kShuffles = {"noshuffle", "shuffle", "bitshuffle"};
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, shuffle.Text());
-  const auto* found = std::find(kShuffles.begin(), kShuffles.end(), text);
-  if (found == kShuffles.end()) {
-    return shuffle.Unknown(StrCat("\"", Printable(text), "\" is not a shuffle"));
-  }
-  codecs->blosc_shuffle = static_cast<int>(found - kShuffles.begin());
+  STEPWELL_ASSIGN_OR_RETURN(
+      const size_t number,
+      DecodeWord(shuffle, {"noshuffle", "shuffle", "bitshuffle"}, "a shuffle"));
+  codecs->blosc_shuffle = static_cast<int>(number);
   STEPWELL_ASSIGN_OR_RETURN(codecs->level, DecodeLevel(configuration, "clevel"));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode block, configuration.Member("blocksize"));
   STEPWELL_ASSIGN_OR_RETURN(codecs->blosc_block_bytes, block.Unsigned(UINT32_MAX));
@@ -243,11 +246,9 @@ Status DecodeSharding(const JsonNode& configuration, ZarrArray* array) {
   }
   sharding.index_crc32c = index_codecs.crc32c;
   if (const auto location = configuration.Find("index_location")) {
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, location->Text());
-    if (text != "start" && text != "end") {
-      return location->Unknown(StrCat("\"", Printable(text), "\" is not an index location"));
-    }
-    sharding.index_at_start = text == "start";
+    STEPWELL_ASSIGN_OR_RETURN(const size_t at_end,
+                              DecodeWord(*location, {"start", "end"}, "an index location"));
+    sharding.index_at_start = at_end == 0;
   }
   array->sharding = std::move(sharding);
   return OkStatus();

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "format/orbax/orbax_files.h"
-#include "format/orbax/param_name.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
 
