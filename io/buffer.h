@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "io/bytes.h"
-#include "io/result.h"
+#include "io/disk.h"
 
 namespace stepwell::io {
 
