@@ -5,7 +5,6 @@
 // to 4 MiB; where none does, several axes of a shard may be cut.
 #include <algorithm>
 
-#include "format/arithmetic.h"
 #include "format/grid.h"
 
 namespace stepwell::format {

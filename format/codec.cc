@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "format/codec_internal.h"
 #include "format/crc32c.h"
 #include "format/endian.h"
 
@@ -15,13 +14,6 @@ namespace {
 
 // Copied bytes are summed while they are in the first-level cache.
 constexpr size_t kCopyStepBytes = size_t{16} << 10;
-
-std::string Hex(uint32_t value) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string out = "0x";
-  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kDigits[(value >> shift) & 0xF]);
-  return out;
-}
 
 uint32_t CopyAndSum(ConstBytes from, std::byte* to) {
   uint32_t crc = 0;
@@ -34,6 +26,13 @@ uint32_t CopyAndSum(ConstBytes from, std::byte* to) {
 }
 
 }  // namespace
+
+std::string internal::Hex(uint32_t value) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "0x";
+  for (int shift = 28; shift >= 0; shift -= 4) out.push_back(kDigits[(value >> shift) & 0xF]);
+  return out;
+}
 
 size_t PayloadBytesMax(CodecId codec, size_t logical_bytes) {
   switch (codec) {
@@ -91,12 +90,13 @@ Status CheckPayload(ConstBytes payload, uint32_t crc) {
   const ConstBytes body = payload.first(payload.size() - kCrcBytes);
   const uint32_t found = Crc32c(body);
   if (found != crc) {
-    return DataLossError(StrCat("checksum mismatch: expected ", Hex(crc), ", found ", Hex(found)));
+    return DataLossError(StrCat("checksum mismatch: expected ", internal::Hex(crc), ", found ",
+                                internal::Hex(found)));
   }
   const auto trailer = LoadLittle<uint32_t>(payload.data() + body.size());
   if (trailer != crc) {
-    return DataLossError(
-        StrCat("checksum trailer mismatch: expected ", Hex(crc), ", found ", Hex(trailer)));
+    return DataLossError(StrCat("checksum trailer mismatch: expected ", internal::Hex(crc),
+                                ", found ", internal::Hex(trailer)));
   }
   return OkStatus();
 }
@@ -122,7 +122,7 @@ Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out) {
       }
       return OkStatus();
     case CodecId::kBloscLz4:
-      return internal::BloscDecode(body, out);
+      return internal::BloscDecode(body, /*foreign=*/false, out);
     case CodecId::kLz4Frame:
       return internal::Lz4FrameDecode(body, out);
   }

@@ -43,4 +43,21 @@ Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out);
 // How far `sample` shrinks with bitshuffle and LZ4: logical / stored bytes, >= 0.9.
 double SampleRatio(ConstBytes sample, size_t item_bytes);
 
+// The libraries' wrappers, for codec.cc and what else has streams of these codecs. All sizes are
+// without the CRC trailer; inputs are at most kPayloadLogicalMax. Decoders fill all of `out` or
+// return kDataLoss.
+namespace internal {
+
+std::string Hex(uint32_t crc);  // "0x1234abcd", for messages
+
+size_t BloscBytesMax(size_t logical_bytes);
+Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes out);
+// `foreign`: of another writer, so zlib and zstd inside are accepted, too.
+Status BloscDecode(ConstBytes stream, bool foreign, MutableBytes out);
+
+size_t Lz4FrameBytesMax(size_t logical_bytes);
+Result<size_t> Lz4FrameEncode(ConstBytes logical, MutableBytes out);
+Status Lz4FrameDecode(ConstBytes frame, MutableBytes out);
+
+}  // namespace internal
 }  // namespace stepwell::format

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "format/codec.h"
-#include "format/codec_internal.h"
 #include "format/endian.h"
 #include "io/guard.h"
 
@@ -39,7 +38,14 @@ Status BadStream(std::string_view what) {
   return DataLossError(StrCat("bad blosc stream: ", what));
 }
 
-Status Decode(ConstBytes stream, bool foreign, MutableBytes out);
+Status CheckInnerCodec(int inner_codec, bool foreign) {
+  if (inner_codec == BLOSC_LZ4_FORMAT) return OkStatus();
+  if (!foreign) return BadStream(StrCat("inner codec ", inner_codec, ", only LZ4 is accepted"));
+  if (inner_codec == BLOSC_ZLIB_FORMAT || inner_codec == BLOSC_ZSTD_FORMAT) return OkStatus();
+  return UnimplementedError(
+      StrCat("blosc stream with inner codec ", inner_codec,
+             " (blosclz or snappy): only LZ4, zlib and zstd are read; save it with one of those"));
+}
 
 }  // namespace
 
@@ -60,26 +66,7 @@ Result<size_t> BloscEncode(size_t item_bytes, ConstBytes logical, MutableBytes o
   return static_cast<size_t>(size);
 }
 
-Status BloscDecode(ConstBytes stream, MutableBytes out) {
-  return Decode(stream, /*foreign=*/false, out);
-}
-
-Status BloscDecodeForeign(ConstBytes stream, MutableBytes out) {
-  return Decode(stream, /*foreign=*/true, out);
-}
-
-namespace {
-
-Status CheckInnerCodec(int inner_codec, bool foreign) {
-  if (inner_codec == BLOSC_LZ4_FORMAT) return OkStatus();
-  if (!foreign) return BadStream(StrCat("inner codec ", inner_codec, ", only LZ4 is accepted"));
-  if (inner_codec == BLOSC_ZLIB_FORMAT || inner_codec == BLOSC_ZSTD_FORMAT) return OkStatus();
-  return UnimplementedError(
-      StrCat("blosc stream with inner codec ", inner_codec,
-             " (blosclz or snappy): only LZ4, zlib and zstd are read; save it with one of those"));
-}
-
-Status Decode(ConstBytes stream, bool foreign, MutableBytes out) {
+Status BloscDecode(ConstBytes stream, bool foreign, MutableBytes out) {
   if (stream.size() < BLOSC_MIN_HEADER_LENGTH) return BadStream("shorter than its header");
   if (stream.size() > BLOSC_MAX_BUFFERSIZE) return BadStream("too long");
   const auto version = std::to_integer<uint8_t>(stream[0]);
@@ -117,5 +104,4 @@ Status Decode(ConstBytes stream, bool foreign, MutableBytes out) {
   return OkStatus();
 }
 
-}  // namespace
 }  // namespace stepwell::format::internal

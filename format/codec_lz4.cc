@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "format/codec_internal.h"
+#include "format/codec.h"
 
 namespace stepwell::format::internal {
 namespace {

@@ -3,8 +3,9 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "format/endian.h"
 
 namespace stepwell {
 namespace {
@@ -80,9 +81,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 template <typename T>
 T Load(const void* element) {
-  T value;
-  std::memcpy(&value, element, sizeof(value));
-  return value;
+  return format::LoadLittle<T>(static_cast<const std::byte*>(element));
 }
 
 // NaN keeps the pattern's sign.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 namespace stepwell::format {
 
@@ -21,6 +22,11 @@ inline T LoadLittle(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof(value));
   return value;
+}
+
+template <typename T>
+inline void AppendLittle(T value, std::string* to) {
+  to->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
 // `to` and `from` have 8 bytes.

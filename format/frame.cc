@@ -27,19 +27,54 @@ constexpr size_t kEpochAt = 32;
 constexpr size_t kCommitAt = 40;
 constexpr size_t kPreviousCommitAt = 48;
 constexpr size_t kDurableThroughAt = 56;
-constexpr size_t kPreviousSegmentAt = 64;
-constexpr size_t kPreviousOffsetAt = 72;
-constexpr size_t kPreviousLengthAt = 80;
-constexpr size_t kPreviousCrcAt = 84;
-constexpr size_t kPreviousDirectoryAt = 88;
-// 90: reserved (2); 92: reserved for the previous frame's process (4).
+constexpr size_t kPreviousPlaceAt = 64;
 constexpr size_t kPayloadCrcAt = 96;
 constexpr size_t kRequiredFlagsAt = 100;
 // 104 to 123: reserved, zero.
 constexpr size_t kCrcAt = 124;
 static_assert(kCrcAt + sizeof(uint32_t) == kFrameHeaderBytes);
 
+// Of copies.
+constexpr char kCopyMagic[8] = {'\x89', 'S', 'W', 'C', 'O', 'P', 'Y', '\n'};
+constexpr size_t kLengthAt = 8;
+constexpr size_t kBodyCrcAt = 12;
+constexpr size_t kPlaceAt = 16;
+constexpr size_t kCopyNonceAt = 48;
+constexpr size_t kCopyCrcAt = 64;
+// 68: reserved, zero.
+
+// The message of a commit frame without what only a load of the step needs.
+std::string Brief(std::string_view frame, const FrameHeader& header) {
+  if (header.kind != FrameKind::kCommit && header.kind != FrameKind::kPrepared) return {};
+  auto commit = DecodeCommit(AsBytes(frame.substr(kFrameHeaderBytes)));
+  if (!commit.ok()) return {};
+  commit->step.metadata_json.clear();
+  commit->step.metrics_json.clear();
+  commit->blocks.clear();
+  commit->records.clear();
+  return std::string(frame.substr(0, kFrameHeaderBytes)) + EncodeCommit(*commit);
+}
+
 }  // namespace
+
+// Segment 8, offset 8, length 4, CRC 4, directory 2, reserved 2, process 4 (reserved).
+void StorePlace(const FramePlace& place, std::byte* at) {
+  StoreLittle(at, place.segment);
+  StoreLittle(at + 8, place.offset_bytes);
+  StoreLittle(at + 16, place.length_bytes);
+  StoreLittle(at + 20, place.crc);
+  StoreLittle(at + 24, place.directory);
+}
+
+FramePlace LoadPlace(const std::byte* at) {
+  FramePlace place;
+  place.segment = LoadLittle<uint64_t>(at);
+  place.offset_bytes = LoadLittle<uint64_t>(at + 8);
+  place.length_bytes = LoadLittle<uint32_t>(at + 16);
+  place.crc = LoadLittle<uint32_t>(at + 20);
+  place.directory = LoadLittle<uint16_t>(at + 24);
+  return place;
+}
 
 bool IsChainFrame(FrameKind kind) {
   return kind == FrameKind::kEpoch || kind == FrameKind::kCommit || kind == FrameKind::kDelete ||
@@ -72,11 +107,7 @@ void EncodeFrameTo(FrameHeader header, std::string_view payload, MutableBytes ou
   StoreLittle(at + kCommitAt, header.commit);
   StoreLittle(at + kPreviousCommitAt, header.previous_commit);
   StoreLittle(at + kDurableThroughAt, header.durable_through);
-  StoreLittle(at + kPreviousSegmentAt, header.previous.segment);
-  StoreLittle(at + kPreviousOffsetAt, header.previous.offset_bytes);
-  StoreLittle(at + kPreviousLengthAt, header.previous.length_bytes);
-  StoreLittle(at + kPreviousCrcAt, header.previous.crc);
-  StoreLittle(at + kPreviousDirectoryAt, header.previous.directory);
+  StorePlace(header.previous, at + kPreviousPlaceAt);
   StoreLittle(at + kPayloadCrcAt, header.payload_crc);
   header.crc = Crc32c({at, kCrcAt});
   StoreLittle(at + kCrcAt, header.crc);
@@ -127,11 +158,7 @@ Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes) {
       kNumberMax) {
     return DataLossError("frame header with a number out of range");
   }
-  header.previous.segment = LoadLittle<uint64_t>(at + kPreviousSegmentAt);
-  header.previous.offset_bytes = LoadLittle<uint64_t>(at + kPreviousOffsetAt);
-  header.previous.length_bytes = LoadLittle<uint32_t>(at + kPreviousLengthAt);
-  header.previous.crc = LoadLittle<uint32_t>(at + kPreviousCrcAt);
-  header.previous.directory = LoadLittle<uint16_t>(at + kPreviousDirectoryAt);
+  header.previous = LoadPlace(at + kPreviousPlaceAt);
   header.payload_crc = LoadLittle<uint32_t>(at + kPayloadCrcAt);
   return header;
 }
@@ -147,6 +174,66 @@ Status CheckFramePayload(const FrameHeader& header, ConstBytes payload) {
                                 ", found ", found));
   }
   return OkStatus();
+}
+
+Result<CopiedFrame> OpenFrameCopy(const FrameCopy& copy) {
+  CopiedFrame frame;
+  const ConstBytes bytes = AsBytes(copy.bytes);
+  if (bytes.size() < kFrameHeaderBytes) return DataLossError("a copy shorter than a frame header");
+  STEPWELL_ASSIGN_OR_RETURN(frame.header, DecodeFrameHeader(bytes.first(kFrameHeaderBytes)));
+  if (frame.header.crc != copy.place.crc) return DataLossError("a copy of another frame");
+  frame.payload = copy.bytes.substr(kFrameHeaderBytes);
+  frame.whole = copy.whole();
+  if (frame.whole) {
+    STEPWELL_RETURN_IF_ERROR(CheckFramePayload(frame.header, AsBytes(frame.payload)));
+  }
+  return frame;
+}
+
+std::string MakeFrameCopy(std::string_view frame, size_t bytes_max) {
+  if (frame.size() < kFrameHeaderBytes) return {};
+  if (frame.size() <= bytes_max) return std::string(frame);
+  const auto header = DecodeFrameHeader(AsBytes(frame.substr(0, kFrameHeaderBytes)));
+  if (!header.ok()) return {};
+  std::string brief = Brief(frame, *header);
+  // As long as the frame, it would pass for it.
+  return brief.size() <= bytes_max && brief.size() != frame.size() ? brief : std::string();
+}
+
+size_t FrameCopySpace(size_t frame_bytes) {
+  return AlignUp(kCopyHeaderBytes + frame_bytes, kCopyAlignment);
+}
+
+void EncodeFrameCopy(const FrameCopy& copy, const Id128& nonce, MutableBytes out) {
+  std::byte* const at = out.data();
+  std::memset(at, 0, out.size());
+  std::memcpy(at, kCopyMagic, sizeof(kCopyMagic));
+  StoreLittle(at + kLengthAt, static_cast<uint32_t>(copy.bytes.size()));
+  StoreLittle(at + kBodyCrcAt, Crc32c(AsBytes(copy.bytes)));
+  StorePlace(copy.place, at + kPlaceAt);
+  std::memcpy(at + kCopyNonceAt, nonce.data(), nonce.size());
+  StoreLittle(at + kCopyCrcAt, Crc32c({at, kCopyCrcAt}));
+  std::memcpy(at + kCopyHeaderBytes, copy.bytes.data(), copy.bytes.size());
+}
+
+Result<FrameCopyHeader> DecodeFrameCopyHeader(ConstBytes bytes, const Id128& nonce) {
+  if (bytes.size() < kCopyHeaderBytes ||
+      std::memcmp(bytes.data(), kCopyMagic, sizeof(kCopyMagic)) != 0) {
+    return NotFoundError("no copy here");
+  }
+  const std::byte* const at = bytes.data();
+  if (LoadLittle<uint32_t>(at + kCopyCrcAt) != Crc32c({at, kCopyCrcAt})) {
+    return DataLossError("a copy's header is damaged");
+  }
+  if (std::memcmp(at + kCopyNonceAt, nonce.data(), nonce.size()) != 0) {
+    return NotFoundError("a copy of an earlier life of the file");
+  }
+  FrameCopyHeader header;
+  header.length_bytes = LoadLittle<uint32_t>(at + kLengthAt);
+  header.crc = LoadLittle<uint32_t>(at + kBodyCrcAt);
+  header.place = LoadPlace(at + kPlaceAt);
+  if (header.length_bytes > kCopyBytesMax) return DataLossError("a copy that is too long");
+  return header;
 }
 
 }  // namespace stepwell::format

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "format/arithmetic.h"
-
 namespace stepwell::format {
 namespace {
 

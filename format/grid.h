@@ -23,6 +23,12 @@ inline constexpr size_t kRankMax = 64;
 inline constexpr uint64_t kChunkTargetBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kChunkBytesMax = uint64_t{4} << 20;
 
+constexpr uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+constexpr uint64_t CeilDivide(uint64_t a, uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
 // Number of elements (1 for rank 0) or kInvalidArgument when the product, or its size in bytes,
 // exceeds 2^62 or the rank exceeds kRankMax.
 Result<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes);

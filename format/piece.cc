@@ -7,23 +7,16 @@
 namespace stepwell::format {
 namespace {
 
-uint64_t ElementsOf(const Shape& shape) {
-  uint64_t count = 1;
-  for (const uint64_t extent : shape) count *= extent;
-  return count;
-}
-
 // Of the leaf's grid, for chunk `chunk_index` of a piece that lies on it.
 uint64_t CellOf(const LeafRecord& record, const PieceRecord& piece, uint64_t chunk_index) {
   uint64_t cell = 0;
   uint64_t scale = 1;
   for (size_t axis = piece.origin.size(); axis-- > 0;) {
     const uint64_t chunk = record.chunk_shape[axis];
-    const uint64_t count = (piece.shape[axis] + chunk - 1) / chunk;
-    const uint64_t grid = (record.shape[axis] + chunk - 1) / chunk;
+    const uint64_t count = CeilDivide(piece.shape[axis], chunk);
     cell += (piece.origin[axis] / chunk + chunk_index % count) * scale;
     chunk_index /= count;
-    scale *= grid;
+    scale *= CeilDivide(record.shape[axis], chunk);
   }
   return cell;
 }
@@ -40,16 +33,16 @@ bool Overlap(const PieceRecord& a, const PieceRecord& b) {
 
 // Disjoint boxes whose elements add up cover the array.
 Status CheckCover(const LeafRecord& record) {
+  const uint64_t wanted = ChunkBytes(record.shape, 1);
   uint64_t elements = 0;
   std::vector<const PieceRecord*> pieces;
   for (const PieceRecord& piece : record.pieces) {
-    elements += ElementsOf(piece.shape);  // each at most the array's, which is at most 2^62
-    if (elements > ElementsOf(record.shape)) break;
+    elements += ChunkBytes(piece.shape, 1);  // each at most the array's, which is at most 2^62
+    if (elements > wanted) break;
     pieces.push_back(&piece);
   }
-  if (elements != ElementsOf(record.shape)) {
-    return DataLossError(
-        StrCat("its pieces have ", elements, " elements of ", ElementsOf(record.shape)));
+  if (elements != wanted) {
+    return DataLossError(StrCat("its pieces have ", elements, " elements of ", wanted));
   }
   // Along the first axis only those are compared that may meet.
   std::sort(pieces.begin(), pieces.end(),

@@ -369,7 +369,7 @@ struct StoreSlot {
   // any other: both zero.
   Id128 group_id{};
   uint32_t part = 0;
-  // A copy of the durable commit's frame (frame_copy.h); empty where it does not fit.
+  // A copy of the durable commit's frame (frame.h); empty where it does not fit.
   std::string tip;
 
   bool operator==(const StoreSlot&) const = default;

@@ -6,7 +6,7 @@
 
 #include "format/crc32c.h"
 #include "format/endian.h"
-#include "format/records.h"
+#include "format/frame.h"
 
 namespace stepwell::format {
 namespace {
@@ -34,25 +34,6 @@ constexpr uint32_t kFlagClean = 1;
 constexpr uint32_t kVersionWithTip = 3;
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
 constexpr uint64_t kSlotNumberMax = uint64_t{1} << 62;
-
-// 32 bytes: segment 8, offset 8, length 4, CRC 4, directory 2, reserved 2, process 4 (reserved).
-void StorePlace(const FramePlace& place, std::byte* at) {
-  StoreLittle(at, place.segment);
-  StoreLittle(at + 8, place.offset_bytes);
-  StoreLittle(at + 16, place.length_bytes);
-  StoreLittle(at + 20, place.crc);
-  StoreLittle(at + 24, place.directory);
-}
-
-FramePlace LoadPlace(const std::byte* at) {
-  FramePlace place;
-  place.segment = LoadLittle<uint64_t>(at);
-  place.offset_bytes = LoadLittle<uint64_t>(at + 8);
-  place.length_bytes = LoadLittle<uint32_t>(at + 16);
-  place.crc = LoadLittle<uint32_t>(at + 20);
-  place.directory = LoadLittle<uint16_t>(at + 24);
-  return place;
-}
 
 }  // namespace
 

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/buffer.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
-#include "io/check.h"
+#include "io/result.h"
 
 namespace stepwell::io {
 namespace {
@@ -44,6 +51,9 @@ std::byte* MapHuge(size_t size_bytes) {
   (void)madvise(wide + head, size_bytes, MADV_HUGEPAGE);
   return wide + head;
 }
+
+constexpr int kNodesMax = 1024;  // Linux has MAX_NUMNODES up to 1 << 10
+constexpr int kBitsPerWord = 8 * sizeof(unsigned long);
 
 }  // namespace
 
@@ -169,6 +179,26 @@ void BufferPool::Stop() {
     stopped_ = true;
   }
   free_.notify_all();
+}
+
+int NumaNodeOfPciDevice(std::string bus_id) {
+  std::transform(bus_id.begin(), bus_id.end(), bus_id.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ifstream file(StrCat("/sys/bus/pci/devices/", bus_id, "/numa_node"));
+  int node = -1;
+  return file >> node && node >= 0 && node < kNodesMax ? node : -1;
+}
+
+Status PreferNumaNode(MutableBytes memory, int node) {
+  if (node < 0 || node >= kNodesMax) return InvalidArgumentError(StrCat("no NUMA node ", node));
+  unsigned long nodes[kNodesMax / kBitsPerWord] = {};
+  nodes[node / kBitsPerWord] = 1UL << (node % kBitsPerWord);
+  if (syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, nodes, kNodesMax + 1, 0) ==
+      0) {
+    return OkStatus();
+  }
+  const int os_error = errno;  // before anything else can change it
+  return ErrnoStatus(os_error, StrCat("preferring NUMA node ", node));
 }
 
 }  // namespace stepwell::io

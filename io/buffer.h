@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "io/bytes.h"
@@ -84,5 +85,16 @@ class BufferPool {
   std::vector<Block*> idle_;                    // guarded by mutex_
   bool stopped_ = false;                        // guarded by mutex_
 };
+
+// ---- memory on the NUMA node of a device ----
+
+// The node that a PCI device ("0000:65:00.0", in any case) is attached to; -1 when the machine does
+// not say, as those with one node do. Where Linux keeps it: /sys/bus/pci/devices/*/numa_node.
+int NumaNodeOfPciDevice(std::string bus_id);
+
+// Has the kernel take pages of `memory` (a mapping of its own, not yet written to) from `node`, or
+// from another when that has none left (mbind(2), MPOL_PREFERRED). An error of the system where the
+// kernel has no NUMA (ENOSYS), a container forbids it (EPERM), or there is no such node (EINVAL).
+Status PreferNumaNode(MutableBytes memory, int node);
 
 }  // namespace stepwell::io

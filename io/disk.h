@@ -201,8 +201,6 @@ class Disk {
   // every op in flight is done, even after SIGKILL. Best effort; undone by UnregisterFile.
   virtual void RegisterFile(File* file) { (void)file; }
   virtual void UnregisterFile(File* file) { (void)file; }
-  // Descriptor to close in a forked child (the ring's), or -1.
-  virtual int descriptor() const { return -1; }
   // For the log line and `doctor`: e.g. "io_uring, registered buffers" or "posix".
   virtual std::string Describe() const = 0;
 };

@@ -1,29 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/fork_guard.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <mutex>
-#include <set>
+#include <vector>
 
 namespace stepwell::io {
 namespace {
 
-struct Registry {
+struct ForkRegistry {
+  struct Entry {
+    const void* owner;
+    int descriptor;
+  };
   std::mutex mutex;
-  std::set<int> descriptors;
+  std::vector<Entry> entries;  // guarded by mutex
 };
 
+// In the child, where only async-signal-safe calls are allowed. Each descriptor is replaced rather
+// than closed: a destructor that runs here later must not close another owner's new file.
+void CloseAll(ForkRegistry* registry) {
+  const int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  for (const ForkRegistry::Entry& entry : registry->entries) {
+    if (nowhere < 0 || dup3(nowhere, entry.descriptor, O_CLOEXEC) < 0) close(entry.descriptor);
+  }
+  if (nowhere >= 0) close(nowhere);
+  registry->entries.clear();
+}
+
 // Never destroyed: a fork may come while the process exits.
-Registry* TheRegistry() {
-  static auto* registry = [] {
-    auto* made = new Registry;
-    // Held across the fork, so that the child finds the set whole.
+ForkRegistry* TheRegistry() {
+  static ForkRegistry* const registry = [] {
+    auto* made = new ForkRegistry;
+    // Held across the fork, so that the child finds the entries whole and the mutex free.
     pthread_atfork([] { TheRegistry()->mutex.lock(); }, [] { TheRegistry()->mutex.unlock(); },
                    [] {
-                     for (const int descriptor : TheRegistry()->descriptors) close(descriptor);
-                     TheRegistry()->descriptors.clear();
+                     CloseAll(TheRegistry());
                      TheRegistry()->mutex.unlock();
                    });
     return made;
@@ -33,20 +48,21 @@ Registry* TheRegistry() {
 
 // Made before main: a function's static that another thread is just making when a fork comes would
 // stay half made in the child, whose first call would wait for ever.
-[[maybe_unused]] Registry* const kMadeAtStart = TheRegistry();
+[[maybe_unused]] ForkRegistry* const kMadeAtStart = TheRegistry();
 
 }  // namespace
 
-void ForkGuard::Add(int descriptor) {
-  Registry* registry = TheRegistry();
+void CloseInForkedChild(const void* owner, int descriptor) {
+  if (descriptor < 0) return;
+  ForkRegistry* registry = TheRegistry();
   std::lock_guard lock(registry->mutex);
-  registry->descriptors.insert(descriptor);
+  registry->entries.push_back({owner, descriptor});
 }
 
-void ForkGuard::Remove(int descriptor) {
-  Registry* registry = TheRegistry();
+void ForgetForkDescriptors(const void* owner) {
+  ForkRegistry* registry = TheRegistry();
   std::lock_guard lock(registry->mutex);
-  registry->descriptors.erase(descriptor);
+  std::erase_if(registry->entries, [&](const auto& entry) { return entry.owner == owner; });
 }
 
 }  // namespace stepwell::io

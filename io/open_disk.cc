@@ -1,14 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/open_disk.h"
 
+#include <bit>
+#include <condition_variable>
 #include <cstdlib>
-#include <system_error>
+#include <mutex>
 
-#include "io/posix_disk.h"
-#include "io/uring_disk.h"
+#include "io/executor.h"
+#include "io/transfer.h"
 
 namespace stepwell::io {
 namespace {
+
+// Enough to keep one device busy with large blocks, few enough not to disturb the training.
+constexpr size_t kThreadCount = 4;
+
+class PosixDisk final : public Disk {
+ public:
+  explicit PosixDisk(std::unique_ptr<Executor> threads) : threads_(std::move(threads)) {}
+
+  void Submit(Op* op) override {
+    {
+      std::lock_guard lock(mutex_);
+      // Room for all that may finish: only Submit allocates.
+      const size_t room = std::bit_ceil(in_flight_ + 1);
+      finished_.reserve(room);
+      completing_.reserve(room);
+    }
+    threads_->Run([this, op]() noexcept {
+      RunBlocking(op);
+      std::lock_guard lock(mutex_);
+      finished_.push_back(op);
+      news_.notify_one();
+    });
+    ++in_flight_;
+  }
+
+  size_t Poll(bool wait) override {
+    // Some are left when a completion has thrown.
+    if (completed_ == completing_.size()) {
+      completing_.clear();
+      completed_ = 0;
+      std::unique_lock lock(mutex_);
+      if (wait) {
+        news_.wait(lock, [this] { return woken_ || !finished_.empty(); });
+        woken_ = false;
+      }
+      completing_.swap(finished_);
+    }
+    size_t count = 0;
+    while (completed_ < completing_.size()) {
+      Op* op = completing_[completed_++];
+      --in_flight_;
+      ++count;
+      op->OnComplete();
+    }
+    return count;
+  }
+
+  void Wake() override {
+    // Notifies under the lock: once it is free, the Disk may be gone.
+    std::lock_guard lock(mutex_);
+    woken_ = true;
+    news_.notify_one();
+  }
+
+  size_t in_flight() const override { return in_flight_; }
+  size_t depth() const override { return 2 * threads_->parallelism(); }
+  std::string Describe() const override { return "posix"; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::vector<Op*> finished_;                // guarded by mutex_
+  bool woken_ = false;                       // guarded by mutex_
+  size_t in_flight_ = 0;                     // the Disk's thread only, as the next two
+  std::vector<Op*> completing_;              // by Poll, of which
+  size_t completed_ = 0;                     // so many are
+  const std::unique_ptr<Executor> threads_;  // goes first: ends what was submitted
+};
 
 Result<DiskKind> Resolve(DiskKind kind) {
   const char* text = std::getenv("STEPWELL_DISK");
@@ -21,6 +91,11 @@ Result<DiskKind> Resolve(DiskKind kind) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Disk>> MakePosixDisk() {
+  STEPWELL_ASSIGN_OR_RETURN(auto threads, MakeThreadPool(kThreadCount, "stepwell-io"));
+  return std::unique_ptr<Disk>(std::make_unique<PosixDisk>(std::move(threads)));
+}
 
 Result<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(const DiskKind kind, Resolve(options.kind));

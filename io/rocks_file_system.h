@@ -14,11 +14,15 @@
 
 namespace rocksdb {
 class FileSystem;
-}
+class IOStatus;
+}  // namespace rocksdb
 
 namespace stepwell::io {
 
 std::shared_ptr<rocksdb::FileSystem> MakeRocksFileSystem(FileSystem* file_system,
                                                          std::shared_ptr<Freeze> freeze);
+
+// How its functions say a status to RocksDB.
+rocksdb::IOStatus ToIOStatus(const Status& status);
 
 }  // namespace stepwell::io

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "io/bytes.h"
-#include "io/check.h"
 #include "io/result.h"
 
 namespace stepwell {
@@ -24,85 +24,64 @@ const Status kErrorWithoutWords =
 // only for what file systems say of their own damage (EUCLEAN, EBADMSG): a device that fails a call
 // (EIO) may give the bytes at the next one.
 StatusCode CodeOfErrno(int os_error) {
-  switch (os_error) {
-    case ENOENT:
-    case ENOTDIR:
-      return StatusCode::kNotFound;
-    case EEXIST:
-      return StatusCode::kAlreadyExists;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return StatusCode::kPermissionDenied;
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return StatusCode::kResourceExhausted;
-    case EUCLEAN:
-    case EBADMSG:
-      return StatusCode::kDataLoss;
-    case EINVAL:
-    case EISDIR:
-    case ELOOP:
-    case ENAMETOOLONG:
-      return StatusCode::kInvalidArgument;
-    case ENOTEMPTY:
-    case EXDEV:
-    case EBUSY:
-    case ETXTBSY:
-      return StatusCode::kFailedPrecondition;
-    case ENOSYS:
-    case EOPNOTSUPP:
-      return StatusCode::kUnimplemented;
-    case ECANCELED:
-      return StatusCode::kCancelled;
-    case EAGAIN:
-      return StatusCode::kUnavailable;
-    default:
-      return StatusCode::kIoError;
+  using enum StatusCode;
+  constexpr std::pair<int, StatusCode> kErrnos[] = {
+      {ENOENT, kNotFound},
+      {ENOTDIR, kNotFound},
+      {EEXIST, kAlreadyExists},
+      {EACCES, kPermissionDenied},
+      {EPERM, kPermissionDenied},
+      {EROFS, kPermissionDenied},
+      {ENOSPC, kResourceExhausted},
+      {EDQUOT, kResourceExhausted},
+      {EFBIG, kResourceExhausted},
+      {EUCLEAN, kDataLoss},
+      {EBADMSG, kDataLoss},
+      {EINVAL, kInvalidArgument},
+      {EISDIR, kInvalidArgument},
+      {ELOOP, kInvalidArgument},
+      {ENAMETOOLONG, kInvalidArgument},
+      {ENOTEMPTY, kFailedPrecondition},
+      {EXDEV, kFailedPrecondition},
+      {EBUSY, kFailedPrecondition},
+      {ETXTBSY, kFailedPrecondition},
+      {ENOSYS, kUnimplemented},
+      {EOPNOTSUPP, kUnimplemented},
+      {ECANCELED, kCancelled},
+      {EAGAIN, kUnavailable},
+  };
+  for (const auto& [known, code] : kErrnos) {
+    if (known == os_error) return code;
   }
+  return kIoError;
 }
 
 }  // namespace
 
 std::string_view StatusCodeName(StatusCode code) {
-  switch (code) {
-    case StatusCode::kOk:
-      return "OK";
-    case StatusCode::kCancelled:
-      return "cancelled";
-    case StatusCode::kUnknown:
-      return "unknown error";
-    case StatusCode::kInvalidArgument:
-      return "invalid argument";
-    case StatusCode::kDeadlineExceeded:
-      return "deadline exceeded";
-    case StatusCode::kNotFound:
-      return "not found";
-    case StatusCode::kAlreadyExists:
-      return "already exists";
-    case StatusCode::kPermissionDenied:
-      return "permission denied";
-    case StatusCode::kResourceExhausted:
-      return "out of space";
-    case StatusCode::kFailedPrecondition:
-      return "failed precondition";
-    case StatusCode::kAborted:
-      return "aborted";
-    case StatusCode::kOutOfRange:
-      return "out of range";
-    case StatusCode::kUnimplemented:
-      return "unimplemented";
-    case StatusCode::kInternal:
-      return "internal error";
-    case StatusCode::kUnavailable:
-      return "unavailable";
-    case StatusCode::kDataLoss:
-      return "data loss";
-    case StatusCode::kOutcomeUnknown:
-      return "outcome unknown";
-    case StatusCode::kIoError:
-      return "I/O error";
+  using enum StatusCode;
+  constexpr std::pair<StatusCode, std::string_view> kNames[] = {
+      {kOk, "OK"},
+      {kCancelled, "cancelled"},
+      {kUnknown, "unknown error"},
+      {kInvalidArgument, "invalid argument"},
+      {kDeadlineExceeded, "deadline exceeded"},
+      {kNotFound, "not found"},
+      {kAlreadyExists, "already exists"},
+      {kPermissionDenied, "permission denied"},
+      {kResourceExhausted, "out of space"},
+      {kFailedPrecondition, "failed precondition"},
+      {kAborted, "aborted"},
+      {kOutOfRange, "out of range"},
+      {kUnimplemented, "unimplemented"},
+      {kInternal, "internal error"},
+      {kUnavailable, "unavailable"},
+      {kDataLoss, "data loss"},
+      {kOutcomeUnknown, "outcome unknown"},
+      {kIoError, "I/O error"},
+  };
+  for (const auto& [known, name] : kNames) {
+    if (known == code) return name;
   }
   return "unknown code";
 }
@@ -119,36 +98,26 @@ Status Status::WithContext(std::string_view context) const {
   return {code(), StrCat(context, ": ", message()), os_error()};
 }
 
-Status CancelledError(std::string message) { return {StatusCode::kCancelled, std::move(message)}; }
-Status InvalidArgumentError(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-Status DeadlineExceededError(std::string message) {
-  return {StatusCode::kDeadlineExceeded, std::move(message)};
-}
-Status NotFoundError(std::string message) { return {StatusCode::kNotFound, std::move(message)}; }
-Status AlreadyExistsError(std::string message) {
-  return {StatusCode::kAlreadyExists, std::move(message)};
-}
-Status ResourceExhaustedError(std::string message) {
-  return {StatusCode::kResourceExhausted, std::move(message)};
-}
-Status FailedPreconditionError(std::string message) {
-  return {StatusCode::kFailedPrecondition, std::move(message)};
-}
-Status AbortedError(std::string message) { return {StatusCode::kAborted, std::move(message)}; }
-Status UnimplementedError(std::string message) {
-  return {StatusCode::kUnimplemented, std::move(message)};
-}
-Status InternalError(std::string message) { return {StatusCode::kInternal, std::move(message)}; }
-Status UnavailableError(std::string message) {
-  return {StatusCode::kUnavailable, std::move(message)};
-}
-Status DataLossError(std::string message) { return {StatusCode::kDataLoss, std::move(message)}; }
+// The constructors that take a message alone.
+#define STEPWELL_ERROR_(Name) \
+  Status Name##Error(std::string message) { return {StatusCode::k##Name, std::move(message)}; }
+STEPWELL_ERROR_(Cancelled)
+STEPWELL_ERROR_(InvalidArgument)
+STEPWELL_ERROR_(DeadlineExceeded)
+STEPWELL_ERROR_(NotFound)
+STEPWELL_ERROR_(AlreadyExists)
+STEPWELL_ERROR_(ResourceExhausted)
+STEPWELL_ERROR_(FailedPrecondition)
+STEPWELL_ERROR_(Aborted)
+STEPWELL_ERROR_(Unimplemented)
+STEPWELL_ERROR_(Internal)
+STEPWELL_ERROR_(Unavailable)
+STEPWELL_ERROR_(DataLoss)
+#undef STEPWELL_ERROR_
+Status IoError(std::string message) { return {StatusCode::kIoError, std::move(message)}; }
 Status OutcomeUnknownError(std::string message, int os_error) {
   return {StatusCode::kOutcomeUnknown, std::move(message), os_error};
 }
-Status IoError(std::string message) { return {StatusCode::kIoError, std::move(message)}; }
 
 Status ErrnoStatus(int os_error, std::string_view context) {
   try {

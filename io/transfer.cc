@@ -22,12 +22,10 @@ Transfer::Transfer(Op* op) : op_(op), total_bytes_(TotalBytes(op->vectors)) {}
 
 bool Transfer::EndBeforeCall() {
   if (op_->kind != Op::Kind::kRead && op_->file->freeze()->frozen()) {
-    End(op_->file->freeze()->Check());
-    return true;
+    return End(op_->file->freeze()->Check());
   }
   if (op_->kind != Op::Kind::kSync && done_bytes_ == total_bytes_) {
-    End(OkStatus());
-    return true;
+    return End(OkStatus());
   }
   return false;
 }
@@ -45,15 +43,15 @@ bool Transfer::Step(int64_t result) {
     case Op::Kind::kWrite:
       return StepWrite(static_cast<uint64_t>(result));
     case Op::Kind::kSync:
-      End(OkStatus());
-      return true;
+      return End(OkStatus());
   }
   return true;
 }
 
-void Transfer::End(Status status) {
+bool Transfer::End(Status status) {
   op_->transferred_bytes = done_bytes_;
   op_->status = std::move(status);
+  return true;
 }
 
 void Transfer::Abandon(const Status& error) {
@@ -66,8 +64,7 @@ bool Transfer::Fail(int os_error) {
   if (os_error == EINTR || os_error == EAGAIN || os_error == ECANCELED) return false;
   const std::string& path = op_->file->path();
   if (op_->kind == Op::Kind::kRead) {
-    End(ErrnoStatus(os_error, StrCat("read ", path, " at byte ", offset_bytes())));
-    return true;
+    return End(ErrnoStatus(os_error, StrCat("read ", path, " at byte ", offset_bytes())));
   }
   const bool is_write = op_->kind == Op::Kind::kWrite;
   Status error = ErrnoStatus(os_error, StrCat(is_write ? "write " : "sync ", path));
@@ -75,8 +72,7 @@ bool Transfer::Fail(int os_error) {
   if (!is_write || error.code() != StatusCode::kResourceExhausted) {
     op_->file->freeze()->Trip(error);
   }
-  End(std::move(error));
-  return true;
+  return End(std::move(error));
 }
 
 bool Transfer::StepRead(uint64_t moved) {
@@ -89,15 +85,13 @@ bool Transfer::StepRead(uint64_t moved) {
     return false;
   }
   done_bytes_ = done;
-  End(OkStatus());
-  return true;
+  return End(OkStatus());
 }
 
 bool Transfer::StepWrite(uint64_t moved) {
   if (done_bytes_ + moved >= total_bytes_) {
     done_bytes_ = total_bytes_;
-    End(OkStatus());
-    return true;
+    return End(OkStatus());
   }
   // A direct write goes on at the last aligned place: some bytes are written twice, the same ones.
   const uint64_t offset = op_->offset_bytes;
@@ -106,8 +100,7 @@ bool Transfer::StepWrite(uint64_t moved) {
     Status error(StatusCode::kIoError, StrCat("write ", op_->file->path(), ": only ", moved, " of ",
                                               total_bytes_ - done_bytes_, " bytes were taken"));
     op_->file->freeze()->Trip(error);
-    End(std::move(error));
-    return true;
+    return End(std::move(error));
   }
   Continue(end - offset);
   return false;

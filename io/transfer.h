@@ -31,7 +31,7 @@ class Transfer {
   void Abandon(const Status& error);
 
  private:
-  void End(Status status);
+  bool End(Status status);  // true
   bool Fail(int os_error);
   bool StepRead(uint64_t moved);
   bool StepWrite(uint64_t moved);

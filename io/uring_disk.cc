@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/uring_disk.h"
-
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -8,15 +6,15 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <chrono>
-#include <deque>
+#include <list>
 #include <system_error>
 #include <thread>
 #include <unordered_map>
 
 #include "io/fork_guard.h"
+#include "io/open_disk.h"
 #include "io/transfer.h"
 
 namespace stepwell::io {
@@ -27,43 +25,16 @@ constexpr unsigned kBufferSlots = 1024;  // the kernel allows 16384
 constexpr std::chrono::milliseconds kBrokenInterval{1};
 constexpr std::chrono::seconds kBrokenWait{10};  // for ops that a broken ring does not give back
 
-// An op on its way: waiting in backlog_, in the kernel, or in finished_.
+// An op on its way, in one of the lists below: moving it from one to another never allocates.
 struct Slot {
   Transfer transfer;
-  bool in_kernel = false;
-  Slot* next = nullptr;  // in the queue that it is in
+  std::list<Slot>::iterator self;
 };
+using SlotList = std::list<Slot>;
 
-// A queue that never allocates.
-class SlotQueue {
- public:
-  bool empty() const { return first_ == nullptr; }
-  Slot* front() const { return first_; }
-  size_t size() const { return size_; }
-  void push_back(Slot* slot) {
-    slot->next = nullptr;
-    (first_ == nullptr ? first_ : last_->next) = slot;
-    last_ = slot;
-    ++size_;
-  }
-  void push_front(Slot* slot) {
-    slot->next = first_;
-    if (first_ == nullptr) last_ = slot;
-    first_ = slot;
-    ++size_;
-  }
-  Slot* pop_front() {
-    Slot* const slot = first_;
-    first_ = slot->next;
-    --size_;
-    return slot;
-  }
-
- private:
-  Slot* first_ = nullptr;
-  Slot* last_ = nullptr;  // unless it is empty
-  size_t size_ = 0;
-};
+void MoveToEnd(Slot* slot, SlotList* from, SlotList* to) {
+  to->splice(to->end(), *from, slot->self);
+}
 
 // Threads: the ring is made without IORING_SETUP_SINGLE_ISSUER (and so without DEFER_TASKRUN, which
 // needs it). Those bind the ring to one thread: after that thread has ended, nothing could reap
@@ -78,7 +49,9 @@ class UringDisk final : public Disk {
   void Submit(Op* op) override;
   size_t Poll(bool wait) override;
   void Wake() override;
-  size_t in_flight() const override { return in_flight_; }
+  size_t in_flight() const override {
+    return backlog_.size() + in_kernel_.size() + finished_.size();
+  }
   size_t depth() const override { return depth_; }
   int RegisterBuffer(MutableBytes buffer) override;
   void RegisterFile(File* file) override;
@@ -101,12 +74,10 @@ class UringDisk final : public Disk {
   size_t depth_ = 0;
   size_t in_kernel_max_ = 0;  // leaves a submission entry for the wake-up
 
-  std::deque<Slot> slots_;  // stable addresses
-  std::vector<Slot*> free_slots_;
-  SlotQueue backlog_;
-  SlotQueue finished_;
-  size_t in_flight_ = 0;
-  size_t in_kernel_ = 0;
+  SlotList free_;
+  SlotList backlog_;
+  SlotList in_kernel_;
+  SlotList finished_;
   bool wake_armed_ = false;
   bool woken_ = false;
   Status broken_;  // why the ring cannot be entered; OK: it can
@@ -137,13 +108,13 @@ Status UringDisk::Start(unsigned depth) {
   if (result < 0) return UringError(-result);
   started_ = true;
   in_kernel_max_ = ring_.sq.ring_entries - 1;
-  ForkGuard::Add(ring_.ring_fd);
+  CloseInForkedChild(this, ring_.ring_fd);
   if ((ring_.features & IORING_FEAT_NODROP) == 0) return UringError(ENOSYS);
   result = io_uring_ring_dontfork(&ring_);
   if (result < 0) return UringError(-result);
   wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_descriptor_ < 0) return UringError(errno);
-  ForkGuard::Add(wake_descriptor_);
+  CloseInForkedChild(this, wake_descriptor_);
   // Both are only faster ways: without them everything works.
   files_possible_ = io_uring_register_files_sparse(&ring_, kFileSlots) == 0;
   for (unsigned i = kFileSlots; files_possible_ && i > 0; --i) free_file_slots_.push_back(i - 1);
@@ -154,38 +125,32 @@ Status UringDisk::Start(unsigned depth) {
 UringDisk::~UringDisk() {
   // In a forked child the ring's memory is not there and its descriptors are closed.
   if (!started_ || getpid() != pid_) return;
-  while (in_kernel_ != 0 || !backlog_.empty()) {
+  while (!in_kernel_.empty() || !backlog_.empty()) {
     FillQueue();
-    if (in_kernel_ != 0) Enter(/*wait=*/true);
+    if (!in_kernel_.empty()) Enter(/*wait=*/true);
     Reap();
   }
   // The kernel frees a closed ring in its own time; the files' locks must end now.
   if (files_possible_) io_uring_unregister_files(&ring_);
-  ForkGuard::Remove(ring_.ring_fd);
+  ForgetForkDescriptors(this);
   io_uring_queue_exit(&ring_);
-  if (wake_descriptor_ >= 0) {
-    ForkGuard::Remove(wake_descriptor_);
-    close(wake_descriptor_);
-  }
+  if (wake_descriptor_ >= 0) close(wake_descriptor_);
 }
 
 void UringDisk::Submit(Op* op) {
-  if (free_slots_.empty()) {  // only here is anything allocated
-    free_slots_.reserve(std::bit_ceil(slots_.size() + 1));
-    free_slots_.push_back(&slots_.emplace_back());
+  if (free_.empty()) {  // only here is anything allocated
+    free_.emplace_back();
+    free_.back().self = std::prev(free_.end());
   }
-  Slot* slot = free_slots_.back();
-  free_slots_.pop_back();
-  slot->transfer = Transfer(op);
-  backlog_.push_back(slot);
-  ++in_flight_;
+  free_.back().transfer = Transfer(op);
+  MoveToEnd(&free_.back(), &free_, &backlog_);
 }
 
 size_t UringDisk::Poll(bool wait) {
   for (;;) {
     FillQueue();
     const bool block = wait && finished_.empty() && !woken_;
-    if (block || in_kernel_ != 0) Enter(block);
+    if (block || !in_kernel_.empty()) Enter(block);
     Reap();
     if (!wait || woken_ || !finished_.empty()) break;
   }
@@ -216,11 +181,10 @@ void UringDisk::ArmWake() {
 void UringDisk::FillQueue() {
   if (!broken_.ok()) return EndBroken();
   if (!wake_armed_) ArmWake();
-  while (!backlog_.empty() && in_kernel_ < in_kernel_max_) {
-    Slot* slot = backlog_.front();
+  while (!backlog_.empty() && in_kernel_.size() < in_kernel_max_) {
+    Slot* const slot = &backlog_.front();
     if (slot->transfer.EndBeforeCall()) {
-      backlog_.pop_front();
-      finished_.push_back(slot);
+      MoveToEnd(slot, &backlog_, &finished_);
       continue;
     }
     if (!PrepareOne(slot)) {
@@ -228,9 +192,7 @@ void UringDisk::FillQueue() {
       if (!PrepareOne(slot)) return;
     }
     if (!broken_.ok()) return;
-    backlog_.pop_front();
-    slot->in_kernel = true;
-    ++in_kernel_;
+    MoveToEnd(slot, &backlog_, &in_kernel_);
   }
 }
 
@@ -292,28 +254,24 @@ void UringDisk::Enter(bool wait) {
 
 // Ends what the kernel has not taken; after a while also what it does not give back.
 void UringDisk::EndBroken() {
-  const auto end = [this](Slot* slot) {
-    --in_kernel_;
-    slot->in_kernel = false;
+  const auto end = [this](Slot* slot, SlotList* list) {
     slot->transfer.Abandon(broken_);
-    finished_.push_back(slot);
+    MoveToEnd(slot, list, &finished_);
   };
   // What the kernel has not taken out of the submission queue.
   for (unsigned i = io_uring_smp_load_acquire(ring_.sq.khead); i != ring_.sq.sqe_tail; ++i) {
     const io_uring_sqe& sqe = ring_.sq.sqes[i & ring_.sq.ring_mask];
     Slot* const slot = reinterpret_cast<Slot*>(static_cast<uintptr_t>(sqe.user_data));
-    if (slot != nullptr && slot->in_kernel) end(slot);
-  }
-  if (std::chrono::steady_clock::now() > broken_since_ + kBrokenWait) {
-    for (Slot& slot : slots_) {
-      if (slot.in_kernel) end(&slot);
+    // Those that an earlier call has ended are not in the list any more.
+    if (std::any_of(in_kernel_.begin(), in_kernel_.end(),
+                    [slot](const Slot& taken) { return &taken == slot; })) {
+      end(slot, &in_kernel_);
     }
   }
-  while (!backlog_.empty()) {
-    Slot* const slot = backlog_.pop_front();
-    slot->transfer.Abandon(broken_);
-    finished_.push_back(slot);
+  if (std::chrono::steady_clock::now() > broken_since_ + kBrokenWait) {
+    while (!in_kernel_.empty()) end(&in_kernel_.front(), &in_kernel_);
   }
+  while (!backlog_.empty()) end(&backlog_.front(), &backlog_);
   uint64_t ignored = 0;
   if (read(wake_descriptor_, &ignored, sizeof(ignored)) > 0) woken_ = true;
 }
@@ -330,18 +288,16 @@ void UringDisk::Reap() {
       if (read(wake_descriptor_, &ignored, sizeof(ignored)) > 0) woken_ = true;
       continue;
     }
-    slot->in_kernel = false;
-    --in_kernel_;
     if (result == -ECANCELED) {
       // Queued work that was never begun: the kernel has no worker thread for it and may start none
       // (RLIMIT_NPROC, a container's pids limit), and would say so again; or the thread that queued
       // it has ended.
       RunBlocking(slot->transfer.op());
-      finished_.push_back(slot);
+      MoveToEnd(slot, &in_kernel_, &finished_);
     } else if (slot->transfer.Step(result)) {
-      finished_.push_back(slot);
+      MoveToEnd(slot, &in_kernel_, &finished_);
     } else {
-      backlog_.push_front(slot);
+      backlog_.splice(backlog_.begin(), in_kernel_, slot->self);
     }
   }
 }
@@ -350,11 +306,9 @@ size_t UringDisk::RunCompletions() {
   // Those that finish meanwhile come next time; so do the rest when a call throws.
   const size_t count = finished_.size();
   for (size_t i = 0; i < count; ++i) {
-    Slot* const slot = finished_.pop_front();
-    Op* op = slot->transfer.op();
-    free_slots_.push_back(slot);  // before the call, which may submit
-    --in_flight_;
-    op->OnComplete();
+    Slot* const slot = &finished_.front();
+    MoveToEnd(slot, &finished_, &free_);  // before the call, which may submit
+    slot->transfer.op()->OnComplete();
   }
   return count;
 }
@@ -383,10 +337,8 @@ void UringDisk::UnregisterFile(File* file) {
   const auto found = file_slots_.find(file);
   if (found == file_slots_.end()) return;
   // The kernel may look the slot up as late as in a worker thread of its own.
-  const auto uses_slot = [file](const Slot& slot) {
-    return slot.in_kernel && slot.transfer.op()->file == file;
-  };
-  while (std::any_of(slots_.begin(), slots_.end(), uses_slot)) {
+  const auto uses_slot = [file](const Slot& slot) { return slot.transfer.op()->file == file; };
+  while (std::any_of(in_kernel_.begin(), in_kernel_.end(), uses_slot)) {
     Enter(/*wait=*/true);
     Reap();
     if (!broken_.ok()) EndBroken();

@@ -15,7 +15,6 @@
 #include "format/dtype.h"
 #include "io/buffer.h"
 #include "io/bytes.h"
-#include "io/numa.h"
 
 namespace stepwell {
 namespace {

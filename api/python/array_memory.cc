@@ -10,7 +10,6 @@
 #include "api/python/errors.h"
 #include "format/grid.h"
 #include "io/buffer.h"
-#include "io/numa.h"
 
 namespace stepwell::python {
 namespace {

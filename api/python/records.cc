@@ -19,7 +19,7 @@
 #include "api/python/leaves.h"
 #include "api/python/paths.h"
 #include "db/read/path_lookup.h"
-#include "io/numa.h"
+#include "io/buffer.h"
 
 #define STEPWELL_NUMPY_IMPORT  // before anything that includes numpy_api.h
 #include "api/python/array_memory.h"

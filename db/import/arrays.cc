@@ -3,8 +3,8 @@
 
 #include "db/import/payloads.h"
 #include "format/grid.h"
-#include "format/orbax/param_name.h"
-#include "format/orbax/zarr_chunk.h"
+#include "format/orbax/tree_metadata.h"
+#include "format/orbax/zarr_metadata.h"
 
 namespace stepwell::db::import {
 

@@ -7,7 +7,7 @@
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/grid.h"
-#include "format/orbax/zarr_chunk.h"
+#include "format/orbax/zarr_metadata.h"
 
 namespace stepwell::db::import {
 namespace {

@@ -8,7 +8,7 @@
 #include "db/import/decode.h"
 #include "db/import/payloads.h"
 #include "format/grid.h"
-#include "format/orbax/zarr_chunk.h"
+#include "format/orbax/zarr_metadata.h"
 #include "io/executor.h"
 #include "io/guard.h"
 

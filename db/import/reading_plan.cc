@@ -7,7 +7,7 @@
 #include "db/import/payloads.h"
 #include "db/import/reading.h"
 #include "format/grid.h"
-#include "format/orbax/zarr_chunk.h"
+#include "format/orbax/zarr_metadata.h"
 #include "io/executor.h"
 
 namespace stepwell::db::import {

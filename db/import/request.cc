@@ -12,8 +12,8 @@
 #include "db/import/tree.h"
 #include "format/orbax/json.h"
 #include "format/orbax/ocdbt.h"
+#include "format/orbax/orbax_files.h"
 #include "format/orbax/python_text.h"
-#include "format/orbax/user_json.h"
 #include "io/small_file.h"
 
 namespace stepwell::db {

@@ -12,7 +12,6 @@
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/orbax_files.h"
-#include "format/orbax/param_name.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
 #include "io/small_file.h"

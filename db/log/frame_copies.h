@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the second copies of frames (format/frame_copy.h): the ones behind a frame, and the one
+// Reading the second copies of frames (format/frame.h): the ones behind a frame, and the one
 // of a frame that turned out to be damaged.
 #pragma once
 
 #include <vector>
 
 #include "db/log/segment_files.h"
-#include "format/frame_copy.h"
+#include "format/frame.h"
 
 namespace stepwell::db {
 

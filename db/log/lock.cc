@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/log/lock.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -157,45 +153,6 @@ Status WriteHolder(io::File* file, const std::string& contact = "") {
   return file->Truncate(text.size());
 }
 
-struct ForkRegistry {
-  struct Entry {
-    const void* owner;
-    int descriptor;
-  };
-  std::mutex mutex;
-  std::vector<Entry> entries;  // guarded by mutex
-};
-
-// In the child, where only async-signal-safe calls are allowed. Each descriptor is replaced rather
-// than closed: a destructor that runs here later must not close another owner's new file.
-void CloseAll(ForkRegistry* registry) {
-  const int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  for (const ForkRegistry::Entry& entry : registry->entries) {
-    if (nowhere < 0 || dup3(nowhere, entry.descriptor, O_CLOEXEC) < 0) close(entry.descriptor);
-  }
-  if (nowhere >= 0) close(nowhere);
-  registry->entries.clear();
-}
-
-// Never destroyed: a fork may come while the process exits.
-ForkRegistry* TheRegistry() {
-  static ForkRegistry* const registry = [] {
-    auto* made = new ForkRegistry;
-    // Held across the fork, so that the child finds the entries whole and the mutex free.
-    pthread_atfork([] { TheRegistry()->mutex.lock(); }, [] { TheRegistry()->mutex.unlock(); },
-                   [] {
-                     CloseAll(TheRegistry());
-                     TheRegistry()->mutex.unlock();
-                   });
-    return made;
-  }();
-  return registry;
-}
-
-// Made before main: a function's static that another thread is just making when a fork comes would
-// stay half made in the child, whose first call would wait for ever.
-[[maybe_unused]] ForkRegistry* const kMadeAtStart = TheRegistry();
-
 }  // namespace
 
 std::string BootId() { return FirstLine("/proc/sys/kernel/random/boot_id"); }
@@ -263,22 +220,6 @@ Status LockSlotFile(io::File* slot_file, const std::string& store_path,
   return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
                                  " writes to it; its LOCK was removed, which admits no second "
                                  "writer: a store has one"));
-}
-
-void CloseInForkedChild(const void* owner, int descriptor) {
-  if (descriptor < 0) return;
-  ForkRegistry* registry = TheRegistry();
-  std::lock_guard lock(registry->mutex);
-  registry->entries.push_back({owner, descriptor});
-}
-
-void ForgetForkDescriptors(const void* owner) {
-  ForkRegistry* registry = TheRegistry();
-  std::lock_guard lock(registry->mutex);
-  auto& entries = registry->entries;
-  entries.erase(std::remove_if(entries.begin(), entries.end(),
-                               [&](const auto& entry) { return entry.owner == owner; }),
-                entries.end());
 }
 
 Status CheckNotForked(int pid) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "io/disk.h"
+#include "io/fork_guard.h"
 
 namespace stepwell::db {
 
@@ -40,10 +41,9 @@ std::string DescribeLockHolders(io::File* file);
 // Of this boot of the machine; "" where it is not known.
 std::string BootId();
 
-// Fork safety. Descriptors registered here are closed (never unlocked) in every forked
-// child by a pthread_atfork handler installed on first use; `owner` groups them. Thread-safe.
-void CloseInForkedChild(const void* owner, int descriptor);
-void ForgetForkDescriptors(const void* owner);
+// Fork safety: the descriptors of locks are closed in every forked child, never unlocked.
+using io::CloseInForkedChild;
+using io::ForgetForkDescriptors;
 // kFailedPrecondition naming fork when this process is not `pid` (the one that opened the store).
 Status CheckNotForked(int pid);
 

@@ -12,7 +12,6 @@
 
 #include "db/log/catalog_write.h"
 #include "format/frame.h"
-#include "format/frame_copy.h"
 #include "format/records.h"
 #include "io/disk.h"
 #include "io/log.h"
@@ -107,7 +106,7 @@ class LogWriter {
   Status SealIdle(bool all);
 
   // Frames that have no second copy yet: each goes behind the next frame that has room for it
-  // (format/frame_copy.h), the last ones behind the footers of SealIdle(all).
+  // (format/frame.h), the last ones behind the footers of SealIdle(all).
   void AddCopy(format::FrameCopy copy);
   // What the copies that wait take behind a frame of `frame_bytes`.
   size_t CopySpace(size_t frame_bytes) const;

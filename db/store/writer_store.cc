@@ -317,7 +317,6 @@ Status WriterStore::StartEngine(const LogState& state) {
     // The ring keeps the locks until its last write is done, even after SIGKILL.
     disk_->RegisterFile(lock_file_.get());
     disk_->RegisterFile(slot_file_->file());
-    CloseInForkedChild(this, disk_->descriptor());
     return engine_->Start(state);
   });
 }

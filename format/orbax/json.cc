@@ -2,11 +2,10 @@
 #include "format/orbax/json.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
-#include "format/orbax/user_json.h"
+#include "format/orbax/orbax_files.h"
 
 namespace stepwell::format::orbax {
 namespace {
@@ -198,6 +197,14 @@ Result<Json> ParseJson(std::string_view file, std::string_view text, JsonDialect
   return builder.Take();
 }
 
+void AppendJsonString(std::string_view text, std::string* out) {
+  out->append(Json(text).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+}
+
+void AppendJsonStringUtf8(std::string_view text, std::string* out) {
+  out->append(CompactJson(Json(text)));
+}
+
 void AppendPythonJson(const Json& value, std::string* out) {
   switch (value.type()) {
     case Json::value_t::object: {
@@ -233,34 +240,27 @@ void AppendPythonJson(const Json& value, std::string* out) {
   }
 }
 
-void AppendJsonExtents(std::span<const uint64_t> extents, std::string* out) {
-  out->push_back('[');
-  for (size_t i = 0; i < extents.size(); ++i) {
-    if (i > 0) out->append(", ");
-    out->append(std::to_string(extents[i]));
-  }
-  out->push_back(']');
-}
-
 Result<std::string> CheckedUserJson(std::string_view what, std::string_view text) {
   Result<std::string> normal = NormalJson(what, text);
   if (!normal.ok()) return InvalidArgumentError(normal.status().message());
   return normal;
 }
 
+std::string PythonJson(const Json& value) {
+  std::string out;
+  AppendPythonJson(value, &out);
+  return out;
+}
+
 Result<std::string> NormalJson(std::string_view file, std::string_view text) {
   STEPWELL_ASSIGN_OR_RETURN(const Json json, ParseJson(file, text, JsonDialect::kPython));
-  std::string out;
-  AppendPythonJson(json, &out);
-  return out;
+  return PythonJson(json);
 }
 
 Result<std::string> NormalJsonObject(std::string_view file, std::string_view text) {
   STEPWELL_ASSIGN_OR_RETURN(const Json json, ParseJson(file, text, JsonDialect::kPython));
   STEPWELL_RETURN_IF_ERROR(JsonNode(file, json).CheckObject());
-  std::string out;
-  AppendPythonJson(json, &out);
-  return out;
+  return PythonJson(json);
 }
 
 std::string CompactJson(const Json& value) {
@@ -280,6 +280,11 @@ std::optional<JsonNode> JsonNode::Find(std::string_view key) const& {
     if (name == key) return Child(name, member);
   }
   return std::nullopt;
+}
+
+std::optional<JsonNode> JsonNode::FindValue(std::string_view key) const& {
+  std::optional<JsonNode> node = Find(key);
+  return node && !node->value().is_null() ? node : std::nullopt;
 }
 
 Status JsonNode::CheckObject() const {
@@ -359,6 +364,16 @@ Result<Shape> JsonNode::Extents(uint64_t extent_min) const {
     shape.push_back(extent);
   }
   return shape;
+}
+
+Result<std::string_view> JsonNode::Text(std::string_view key) const {
+  STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, Member(key));
+  return node.Text();
+}
+
+Result<Shape> JsonNode::Extents(std::string_view key, uint64_t extent_min) const {
+  STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, Member(key));
+  return node.Extents(extent_min);
 }
 
 std::string JsonNode::Place() const {

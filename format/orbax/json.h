@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,7 +32,7 @@ Result<Json> ParseJson(std::string_view file, std::string_view text, JsonDialect
 
 // As json.dumps writes it, byte for byte.
 void AppendPythonJson(const Json& value, std::string* out);
-void AppendJsonExtents(std::span<const uint64_t> extents, std::string* out);
+std::string PythonJson(const Json& value);
 // JSON that the caller of an encoder gave, spelled as json.dumps does; kInvalidArgument when it is
 // none. `what` names it.
 Result<std::string> CheckedUserJson(std::string_view what, std::string_view text);
@@ -58,6 +57,9 @@ class JsonNode {
   // Nothing when it is absent (or this is not an object).
   std::optional<JsonNode> Find(std::string_view key) const&;
   std::optional<JsonNode> Find(std::string_view key) && = delete;
+  // Nor when it is null.
+  std::optional<JsonNode> FindValue(std::string_view key) const&;
+  std::optional<JsonNode> FindValue(std::string_view key) && = delete;
   Status CheckObject() const;
   // No members but these: kUnimplemented.
   Status CheckMembers(std::initializer_list<std::string_view> known) const;
@@ -74,6 +76,9 @@ class JsonNode {
   Result<int64_t> Signed() const;
   // A list of integers, at most kRankMax, each at least `extent_min`.
   Result<Shape> Extents(uint64_t extent_min) const;
+  // The same of a member.
+  Result<std::string_view> Text(std::string_view key) const;
+  Result<Shape> Extents(std::string_view key, uint64_t extent_min) const;
 
  private:
   std::string Place() const;

@@ -11,18 +11,103 @@
 #include "format/endian.h"
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/ocdbt_internal.h"
-#include "format/orbax/ocdbt_node_body.h"
 
 namespace stepwell::format::orbax {
+namespace internal {
+
+inline size_t SharedPrefix(std::string_view a, std::string_view b) {
+  const size_t size = std::min(a.size(), b.size());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + size, b.begin()).first -
+                             a.begin());
+}
+
+// The keys of one node, each as what it shares with the one before and the rest.
+class NodeKeys {
+ public:
+  void Add(std::string_view key);
+  void Clear();
+  size_t size() const { return shared_.size(); }
+  const std::string& first() const { return first_; }
+  size_t shared_by_all() const { return SharedPrefix(first_, last_); }
+
+  // The number of keys and the columns of their lengths, all keys without their first `drop` bytes;
+  // AppendBytes is the last column.
+  void AppendLengths(size_t drop, std::string* out) const;
+  void AppendBytes(size_t drop, std::string* out) const { out->append(rests_, drop); }
+
+ private:
+  std::string first_;
+  std::string last_;
+  std::vector<uint32_t> shared_;
+  std::vector<uint32_t> rest_bytes_;
+  std::string rests_;
+};
+
+struct LeafValue {
+  bool is_inline = false;
+  uint32_t file = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+// A leaf that is being filled.
+struct Leaf {
+  NodeKeys keys;
+  std::vector<LeafValue> values;
+  std::string inline_values;
+  size_t bytes = 0;
+};
+
+// An encoded node, and what lies below it.
+struct Child {
+  size_t shared_by_all = 0;  // bytes of its first key that all keys below begin with
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+  uint64_t key_count = 0;
+  uint64_t tree_bytes = 0;
+  uint64_t indirect_bytes = 0;
+};
+
+// An interior node that is being filled.
+struct Interior {
+  NodeKeys keys;
+  std::vector<Child> children;
+  size_t bytes = 0;
+  bool any_encoded = false;  // of this height
+};
+
+void NodeKeys::Add(std::string_view key) {
+  const size_t shared = shared_.empty() ? 0 : SharedPrefix(last_, key);
+  if (shared_.empty()) first_ = key;
+  last_.assign(key);
+  shared_.push_back(static_cast<uint32_t>(shared));
+  rest_bytes_.push_back(static_cast<uint32_t>(key.size() - shared));
+  rests_ += key.substr(shared);
+}
+
+void NodeKeys::Clear() {
+  shared_.clear();
+  rest_bytes_.clear();
+  rests_.clear();
+}
+
+void NodeKeys::AppendLengths(size_t drop, std::string* out) const {
+  AppendVarint(size(), out);
+  for (size_t i = 1; i < size(); ++i) AppendVarint(shared_[i] - drop, out);
+  for (size_t i = 0; i < size(); ++i) AppendVarint(rest_bytes_[i] - (i == 0 ? drop : 0), out);
+}
+
+}  // namespace internal
+
 namespace {
 
-using internal::AppendFileTable;
 using internal::AppendVarint;
 using internal::Child;
 using internal::FrameMagic;
 using internal::Interior;
 using internal::Leaf;
 using internal::LeafValue;
+using internal::SharedPrefix;
 
 // What a manifest says about how to write more: Orbax's own values.
 constexpr uint64_t kMaxInlineValueBytes = 1024;
@@ -34,19 +119,113 @@ constexpr uint32_t kConfigZstdLevel = 0;
 // A node's entry counts this many bytes besides its key and value: about its numbers.
 constexpr size_t kEntryBytes = 16;
 
-void AppendLittle64(uint64_t value, std::string* out) {
-  std::byte bytes[sizeof(value)];
-  StoreLittle(bytes, value);
-  out->append(AsText(bytes));
-}
-
 Status BadKey(std::string_view key, const std::string& what) {
   constexpr size_t kShownBytesMax = 200;
   return InvalidArgumentError(StrCat("OCDBT key \"", key.substr(0, kShownBytesMax),
                                      key.size() > kShownBytesMax ? "..." : "", "\": ", what));
 }
 
+template <typename Field>
+void AppendColumn(const std::vector<Child>& children, Field Child::*field, size_t less,
+                  std::string* out) {
+  for (const Child& child : children) AppendVarint(child.*field - less, out);
+}
+
+// The files that a leaf's values lie in, by path.
+std::vector<uint32_t> UsedFiles(const Leaf& leaf, const std::deque<std::string>& files) {
+  std::vector<uint32_t> used;
+  for (const LeafValue& value : leaf.values) {
+    if (!value.is_inline && (used.empty() || used.back() != value.file)) used.push_back(value.file);
+  }
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  std::sort(used.begin(), used.end(),
+            [&files](uint32_t a, uint32_t b) { return files[a] < files[b]; });
+  return used;
+}
+
+// Files in ascending order, all with the empty base path.
+void AppendFileTable(const std::vector<std::string_view>& paths, std::string* out) {
+  AppendVarint(paths.size(), out);
+  std::string suffixes;
+  std::string lengths;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const size_t shared = i == 0 ? 0 : SharedPrefix(paths[i - 1], paths[i]);
+    if (i > 0) AppendVarint(shared, out);
+    AppendVarint(paths[i].size() - shared, &lengths);
+    suffixes += paths[i].substr(shared);
+  }
+  out->append(lengths);
+  for (size_t i = 0; i < paths.size(); ++i) AppendVarint(0, out);
+  out->append(suffixes);
+}
+
+// `files` by LeafValue::file.
+std::string EncodeLeafBody(const Leaf& leaf, size_t drop, const std::deque<std::string>& files) {
+  std::vector<std::string_view> paths;
+  std::unordered_map<uint32_t, size_t> index;
+  for (const uint32_t file : UsedFiles(leaf, files)) {
+    index.emplace(file, paths.size());
+    paths.push_back(files[file]);
+  }
+  std::string body(1, 0);  // height
+  AppendFileTable(paths, &body);
+  leaf.keys.AppendLengths(drop, &body);
+  leaf.keys.AppendBytes(drop, &body);
+  for (const LeafValue& value : leaf.values) AppendVarint(value.length_bytes, &body);
+  for (const LeafValue& value : leaf.values) {
+    body.push_back(
+        static_cast<char>(value.is_inline ? internal::kInlineValue : internal::kRangeValue));
+  }
+  for (const LeafValue& value : leaf.values) {
+    if (!value.is_inline) AppendVarint(index.find(value.file)->second, &body);
+  }
+  for (const LeafValue& value : leaf.values) {
+    if (!value.is_inline) AppendVarint(value.offset_bytes, &body);
+  }
+  body += leaf.inline_values;
+  return body;
+}
+
+// All children lie in the file `nodes_path`.
+std::string EncodeInteriorBody(const Interior& node, uint8_t height, size_t drop,
+                               std::string_view nodes_path) {
+  std::string body(1, static_cast<char>(height));
+  AppendFileTable({nodes_path}, &body);
+  node.keys.AppendLengths(drop, &body);
+  AppendColumn(node.children, &Child::shared_by_all, drop, &body);
+  node.keys.AppendBytes(drop, &body);
+  for (size_t i = 0; i < node.children.size(); ++i) AppendVarint(0, &body);  // the one file
+  AppendColumn(node.children, &Child::offset_bytes, 0, &body);
+  AppendColumn(node.children, &Child::length_bytes, 0, &body);
+  AppendColumn(node.children, &Child::key_count, 0, &body);
+  AppendColumn(node.children, &Child::tree_bytes, 0, &body);
+  AppendColumn(node.children, &Child::indirect_bytes, 0, &body);
+  return body;
+}
+
 }  // namespace
+
+Status CheckOcdbtPath(std::string_view path) {
+  constexpr std::string_view kLock = ".__lock";
+  const auto bad = [path](std::string_view what) {
+    return InvalidArgumentError(StrCat("OCDBT file name \"", path.substr(0, 200), "\": ", what));
+  };
+  if (path.size() > kOcdbtPathBytesMax) return bad("longer than 65535 bytes");
+  if (path.find('\0') != std::string_view::npos) return bad("has a NUL byte");
+  for (std::string_view rest = path;;) {
+    const size_t slash = rest.find('/');
+    const std::string_view component = rest.substr(0, slash);
+    if (component.empty()) return bad("absolute, empty, or with an empty component");
+    if (component == "." || component == "..") return bad("has the component . or ..");
+    if (component.size() >= kLock.size() &&
+        component.substr(component.size() - kLock.size()) == kLock) {
+      return bad("TensorStore takes names that end in .__lock for locks");
+    }
+    if (slash == std::string_view::npos) return OkStatus();
+    rest.remove_prefix(slash + 1);
+  }
+}
 
 struct OcdbtBuilder::Impl {
   explicit Impl(OcdbtOptions given)
@@ -160,7 +339,7 @@ Status OcdbtBuilder::Impl::EncodeLeaf(bool is_root) {
   for (const LeafValue& value : leaf.values) {
     if (!value.is_inline) child.indirect_bytes += value.length_bytes;
   }
-  const std::string body = internal::EncodeLeafBody(leaf, child.shared_by_all, files);
+  const std::string body = EncodeLeafBody(leaf, child.shared_by_all, files);
   STEPWELL_RETURN_IF_ERROR(EncodeNode(0, body, leaf.keys.first(), child, is_root));
   leaf.keys.Clear();
   leaf.values.clear();
@@ -181,7 +360,7 @@ Status OcdbtBuilder::Impl::EncodeInterior(size_t level, bool is_root) {
   }
   const auto node_height = static_cast<uint8_t>(level + 1);
   const std::string body =
-      internal::EncodeInteriorBody(node, node_height, child.shared_by_all, options.nodes_path);
+      EncodeInteriorBody(node, node_height, child.shared_by_all, options.nodes_path);
   // Adding it one level higher may move `interiors`, and `node` with them.
   const std::string first_key = node.keys.first();
   node.keys.Clear();
@@ -230,9 +409,7 @@ Result<std::string> OcdbtBuilder::Impl::EncodeManifest() {
   AppendVarint(kMaxDecodedNodeBytes, &out);
   out.push_back(kVersionTreeArityLog2);
   AppendVarint(kConfigZstd, &out);
-  std::byte level[sizeof(kConfigZstdLevel)];
-  StoreLittle(level, kConfigZstdLevel);
-  out.append(AsText(level));
+  AppendLittle(kConfigZstdLevel, &out);
   AppendFileTable({empty ? std::string_view() : options.nodes_path}, &out);
   AppendVarint(1, &out);  // versions
   AppendVarint(1, &out);  // generation
@@ -243,7 +420,7 @@ Result<std::string> OcdbtBuilder::Impl::EncodeManifest() {
   AppendVarint(root.key_count, &out);
   AppendVarint(root.tree_bytes, &out);
   AppendVarint(root.indirect_bytes, &out);
-  AppendLittle64(options.commit_time_ns, &out);
+  AppendLittle(options.commit_time_ns, &out);
   AppendVarint(0, &out);  // version tree nodes
   std::string manifest;
   STEPWELL_RETURN_IF_ERROR(plain_frames.Append(FrameMagic::kManifest, out, &manifest));

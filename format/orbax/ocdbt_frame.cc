@@ -79,12 +79,6 @@ Result<std::string> Decompress(FrameMagic magic, std::string_view in, uint64_t b
 
 }  // namespace
 
-size_t SharedPrefix(std::string_view a, std::string_view b) {
-  const size_t size = std::min(a.size(), b.size());
-  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + size, b.begin()).first -
-                             a.begin());
-}
-
 void FrameEncoder::FreeContext::operator()(void* context) const {
   ZSTD_freeCCtx(static_cast<ZSTD_CCtx*>(context));
 }

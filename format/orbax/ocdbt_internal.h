@@ -34,8 +34,6 @@ inline void AppendVarint(uint64_t value, std::string* out) {
   out->push_back(static_cast<char>(value));
 }
 
-size_t SharedPrefix(std::string_view a, std::string_view b);
-
 // Encodes frames; keeps zstd's working memory between them.
 class FrameEncoder {
  public:

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "format/key.h"
 #include "format/orbax/ocdbt_internal.h"
 #include "format/orbax/ocdbt_read.h"
 
@@ -106,14 +107,9 @@ class Walker {
 }  // namespace
 
 OcdbtKeyRange OcdbtKeysWithPrefix(std::string_view prefix) {
-  OcdbtKeyRange range{std::string(prefix), std::nullopt};
-  // The least string greater than all with the prefix; none when it is all 0xFF.
-  std::string end(prefix);
-  while (!end.empty() && end.back() == '\xFF') end.pop_back();
-  if (end.empty()) return range;
-  end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
-  range.end = std::move(end);
-  return range;
+  std::string end = PrefixEnd(std::string(prefix));
+  if (end.empty()) return {std::string(prefix), std::nullopt};
+  return {std::string(prefix), std::move(end)};
 }
 
 Status WalkOcdbt(ConstBytes manifest, const OcdbtKeyRange& range, const OcdbtRead& read,

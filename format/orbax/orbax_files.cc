@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "format/orbax/json.h"
-#include "format/orbax/param_name.h"
-#include "format/orbax/user_json.h"
+#include "format/orbax/tree_metadata.h"
 
 namespace stepwell::format::orbax {
 namespace {
@@ -42,17 +40,15 @@ Result<std::string> CheckedObject(std::string_view what, std::string_view text) 
 
 // An object that may be absent or null: then {}.
 Result<std::string> OptionalObject(const JsonNode& parent, std::string_view key) {
-  const std::optional<JsonNode> node = parent.Find(key);
-  if (!node || node->value().is_null()) return std::string("{}");
+  const std::optional<JsonNode> node = parent.FindValue(key);
+  if (!node) return std::string("{}");
   STEPWELL_RETURN_IF_ERROR(node->CheckObject());
-  std::string out;
-  AppendPythonJson(node->value(), &out);
-  return out;
+  return PythonJson(node->value());
 }
 
 Result<std::optional<int64_t>> OptionalTime(const JsonNode& parent, std::string_view key) {
-  const std::optional<JsonNode> node = parent.Find(key);
-  if (!node || node->value().is_null()) return std::optional<int64_t>();
+  const std::optional<JsonNode> node = parent.FindValue(key);
+  if (!node) return std::optional<int64_t>();
   STEPWELL_ASSIGN_OR_RETURN(const int64_t time_ns, node->Signed());
   return std::optional<int64_t>(time_ns);
 }
@@ -60,19 +56,14 @@ Result<std::optional<int64_t>> OptionalTime(const JsonNode& parent, std::string_
 Result<LeafArrayMetadata> DecodeArrayMetadata(const JsonNode& element) {
   LeafArrayMetadata leaf;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, element.Member("array_metadata"));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode name, node.Member("param_name"));
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view param_name, name.Text());
-  leaf.param_name = param_name;
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode write_shape, node.Member("write_shape"));
-  STEPWELL_ASSIGN_OR_RETURN(leaf.write_shape, write_shape.Extents(0));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode chunk_shape, node.Member("chunk_shape"));
-  STEPWELL_ASSIGN_OR_RETURN(leaf.chunk_shape, chunk_shape.Extents(0));
-  const std::optional<JsonNode> ext = node.Find("ext_metadata");
-  if (!ext || ext->value().is_null()) return leaf;
+  STEPWELL_ASSIGN_OR_RETURN(leaf.param_name, node.Text("param_name"));
+  STEPWELL_ASSIGN_OR_RETURN(leaf.write_shape, node.Extents("write_shape", 0));
+  STEPWELL_ASSIGN_OR_RETURN(leaf.chunk_shape, node.Extents("chunk_shape", 0));
+  const std::optional<JsonNode> ext = node.FindValue("ext_metadata");
+  if (!ext) return leaf;
   STEPWELL_RETURN_IF_ERROR(ext->CheckObject());
-  if (const std::optional<JsonNode> impl = ext->Find("random_key_impl")) {
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view impl_name, impl->Text());
-    leaf.random_key_impl = impl_name;
+  if (ext->Find("random_key_impl")) {
+    STEPWELL_ASSIGN_OR_RETURN(leaf.random_key_impl, ext->Text("random_key_impl"));
   }
   return leaf;
 }
@@ -124,33 +115,23 @@ Status CollectStrings(const JsonNode& node, const std::string& prefix,
   return OkStatus();
 }
 
-Result<std::string> HandlersJson(const CheckpointMetadata& metadata) {
-  std::string out;
+Result<Json> HandlersJson(const CheckpointMetadata& metadata) {
   if (const auto* type = std::get_if<std::string>(&metadata.handlers)) {
     STEPWELL_RETURN_IF_ERROR(CheckUtf8("the handler", *type));
-    AppendJsonString(*type, &out);
-    return out;
+    return Json(*type);
   }
   const auto* items = std::get_if<std::vector<ItemHandler>>(&metadata.handlers);
-  if (items == nullptr) return std::string("null");
-  out = "{";
-  std::set<std::string_view> names;
+  if (items == nullptr) return Json();
+  Json out = Json::object();
   for (const ItemHandler& item : *items) {
     STEPWELL_RETURN_IF_ERROR(CheckUtf8("the item", item.item));
-    if (!names.insert(item.item).second) {
+    if (item.type) STEPWELL_RETURN_IF_ERROR(CheckUtf8("the handler", *item.type));
+    if (out.contains(item.item)) {
       return InvalidArgumentError(StrCat("the item \"", Printable(item.item), "\" twice"));
     }
-    if (out.size() > 1) out.append(", ");
-    AppendJsonString(item.item, &out);
-    out.append(": ");
-    if (item.type) {
-      STEPWELL_RETURN_IF_ERROR(CheckUtf8("the handler", *item.type));
-      AppendJsonString(*item.type, &out);
-    } else {
-      out.append("null");
-    }
+    out[item.item] = item.type ? Json(*item.type) : Json();
   }
-  return out.append("}");
+  return out;
 }
 
 Status DecodeHandlers(const JsonNode& node, CheckpointMetadata* metadata) {
@@ -185,21 +166,18 @@ Result<std::string> EncodeArrayMetadatas(const std::vector<LeafArrayMetadata>& l
   std::string_view separator = "";
   for (const LeafArrayMetadata& leaf : leaves) {
     STEPWELL_RETURN_IF_ERROR(CheckUtf8("the name of the leaf", leaf.param_name));
-    out.append(separator).append(R"({"array_metadata": {"param_name": )");
-    AppendJsonString(leaf.param_name, &out);
-    out.append(R"(, "write_shape": )");
-    AppendJsonExtents(leaf.write_shape, &out);
-    out.append(R"(, "chunk_shape": )");
-    AppendJsonExtents(leaf.chunk_shape, &out);
-    out.append(R"(, "ext_metadata": )");
+    Json extra;
     if (leaf.random_key_impl) {
       STEPWELL_RETURN_IF_ERROR(CheckUtf8("the random key's type", *leaf.random_key_impl));
-      out.append(R"({"random_key_impl": )");
-      AppendJsonString(*leaf.random_key_impl, &out);
-      out.append("}}}");
-    } else {
-      out.append("null}}");
+      extra["random_key_impl"] = *leaf.random_key_impl;
     }
+    out.append(separator);
+    AppendPythonJson({{"array_metadata",
+                       {{"param_name", leaf.param_name},
+                        {"write_shape", leaf.write_shape},
+                        {"chunk_shape", leaf.chunk_shape},
+                        {"ext_metadata", extra}}}},
+                     &out);
     separator = ", ";
   }
   return out.append("]}");
@@ -244,13 +222,13 @@ const HandlerInfo* FindHandler(std::string_view type) {
 }
 
 Result<std::string> EncodeCheckpointMetadata(const CheckpointMetadata& metadata) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::string handlers, HandlersJson(metadata));
+  STEPWELL_ASSIGN_OR_RETURN(const Json handlers, HandlersJson(metadata));
   STEPWELL_ASSIGN_OR_RETURN(const std::string metrics, CheckedObject("metrics", metadata.metrics));
   STEPWELL_ASSIGN_OR_RETURN(const std::string performance,
                             CheckedObject("performance_metrics", metadata.performance_metrics));
   STEPWELL_ASSIGN_OR_RETURN(const std::string custom,
                             CheckedObject("custom_metadata", metadata.custom_metadata));
-  return StrCat(R"({"item_handlers": )", handlers, R"(, "metrics": )", metrics,
+  return StrCat(R"({"item_handlers": )", PythonJson(handlers), R"(, "metrics": )", metrics,
                 R"(, "performance_metrics": )", performance, R"(, "init_timestamp_nsecs": )",
                 TimeJson(metadata.init_time_ns), R"(, "commit_timestamp_nsecs": )",
                 TimeJson(metadata.commit_time_ns), R"(, "custom_metadata": )", custom, "}");

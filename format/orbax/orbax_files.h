@@ -6,7 +6,7 @@
 //   ITEM/_sharding               of jax.Array leaves: on which devices they were
 //   ITEM/array_metadatas/process_0   of the same leaves: chunks, and which are PRNG keys
 //   ITEM/_strings.json           leaves of type str
-//   ITEM/metadata, data.json, metrics   items that are JSON: user_json.h
+//   ITEM/metadata, data.json, metrics   items that are JSON: NormalJson
 //
 // and the folder above it metadata/_ROOT_METADATA. All encoders write what Orbax writes, byte for
 // byte; they fail (kInvalidArgument) on text that is no UTF-8. All decoders take the file's name
@@ -17,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -160,6 +159,16 @@ Result<std::string> EncodeCheckpointMetadata(const CheckpointMetadata& metadata)
 // Absent members are as in an empty CheckpointMetadata. Orbax itself goes on when this file cannot
 // be read.
 Result<CheckpointMetadata> DecodeCheckpointMetadata(std::string_view file, std::string_view text);
+
+// ---- values that the user gave as JSON: custom metadata, metrics, items of their own ----
+// Here they are text as Python's json.dumps writes it, so NaN, Infinity and -Infinity pass.
+
+// The same value as json.dumps spells it, members in their order: what the files `metadata`,
+// `data.json` and `metrics` hold. kDataLoss, kUnimplemented: see ParseJson in json.h; among them a
+// key twice in one object and integers beyond 64 bits.
+Result<std::string> NormalJson(std::string_view file, std::string_view text);
+// The same of an object.
+Result<std::string> NormalJsonObject(std::string_view file, std::string_view text);
 
 // ---- metadata/_ROOT_METADATA ----
 inline constexpr std::string_view kRootMetadataName = "metadata/_ROOT_METADATA";

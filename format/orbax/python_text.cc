@@ -6,8 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "io/check.h"
-
 namespace stepwell::format::orbax {
 namespace {
 
@@ -57,22 +55,6 @@ void AppendRepresented(char32_t code_point, char quote, std::string_view utf8, s
     out->append("\\U");
     AppendHex(code_point, 8, out);
   }
-}
-
-// Whether both spellings of JSON have an escape of two characters for it.
-bool AppendShortEscape(char c, std::string* out) {
-  constexpr std::string_view kCharacters = "\"\\\n\r\t\f\b";
-  constexpr std::string_view kEscapes = "\"\\nrtfb";
-  const size_t index = kCharacters.find(c);
-  if (index == std::string_view::npos) return false;
-  out->push_back('\\');
-  out->push_back(kEscapes[index]);
-  return true;
-}
-
-void AppendUnicodeEscape(uint32_t code_unit, std::string* out) {
-  out->append("\\u");
-  AppendHex(code_unit, 4, out);
 }
 
 }  // namespace
@@ -134,39 +116,6 @@ void AppendPythonRepr(std::string_view text, std::string* out) {
     AppendRepresented(code_point, quote, TakenUtf8(before, text, code_point), out);
   }
   out->push_back(quote);
-}
-
-void AppendJsonString(std::string_view text, std::string* out) {
-  out->push_back('"');
-  while (!text.empty()) {
-    const char32_t code_point = CheckedCodePoint(&text);
-    if (code_point < 0x80 && AppendShortEscape(static_cast<char>(code_point), out)) continue;
-    if (code_point >= 0x20 && code_point < 0x7F) {
-      out->push_back(static_cast<char>(code_point));
-    } else if (code_point <= 0xFFFF) {
-      AppendUnicodeEscape(code_point, out);
-    } else {
-      const uint32_t offset = code_point - 0x10000;
-      AppendUnicodeEscape(0xD800 + (offset >> 10), out);
-      AppendUnicodeEscape(0xDC00 + (offset & 0x3FF), out);
-    }
-  }
-  out->push_back('"');
-}
-
-void AppendJsonStringUtf8(std::string_view text, std::string* out) {
-  out->push_back('"');
-  while (!text.empty()) {
-    const std::string_view before = text;
-    const char32_t code_point = CheckedCodePoint(&text);
-    if (code_point < 0x80 && AppendShortEscape(static_cast<char>(code_point), out)) continue;
-    if (code_point < 0x20) {
-      AppendUnicodeEscape(code_point, out);
-    } else {
-      out->append(TakenUtf8(before, text, code_point));
-    }
-  }
-  out->push_back('"');
 }
 
 void AppendJsonFloat(double value, std::string* out) {

@@ -2,7 +2,6 @@
 // Text as Python writes it: repr of strings and floats, and strings of json.dumps.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

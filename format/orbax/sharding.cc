@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // _sharding: an object from leaves' names, in base64, to JSON in strings.
+#include <kj/encoding.h>
+
 #include <algorithm>
 #include <map>
 
-#include "format/orbax/base64.h"
 #include "format/orbax/json.h"
 #include "format/orbax/orbax_files.h"
 
@@ -13,27 +14,34 @@ namespace {
 // A mesh: nested lists, and a list of (list of ...) names.
 constexpr uint64_t kDevicesMax = uint64_t{1} << 20;
 
-void AppendTexts(const std::vector<std::string>& texts, std::string* out) {
-  out->push_back('[');
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (i > 0) out->append(", ");
-    AppendJsonString(texts[i], out);
-  }
-  out->push_back(']');
+// URL-safe base64 with padding, which Orbax makes of leaves' names.
+std::string EncodeBase64(std::string_view bytes) {
+  const kj::String text = kj::encodeBase64Url(
+      kj::arrayPtr(reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()));
+  std::string padded(text.begin(), text.size());
+  padded.resize(AlignUp(padded.size(), 4), '=');
+  return padded;
+}
+
+// Nothing when it is not what EncodeBase64 gives for some bytes.
+std::optional<std::string> DecodeBase64(std::string text) {
+  const std::string given = text;
+  std::replace(text.begin(), text.end(), '-', '+');
+  std::replace(text.begin(), text.end(), '_', '/');
+  const auto decoded = kj::decodeBase64(kj::arrayPtr(text.data(), text.size()));
+  std::string bytes(reinterpret_cast<const char*>(decoded.begin()), decoded.size());
+  if (EncodeBase64(bytes) != given) return std::nullopt;
+  return bytes;
 }
 
 // The devices below one index of each of the first `axis` axes, from `*next` on.
-void AppendMesh(const NamedSharding& sharding, size_t axis, size_t* next, std::string* out) {
-  if (axis == sharding.mesh_shape.size()) {
-    out->append(StrCat(R"({"id": )", (*sharding.device_ids)[(*next)++], "}"));
-    return;
-  }
-  out->push_back('[');
+Json MeshJson(const NamedSharding& sharding, size_t axis, size_t* next) {
+  if (axis == sharding.mesh_shape.size()) return {{"id", (*sharding.device_ids)[(*next)++]}};
+  Json list = Json::array();
   for (uint64_t i = 0; i < sharding.mesh_shape[axis]; ++i) {
-    if (i > 0) out->append(", ");
-    AppendMesh(sharding, axis + 1, next, out);
+    list.push_back(MeshJson(sharding, axis + 1, next));
   }
-  out->push_back(']');
+  return list;
 }
 
 Status CheckTexts(const std::vector<std::string>& texts) {
@@ -66,42 +74,28 @@ Status CheckNamed(const NamedSharding& sharding) {
 
 Result<std::string> ShardingJson(const SingleDeviceSharding& sharding) {
   STEPWELL_RETURN_IF_ERROR(CheckTexts({sharding.device}));
-  std::string out = R"({"sharding_type": "SingleDeviceSharding", "device_str": )";
-  AppendJsonString(sharding.device, &out);
-  return out.append("}");
+  return PythonJson({{"sharding_type", "SingleDeviceSharding"}, {"device_str", sharding.device}});
 }
 
 Result<std::string> ShardingJson(const NamedSharding& sharding) {
   STEPWELL_RETURN_IF_ERROR(CheckNamed(sharding));
-  std::string out = R"({"sharding_type": "NamedSharding", "shape": )";
-  AppendJsonExtents(sharding.mesh_shape, &out);
-  out.append(R"(, "axis_names": )");
-  AppendTexts(sharding.axis_names, &out);
-  if (!sharding.axis_types.empty()) {
-    out.append(R"(, "axis_types": )");
-    AppendTexts(sharding.axis_types, &out);
-  }
-  out.append(R"(, "partition_spec": [)");
-  std::string_view separator = "";
+  Json out = {{"sharding_type", "NamedSharding"},
+              {"shape", sharding.mesh_shape},
+              {"axis_names", sharding.axis_names}};
+  if (!sharding.axis_types.empty()) out["axis_types"] = sharding.axis_types;
+  Json& specs = out["partition_spec"] = Json::array();
   for (const NamedSharding::AxisSpec& spec : sharding.partition_spec) {
-    out.append(separator);
     if (spec.is_list || spec.mesh_axes.size() > 1) {
-      AppendTexts(spec.mesh_axes, &out);
-    } else if (spec.mesh_axes.empty()) {
-      out.append("null");
+      specs.push_back(spec.mesh_axes);
     } else {
-      AppendJsonString(spec.mesh_axes[0], &out);
+      specs.push_back(spec.mesh_axes.empty() ? Json() : Json(spec.mesh_axes[0]));
     }
-    separator = ", ";
   }
-  out.append("]");
   if (sharding.device_ids) {
-    out.append(R"(, "device_mesh": {"mesh": )");
     size_t next = 0;
-    AppendMesh(sharding, 0, &next, &out);
-    out.append("}");
+    out["device_mesh"]["mesh"] = MeshJson(sharding, 0, &next);
   }
-  return out.append("}");
+  return PythonJson(out);
 }
 
 constexpr std::string_view kReplicatedJson =
@@ -161,16 +155,15 @@ Status DecodeMesh(const JsonNode& node, std::vector<int64_t>* ids) {
 
 Result<Sharding> DecodeNamed(const JsonNode& root) {
   NamedSharding sharding;
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, root.Member("shape"));
-  STEPWELL_ASSIGN_OR_RETURN(sharding.mesh_shape, shape.Extents(1));
+  STEPWELL_ASSIGN_OR_RETURN(sharding.mesh_shape, root.Extents("shape", 1));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode names, root.Member("axis_names"));
   STEPWELL_ASSIGN_OR_RETURN(sharding.axis_names, DecodeTexts(names));
-  if (const auto types = root.Find("axis_types"); types && !types->value().is_null()) {
+  if (const auto types = root.FindValue("axis_types")) {
     STEPWELL_ASSIGN_OR_RETURN(sharding.axis_types, DecodeTexts(*types));
   }
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode spec, root.Member("partition_spec"));
   STEPWELL_ASSIGN_OR_RETURN(sharding.partition_spec, DecodePartitionSpec(spec));
-  if (const auto devices = root.Find("device_mesh"); devices && !devices->value().is_null()) {
+  if (const auto devices = root.FindValue("device_mesh")) {
     STEPWELL_ASSIGN_OR_RETURN(const JsonNode mesh, devices->Member("mesh"));
     STEPWELL_RETURN_IF_ERROR(DecodeMesh(mesh, &sharding.device_ids.emplace()));
   }
@@ -181,18 +174,14 @@ Result<Sharding> DecodeNamed(const JsonNode& root) {
 Result<Sharding> DecodeSharding(std::string_view place, std::string_view text) {
   STEPWELL_ASSIGN_OR_RETURN(const Json json, ParseJson(place, text, JsonDialect::kPython));
   const JsonNode root(place, json);
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode type, root.Member("sharding_type"));
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, type.Text());
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, root.Text("sharding_type"));
   if (text == kReplicatedJson) return Sharding(ReplicatedSharding());
   if (name == "NamedSharding") return DecodeNamed(root);
   if (name == "SingleDeviceSharding") {
-    STEPWELL_ASSIGN_OR_RETURN(const JsonNode device, root.Member("device_str"));
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view device_name, device.Text());
-    return Sharding(SingleDeviceSharding{std::string(device_name)});
+    STEPWELL_ASSIGN_OR_RETURN(const std::string_view device, root.Text("device_str"));
+    return Sharding(SingleDeviceSharding{std::string(device)});
   }
-  UnknownSharding unknown;
-  AppendPythonJson(json, &unknown.json);
-  return Sharding(std::move(unknown));
+  return Sharding(UnknownSharding{PythonJson(json)});
 }
 
 }  // namespace

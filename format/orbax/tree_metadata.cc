@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <numeric>
 
 #include "format/orbax/json.h"
-#include "format/orbax/user_json.h"
 
 namespace stepwell::format::orbax {
 namespace {
@@ -39,26 +40,15 @@ std::string TupleRepr(const std::vector<TreeKey>& keys) {
   return out.append(keys.size() == 1 ? ",)" : ")");
 }
 
-std::string_view BoolText(bool value) { return value ? "true" : "false"; }
-
-void AppendEntry(const TreeEntry& entry, const std::string& repr, std::string* out) {
-  AppendJsonString(repr, out);
-  out->append(R"(: {"key_metadata": [)");
-  std::string_view separator = "";
+Json EntryJson(const TreeEntry& entry) {
+  Json keys = Json::array();
   for (const TreeKey& key : entry.keys) {
-    out->append(separator).append(R"({"key": )");
-    AppendJsonString(key.text, out);
-    out->append(R"(, "key_type": )").append(std::to_string(static_cast<int>(key.type))).append("}");
-    separator = ", ";
+    keys.push_back({{"key", key.text}, {"key_type", static_cast<int>(key.type)}});
   }
-  out->append(R"(], "value_metadata": {"value_type": )");
-  AppendJsonString(ValueTypeName(entry.type), out);
-  out->append(R"(, "skip_deserialize": )").append(BoolText(entry.skip_deserialize));
-  if (entry.write_shape) {
-    out->append(R"(, "write_shape": )");
-    AppendJsonExtents(*entry.write_shape, out);
-  }
-  out->append("}}");
+  Json value = {{"value_type", ValueTypeName(entry.type)},
+                {"skip_deserialize", entry.skip_deserialize}};
+  if (entry.write_shape) value["write_shape"] = *entry.write_shape;
+  return {{"key_metadata", std::move(keys)}, {"value_metadata", std::move(value)}};
 }
 
 // The reprs of all entries' keys, which must differ.
@@ -89,8 +79,7 @@ Result<std::vector<TreeKey>> DecodeKeys(const JsonNode& list) {
   keys.reserve(list.value().size());
   for (size_t i = 0; i < list.value().size(); ++i) {
     const JsonNode element = list.At(i);
-    STEPWELL_ASSIGN_OR_RETURN(const JsonNode key, element.Member("key"));
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, key.Text());
+    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, element.Text("key"));
     STEPWELL_ASSIGN_OR_RETURN(const JsonNode key_type, element.Member("key_type"));
     STEPWELL_ASSIGN_OR_RETURN(const uint64_t number, key_type.Unsigned(UINT64_MAX));
     if (number != 1 && number != 2) {
@@ -116,8 +105,7 @@ Result<TreeEntry> DecodeEntry(const JsonNode& node) {
   entry.type = info->type;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode skip, value.Member("skip_deserialize"));
   STEPWELL_ASSIGN_OR_RETURN(entry.skip_deserialize, skip.Bool());
-  const std::optional<JsonNode> shape = value.Find("write_shape");
-  if (shape && !shape->value().is_null()) {
+  if (const std::optional<JsonNode> shape = value.FindValue("write_shape")) {
     STEPWELL_ASSIGN_OR_RETURN(entry.write_shape, shape->Extents(0));
   }
   return entry;
@@ -145,13 +133,105 @@ Status CheckDistinct(const JsonNode& list, const std::vector<TreeEntry>& entries
 }
 
 Result<std::optional<bool>> OptionalBool(const JsonNode& parent, std::string_view key) {
-  const std::optional<JsonNode> node = parent.Find(key);
-  if (!node || node->value().is_null()) return std::optional<bool>();
+  const std::optional<JsonNode> node = parent.FindValue(key);
+  if (!node) return std::optional<bool>();
   STEPWELL_ASSIGN_OR_RETURN(const bool value, node->Bool());
   return std::optional<bool>(value);
 }
 
+Result<TreeKey> ToTreeKey(const PathComponent& component) {
+  switch (component.type) {
+    case PathComponent::Type::kIndex:
+      return TreeKey{std::to_string(component.number), KeyType::kSequence};
+    case PathComponent::Type::kIntKey:
+      return TreeKey{std::to_string(component.number), KeyType::kDict};
+    case PathComponent::Type::kKey:
+    case PathComponent::Type::kAttribute:
+      if (IsUtf8(component.name)) return TreeKey{component.name, KeyType::kDict};
+  }
+  return InvalidArgumentError(StrCat("the key \"", Printable(component.name),
+                                     "\" is not UTF-8: Orbax cannot name its leaves; rename it"));
+}
+
 }  // namespace
+
+Result<std::vector<TreeKey>> TreeKeys(const KeyPath& path) {
+  std::vector<TreeKey> keys;
+  keys.reserve(path.size());
+  for (const PathComponent& component : path) {
+    STEPWELL_ASSIGN_OR_RETURN(TreeKey key, ToTreeKey(component));
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+Result<KeyPath> PathOfTreeKeys(std::span<const TreeKey> keys) {
+  KeyPath path;
+  path.reserve(keys.size());
+  for (const TreeKey& key : keys) {
+    if (key.type == KeyType::kDict) {
+      path.push_back(PathComponent::Key(key.text));
+      continue;
+    }
+    int64_t index = 0;
+    const char* const end = key.text.data() + key.text.size();
+    const auto [stop, error] = std::from_chars(key.text.data(), end, index);
+    if (error != std::errc() || stop != end || index < 0) {
+      return DataLossError(StrCat("\"", Printable(key.text), "\" is not a list index"));
+    }
+    path.push_back(PathComponent::Index(index));
+  }
+  return path;
+}
+
+std::string ParamName(std::span<const TreeKey> keys) {
+  std::string name;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i > 0) name.push_back('.');
+    name.append(keys[i].text);
+  }
+  return name;
+}
+
+std::string StoreKey(std::string_view param_name, std::string_view zarr_key) {
+  if (param_name.empty() || param_name == "/") return std::string(zarr_key);
+  return StrCat(param_name, param_name.ends_with('/') ? "" : "/", zarr_key);
+}
+
+std::vector<NameCollision> FindNameCollisions(std::span<const std::string> names) {
+  std::vector<std::string> prefixes;
+  prefixes.reserve(names.size());
+  for (const std::string& name : names) prefixes.push_back(StoreKey(name, ""));
+  std::vector<size_t> order(names.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&prefixes](size_t a, size_t b) { return prefixes[a] < prefixes[b]; });
+  std::vector<NameCollision> found;
+  for (size_t start = 0, end = 0; start < order.size(); start = end) {
+    const std::string& prefix = prefixes[order[start]];
+    while (end < order.size() && prefixes[order[end]] == prefix) ++end;
+    if (end - start < 2) continue;
+    const auto from = order.begin();
+    found.push_back({names[order[start]],
+                     {from + static_cast<ptrdiff_t>(start), from + static_cast<ptrdiff_t>(end)}});
+  }
+  return found;
+}
+
+Status CheckStringName(std::string_view name) {
+  if (name.find('~') != std::string_view::npos) {
+    return InvalidArgumentError(
+        StrCat("the string leaf \"", Printable(name),
+               "\" has a \"~\" in its name, with which Orbax saves no strings; rename it"));
+  }
+  // Every "/" is a level of _strings.json.
+  const auto slashes = static_cast<size_t>(std::count(name.begin(), name.end(), '/'));
+  if (slashes >= kJsonDepthMax) {
+    return InvalidArgumentError(StrCat("the string leaf \"", Printable(name), "\" has ", slashes,
+                                       " \"/\" in its name, more than ", kJsonDepthMax - 1));
+  }
+  return OkStatus();
+}
 
 std::string_view ValueTypeName(ValueType type) { return Info(type).name; }
 bool IsEmptyNode(ValueType type) { return Info(type).empty_node; }
@@ -166,11 +246,13 @@ Result<std::string> EncodeTreeMetadata(const TreeMetadata& tree) {
   std::string out = R"({"tree_metadata": {)";
   for (size_t i = 0; i < reprs.size(); ++i) {
     if (i > 0) out.append(", ");
-    AppendEntry(tree.entries[i], reprs[i], &out);
+    AppendJsonString(reprs[i], &out);
+    out.append(": ");
+    AppendPythonJson(EntryJson(tree.entries[i]), &out);
   }
   out.append("}");
   const auto append_optional = [&out](std::string_view key, std::optional<bool> value) {
-    out.append(StrCat(", \"", key, "\": ", value ? BoolText(*value) : "null"));
+    out.append(StrCat(", \"", key, "\": ", PythonJson(value ? Json(*value) : Json())));
   };
   append_optional("use_ocdbt", tree.use_ocdbt);
   append_optional("use_zarr3", tree.use_zarr3);
@@ -206,13 +288,10 @@ Result<TreeMetadata> DecodeTreeMetadata(std::string_view file, std::string_view 
   STEPWELL_ASSIGN_OR_RETURN(tree.store_array_data_equal_to_fill_value,
                             OptionalBool(root, "store_array_data_equal_to_fill_value"));
   if (const std::optional<JsonNode> custom = root.Find("custom_metadata")) {
-    tree.custom_metadata.clear();
-    AppendPythonJson(custom->value(), &tree.custom_metadata);
+    tree.custom_metadata = PythonJson(custom->value());
   }
-  const std::optional<JsonNode> rich = root.Find("value_metadata_tree");
-  if (rich && !rich->value().is_null()) {
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view rich_text, rich->Text());
-    tree.value_metadata_tree = std::string(rich_text);
+  if (root.FindValue("value_metadata_tree")) {
+    STEPWELL_ASSIGN_OR_RETURN(tree.value_metadata_tree, root.Text("value_metadata_tree"));
   }
   return tree;
 }

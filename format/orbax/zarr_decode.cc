@@ -3,7 +3,6 @@
 #include <array>
 
 #include "format/orbax/json.h"
-#include "format/orbax/zarr_internal.h"
 #include "format/orbax/zarr_metadata.h"
 
 namespace stepwell::format::orbax {
@@ -86,8 +85,7 @@ Result<Extension> DecodeExtension(const JsonNode& node) {
     return Extension{node.value().get_ref<const std::string&>(), std::nullopt};
   }
   STEPWELL_RETURN_IF_ERROR(node.CheckMembers({"name", "configuration"}));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode name_node, node.Member("name"));
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, name_node.Text());
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, node.Text("name"));
   return Extension{name, node.Find("configuration")};
 }
 
@@ -107,14 +105,20 @@ Status CheckConfiguration(const JsonNode& node, const Extension& codec,
   return node.Error(StrCat("the codec \"", codec.name, "\" without its configuration"));
 }
 
+// Which of `words` the text is; `what` names one of them.
+Result<size_t> DecodeWord(const JsonNode& node, std::initializer_list<std::string_view> words,
+                          std::string_view what) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, node.Text());
+  const auto* found = std::find(words.begin(), words.end(), text);
+  if (found != words.end()) return static_cast<size_t>(found - words.begin());
+  return node.Unknown(StrCat("\"", Printable(text), "\" is not ", what));
+}
+
 Status DecodeBloscName(const JsonNode& cname, ZarrCodecs* codecs) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view name, cname.Text());
-  constexpr std::array<std::string_view, 6> kNames = {"blosclz", "lz4",  "lz4hc",
-                                                      "snappy",  "zlib", "zstd"};
-  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
-    return cname.Unknown(StrCat("\"", Printable(name), "\" is not a codec of blosc"));
-  }
-  codecs->blosc_codec = name;
+  STEPWELL_RETURN_IF_ERROR(
+      DecodeWord(cname, {"blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"}, "a codec of blosc")
+          .status());
+  codecs->blosc_codec = *cname.Text();
   return OkStatus();
 }
 
@@ -123,13 +127,10 @@ Status DecodeBlosc(const JsonNode& configuration, ZarrCodecs* codecs) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode cname, configuration.Member("cname"));
   STEPWELL_RETURN_IF_ERROR(DecodeBloscName(cname, codecs));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode shuffle, configuration.Member("shuffle"));
-  constexpr std::array<std::string_view, 3> kShuffles = {"noshuffle", "shuffle", "bitshuffle"};
-  STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, shuffle.Text());
-  const auto* found = std::find(kShuffles.begin(), kShuffles.end(), text);
-  if (found == kShuffles.end()) {
-    return shuffle.Unknown(StrCat("\"", Printable(text), "\" is not a shuffle"));
-  }
-  codecs->blosc_shuffle = static_cast<int>(found - kShuffles.begin());
+  STEPWELL_ASSIGN_OR_RETURN(
+      const size_t number,
+      DecodeWord(shuffle, {"noshuffle", "shuffle", "bitshuffle"}, "a shuffle"));
+  codecs->blosc_shuffle = static_cast<int>(number);
   STEPWELL_ASSIGN_OR_RETURN(codecs->level, DecodeLevel(configuration, "clevel"));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode block, configuration.Member("blocksize"));
   STEPWELL_ASSIGN_OR_RETURN(codecs->blosc_block_bytes, block.Unsigned(UINT32_MAX));
@@ -245,11 +246,9 @@ Status DecodeSharding(const JsonNode& configuration, ZarrArray* array) {
   }
   sharding.index_crc32c = index_codecs.crc32c;
   if (const auto location = configuration.Find("index_location")) {
-    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, location->Text());
-    if (text != "start" && text != "end") {
-      return location->Unknown(StrCat("\"", Printable(text), "\" is not an index location"));
-    }
-    sharding.index_at_start = text == "start";
+    STEPWELL_ASSIGN_OR_RETURN(const size_t at_end,
+                              DecodeWord(*location, {"start", "end"}, "an index location"));
+    sharding.index_at_start = at_end == 0;
   }
   array->sharding = std::move(sharding);
   return OkStatus();
@@ -303,8 +302,7 @@ Status DecodeGrid(const JsonNode& node, ZarrArray* array) {
     return node.Unknown(StrCat("the grid \"", Printable(grid.name), "\" is not known here"));
   }
   STEPWELL_RETURN_IF_ERROR(grid.configuration->CheckMembers({"chunk_shape"}));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, grid.configuration->Member("chunk_shape"));
-  STEPWELL_ASSIGN_OR_RETURN(array->chunk_shape, shape.Extents(1));
+  STEPWELL_ASSIGN_OR_RETURN(array->chunk_shape, grid.configuration->Extents("chunk_shape", 1));
   return OkStatus();
 }
 
@@ -409,8 +407,7 @@ Result<ZarrArray> DecodeZarrJson(std::string_view file, std::string_view text) {
     return type.Unknown(StrCat("\"", Printable(name), "\" is not an element type that is read"));
   }
   array.dtype = dtype->dtype;
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, root.Member("shape"));
-  STEPWELL_ASSIGN_OR_RETURN(array.shape, shape.Extents(0));
+  STEPWELL_ASSIGN_OR_RETURN(array.shape, root.Extents("shape", 0));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode grid, root.Member("chunk_grid"));
   STEPWELL_RETURN_IF_ERROR(DecodeGrid(grid, &array));
   STEPWELL_RETURN_IF_ERROR(CheckShapes(root, array));
@@ -432,10 +429,8 @@ Result<ZarrArray> DecodeZarray(std::string_view file, std::string_view text) {
   array.zarr_format = 2;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode type, root.Member("dtype"));
   STEPWELL_ASSIGN_OR_RETURN(array.dtype, DecodeV2DType(type));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode shape, root.Member("shape"));
-  STEPWELL_ASSIGN_OR_RETURN(array.shape, shape.Extents(0));
-  STEPWELL_ASSIGN_OR_RETURN(const JsonNode chunks, root.Member("chunks"));
-  STEPWELL_ASSIGN_OR_RETURN(array.chunk_shape, chunks.Extents(1));
+  STEPWELL_ASSIGN_OR_RETURN(array.shape, root.Extents("shape", 0));
+  STEPWELL_ASSIGN_OR_RETURN(array.chunk_shape, root.Extents("chunks", 1));
   STEPWELL_RETURN_IF_ERROR(CheckShapes(root, array));
   array.key_prefix = false;
   array.key_separator = '.';

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "format/orbax/zarr_internal.h"
+#include <stepwell/npy.h>
+
 #include "format/orbax/zarr_metadata.h"
-#include "io/check.h"
+#include "io/result.h"
 
 namespace stepwell::format::orbax {
 namespace {
@@ -149,61 +150,15 @@ std::string ZeroJson(DType dtype) {
 namespace internal {
 
 DTypeClass ClassOf(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return DTypeClass::kBool;
-    case DType::kInt2:
-    case DType::kInt4:
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-    case DType::kUInt2:
-    case DType::kUInt4:
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-      return DTypeClass::kInteger;
-    case DType::kComplex64:
-    case DType::kComplex128:
-      return DTypeClass::kComplex;
-    default:
-      return DTypeClass::kFloat;
-  }
+  if (dtype == DType::kBool) return DTypeClass::kBool;
+  if (dtype >= DType::kInt2 && dtype <= DType::kUInt64) return DTypeClass::kInteger;
+  if (dtype == DType::kComplex64 || dtype == DType::kComplex128) return DTypeClass::kComplex;
+  return DTypeClass::kFloat;
 }
 
 std::string V2DTypeName(const DTypeInfo& dtype) {
-  char kind = 0;
-  switch (dtype.dtype) {
-    case DType::kBool:
-      kind = 'b';
-      break;
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-      kind = 'i';
-      break;
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-      kind = 'u';
-      break;
-    case DType::kFloat16:
-    case DType::kFloat32:
-    case DType::kFloat64:
-      kind = 'f';
-      break;
-    case DType::kComplex64:
-    case DType::kComplex128:
-      kind = 'c';
-      break;
-    default:
-      return std::string(dtype.name);  // not of NumPy
-  }
-  return StrCat(dtype.item_bytes > 1 ? '<' : '|', kind, static_cast<int>(dtype.item_bytes));
+  const std::string numpy = NpyDescr(dtype.dtype);
+  return numpy.empty() ? std::string(dtype.name) : numpy;
 }
 
 }  // namespace internal

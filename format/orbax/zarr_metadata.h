@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Array metadata of zarr v3 (zarr.json) and v2 (.zarray), as TensorStore and Orbax write it.
+// Arrays of zarr: metadata of v3 (zarr.json) and v2 (.zarray), as TensorStore and Orbax write it.
 //
 // A stored value is one chunk in C order, little-endian, full also at the array's edges:
 //
@@ -16,10 +16,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "format/codec.h"
 #include "format/dtype.h"
 #include "format/grid.h"
+#include "io/bytes.h"
 #include "io/result.h"
 
 namespace stepwell::format::orbax {
@@ -96,4 +98,43 @@ std::string ZarrChunkKey(const ZarrArray& array, std::span<const uint64_t> indic
 // other than zero, or hexadecimal bits, of float types below 32 bits. `file` is for messages.
 Result<std::string> ZarrFillElement(std::string_view file, const ZarrArray& array);
 
+// ---- chunks ----
+// From the bytes of a stored value to the elements of its chunks. The bytes are untrusted: nothing
+// beyond `out` is written, nothing is allocated by what they claim, and whatever does not fill
+// `out` exactly is kDataLoss.
+
+// The most bytes that any of the codecs makes of a chunk; what is longer is damaged.
+uint64_t ZarrEncodedBytesMax(const ZarrCodecs& codecs, uint64_t chunk_bytes);
+
+// Takes the CRC off `stored` and checks it, where there is one.
+Result<ConstBytes> CheckZarrCrc(const ZarrCodecs& codecs, ConstBytes stored);
+// The chunk of `out.size()` bytes that `stored` is. kUnimplemented: a codec within blosc that is
+// not read.
+Status DecodeZarrChunk(const ZarrCodecs& codecs, ConstBytes stored, MutableBytes out);
+
+// How many chunks a stored value has; 1 without shards.
+uint64_t ZarrInnerCount(const ZarrArray& array);
+// Length of a shard's index; 0 without shards.
+uint64_t ZarrIndexBytes(const ZarrArray& array);
+
+struct ZarrInnerPlace {
+  bool absent = false;
+  uint64_t offset_bytes = 0;  // in the value
+  uint64_t length_bytes = 0;
+};
+// `index` is the index's bytes; `value_bytes` the length of the whole value, in which all places
+// lie. CRC checked.
+Result<std::vector<ZarrInnerPlace>> DecodeZarrIndex(const ZarrArray& array, ConstBytes index,
+                                                    uint64_t value_bytes);
+
+// For the .cc files of this folder.
+namespace internal {
+
+enum class DTypeClass : uint8_t { kBool, kInteger, kFloat, kComplex };
+DTypeClass ClassOf(DType dtype);
+
+// zarr v2's name of a type: NumPy's "<f4", or as in v3 where NumPy has none.
+std::string V2DTypeName(const DTypeInfo& dtype);
+
+}  // namespace internal
 }  // namespace stepwell::format::orbax

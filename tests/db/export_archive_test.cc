@@ -10,7 +10,7 @@
 #include "db/export/archive/archive.h"
 #include "db/export/orbax/convert.h"
 #include "db/export/orbax/slabs.h"
-#include "format/zip.h"
+#include "format/archive.h"
 #include "tests/db/support/export_support.h"
 #include "tests/db/support/stopping_file_system.h"
 

@@ -13,7 +13,6 @@
 #include "db/log/segment_scan.h"
 #include "db/log/slot_file.h"
 #include "format/frame.h"
-#include "format/frame_copy.h"
 #include "tests/db/support/stopping_file_system.h"
 #include "tests/db/support/store_support.h"
 

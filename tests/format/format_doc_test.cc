@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "format/frame.h"
-#include "format/frame_copy.h"
 #include "format/key.h"
 #include "tests/format/support/examples.h"
 

@@ -6,10 +6,8 @@
 #include <cmath>
 
 #include "format/orbax/orbax_files.h"
-#include "format/orbax/param_name.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
-#include "format/orbax/user_json.h"
 
 namespace stepwell::format::orbax {
 namespace {

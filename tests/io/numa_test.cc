@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/numa.h"
 
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>

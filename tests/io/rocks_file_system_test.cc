@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 
-#include "io/rocks_files.h"
 #include "tests/io/support/support.h"
 
 namespace stepwell::io {

@@ -14,7 +14,6 @@
 #include "db/log/frame_copies.h"
 #include "db/log/segment_scan.h"
 #include "format/frame.h"
-#include "format/frame_copy.h"
 #include "tests/sim/support/store_checker.h"
 #include "tests/sim/support/store_workload.h"
 

@@ -14,8 +14,7 @@
 #include "db/export/orbax/folder.h"
 #include "db/export/orbax/slabs.h"
 #include "db/export/orbax/temporary.h"
-#include "format/safetensors.h"
-#include "format/zip.h"
+#include "format/archive.h"
 #include "io/open_disk.h"
 
 namespace stepwell::db {

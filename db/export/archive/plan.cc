@@ -12,10 +12,9 @@
 
 #include "db/export/orbax/convert.h"
 #include "db/export/orbax/verdicts.h"
+#include "format/archive.h"
 #include "format/key.h"
 #include "format/orbax/python_text.h"
-#include "format/safetensors.h"
-#include "format/zip.h"
 
 namespace stepwell::db {
 namespace {

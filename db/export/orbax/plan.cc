@@ -12,8 +12,8 @@
 #include "db/export/orbax/verdicts.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
+#include "format/orbax/orbax_files.h"
 #include "format/orbax/python_text.h"
-#include "format/orbax/user_json.h"
 
 namespace stepwell::db {
 namespace {

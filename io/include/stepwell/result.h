@@ -28,19 +28,16 @@ class [[nodiscard]] Result {
   const Status& status() const { return status_; }
 
   T& value() & {
-    if (!ok()) [[unlikely]]
-      internal::NoValue(status_);
+    RequireValue();
     return *value_;
   }
   const T& value() const& {
-    if (!ok()) [[unlikely]]
-      internal::NoValue(status_);
+    RequireValue();
     return *value_;
   }
   // By value, so that `for (x : *F())` and `auto&& x = F().value()` stay valid.
   T value() && {
-    if (!ok()) [[unlikely]]
-      internal::NoValue(status_);
+    RequireValue();
     return *std::move(value_);
   }
   T& operator*() & { return value(); }
@@ -50,6 +47,11 @@ class [[nodiscard]] Result {
   const T* operator->() const { return &value(); }
 
  private:
+  void RequireValue() const {
+    if (!ok()) [[unlikely]]
+      internal::NoValue(status_);
+  }
+
   Status status_;
   std::optional<T> value_;
 };

@@ -55,7 +55,6 @@ class FaultDisk final : public io::Disk {
   size_t depth() const override { return disk_->depth(); }
   void RegisterFile(io::File* file) override { disk_->RegisterFile(file); }
   void UnregisterFile(io::File* file) override { disk_->UnregisterFile(file); }
-  int descriptor() const override { return disk_->descriptor(); }
   std::string Describe() const override { return disk_->Describe(); }
 
  private:

@@ -3,7 +3,6 @@
 
 #include "format/orbax/orbax_files.h"
 #include "format/orbax/tree_metadata.h"
-#include "format/orbax/user_json.h"
 #include "format/orbax/zarr_metadata.h"
 
 namespace stepwell::format::orbax {
