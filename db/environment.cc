@@ -44,6 +44,13 @@ format::Id128 RandomId(const std::function<uint64_t()>& random) {
   return id;
 }
 
+Environment Environment::ForReaders() const {
+  Environment readers = *this;
+  readers.held_root = nullptr;
+  readers.index_worker = readers.reclaim_worker = readers.callbacks = nullptr;
+  return readers;
+}
+
 Result<Environment> MakeEnvironment(const StoreOptions& options) {
   Environment environment;
   environment.file_system = io::LocalFileSystem();

@@ -34,6 +34,9 @@ struct Environment {
   bool without_index = false;
   // Readers make no pins, and nothing else: StoreOptions::untrusted.
   bool without_pins = false;
+
+  // For stores that are only read, which may outlive this one: no threads of the engine.
+  Environment ForReaders() const;
 };
 
 // 128 random bits: a store's id, a segment's nonce.

@@ -3,9 +3,6 @@
 
 #include <charconv>
 
-#include "db/group.h"
-#include "io/result.h"
-
 namespace stepwell::db {
 namespace {
 
@@ -27,10 +24,6 @@ std::string PathIn(const std::string& store, uint64_t segment, std::string_view 
 
 }  // namespace
 
-std::string PartPath(const std::string& root, uint32_t part) {
-  return part == 0 ? root : StrCat(root, "/process_", part);
-}
-
 std::string WithoutTrailingSlashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -41,6 +34,14 @@ std::string ParentOf(const std::string& path) {
   const size_t slash = trimmed.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : trimmed.substr(0, slash);
+}
+
+Status MakeStoreDirectories(io::FileSystem* file_system, const std::string& store) {
+  for (const std::string& directory : {SegmentsPath(store), ReadersPath(store), IndexPath(store)}) {
+    const Status made = file_system->CreateDirectory(directory);
+    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+  }
+  return OkStatus();
 }
 
 std::string SegmentPath(const std::string& store, uint64_t segment) {

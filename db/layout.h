@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "io/disk.h"
+
 namespace stepwell::db {
 
 // "/a/b" for "/a/b//"; "/" stays.
@@ -23,6 +25,9 @@ inline std::string ViewsFilePath(const std::string& store) { return store + "/VI
 inline std::string ReadersPath(const std::string& store) { return store + "/readers"; }
 inline std::string SegmentsPath(const std::string& store) { return store + "/segments"; }
 inline std::string IndexPath(const std::string& store) { return store + "/index"; }
+
+// Segments, readers, index; those that are there stay.
+Status MakeStoreDirectories(io::FileSystem* file_system, const std::string& store);
 
 // "segments/0000000001.spare": a dead segment that waits to be used again; the number is
 // the last one it had.

@@ -283,6 +283,22 @@ class Store : public StoreReader, public StoreWriter, public GroupPart {
   // Waits for saves, seals, marks the store clean, gives the lock back. Idempotent; later calls
   // fail with kFailedPrecondition. Returns the first error not yet reported.
   virtual Status Close() = 0;
+
+  Result<VerifyReport> Verify(const VerifyOptions& options) final {
+    return VerifyWith(options, /*others=*/true);
+  }
+  Result<VerifyReport> VerifyShare(const VerifyOptions& options) final {
+    return VerifyWith(options, /*others=*/false);
+  }
+
+ private:
+  // `others`: the other parts of steps of many processes, too.
+  virtual Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) = 0;
 };
+
+// The store whose step this thread copies at the moment; null: none. Save asks
+// SaveRequest::keep_waiting while a step is partly copied. That callback must not wait for the
+// store's changes or close the store: the step comes before them, and goes on when it returns.
+inline thread_local const Store* store_copied_into = nullptr;
 
 }  // namespace stepwell::db

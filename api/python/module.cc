@@ -38,7 +38,6 @@
 #include "api/python/reports.h"
 #include "api/python/view.h"
 #include "db/import/import.h"
-#include "db/index/inside_save.h"
 #include "db/mesh/sharding.h"
 #include "db/store.h"
 #include "io/open_disk.h"

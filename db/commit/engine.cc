@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "db/commit/engine_internal.h"
 #include "io/guard.h"
 
 namespace stepwell::db {
@@ -25,7 +24,6 @@ Engine::Engine(EngineOptions options)
       retention_(options_.keep),
       catalogs_(options_.live, options_.segment_bytes_max),
       reclaim_(this, &options_) {}
-Engine::~Engine() = default;
 
 void Engine::Post(std::function<void()> task) {
   // Woken under the lock: once the engine can take the task, the poster has left the disk and
@@ -43,8 +41,8 @@ void Engine::LeaveDisk() {
 void Engine::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
                          io::BufferPool::Block* block, EncodedBlock encoded) {
   if (!held) ++job->staged_ahead;
-  auto ready = std::make_shared<ReadyBlock>(
-      ReadyBlock{std::move(job), held, index, block, std::move(encoded)});
+  auto ready =
+      std::make_shared<JobBlock>(JobBlock{std::move(job), held, index, block, std::move(encoded)});
   Post([this, ready] {
     if (ready->held) {
       --ready->job->held_encoding;
@@ -198,7 +196,7 @@ void Engine::HeldPlanned(SaveJob* job, const Status& status) {
 }
 
 void Engine::NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged) {
-  pending_outputs_.push_back({std::move(job), index, staged});
+  pending_outputs_.push_back({std::move(job), /*held=*/false, index, staged, {}});
 }
 
 // The first error, but for writes that were not done because another one had failed: that one says
@@ -233,9 +231,9 @@ io::BufferPool::Block* Engine::AcquireOutput(SaveJob* job) {
 // Blocks staged for transcoding come first: their staging blocks are what callers wait for.
 void Engine::StartEncodes() {
   while (!pending_outputs_.empty()) {
-    PendingOutput& pending = pending_outputs_.front();
+    JobBlock& pending = pending_outputs_.front();
     if (pending.job->failed.load()) {
-      options_.pool->Release(pending.staged);
+      options_.pool->Release(pending.block);
       ++pending.job->staged_arrived;
       pending_outputs_.pop_front();
       continue;
@@ -243,7 +241,7 @@ void Engine::StartEncodes() {
     io::BufferPool::Block* output = AcquireOutput(pending.job.get());
     if (output == nullptr && pending.job->failed.load()) continue;
     if (output == nullptr) return;
-    Encode(pending.job, /*held=*/false, pending.index, pending.staged, output);
+    Encode(pending.job, /*held=*/false, pending.index, pending.block, output);
     pending_outputs_.pop_front();
   }
   for (auto& job : jobs_) {
@@ -284,7 +282,7 @@ void Engine::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
 
 void Engine::StartWrites() {
   while (!ready_.empty() && writes_in_flight_ < kBlockWritesInFlightMax) {
-    ReadyBlock ready = std::move(ready_.front());
+    JobBlock ready = std::move(ready_.front());
     ready_.pop_front();
     SaveJob* job = ready.job.get();
     if (job->held_planned && job->held_started == job->held_blocks.size() &&
@@ -296,8 +294,7 @@ void Engine::StartWrites() {
       BlockDone(ready);
       continue;
     }
-    auto placement = PlaceWithBallast(ready.encoded.used_bytes, job->estimated_bytes,
-                                      /*may_drop_ballast=*/false);
+    auto placement = PlaceBlock(ready.encoded.used_bytes, job->estimated_bytes);
     if (placement.ok()) reclaim_.RoomMayHaveCome();
     if (placement.status().code() == StatusCode::kResourceExhausted && reclaim_.WaitForSpace()) {
       // Space is just being given back: tried again when it has been.
@@ -316,15 +313,9 @@ void Engine::StartWrites() {
       if (ready.block->buffer_index < 0) ready.block->buffer_index = -2;
     }
     write->engine = this;
-    write->kind = io::Op::Kind::kWrite;
-    write->segment = placement->segment;
-    write->file = placement->segment->file.get();
-    write->offset_bytes = placement->offset_bytes;
-    write->vector = {ready.block->memory.data(), ready.encoded.used_bytes};
-    write->vectors = {&write->vector, 1};
+    write->BeginWrite(*placement, ready.block->memory.bytes().first(ready.encoded.used_bytes));
     write->buffer_index = std::max(ready.block->buffer_index, -1);
     write->ready = std::move(ready);
-    ++write->segment->writes_in_flight;
     ++writes_in_flight_;
     write->submitted_ns = options_.instruments->Now();
     if (job->times.first_write_ns == 0) job->times.first_write_ns = write->submitted_ns;
@@ -337,9 +328,8 @@ void Engine::BlockWritten(BlockWrite* raw) {
   const std::unique_ptr<BlockWrite> write(raw);
   if (panicked()) return;
   --writes_in_flight_;
+  write->EndWrite();
   Segment* segment = write->segment;
-  --segment->writes_in_flight;
-  segment->dirty = true;
   SaveJob* job = write->ready.job.get();
   if (!write->status.ok()) {
     // No space, although the range was reserved, is what file systems say that cannot reserve, or
@@ -387,7 +377,7 @@ void Engine::NoteCommitted(const CommitBatch& batch, const BatchEntry& entry) {
 }
 
 // The block's bytes are written or given up: its memory is free again.
-void Engine::BlockDone(const ReadyBlock& ready) {
+void Engine::BlockDone(const JobBlock& ready) {
   options_.pool->Release(ready.block);
   if (!ready.held) --ready.job->staged_ahead;
   ++(ready.held ? ready.job->held_arrived : ready.job->staged_arrived);

@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "db/commit/reclaim_scheduler.h"
-#include "db/commit/retention_state.h"
+#include "db/commit/retention.h"
 #include "db/commit/save_job.h"
 #include "db/environment.h"
 #include "db/index/keeper.h"
-#include "db/log/catalog_write.h"
+#include "db/log/catalog.h"
 #include "db/log/footprint.h"
 #include "db/log/live_steps.h"
 #include "db/log/log_writer.h"
@@ -60,7 +60,6 @@ void MakeBallast(io::FileSystem* file_system, const std::string& store_path);
 class Engine {
  public:
   explicit Engine(EngineOptions options);
-  ~Engine();
 
   // ---- any thread --------------------------------------------------------------------------
   // Throws where there is no memory, as does all that is not said to work without.
@@ -126,7 +125,9 @@ class Engine {
   // Begins two segments where so many dead bytes from `guard` on can go then that it is worth it.
   // No commit is in flight.
   Status RollSegments(uint64_t guard);
-  Result<LogWriter::Placement> PlaceBlock(uint64_t bytes);
+  Result<LogWriter::Placement> PlaceBlock(uint64_t bytes, uint64_t step_bytes) {
+    return log_->Place(bytes, step_bytes, /*may_use_reserve=*/false);
+  }
   void NoteWritten(uint64_t bytes) { bytes_written_ += bytes; }
   // What was written for nothing needs no flush.
   void NoteFailedWrites() { has_failed_writes_ = true; }
@@ -134,23 +135,17 @@ class Engine {
   void CommitNext(std::shared_ptr<SaveJob> job);
 
   // ---- any thread --------------------------------------------------------------------------
-  // Ends of what is placed in the segments that are open, as of the last commit.
-  std::map<uint64_t, uint64_t> OpenEnds() const;
-  // What recovery may read of catalogs, by segment.
-  std::map<uint64_t, ByteRange> CatalogRanges() const;
+  // Where the segments that are open end, as of the last commit, and what recovery may read of
+  // catalogs.
+  void FillQuery(SpaceQuery* query) const;
   uint64_t bytes_written() const { return bytes_written_.load(); }
   uint64_t syncs() const { return syncs_.load(); }
   // What blocks are padded to; fixed once Start() has run.
   size_t block_bytes() const { return block_bytes_.load(); }
 
  private:
-  struct BlockWrite;
-  struct FrameWrite;
-  struct SegmentSync;
-  struct SlotSync;
-  struct BatchEntry;
-  struct CommitBatch;
-  struct ReadyBlock {
+  // A block of a job: encoded, or staged and to be encoded into another one.
+  struct JobBlock {
     std::shared_ptr<SaveJob> job;
     bool held = false;
     size_t index = 0;
@@ -162,10 +157,55 @@ class Engine {
     LogWriter::Placement spot;
     size_t bytes = 0;
   };
-  struct PendingOutput {
+
+  // Operations in flight.
+  struct BlockWrite final : SegmentWrite {
+    Engine* engine = nullptr;
+    JobBlock ready;
+    int64_t submitted_ns = 0;
+    void OnComplete() override { engine->BlockWritten(this); }
+  };
+  struct FrameWrite final : SegmentWrite {
+    Engine* engine = nullptr;
+    io::AlignedBuffer buffer;
+    int64_t submitted_ns = 0;
+    void OnComplete() override { engine->FrameWritten(this); }
+  };
+  struct SegmentSync final : io::Op {
+    Engine* engine = nullptr;
+    Segment* segment = nullptr;
+    int64_t submitted_ns = 0;
+    void OnComplete() override { engine->SegmentSynced(this); }
+  };
+  struct SlotSync final : io::Op {
+    Engine* engine = nullptr;
+    uint64_t commit = 0;  // that the slot names
+    bool killed = false;  // something died by a commit that no earlier sync covers
+    void OnComplete() override { engine->SlotSynced(); }
+  };
+
+  // A job whose chain frame is placed.
+  struct BatchEntry {
     std::shared_ptr<SaveJob> job;
-    size_t index = 0;
-    io::BufferPool::Block* staged = nullptr;
+    format::FramePlace place;
+    LiveSteps::Change change;
+  };
+  // By number, not by address: the same run submits the same operations.
+  struct OlderSegment {
+    bool operator()(const Segment* a, const Segment* b) const { return a->id < b->id; }
+  };
+  // Jobs that share one flush.
+  struct CommitBatch {
+    std::vector<BatchEntry> entries;
+    std::vector<std::shared_ptr<SaveJob>> repeated;  // decisions an entry may have taken already
+    std::vector<std::unique_ptr<FrameWrite>> frames;
+    std::vector<std::unique_ptr<SegmentSync>> sync_ops;
+    std::set<Segment*, OlderSegment> touched;
+    size_t writes_left = 0;
+    size_t syncs_left = 0;
+    BatchTimes times;
+    Status error;
+    bool reached_disk = false;  // some frame, or a part of one: recovery may find it
   };
 
   int64_t AgeTime(int64_t wall_ns);
@@ -183,7 +223,7 @@ class Engine {
   void StartWrites();
   void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index, io::BufferPool::Block* staged,
               io::BufferPool::Block* output);
-  void BlockDone(const ReadyBlock& ready);
+  void BlockDone(const JobBlock& ready);
   void BlockWritten(BlockWrite* write);
   void Fail(SaveJob* job, const Status& status);
   void FailAll(const Status& status);
@@ -201,7 +241,7 @@ class Engine {
   Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
                    std::shared_ptr<LiveStep> live, BatchEntry* entry);
   Status AddDelete(const SaveJob& job, BatchEntry* entry);
-  Status AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing);
+  Status AddDecision(SaveJob* job, BatchEntry* entry);  // change.commit is 0: taken already
   template <typename Wanted>
   std::shared_ptr<const LiveStep> FindUndecided(const Wanted& wanted) const;
   Status NotThere(uint64_t step) const;
@@ -212,13 +252,11 @@ class Engine {
   void LoadRetention();
   void NoteRetention(const SaveJob& job, const LiveSteps::Change& change);
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
-                                         uint64_t step_bytes);
+                                         uint64_t step_bytes, bool may_drop_ballast);
   Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,
                                          const Run& run);
   Result<Run> PlaceRun(format::FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
                        bool may_drop_ballast);
-  Result<LogWriter::Placement> PlaceWithBallast(uint64_t length, uint64_t step_bytes,
-                                                bool may_drop_ballast);
   void FrameWritten(FrameWrite* write);
   void SyncBatch();
   void SegmentSynced(SegmentSync* sync);
@@ -253,8 +291,8 @@ class Engine {
   bool killed_unmarked_ = false;            // by a commit that no slot sync covers yet
   std::vector<format::LossRecord> losses_;  // not accepted: nothing is erased or retired meanwhile
   std::deque<std::shared_ptr<SaveJob>> jobs_;  // in commit order
-  std::deque<ReadyBlock> ready_;
-  std::deque<PendingOutput> pending_outputs_;
+  std::deque<JobBlock> ready_;
+  std::deque<JobBlock> pending_outputs_;
   size_t encodes_in_flight_ = 0;
   size_t writes_in_flight_ = 0;
   std::unique_ptr<CommitBatch> batch_;

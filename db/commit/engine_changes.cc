@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "db/commit/engine.h"
-#include "db/commit/engine_internal.h"
 #include "db/commit/frame_records.h"
 
 namespace stepwell::db {
@@ -18,45 +17,6 @@ using LiveStepPtr = std::shared_ptr<const LiveStep>;
 Status Pinned(uint64_t step, const char* what) {
   return FailedPreconditionError(StrCat("step ", step, " is pinned; unpin it to ", what, " it"));
 }
-
-}  // namespace
-
-Status Engine::AddToBatch(const std::shared_ptr<SaveJob>& job) {
-  BatchEntry entry;
-  entry.job = job;
-  switch (job->kind) {
-    case SaveJob::Kind::kSave:
-      STEPWELL_RETURN_IF_ERROR(AddSave(job.get(), &entry));
-      break;
-    case SaveJob::Kind::kDelete:
-      STEPWELL_RETURN_IF_ERROR(AddDelete(*job, &entry));
-      break;
-    case SaveJob::Kind::kDecide: {
-      bool nothing = false;
-      STEPWELL_RETURN_IF_ERROR(AddDecision(job.get(), &entry, &nothing));
-      if (!nothing) break;
-      batch_->repeated.push_back(job);
-      return OkStatus();
-    }
-    case SaveJob::Kind::kPin:
-      STEPWELL_RETURN_IF_ERROR(AddPins(*job, &entry));
-      break;
-    case SaveJob::Kind::kRewrite:
-      STEPWELL_RETURN_IF_ERROR(AddRewrite(*job, &entry));
-      break;
-    case SaveJob::Kind::kRestore:
-      STEPWELL_RETURN_IF_ERROR(AddRestored(*job, &entry));
-      break;
-    case SaveJob::Kind::kAccept:
-      STEPWELL_RETURN_IF_ERROR(AddAccepted(&entry));
-      break;
-  }
-  NoteRetention(*job, entry.change);
-  batch_->entries.push_back(std::move(entry));
-  return OkStatus();
-}
-
-namespace {
 
 // `live` after one more change of the batch; null when that killed it.
 LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr live) {
@@ -73,7 +33,44 @@ LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr li
   return live;
 }
 
+KeepCandidate CandidateOf(const LiveStep& live) {
+  return {live.record.step,   live.age_time_ns,  live.record.stored_bytes,
+          live.record.pinned, live.metrics_json, live.metrics_unknown};
+}
+
 }  // namespace
+
+Status Engine::AddToBatch(const std::shared_ptr<SaveJob>& job) {
+  BatchEntry entry;
+  entry.job = job;
+  const auto add = [&]() -> Status {
+    switch (job->kind) {
+      case SaveJob::Kind::kSave:
+        return AddSave(job.get(), &entry);
+      case SaveJob::Kind::kDelete:
+        return AddDelete(*job, &entry);
+      case SaveJob::Kind::kDecide:
+        return AddDecision(job.get(), &entry);
+      case SaveJob::Kind::kPin:
+        return AddPins(*job, &entry);
+      case SaveJob::Kind::kRewrite:
+        return AddRewrite(*job, &entry);
+      case SaveJob::Kind::kRestore:
+        return AddRestored(*job, &entry);
+      case SaveJob::Kind::kAccept:
+        return AddAccepted(&entry);
+    }
+    return InternalError("a change of no kind");
+  };
+  STEPWELL_RETURN_IF_ERROR(add());
+  if (entry.change.commit == 0) {  // a decision that was taken already
+    batch_->repeated.push_back(job);
+    return OkStatus();
+  }
+  NoteRetention(*job, entry.change);
+  batch_->entries.push_back(std::move(entry));
+  return OkStatus();
+}
 
 // What stands under this number for the next frame: committed steps, and this batch's changes.
 LiveStepPtr Engine::FindAsOf(uint64_t step) const {
@@ -97,15 +94,6 @@ int64_t Engine::AgeTime(int64_t wall_ns) {
   last_commit_clocks_ = {wall_ns, monotonic_ns};
   return age_time_ns_;
 }
-
-namespace {
-
-KeepCandidate CandidateOf(const LiveStep& live) {
-  return {live.record.step,   live.age_time_ns,  live.record.stored_bytes,
-          live.record.pinned, live.metrics_json, live.metrics_unknown};
-}
-
-}  // namespace
 
 // All committed steps, as of the next frame.
 void Engine::LoadRetention() {
@@ -170,16 +158,14 @@ Status Engine::AddSave(SaveJob* job, BatchEntry* entry) {
   if (job->group) {
     STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
     entry->change.prepared = std::move(entry->change.added);
-    ReleaseHolds(job);
-    job->leaves.clear();
-    return OkStatus();
+  } else {
+    if (auto replaced = FindAsOf(job->step)) {
+      if (replaced->record.pinned) return Pinned(job->step, "replace");
+      entry->change.killed.push_back(std::move(replaced));
+    }
+    AddRetired(*live, &entry->change);
+    STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
   }
-  if (auto replaced = FindAsOf(job->step)) {
-    if (replaced->record.pinned) return Pinned(job->step, "replace");
-    entry->change.killed.push_back(std::move(replaced));
-  }
-  AddRetired(*live, &entry->change);
-  STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
   ReleaseHolds(job);
   job->leaves.clear();
   return OkStatus();
@@ -252,7 +238,8 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
     const std::span<const LeafRecord> run = runs[i].records();
     STEPWELL_ASSIGN_OR_RETURN(
         const FramePlace place,
-        AppendFrame(FrameKind::kRecords, format::EncodeRecords(run), step_bytes));
+        AppendFrame(FrameKind::kRecords, format::EncodeRecords(run), step_bytes,
+                    /*may_drop_ballast=*/false));
     auto& extent = extents[place.segment];
     extent.segment = place.segment;
     extent.end_bytes = std::max(
@@ -329,7 +316,7 @@ Status Engine::NotThere(uint64_t step) const {
 }
 
 // Part 0: what ends with the step is found here. Other parts are told.
-Status Engine::AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing) {
+Status Engine::AddDecision(SaveJob* job, BatchEntry* entry) {
   const Decision& decision = job->decision;
   const auto is_it = [&](const LiveStep& live) {
     return live.record.step == decision.step && live.record.group->save_id == decision.save_id;
@@ -338,7 +325,6 @@ Status Engine::AddDecision(SaveJob* job, BatchEntry* entry, bool* nothing) {
   LiveStepPtr old = FindAsOf(decision.step);
   const bool is_primary = slot_.part == 0;
   if (prepared == nullptr) {
-    *nothing = true;
     const bool committed =
         old != nullptr && old->record.group && old->record.group->save_id == decision.save_id;
     if (decision.commit && committed) {
@@ -430,9 +416,7 @@ Status Engine::AddAccepted(BatchEntry* entry) {
 
 // A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
 Status Engine::AddSmall(FrameKind kind, const std::string& payload, BatchEntry* entry) {
-  STEPWELL_ASSIGN_OR_RETURN(const Run run,
-                            PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
-  STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, payload, run));
+  STEPWELL_ASSIGN_OR_RETURN(entry->place, AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true));
   entry->change.commit = tip_commit_;
   return OkStatus();
 }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commit groups: frames, one flush a touched segment, publication (DESIGN.md, "Save").
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "db/commit/engine.h"
-#include "db/commit/engine_internal.h"
 #include "db/layout.h"
 
 namespace stepwell::db {
@@ -97,9 +95,9 @@ void Engine::StartBatch() {
 }
 
 Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payload,
-                                       uint64_t step_bytes) {
-  STEPWELL_ASSIGN_OR_RETURN(const Run run, PlaceRun(kind, payload.size(), step_bytes,
-                                                    /*may_drop_ballast=*/false));
+                                       uint64_t step_bytes, bool may_drop_ballast) {
+  STEPWELL_ASSIGN_OR_RETURN(const Run run,
+                            PlaceRun(kind, payload.size(), step_bytes, may_drop_ballast));
   return SubmitFrame(kind, payload, run);
 }
 
@@ -117,15 +115,20 @@ Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint6
     if (spot.ok()) return Run{*spot, with_copies};
     if (spot.status().code() != StatusCode::kResourceExhausted) return spot.status();
   }
-  STEPWELL_ASSIGN_OR_RETURN(run.spot, PlaceWithBallast(run.bytes, step_bytes, may_drop_ballast));
+  auto spot = log_->Place(run.bytes, step_bytes, /*may_use_reserve=*/may_drop_ballast);
+  // A delete must work on a full disk: that is how space comes back.
+  if (may_drop_ballast && spot.status().code() == StatusCode::kResourceExhausted) {
+    DropBallast();
+    spot = log_->Place(run.bytes, step_bytes, /*may_use_reserve=*/true);
+  }
+  STEPWELL_ASSIGN_OR_RETURN(run.spot, std::move(spot));
   return run;
 }
 
 // Queues the frame for the batch; chain frames take the next number.
 Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payload, const Run& run) {
   STEPWELL_RETURN_IF_ERROR(CheckFrameSize(payload));
-  const LogWriter::Placement& spot = run.spot;
-  Segment* segment = spot.segment;
+  Segment* segment = run.spot.segment;
   format::FrameHeader header;
   header.kind = kind;
   header.nonce = segment->nonce;
@@ -143,16 +146,10 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   if (!write->buffer) return ResourceExhaustedError("no memory for a frame");
   format::EncodeFrameTo(header, payload, write->buffer.bytes(), &place.crc);
   place.segment = segment->id;
-  place.offset_bytes = spot.offset_bytes;
+  place.offset_bytes = run.spot.offset_bytes;
   place.length_bytes = static_cast<uint32_t>(format::kFrameHeaderBytes + payload.size());
   write->engine = this;
-  write->kind = io::Op::Kind::kWrite;
-  write->file = segment->file.get();
-  write->offset_bytes = spot.offset_bytes;
-  write->segment = segment;
-  write->vector = {write->buffer.data(), write->buffer.size()};
-  write->vectors = {&write->vector, 1};
-  ++segment->writes_in_flight;
+  write->BeginWrite(run.spot, write->buffer.bytes());
   batch_->touched.insert(segment);
   batch_->frames.push_back(std::move(write));
   segment->frames.push_back({static_cast<uint16_t>(kind), header.commit, place});
@@ -169,26 +166,13 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   return place;
 }
 
-Result<LogWriter::Placement> Engine::PlaceWithBallast(uint64_t length, uint64_t step_bytes,
-                                                      bool may_drop_ballast) {
-  auto placement = log_->Place(length, step_bytes, may_drop_ballast);
-  if (placement.ok() || !may_drop_ballast ||
-      placement.status().code() != StatusCode::kResourceExhausted) {
-    return placement;
-  }
-  // A delete must work on a full disk: that is how space comes back.
-  DropBallast();
-  return log_->Place(length, step_bytes, may_drop_ballast);
-}
-
 bool Engine::DropBallast() {
   return options_.environment.file_system->Remove(BallastFilePath(options_.store_path)).ok();
 }
 
 void Engine::FrameWritten(FrameWrite* write) {
   if (panicked()) return;
-  --write->segment->writes_in_flight;
-  write->segment->dirty = true;
+  write->EndWrite();
   bytes_written_ += write->vector.iov_len;
   options_.instruments->DiskSpan("write frame", write->submitted_ns, Trace::kNoStep,
                                  write->vector.iov_len);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The beginning and the end of a session, and marks.
+// The beginning and the end of a session, marks, and what reclaim asks of the engine.
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "db/commit/engine.h"
-#include "db/commit/engine_internal.h"
 #include "db/layout.h"
-#include "db/log/frame_copies.h"
 #include "db/log/pins.h"
+#include "db/log/segment_scan.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 
@@ -22,6 +22,28 @@ namespace {
 constexpr uint64_t kBallastBytesMax = uint64_t{16} << 20;
 constexpr uint64_t kBallastBytesMin = uint64_t{1} << 20;
 constexpr uint64_t kBallastShareOfFree = 8;
+
+// The bytes of the newest frame, for a copy of it; empty where there is none any more: behind newer
+// catalogs it may have been erased.
+std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
+  if (place.length_bytes == 0) return {};
+  const auto frame = ReadOriginalFrame(files, place, FrameKind{});
+  if (!frame.ok()) return {};
+  return format::EncodeFrame(frame->header, frame->payload, /*block_bytes=*/1, nullptr);
+}
+
+Result<uint64_t> EndOfCatalog(const SegmentInfo& info, SegmentFiles& files) {
+  STEPWELL_ASSIGN_OR_RETURN(const FramePlace root, FindCatalog(info, files));
+  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, root, FrameKind::kCatalog));
+  STEPWELL_ASSIGN_OR_RETURN(const auto catalog, format::DecodeCatalog(AsBytes(frame.payload)));
+  uint64_t end = root.offset_bytes + root.length_bytes;
+  for (const FramePlace& page : catalog.pages) {
+    end = std::max(end, page.offset_bytes + page.length_bytes);
+  }
+  return end;
+}
+
+constexpr uint64_t kRollGainBytes = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -81,15 +103,13 @@ Status Engine::WriteSlot(bool sync) {
 // Files that were removed take writes and syncs without an error, until they are closed: that would
 // acknowledge steps that can never be opened.
 Status Engine::CheckNotRemoved() {
-  const auto gone = [](const std::string& path) {
-    return NotFoundError(StrCat(
-        path, " was removed while the store is open for writing: what is saved now would be lost"));
-  };
-  STEPWELL_ASSIGN_OR_RETURN(const bool slot_removed, options_.slot_file->IsRemoved());
-  if (slot_removed) return gone(SlotFilePath(options_.store_path));
-  for (const Segment* segment : batch_->touched) {
-    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
-    if (info.link_count == 0) return gone(segment->file->path());
+  std::vector<io::File*> files = {options_.slot_file->file()};
+  for (const Segment* segment : batch_->touched) files.push_back(segment->file.get());
+  for (io::File* file : files) {
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
+    if (info.link_count > 0) continue;
+    return NotFoundError(StrCat(file->path(), " was removed while the store is open for writing: ",
+                                "what is saved now would be lost"));
   }
   return OkStatus();
 }
@@ -105,32 +125,13 @@ void Engine::NoteSegments() {
   open_ends_ = std::move(ends);
 }
 
-namespace {
-
-// The bytes of the newest frame, for a copy of it; empty where there is none any more: behind newer
-// catalogs it may have been erased.
-std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
-  if (place.length_bytes == 0) return {};
-  const auto frame = ReadOriginalFrame(files, place, FrameKind{});
-  if (!frame.ok()) return {};
-  return format::EncodeFrame(frame->header, frame->payload, /*block_bytes=*/1, nullptr);
-}
-
-}  // namespace
-
 // Before this epoch makes the steps in doubt durable: then only damage takes a header away. A
 // segment that an export has a link to does not change, and keeps what it has.
 Status Engine::MendHeaders(const LogState& state) {
   for (const uint64_t id : state.torn_headers) {
     const auto file = options_.environment.file_system->Stat(options_.files->PathOf(id));
     if (!file.ok() || file->link_count > 1) continue;
-    format::SegmentHeader header;
-    header.store_id = slot_.store_id;
-    header.segment = id;
-    header.nonce = RandomId(options_.environment.random);
-    header.created_ns = options_.environment.clock->WallNanos();
-    header.group_id = slot_.group_id;
-    header.process = slot_.part;
+    const format::SegmentHeader header = NewSegmentHeader(options_.environment, slot_, id);
     const Status status = RewriteHeader(options_.environment.file_system, options_.store_path,
                                         header, epoch_, options_.freeze);
     // Where writes go to new blocks (btrfs) a full disk has no room for it; the step is whole.
@@ -177,15 +178,11 @@ Status Engine::Start(const LogState& state) {
   STEPWELL_RETURN_IF_ERROR(WriteSlot(/*sync=*/true));
   STEPWELL_RETURN_IF_ERROR(MendHeaders(state));
   LogWriterOptions log;
-  log.file_system = options_.environment.file_system;
+  log.environment = options_.environment;
   log.store_path = options_.store_path;
-  log.store_id = slot_.store_id;
-  log.group_id = slot_.group_id;
-  log.part = slot_.part;
+  log.slot = slot_;
   log.freeze = options_.freeze;
   log.segment_bytes_max = options_.segment_bytes_max;
-  log.make_nonce = [random = options_.environment.random] { return RandomId(random); };
-  log.wall_nanos = [clock = options_.environment.clock] { return clock->WallNanos(); };
   log.make_catalog = [this](uint64_t block_bytes, bool short_of_space) {
     format::Catalog head;
     head.epoch = epoch_;
@@ -212,10 +209,8 @@ Status Engine::Start(const LogState& state) {
   record.epoch = epoch_;
   record.last_commit = state.tip_commit;
   record.last_place = state.tip_place;
-  const auto append = [this](FrameKind kind, const std::string& payload) -> Result<FramePlace> {
-    STEPWELL_ASSIGN_OR_RETURN(const Run run,
-                              PlaceRun(kind, payload.size(), 0, /*may_drop_ballast=*/true));
-    return SubmitFrame(kind, payload, run);
+  const auto append = [this](FrameKind kind, const std::string& payload) {
+    return AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true);
   };
   STEPWELL_ASSIGN_OR_RETURN(auto place, append(FrameKind::kEpoch, format::EncodeEpoch(record)));
   // Losses are a part of what this epoch begins with, and said from here on.
@@ -245,21 +240,6 @@ Status Engine::Start(const LogState& state) {
   reclaim_.Begin(slot_.store_id);
   return OkStatus();
 }
-
-namespace {
-
-Result<uint64_t> EndOfCatalog(const SegmentInfo& info, SegmentFiles& files) {
-  STEPWELL_ASSIGN_OR_RETURN(const FramePlace root, FindCatalog(info, files));
-  STEPWELL_ASSIGN_OR_RETURN(const Frame frame, ReadFrame(files, root, FrameKind::kCatalog));
-  STEPWELL_ASSIGN_OR_RETURN(const auto catalog, format::DecodeCatalog(AsBytes(frame.payload)));
-  uint64_t end = root.offset_bytes + root.length_bytes;
-  for (const FramePlace& page : catalog.pages) {
-    end = std::max(end, page.offset_bytes + page.length_bytes);
-  }
-  return end;
-}
-
-}  // namespace
 
 // Segments that the last writer left open: sealed behind what they still hold, so that no rejected
 // frame is found again, should those that took its number be lost. What the rejected tail took
@@ -339,6 +319,141 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
     if (options_.freeze->frozen()) return;
     if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
   }
+}
+
+Status Engine::MayErase() const {
+  if (closing_ || !started_ || log_->current() == nullptr) {
+    return FailedPreconditionError(options_.store_path + ": the store is closed");
+  }
+  if (options_.freeze->frozen()) return options_.freeze->Check();
+  if (losses_.empty()) return OkStatus();
+  // What a lost frame kept alive is not known.
+  return FailedPreconditionError(StrCat(options_.store_path,
+                                        ": nothing is erased while this is not accepted: ",
+                                        DescribeLoss(losses_.front()), ". See `stepwell repair`"));
+}
+
+bool Engine::DeathsAwaitSlot() const {
+  return slot_sync_ != nullptr && (slot_sync_->killed || killed_unmarked_);
+}
+
+uint64_t Engine::newest_segment() const {
+  return log_ == nullptr || log_->current() == nullptr ? 0 : log_->current()->id;
+}
+
+void Engine::SegmentGone(uint64_t segment) {
+  catalogs_.NoteSegment(segment);
+  segments_.erase(segment);
+}
+
+// Of the second-newest durable catalog and of every chain frame after it.
+uint64_t Engine::GuardSegment() {
+  const CatalogNote* catalog = catalogs_.second_newest();
+  if (catalog == nullptr) return 0;
+  while (!chain_.empty() && chain_.front().first <= catalog->last_commit) chain_.pop_front();
+  // Of the frames in one segment the newest does: there may be very many.
+  std::deque<std::pair<uint64_t, uint64_t>> newest;
+  uint64_t guard = catalog->place.segment;
+  for (const auto& frame : chain_) {
+    guard = std::min(guard, frame.second);
+    if (!newest.empty() && newest.back().second == frame.second) newest.pop_back();
+    newest.push_back(frame);
+  }
+  chain_ = std::move(newest);
+  return guard;
+}
+
+std::set<uint64_t> Engine::InUse() const {
+  std::set<uint64_t> in_use = reclaim_.evacuator().segments_in_use();
+  for (const auto& job : jobs_) {
+    for (const auto& [id, extent] : job->extents) in_use.insert(id);
+  }
+  if (batch_ != nullptr) {
+    for (const BatchEntry& entry : batch_->entries) {
+      for (const auto& step : {entry.change.added, entry.change.prepared}) {
+        if (step == nullptr) continue;
+        for (const auto& extent : step->record.extents) in_use.insert(extent.segment);
+      }
+    }
+  }
+  return in_use;
+}
+
+// What failed saves and moves have written needs no flush, and keeps no segment open.
+void Engine::ForgetFailedWrites() {
+  if (batch_ != nullptr || !std::exchange(has_failed_writes_, false)) return;
+  const std::set<uint64_t> in_use = InUse();
+  for (const auto& [id, segment] : log_->open_segments()) {
+    if (in_use.contains(id) || (!segment->dirty && segment->writes_in_flight == 0)) continue;
+    if (segment->current || segment->writes_in_flight > 0) {
+      has_failed_writes_ = true;  // later
+    } else {
+      segment->dirty = false;
+    }
+  }
+}
+
+std::set<uint64_t> Engine::BusySegments() const {
+  std::set<uint64_t> busy = InUse();
+  for (const auto& [id, segment] : log_->open_segments()) busy.insert(id);
+  return busy;
+}
+
+ReclaimRequest Engine::NewReclaimRequest() {
+  ReclaimRequest request;
+  request.catalogs = catalogs_.Needed();
+  request.published = durable_mark_;
+  request.old_tip = old_tip_;
+  request.first_id = log_->first_id();
+  request.spare_bytes_max = log_->spare_bytes_wanted();
+  request.unwanted_spares = log_->TakeExcessSpares();
+  return request;
+}
+
+void Engine::CommitNext(std::shared_ptr<SaveJob> job) {
+  if (frozen_reported_) Fail(job.get(), options_.freeze->Check());
+  jobs_.push_front(std::move(job));
+}
+
+Status Engine::RollSegments(uint64_t guard) {
+  uint64_t used = 0;
+  for (const auto& [id, segment] : segments_) {
+    if (id < guard) continue;
+    const auto open = log_->open_segments().find(id);
+    if (open != log_->open_segments().end()) {
+      const uint64_t own = open->second->catalog.end_bytes;
+      used += open->second->end_bytes - std::min(open->second->end_bytes, own);
+    } else if (const auto info = options_.environment.file_system->Stat(options_.files->PathOf(id));
+               info.ok()) {
+      used += info->allocated_bytes;
+    }
+  }
+  const uint64_t live = options_.live->StoredBytesFrom(guard);
+  if (used < live + std::min(kRollGainBytes, options_.segment_bytes_max / 4)) return OkStatus();
+  for (int i = 0; i < 2; ++i) {
+    Status status = log_->StartNext();
+    if (status.code() == StatusCode::kResourceExhausted) return OkStatus();  // then without
+    STEPWELL_RETURN_IF_ERROR(status);
+    Segment* segment = log_->current();
+    STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
+    segment->dirty = false;
+    NoteCatalog(*segment);
+    if (status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
+  }
+  ForgetFailedWrites();
+  NoteSegments();
+  return log_->SealIdle(/*all=*/false);
+}
+
+void Engine::BeginClose() {
+  closing_ = true;
+  reclaim_.Stop();
+}
+
+void Engine::FillQuery(SpaceQuery* query) const {
+  const std::lock_guard lock(ends_mutex_);
+  query->open_ends = open_ends_;
+  query->catalogs = catalog_ranges_;
 }
 
 }  // namespace stepwell::db

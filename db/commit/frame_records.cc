@@ -43,6 +43,16 @@ void SplitLeaf(const LeafRecord& record, std::vector<RecordsRun>* runs) {
   }
 }
 
+// Part 0 counts whole leaves, the others what they have of them.
+uint64_t LogicalBytesIn(const LeafRecord& record, uint32_t part) {
+  if (!record.partial || part == 0) return record.logical_bytes;
+  uint64_t bytes = 0;
+  for (const format::PieceRecord& piece : record.pieces) {
+    bytes += format::ChunkBytes(piece.shape, format::FindDType(record.dtype)->item_bytes);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
@@ -70,20 +80,6 @@ std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
   close(records.size());
   return runs;
 }
-
-namespace {
-
-// Part 0 counts whole leaves, the others what they have of them.
-uint64_t LogicalBytesIn(const LeafRecord& record, uint32_t part) {
-  if (!record.partial || part == 0) return record.logical_bytes;
-  uint64_t bytes = 0;
-  for (const format::PieceRecord& piece : record.pieces) {
-    bytes += format::ChunkBytes(piece.shape, format::FindDType(record.dtype)->item_bytes);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
   for (const auto& chunk : record.chunks) item->stored_bytes += chunk.stored_bytes;

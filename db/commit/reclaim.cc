@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "db/commit/engine.h"
 #include "db/layout.h"
-#include "db/log/alignment.h"
 #include "db/log/pins.h"
+#include "db/log/segment_files.h"
 
 namespace stepwell::db {
 namespace {
@@ -21,7 +22,28 @@ void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,
       .IgnoreError("then the segment cannot be opened, which is seen there");
 }
 
+// A spare's space is to be there already: one with many holes is as slow as a new file.
+constexpr uint64_t kSpareShareAllocated = 8;  // at most 1/8 missing
+
+ReclaimDecision DecideDead(const SegmentState& segment, const ReclaimLimits& limits) {
+  ReclaimDecision decision;
+  const bool whole =
+      segment.allocated_bytes + segment.size_bytes / kSpareShareAllocated >= segment.size_bytes;
+  // With another link its bytes have another owner, too.
+  const bool fits = segment.link_count == 1 && segment.size_bytes > 0 && whole &&
+                    segment.size_bytes <= limits.spare_bytes_max;
+  decision.action = fits ? ReclaimAction::kRecycle : ReclaimAction::kRemove;
+  return decision;
+}
+
 }  // namespace
+
+Reclaimer::Reclaimer(const EngineOptions* options, const format::Id128& store_id,
+                     const std::atomic<bool>* stop)
+    : options_(*options),
+      store_id_(store_id),
+      file_system_(options->environment.file_system),
+      stop_(stop) {}
 
 ReclaimResult Reclaimer::Run(const ReclaimRequest& request) {
   ReclaimResult result;
@@ -37,13 +59,13 @@ ReclaimResult Reclaimer::Run(const ReclaimRequest& request) {
 Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
   for (const std::string& path : request.unwanted_spares) {
     STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
-    options_.file_system->Remove(path).IgnoreError("the next open tries again");
+    file_system_->Remove(path).IgnoreError("the next open tries again");
   }
   {
-    STEPWELL_ASSIGN_OR_RETURN(const auto lock,
-                              ReclaimLock::Acquire(options_.file_system, options_.store_path,
-                                                   io::LockKind::kExclusive, options_.stop));
-    STEPWELL_ASSIGN_OR_RETURN(pins_, ReadPins(options_.file_system, options_.store_path));
+    STEPWELL_ASSIGN_OR_RETURN(
+        const auto lock,
+        ReclaimLock::Acquire(file_system_, options_.store_path, io::LockKind::kExclusive, stop_));
+    STEPWELL_ASSIGN_OR_RETURN(pins_, ReadPins(file_system_, options_.store_path));
   }
   // Readers that come from here on see what was live at `published` or later.
   const LiveSteps::Use use = options_.live->UseOf(request.segments, pins_, request.published);
@@ -56,13 +78,12 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
     for (const uint64_t id : request.segments) {
       const auto used = use.segments.find(id);
       if ((used == use.segments.end()) != whole) continue;
-      if (options_.stop->load()) return CancelledError("the store is being closed");
+      if (stop_->load()) return CancelledError("the store is being closed");
       STEPWELL_RETURN_IF_ERROR(Handle(request, whole ? unused : used->second, id, result));
     }
     if (whole && !result->spares.empty()) {
       // Before one of them gets a new name and is written to.
-      STEPWELL_RETURN_IF_ERROR(
-          options_.file_system->SyncDirectory(SegmentsPath(options_.store_path)));
+      STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(SegmentsPath(options_.store_path)));
     }
   }
   return OkStatus();
@@ -92,7 +113,7 @@ bool Reclaimer::MayBeReadFromBefore(const ReclaimRequest& request, uint64_t id) 
 Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const SegmentUse& use,
                                      uint64_t id, bool* gone, bool* foreign) {
   SegmentState state;
-  const auto info = options_.file_system->Stat(SegmentPath(options_.store_path, id));
+  const auto info = file_system_->Stat(SegmentPath(options_.store_path, id));
   *gone = info.status().code() == StatusCode::kNotFound;
   if (*gone) return state;
   if (!info.ok()) return info.status();
@@ -106,7 +127,7 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Segmen
   if (*foreign) return state;
   const auto edges = options_.footprints->EdgesOf(id);
   if (edges.ok()) {
-    *foreign = edges->store_id != options_.store_id;
+    *foreign = edges->store_id != store_id_;
     state.sealed = edges->sealed;
     state.needed = edges->ranges;
   } else if (edges.status().code() != StatusCode::kNotFound) {
@@ -161,10 +182,9 @@ void Reclaimer::LookInside(const SegmentUse& use, uint64_t id, SegmentState* sta
 // know, which cannot be (it would have read a slot of before `published`).
 Result<std::unique_ptr<ReclaimLock>> Reclaimer::LockAndCheck(const ReclaimRequest& request,
                                                              uint64_t id, ReclaimResult* result) {
-  STEPWELL_ASSIGN_OR_RETURN(auto lock,
-                            ReclaimLock::Acquire(options_.file_system, options_.store_path,
-                                                 io::LockKind::kExclusive, options_.stop));
-  STEPWELL_ASSIGN_OR_RETURN(const auto pins, ReadPins(options_.file_system, options_.store_path));
+  STEPWELL_ASSIGN_OR_RETURN(auto lock, ReclaimLock::Acquire(file_system_, options_.store_path,
+                                                            io::LockKind::kExclusive, stop_));
+  STEPWELL_ASSIGN_OR_RETURN(const auto pins, ReadPins(file_system_, options_.store_path));
   const bool expected =
       pins.unknown <= pins_.unknown &&
       std::all_of(pins.commits.begin(), pins.commits.end(), [&](uint64_t pin) {
@@ -228,7 +248,7 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const SegmentUse& use, u
         break;
       }
       case ReclaimAction::kEvacuate:
-        if (request.may_move) Evacuate(use, id, result);
+        Evacuate(use, id, result);
         return OkStatus();
     }
   }
@@ -252,17 +272,17 @@ Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const 
   STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockAndCheck(request, id, result));
   if (lock == nullptr) return OkStatus();
   const std::string path = SegmentPath(options_.store_path, id);
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, options_.file_system->Stat(path));
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(path));
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
   options_.files->Drop(id);
   options_.footprints->Forget(id);
   if (action == ReclaimAction::kRecycle && info.link_count == 1) {
     const std::string spare = SparePath(options_.store_path, id);
-    GiveWriteModeBack(options_.file_system, path, info);
-    STEPWELL_RETURN_IF_ERROR(options_.file_system->Rename(path, spare));
+    GiveWriteModeBack(file_system_, path, info);
+    STEPWELL_RETURN_IF_ERROR(file_system_->Rename(path, spare));
     result->spares.push_back({spare, state.size_bytes});
   } else {
-    const Status status = options_.file_system->Remove(path);
+    const Status status = file_system_->Remove(path);
     if (!status.ok() && status.code() != StatusCode::kNotFound) return status;
     ++result->segments_removed;
   }
@@ -275,16 +295,16 @@ Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
   STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockAndCheck(request, id, result));
   if (lock == nullptr) return OkStatus();
   const std::string path = SegmentPath(options_.store_path, id);
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo named, options_.file_system->Stat(path));
-  GiveWriteModeBack(options_.file_system, path, named);
-  auto file = options_.file_system->Open(path, {.write = true, .freeze = options_.freeze});
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo named, file_system_->Stat(path));
+  GiveWriteModeBack(file_system_, path, named);
+  auto file = file_system_->Open(path, {.write = true, .freeze = options_.freeze});
   // Not ours to change.
   if (file.status().code() == StatusCode::kPermissionDenied) return OkStatus();
   if (!file.ok()) return file.status();
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo before, (*file)->Info());
   if (before.link_count != 1) return OkStatus();
   for (const ByteRange& hole : holes) {
-    if (options_.stop->load()) break;
+    if (stop_->load()) break;
     STEPWELL_RETURN_IF_ERROR((*file)->PunchHole(hole.begin, hole.end - hole.begin));
   }
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo after, (*file)->Info());
@@ -292,6 +312,55 @@ Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
     result->bytes_punched += before.allocated_bytes - after.allocated_bytes;
   }
   return OkStatus();
+}
+
+std::vector<ByteRange> HolesBetween(const std::vector<ByteRange>& needed, uint64_t size_bytes,
+                                    uint64_t block_bytes) {
+  std::vector<ByteRange> holes;
+  uint64_t at = 0;
+  const auto add = [&](uint64_t end) {
+    const uint64_t begin = AlignUp(at, block_bytes);
+    end = AlignDown(end, block_bytes);
+    if (begin < end) holes.push_back({begin, end});
+  };
+  for (const ByteRange& range : needed) {
+    if (range.begin > at) add(std::min(range.begin, size_bytes));
+    at = std::max(at, range.end);
+  }
+  if (at < size_bytes) add(size_bytes);
+  return holes;
+}
+
+ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& limits) {
+  ReclaimDecision decision;
+  if (!segment.has_live && !segment.pinned && !segment.has_catalog) {
+    return DecideDead(segment, limits);
+  }
+  if (!segment.known) return decision;
+  const uint64_t needed = TotalBytes(segment.needed);
+  const uint64_t gain = segment.allocated_bytes > needed ? segment.allocated_bytes - needed : 0;
+  if (gain >= std::max<uint64_t>(limits.punch_gain_min, 1) && !limits.settled) {
+    decision.action = ReclaimAction::kLater;
+    return decision;
+  }
+  // A file with another link is never changed; an unsealed one has unknown frames.
+  if (segment.punchable && segment.link_count == 1 && segment.sealed &&
+      gain >= std::max<uint64_t>(limits.punch_gain_min, 1)) {
+    decision.holes = HolesBetween(segment.needed, segment.size_bytes, segment.block_bytes);
+    if (!decision.holes.empty()) {
+      decision.action = ReclaimAction::kPunch;
+      return decision;
+    }
+  }
+  const uint64_t moved_gain = segment.allocated_bytes > segment.moved_bytes
+                                  ? segment.allocated_bytes - segment.moved_bytes
+                                  : 0;
+  if (segment.has_live && !segment.has_catalog &&
+      segment.moved_bytes < segment.allocated_bytes / 2 &&
+      moved_gain >= std::max<uint64_t>(limits.evacuate_gain_min, 1)) {
+    decision.action = limits.settled ? ReclaimAction::kEvacuate : ReclaimAction::kLater;
+  }
+  return decision;
 }
 
 }  // namespace stepwell::db

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass of reclaim: looks at segments in which something died, and gives back what nothing
 // needs. Runs on the reclaim worker; the engine says which segments it may touch and takes the
-// result. What must be copied elsewhere first it only names: evacuator.h.
+// result. What must be copied elsewhere first it only names: Evacuator moves it.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "db/commit/reclaim_plan.h"
 #include "db/environment.h"
 #include "db/log/footprint.h"
 #include "db/log/live_steps.h"
@@ -21,13 +20,64 @@
 
 namespace stepwell::db {
 
+// ---- what to do with a segment in which something died: pure
+// --------------------------------------
+
+// A segment below the guard that is not written to.
+struct SegmentState {
+  bool has_live = false;     // some live step has an extent here
+  bool has_catalog = false;  // recovery may read its catalog
+  bool pinned = false;       // a dead step has one that is read: it cannot be moved
+  bool known = false;        // `needed` is all that is needed (else frames are damaged)
+  bool sealed = false;
+  bool punchable = true;  // as far as is known of the file system
+  uint64_t link_count = 1;
+  uint64_t size_bytes = 0;
+  uint64_t allocated_bytes = 0;
+  uint64_t block_bytes = 4096;    // what the file system frees at least
+  uint64_t moved_bytes = 0;       // what live steps have here, elsewhere
+  std::vector<ByteRange> needed;  // normalized: what steps need, and the ends of the segment
+};
+
+struct ReclaimLimits {
+  bool settled = false;         // no more deaths are to be expected here soon: punching is worth it
+  uint64_t punch_gain_min = 0;  // bytes given back, or it is left as it is
+  uint64_t evacuate_gain_min = 0;
+  uint64_t spare_bytes_max = 0;  // room for one more spare; 0: none wanted
+};
+
+enum class ReclaimAction : uint8_t {
+  kNothing,   // all that is there is needed
+  kLater,     // dead, but read or not worth it yet
+  kRemove,    // unlink
+  kRecycle,   // keep it for one of the next segments
+  kPunch,     // `holes`
+  kEvacuate,  // copy what is live elsewhere
+};
+
+struct ReclaimDecision {
+  ReclaimAction action = ReclaimAction::kNothing;
+  std::vector<ByteRange> holes;  // kPunch
+};
+
+// A segment without live steps is recycled or removed whole. One with some is punched where that
+// gives enough back, else evacuated when less than half of what is allocated is live.
+ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& limits);
+
+// What lies between the `needed` ranges of [0, size), in whole blocks.
+std::vector<ByteRange> HolesBetween(const std::vector<ByteRange>& needed, uint64_t size_bytes,
+                                    uint64_t block_bytes);
+
+// ---- one pass ----------------------------------------------------------------------------------
+
+struct EngineOptions;
+
 struct ReclaimRequest {
   // Below the guard, not open, not used by a save or a move in flight.
   std::set<uint64_t> segments;
   std::set<uint64_t> settled;  // of these: where punching and moving are worth it already
   // Of catalogs that recovery may read, by segment: these stay, and so do the segments.
   std::map<uint64_t, ByteRange> catalogs;
-  bool may_move = true;
   uint64_t published = 0;  // the newest commit that other processes know
   // Pins below `old_tip` may read in segments before `first_id` what nothing here knows as dead.
   uint64_t old_tip = 0;
@@ -55,17 +105,9 @@ struct ReclaimResult {
 
 class Reclaimer {
  public:
-  struct Options {
-    io::FileSystem* file_system = nullptr;
-    std::string store_path;
-    format::Id128 store_id{};
-    SegmentFiles* files = nullptr;
-    LiveSteps* live = nullptr;
-    FootprintCache* footprints = nullptr;
-    std::shared_ptr<io::Freeze> freeze;
-    const std::atomic<bool>* stop = nullptr;  // ends a pass early
-  };
-  explicit Reclaimer(Options options) : options_(std::move(options)) {}
+  // `stop` ends a pass early. Both outlive this.
+  Reclaimer(const EngineOptions* options, const format::Id128& store_id,
+            const std::atomic<bool>* stop);
 
   ReclaimResult Run(const ReclaimRequest& request);
 
@@ -88,7 +130,10 @@ class Reclaimer {
   Status Punch(const ReclaimRequest& request, uint64_t id, const std::vector<ByteRange>& holes,
                ReclaimResult* result);
 
-  const Options options_;
+  const EngineOptions& options_;
+  const format::Id128 store_id_;
+  io::FileSystem* const file_system_;
+  const std::atomic<bool>* const stop_;
   ReaderPins pins_;        // of other processes, when the pass began
   bool can_punch_ = true;  // until the file system says no
 };

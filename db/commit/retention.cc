@@ -2,10 +2,11 @@
 #include "db/commit/retention.h"
 
 #include <stepwell/metrics.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "io/bytes.h"
 
@@ -92,6 +93,14 @@ void Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_
   }
 }
 
+// What a count of 0 means.
+std::string NothingKept(Kind kind) {
+  if (kind == Kind::kLatest) return "keeping the latest 0 steps: at least 1 must be kept";
+  if (kind == Kind::kEvery) return "keeping every 0th step: n must be at least 1";
+  if (kind == Kind::kBest) return "keeping the best 0 steps: n must be at least 1";
+  return "keeping steps within 0 bytes: the budget must be positive";
+}
+
 }  // namespace
 
 std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optional<uint64_t> newest,
@@ -113,27 +122,13 @@ std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optiona
 
 Status CheckRules(std::span<const KeepRule> rules) {
   for (const KeepRule& rule : rules) {
-    const auto bad = [](const auto&... what) { return InvalidArgumentError(StrCat(what...)); };
-    switch (rule.kind) {
-      case Kind::kLatest:
-        if (rule.count == 0) return bad("keeping the latest 0 steps: at least 1 must be kept");
-        break;
-      case Kind::kEvery:
-        if (rule.count == 0) return bad("keeping every 0th step: n must be at least 1");
-        break;
-      case Kind::kBest:
-        if (rule.count == 0) return bad("keeping the best 0 steps: n must be at least 1");
-        if (rule.metric.empty()) return bad("keeping the best steps needs the name of a metric");
-        break;
-      case Kind::kDuration:
-        if (rule.duration.count() < 0) return bad("keeping steps for a negative duration");
-        break;
-      case Kind::kBytes:
-        if (rule.count == 0)
-          return bad("keeping steps within 0 bytes: the budget must be positive");
-        break;
-      case Kind::kPinned:
-        break;
+    const bool counts = rule.kind != Kind::kDuration && rule.kind != Kind::kPinned;
+    if (counts && rule.count == 0) return InvalidArgumentError(NothingKept(rule.kind));
+    if (rule.kind == Kind::kBest && rule.metric.empty()) {
+      return InvalidArgumentError("keeping the best steps needs the name of a metric");
+    }
+    if (rule.kind == Kind::kDuration && rule.duration.count() < 0) {
+      return InvalidArgumentError("keeping steps for a negative duration");
     }
   }
   return OkStatus();
@@ -156,4 +151,93 @@ std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
   return drop;
 }
 
+RetentionState::RetentionState(std::vector<KeepRule> rules)
+    : rules_(std::move(rules)), needs_metrics_(NeedsMetrics(rules_)) {
+  for (const KeepRule& rule : rules_) {
+    if (rule.kind == Kind::kLatest) latest_ = std::max(latest_, rule.count);
+    by_number_ = by_number_ && (rule.kind == Kind::kLatest || rule.kind == Kind::kEvery ||
+                                rule.kind == Kind::kPinned);
+  }
+}
+
+void RetentionState::Reset() {
+  steps_.clear();
+  known_ = false;
+}
+
+void RetentionState::Add(KeepCandidate step) {
+  if (!needs_metrics_) step.metrics_json.clear();
+  const uint64_t number = step.step;
+  steps_[number] = std::move(step);
+}
+
+bool RetentionState::IsKeptForGood(uint64_t step) const {
+  return std::any_of(rules_.begin(), rules_.end(), [step](const KeepRule& rule) {
+    return rule.kind == Kind::kEvery && step % rule.count == 0;
+  });
+}
+
+// All but the newest go, unless something else keeps them. Saves only push steps out of the newest,
+// so what is then kept for good need not be looked at again.
+std::vector<uint64_t> RetentionState::DropBeyondLatest(uint64_t added) {
+  std::vector<uint64_t> drop;
+  const uint64_t others = steps_.size() - steps_.count(added);
+  uint64_t beyond = others > latest_ - 1 ? others - (latest_ - 1) : 0;
+  for (auto it = steps_.begin(); beyond > 0;) {
+    const auto step = it++;
+    if (step->first == added) continue;
+    --beyond;
+    if (IsKeptForGood(step->first)) {
+      // The last one is among the newest again should this commit come to nothing.
+      if (beyond > 0) steps_.erase(step);
+    } else if (!step->second.pinned) {
+      drop.push_back(step->first);
+    }
+  }
+  return drop;
+}
+
+std::vector<uint64_t> RetentionState::Drop(const KeepCandidate& added) {
+  if (by_number_) return DropBeyondLatest(added.step);
+  std::vector<KeepCandidate> candidates;
+  candidates.reserve(steps_.size() + 1);
+  for (const auto& [number, step] : steps_) {
+    if (number < added.step) candidates.push_back(step);
+  }
+  const size_t at = candidates.size();
+  candidates.push_back(added);  // instead of one that it replaces
+  for (auto it = steps_.upper_bound(added.step); it != steps_.end(); ++it) {
+    candidates.push_back(it->second);
+  }
+  std::vector<uint64_t> drop;
+  for (const size_t i : StepsToDrop(rules_, candidates, at)) drop.push_back(candidates[i].step);
+  return drop;
+}
+
 }  // namespace stepwell::db
+
+namespace stepwell {
+
+std::string StrictJson(std::string_view python_json) {
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < python_json.size(); ++i) {
+    if (in_string && python_json[i] == '\\') {
+      out += python_json.substr(i++, 2);
+      continue;
+    }
+    if (python_json[i] == '"') in_string = !in_string;
+    bool replaced = false;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+      if (in_string || !python_json.substr(i).starts_with(word)) continue;
+      out.append("\"").append(word).append("\"");
+      i += word.size() - 1;
+      replaced = true;
+      break;
+    }
+    if (!replaced) out += python_json[i];
+  }
+  return out;
+}
+
+}  // namespace stepwell

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,12 +34,42 @@ struct KeepCandidate {
   int64_t time_ns = 0;
   uint64_t stored_bytes = 0;
   bool pinned = false;
-  std::string_view metrics_json;  // empty: none
-  bool metrics_unknown = false;   // they cannot be read: it may be the best
+  std::string metrics_json;      // empty: none
+  bool metrics_unknown = false;  // they cannot be read: it may be the best
 };
 // Indices of the candidates that no rule keeps. `candidates` ascend by step and include the step
 // being committed, at `added`. No rules: keeps everything.
 std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
                                 std::span<const KeepCandidate> candidates, size_t added);
+
+// Retention as commits go by: what StepsToDrop says of all live steps, at a cost that follows from
+// what may be dropped, not from what is kept for good.
+class RetentionState {
+ public:
+  explicit RetentionState(std::vector<KeepRule> rules);
+
+  bool has_rules() const { return !rules_.empty(); }
+  // After changes that are not saves: the steps must be told again before the next Drop.
+  void Reset();
+  bool known() const { return known_; }
+  void SetKnown() { known_ = true; }
+
+  void Add(KeepCandidate step);  // or replaces it
+  void Remove(uint64_t step) { steps_.erase(step); }
+  // The steps that the commit of `added`, which is not told yet, makes no rule keep; ascending.
+  std::vector<uint64_t> Drop(const KeepCandidate& added);
+
+ private:
+  bool IsKeptForGood(uint64_t step) const;
+  std::vector<uint64_t> DropBeyondLatest(uint64_t added);
+
+  const std::vector<KeepRule> rules_;
+  const bool needs_metrics_;
+  bool by_number_ = true;  // no rule looks at anything but numbers and pins
+  uint64_t latest_ = 1;    // how many newest steps are kept; the one that is committed always is
+  bool known_ = false;
+  // By number; with by_number_, without those that are kept for good.
+  std::map<uint64_t, KeepCandidate> steps_;
+};
 
 }  // namespace stepwell::db

@@ -12,7 +12,7 @@
 #include <rocksdb/listener.h>
 #include <rocksdb/system_clock.h>
 
-#include <cstddef>
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -92,15 +92,11 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
     std::vector<Job> dropped;
     {
       std::lock_guard lock(mutex_);
-      std::deque<Job> kept;
-      for (const Job& job : jobs_) {
-        if (job.tag == tag && job.priority == priority) {
-          dropped.push_back(job);
-        } else {
-          kept.push_back(job);
-        }
-      }
-      jobs_ = std::move(kept);
+      std::erase_if(jobs_, [&](const Job& job) {
+        const bool is_its = job.tag == tag && job.priority == priority;
+        if (is_its) dropped.push_back(job);
+        return is_its;
+      });
     }
     for (const Job& job : dropped) {
       if (job.unscheduled != nullptr) job.unscheduled(job.argument);
@@ -110,9 +106,8 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
 
   unsigned int GetThreadPoolQueueLen(Priority priority) const override {
     std::lock_guard lock(mutex_);
-    unsigned int count = 0;
-    for (const Job& job : jobs_) count += job.priority == priority ? 1 : 0;
-    return count;
+    const auto is_its = [&](const Job& job) { return job.priority == priority; };
+    return static_cast<unsigned int>(std::count_if(jobs_.begin(), jobs_.end(), is_its));
   }
   void SetBackgroundThreads(int, Priority) override {}
   int GetBackgroundThreads(Priority) override { return 1; }
@@ -137,13 +132,9 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
   bool Take(Job* job) {
     std::lock_guard lock(mutex_);
     if (jobs_.empty()) return false;
-    auto next = jobs_.begin();
-    for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
-      if (it->priority == HIGH) {
-        next = it;
-        break;
-      }
-    }
+    auto next = std::find_if(jobs_.begin(), jobs_.end(),
+                             [](const Job& one) { return one.priority == HIGH; });
+    if (next == jobs_.end()) next = jobs_.begin();
     *job = *next;
     jobs_.erase(next);
     return true;

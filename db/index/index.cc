@@ -2,23 +2,22 @@
 #include "db/index/index.h"
 
 #include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <utility>
 
 #include "db/index/env.h"
-#include "db/index/options.h"
-#include "db/index/read.h"
 #include "format/endian.h"
 #include "format/key.h"
 #include "io/guard.h"
@@ -93,135 +92,164 @@ void GuardForkedChildren() {
   static_cast<void>(registered);
 }
 
-class RocksIndex final : public Index {
- public:
-  explicit RocksIndex(const Options& options)
-      : path_(options.path),
-        store_id_(options.store_id),
-        freeze_(options.freeze ? options.freeze : std::make_shared<io::Freeze>()),
-        env_(std::make_unique<JobQueueEnv>(io::MakeRocksFileSystem(options.file_system, freeze_))) {
-  }
+bool IsRocksName(std::string_view name) {
+  const auto starts = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  if (name == "CURRENT" || name == "IDENTITY" || name == "LOCK" || name == "LOG") return true;
+  if (starts("LOG.old") || starts("MANIFEST-") || starts("OPTIONS-")) return true;
+  const size_t digits = name.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos) return false;
+  const std::string_view suffix = name.substr(digits);
+  return suffix == ".sst" || suffix == ".log" || suffix == ".dbtmp" || suffix == ".blob";
+}
 
-  ~RocksIndex() override {
-    if (!broken_ && io::HasMemory(kSpareBytes)) {
-      const Status closed = Guard("close the index", [&] {
-        for (rocksdb::ColumnFamilyHandle* handle : handles_) {
-          if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
-        }
-        delete db_;
-        return OkStatus();
-      });
-      if (!broken_) return;
-    }
-    // An exception went through RocksDB: its locks are in an unknown state, so leave it all be. Or
-    // there is no memory to close it.
-    static_cast<void>(env_.release());
-  }
+Status BrokenError() { return FailedPreconditionError("index: given up after an exception in it"); }
 
-  Status Open() {
-    STEPWELL_RETURN_IF_ERROR(Guard("open the index", [&] { return OpenGuarded(); }));
-    return CheckFrozen();
-  }
+constexpr size_t kWriteBufferBytes = size_t{64} << 20;  // the engine flushes long before
 
-  uint64_t applied_commit() const override { return applied_commit_; }
-  uint32_t applied_crc() const override { return applied_crc_; }
-  bool complete() const override { return complete_; }
-  uint64_t unflushed_bytes() const override { return unflushed_bytes_; }
+rocksdb::DBOptions MakeDbOptions(JobQueueEnv* env, std::shared_ptr<ErrorKeeper> errors) {
+  rocksdb::DBOptions options;
+  options.env = env;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  options.atomic_flush = true;
+  options.paranoid_checks = true;
+  options.avoid_flush_during_shutdown = true;  // would wait for a job that no thread runs
+  options.max_bgerror_resume_count = 0;
+  options.max_background_jobs = 2;
+  options.max_file_opening_threads = 1;  // the calling one
+  options.max_open_files = -1;           // so a missing table is found at open
+  options.max_manifest_file_size = size_t{4} << 20;
+  options.info_log = std::make_shared<SilentLogger>();
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  options.skip_stats_update_on_db_open = true;
+  options.allow_concurrent_memtable_write = false;
+  options.enable_write_thread_adaptive_yield = false;
+  options.allow_fallocate = false;
+  options.allow_mmap_reads = false;
+  options.allow_mmap_writes = false;
+  options.delete_obsolete_files_period_micros = uint64_t{1} << 60;  // nothing depends on time
+  options.listeners = {std::move(errors)};
+  return options;
+}
 
-  Result<std::vector<IndexedStep>> Steps() override {
-    return GuardRead<std::vector<IndexedStep>>([&] { return ReadSteps(families_); });
+rocksdb::ColumnFamilyOptions MakeFamilyOptions(const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::ColumnFamilyOptions options;
+  options.write_buffer_size = kWriteBufferBytes;
+  options.arena_block_size = size_t{1} << 20;
+  options.target_file_size_base = uint64_t{32} << 20;
+  // Nothing may stall: the thread that would wait is the one that runs the jobs.
+  options.max_write_buffer_number = 16;
+  options.level0_slowdown_writes_trigger = 1 << 20;
+  options.level0_stop_writes_trigger = 1 << 20;
+  options.soft_pending_compaction_bytes_limit = 0;
+  options.hard_pending_compaction_bytes_limit = 0;
+  options.ttl = 0;
+  options.periodic_compaction_seconds = 0;
+  options.compression = rocksdb::kNoCompression;
+  for (const rocksdb::CompressionType type : rocksdb::GetSupportedCompressions()) {
+    if (type == rocksdb::kLZ4Compression) options.compression = type;
   }
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.block_size = size_t{16} << 10;
+  table.checksum = rocksdb::kXXH3;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
 
-  Result<std::optional<std::vector<format::LeafRecord>>> Read(
-      uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) override {
-    return GuardRead<std::optional<std::vector<format::LeafRecord>>>(
-        [&] { return ReadLeaves(families_, step, commit, frame_crc, range); });
-  }
+}  // namespace
 
-  Result<std::optional<format::StepRecord>> ReadStep(uint64_t step, uint64_t commit,
-                                                     uint32_t frame_crc) override {
-    return GuardRead<std::optional<format::StepRecord>>(
-        [&] { return ReadStepRow(families_, step, commit, frame_crc); });
+// RocksDB is not exception-safe: after one (memory) the index is not used any more.
+template <typename Call>
+Status Index::Guard(const char* what, Call call) noexcept {
+  if (!io::HasMemory(kSpareBytes)) return io::NoMemoryTo(what);
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    broken_ = true;
+    return io::CannotDo(what, error);
   }
+}
 
-  Status Apply(const IndexBatch& batch) override {
-    STEPWELL_RETURN_IF_ERROR(CheckUsable());
-    STEPWELL_RETURN_IF_ERROR(
-        Guard("apply a commit to the index", [&] { return ApplyGuarded(batch); }));
-    return CheckFrozen();
+template <typename T, typename Call>
+Result<T> Index::GuardRead(Call call) {
+  if (broken_) return BrokenError();
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    broken_ = true;
+    return io::CannotDo("read the index", error);
   }
+}
 
-  Status Flush() override {
-    STEPWELL_RETURN_IF_ERROR(CheckUsable());
-    const Status flushed = Guard("flush the index", [&] { return FlushGuarded(); });
-    STEPWELL_RETURN_IF_ERROR(CheckFrozen());  // says more than what followed from it
-    STEPWELL_RETURN_IF_ERROR(flushed);
-    unflushed_bytes_ = 0;
-    return OkStatus();
-  }
+Index::Index(const Options& options)
+    : path_(options.path),
+      store_id_(options.store_id),
+      freeze_(options.freeze ? options.freeze : std::make_shared<io::Freeze>()),
+      errors_(std::make_shared<ErrorKeeper>()),
+      env_(std::make_unique<JobQueueEnv>(io::MakeRocksFileSystem(options.file_system, freeze_))) {}
 
- private:
-  // RocksDB is not exception-safe: after one (memory) the index is not used any more.
-  template <typename Call>
-  Status Guard(const char* what, Call call) noexcept {
-    if (!io::HasMemory(kSpareBytes)) return io::NoMemoryTo(what);
-    try {
-      return call();
-    } catch (const std::exception& error) {
-      broken_ = true;
-      return io::CannotDo(what, error);
-    }
+Index::~Index() {
+  if (!broken_ && io::HasMemory(kSpareBytes)) {
+    const Status closed = Guard("close the index", [&] {
+      for (rocksdb::ColumnFamilyHandle* handle : handles_) {
+        if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
+      }
+      delete db_;
+      return OkStatus();
+    });
+    if (!broken_) return;
   }
-  template <typename T, typename Call>
-  Result<T> GuardRead(Call call) {
-    if (broken_) return BrokenError();
-    try {
-      return call();
-    } catch (const std::exception& error) {
-      broken_ = true;
-      return io::CannotDo("read the index", error);
-    }
-  }
-  static Status BrokenError() {
-    return FailedPreconditionError("index: given up after an exception in it");
-  }
+  // An exception went through RocksDB: its locks are in an unknown state, so leave it all be. Or
+  // there is no memory to close it.
+  static_cast<void>(env_.release());
+}
 
-  Status CheckFrozen() const {
-    const Status frozen = freeze_->Check();
-    return frozen.WithContext(StrCat("index ", path_));
-  }
-  Status CheckUsable() const { return broken_ ? BrokenError() : CheckFrozen(); }
+Result<std::vector<IndexedStep>> Index::Steps() {
+  return GuardRead<std::vector<IndexedStep>>([&] { return ReadSteps(); });
+}
 
-  Status OpenGuarded();
-  Status ApplyGuarded(const IndexBatch& batch);
-  Status FlushGuarded();
-  // Adds the removal of a step to `batch`.
-  Status RemoveStep(uint64_t step, rocksdb::WriteBatch* batch);
-  // Adds what is pinned or not from now on; of the steps that the batch adds that is known already.
-  Status AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch);
-  void RunJobs();
-  rocksdb::Status Write(rocksdb::WriteBatch* batch) {
-    rocksdb::WriteOptions options;
-    options.disableWAL = true;
-    return db_->Write(options, batch);
-  }
+Result<std::optional<std::vector<format::LeafRecord>>> Index::Read(uint64_t step, uint64_t commit,
+                                                                   uint32_t frame_crc,
+                                                                   const format::KeyRange& range) {
+  return GuardRead<std::optional<std::vector<format::LeafRecord>>>(
+      [&] { return ReadLeaves(step, commit, frame_crc, range); });
+}
 
-  const std::string path_;
-  const format::Id128 store_id_;
-  const std::shared_ptr<io::Freeze> freeze_;
-  const std::shared_ptr<ErrorKeeper> errors_ = std::make_shared<ErrorKeeper>();
-  std::unique_ptr<JobQueueEnv> env_;  // outlives db_
-  rocksdb::DB* db_ = nullptr;
-  std::vector<rocksdb::ColumnFamilyHandle*> handles_;
-  IndexFamilies families_;
-  std::atomic<uint64_t> applied_commit_{0};
-  std::atomic<uint32_t> applied_crc_{0};
-  std::atomic<bool> complete_{false};
-  std::atomic<uint64_t> unflushed_bytes_{0};
-  std::atomic<bool> broken_{false};
-};
+Result<std::optional<format::StepRecord>> Index::ReadStep(uint64_t step, uint64_t commit,
+                                                          uint32_t frame_crc) {
+  return GuardRead<std::optional<format::StepRecord>>(
+      [&] { return ReadStepRow(step, commit, frame_crc); });
+}
 
-Status RocksIndex::OpenGuarded() {
+Status Index::Apply(const IndexBatch& batch) {
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  STEPWELL_RETURN_IF_ERROR(
+      Guard("apply a commit to the index", [&] { return ApplyGuarded(batch); }));
+  return CheckFrozen();
+}
+
+Status Index::Flush() {
+  STEPWELL_RETURN_IF_ERROR(CheckUsable());
+  const Status flushed = Guard("flush the index", [&] { return FlushGuarded(); });
+  STEPWELL_RETURN_IF_ERROR(CheckFrozen());  // says more than what followed from it
+  STEPWELL_RETURN_IF_ERROR(flushed);
+  unflushed_bytes_ = 0;
+  return OkStatus();
+}
+
+Status Index::CheckFrozen() const { return freeze_->Check().WithContext(StrCat("index ", path_)); }
+
+Status Index::CheckUsable() const { return broken_ ? BrokenError() : CheckFrozen(); }
+
+Status Index::Write(rocksdb::WriteBatch* batch) {
+  rocksdb::WriteOptions options;
+  options.disableWAL = true;
+  return FromRocks(db_->Write(options, batch), "write to the index");
+}
+
+Status Index::OpenGuarded() {
   const auto cache = rocksdb::NewLRUCache(kBlockCacheBytes, /*num_shard_bits=*/0);
   const rocksdb::ColumnFamilyOptions family = MakeFamilyOptions(cache);
   STEPWELL_RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(MakeDbOptions(env_.get(), errors_), path_,
@@ -232,10 +260,13 @@ Status RocksIndex::OpenGuarded() {
                                                        &handles_, &db_),
                                      StrCat("open the index ", path_)));
   GuardForkedChildren();
-  families_ = {db_, handles_[0], handles_[1], handles_[2], handles_[3]};
+  meta_ = handles_[0];
+  steps_ = handles_[1];
+  leaves_ = handles_[2];
+  chunks_ = handles_[3];
 
   std::string row;
-  const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), families_.meta, kMetaKey, &row);
+  const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), meta_, kMetaKey, &row);
   if (got.ok()) {
     STEPWELL_ASSIGN_OR_RETURN(const Meta meta, DecodeMeta(row, store_id_));
     applied_commit_ = meta.applied_commit;
@@ -245,18 +276,18 @@ Status RocksIndex::OpenGuarded() {
   }
   if (!got.IsNotFound()) return FromRocks(got, "read the index");
   // New. Every batch has a meta row, so without one there is nothing else either.
-  STEPWELL_ASSIGN_OR_RETURN(const std::vector<IndexedStep> steps, ReadSteps(families_));
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<IndexedStep> steps, ReadSteps());
   if (!steps.empty()) return DataLossError(StrCat("index ", path_, ": steps without a meta row"));
   rocksdb::WriteBatch batch;
-  batch.Put(families_.meta, kMetaKey, EncodeMeta(store_id_, {}));
-  return FromRocks(Write(&batch), "write to the index");
+  batch.Put(meta_, kMetaKey, EncodeMeta(store_id_, {}));
+  return Write(&batch);
 }
 
-Status RocksIndex::RemoveStep(uint64_t step, rocksdb::WriteBatch* batch) {
+Status Index::RemoveStep(uint64_t step, rocksdb::WriteBatch* batch) {
   const std::string begin = format::EncodeStep(step);
   const std::string end = format::PrefixEnd(begin);
-  batch->Delete(families_.steps, begin);
-  for (rocksdb::ColumnFamilyHandle* family : {families_.leaves, families_.chunks}) {
+  batch->Delete(steps_, begin);
+  for (rocksdb::ColumnFamilyHandle* family : {leaves_, chunks_}) {
     if (!end.empty()) {
       batch->DeleteRange(family, begin, end);
       continue;
@@ -269,20 +300,20 @@ Status RocksIndex::RemoveStep(uint64_t step, rocksdb::WriteBatch* batch) {
   return OkStatus();
 }
 
-Status RocksIndex::AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch) {
+Status Index::AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch) {
   for (const auto& [step, pinned] : changes.pins) {
     std::string row;
     const std::string key = format::EncodeStep(step);
-    const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), families_.steps, key, &row);
+    const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), steps_, key, &row);
     if (got.IsNotFound()) continue;  // then the index is not complete
     STEPWELL_RETURN_IF_ERROR(FromRocks(got, "read the index"));
     STEPWELL_ASSIGN_OR_RETURN(const std::string repinned, RepinStepRow(key, row, pinned));
-    batch->Put(families_.steps, key, repinned);
+    batch->Put(steps_, key, repinned);
   }
   return OkStatus();
 }
 
-Status RocksIndex::ApplyGuarded(const IndexBatch& batch) {
+Status Index::ApplyGuarded(const IndexBatch& batch) {
   // One batch, or it would not be atomic; up to about 150 MB for a million chunks, allocated once.
   size_t reserve_bytes = 4096 + batch.removed_steps.size() * 128;
   for (const IndexBatch::Add& add : batch.added) {
@@ -302,26 +333,25 @@ Status RocksIndex::ApplyGuarded(const IndexBatch& batch) {
       // Also when the caller does not say that it replaces one: never a mixture.
       std::string old_row;
       const rocksdb::Status got =
-          db_->Get(rocksdb::ReadOptions(), families_.steps, format::EncodeStep(step), &old_row);
+          db_->Get(rocksdb::ReadOptions(), steps_, format::EncodeStep(step), &old_row);
       if (got.ok()) STEPWELL_RETURN_IF_ERROR(RemoveStep(step, &rows));
       if (!got.ok() && !got.IsNotFound()) return FromRocks(got, "read the index");
     }
-    rows.Put(families_.steps, format::EncodeStep(step), EncodeStepRow(*add.step, add.frame_crc));
+    rows.Put(steps_, format::EncodeStep(step), EncodeStepRow(*add.step, add.frame_crc));
     for (const format::LeafRecord& leaf : *add.leaves) {
       if (leaf.first_chunk == 0) {  // else it only goes on with the chunks of one before
-        rows.Put(families_.leaves, format::EncodeIndexKey(step, leaf.key),
-                 format::EncodeLeafValue(leaf));
+        rows.Put(leaves_, format::EncodeIndexKey(step, leaf.key), format::EncodeLeafValue(leaf));
       }
       for (size_t i = 0; i < leaf.chunks.size(); ++i) {
-        rows.Put(families_.chunks, format::EncodeChunkKey(step, leaf.key, leaf.first_chunk + i),
+        rows.Put(chunks_, format::EncodeChunkKey(step, leaf.key, leaf.first_chunk + i),
                  format::EncodeChunkRecord(leaf.chunks[i]));
       }
     }
   }
   STEPWELL_RETURN_IF_ERROR(AddPins(batch, &rows));
-  rows.Put(families_.meta, kMetaKey,
+  rows.Put(meta_, kMetaKey,
            EncodeMeta(store_id_, {batch.through_commit, batch.through_crc, batch.complete}));
-  STEPWELL_RETURN_IF_ERROR(FromRocks(Write(&rows), "write to the index"));
+  STEPWELL_RETURN_IF_ERROR(Write(&rows));
   applied_commit_ = batch.through_commit;
   applied_crc_ = batch.through_crc;
   complete_ = batch.complete;
@@ -331,7 +361,7 @@ Status RocksIndex::ApplyGuarded(const IndexBatch& batch) {
 }
 
 // RocksDB flushes all families up to one point, with one entry of its MANIFEST.
-Status RocksIndex::FlushGuarded() {
+Status Index::FlushGuarded() {
   rocksdb::FlushOptions options;
   options.wait = false;  // the job is ours to run
   options.allow_write_stall = true;
@@ -349,22 +379,10 @@ Status RocksIndex::FlushGuarded() {
   return OkStatus();
 }
 
-void RocksIndex::RunJobs() {
+void Index::RunJobs() {
   size_t count = 0;
   env_->RunJobs([&] { return ++count <= kJobsMax && errors_->first().ok(); });
 }
-
-bool IsRocksName(std::string_view name) {
-  const auto starts = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  if (name == "CURRENT" || name == "IDENTITY" || name == "LOCK" || name == "LOG") return true;
-  if (starts("LOG.old") || starts("MANIFEST-") || starts("OPTIONS-")) return true;
-  const size_t digits = name.find_first_not_of("0123456789");
-  if (digits == 0 || digits == std::string_view::npos) return false;
-  const std::string_view suffix = name.substr(digits);
-  return suffix == ".sst" || suffix == ".log" || suffix == ".dbtmp" || suffix == ".blob";
-}
-
-}  // namespace
 
 Status FromRocks(const rocksdb::Status& status, std::string_view context) {
   if (status.ok()) return OkStatus();
@@ -388,9 +406,10 @@ Result<std::unique_ptr<Index>> Index::Open(const Options& options) {
     return ResourceExhaustedError(StrCat("index ", options.path, ": ", free_bytes,
                                          " bytes free; opening it takes ", kFreeBytesMin));
   }
-  auto index = std::make_unique<RocksIndex>(options);
-  STEPWELL_RETURN_IF_ERROR(index->Open());
-  return std::unique_ptr<Index>(std::move(index));
+  std::unique_ptr<Index> index(new Index(options));
+  STEPWELL_RETURN_IF_ERROR(index->Guard("open the index", [&] { return index->OpenGuarded(); }));
+  STEPWELL_RETURN_IF_ERROR(index->CheckFrozen());
+  return index;
 }
 
 Status Index::Destroy(io::FileSystem* file_system, const std::string& path) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index: RocksDB as the LSM tree over the log. The only file pair that includes rocksdb
-// headers.
+// The index: RocksDB as the LSM tree over the log. Only this room includes rocksdb headers.
 //
 // It is a cache of the log and never the only witness: no WAL, atomic flush, and every call may
 // fail, upon which the engine serves from the log and rebuilds. Column families `steps`, `leaves`,
@@ -9,10 +8,10 @@
 // reads on any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,7 +19,13 @@
 
 #include "format/records.h"
 #include "io/disk.h"
-#include "io/log.h"
+#include "io/result.h"
+
+namespace rocksdb {
+class ColumnFamilyHandle;
+class DB;
+class WriteBatch;
+}  // namespace rocksdb
 
 namespace stepwell::db {
 
@@ -50,6 +55,9 @@ struct IndexBatch {
   bool complete = false;
 };
 
+class ErrorKeeper;
+class JobQueueEnv;
+
 class Index {
  public:
   struct Options {
@@ -57,8 +65,6 @@ class Index {
     std::string path;  // the index directory; made when absent
     format::Id128 store_id{};
     std::shared_ptr<io::Freeze> freeze;  // of the index alone
-    bool inline_jobs = false;  // simulation: RocksDB's flushes and compactions on calling threads
-    LogSink log;
   };
   // Any failure means: Destroy(path) and open again, or go on without an index. An index of another
   // store (store_id) fails with kDataLoss.
@@ -66,25 +72,75 @@ class Index {
   // Removes the files of an index directory (only files RocksDB makes; the directory stays).
   static Status Destroy(io::FileSystem* file_system, const std::string& path);
 
-  virtual ~Index() = default;
+  ~Index();
+  Index(const Index&) = delete;
+  Index& operator=(const Index&) = delete;
   // "Applied through": 0 for a new index.
-  virtual uint64_t applied_commit() const = 0;
-  virtual uint32_t applied_crc() const = 0;
+  uint64_t applied_commit() const { return applied_commit_; }
+  uint32_t applied_crc() const { return applied_crc_; }
   // IndexBatch::complete of the last batch.
-  virtual bool complete() const = 0;
-  virtual Result<std::vector<IndexedStep>> Steps() = 0;
-  virtual Status Apply(const IndexBatch& batch) = 0;
+  bool complete() const { return complete_; }
+  Result<std::vector<IndexedStep>> Steps();
+  Status Apply(const IndexBatch& batch);
   // Bytes applied since the last Flush: the engine flushes at 16 MiB.
-  virtual uint64_t unflushed_bytes() const = 0;
+  uint64_t unflushed_bytes() const { return unflushed_bytes_; }
   // Makes everything applied durable; kAborted when the index's disk is frozen.
-  virtual Status Flush() = 0;
+  Status Flush();
   // Leaf records with chunks whose keys are in `range`, sorted by key, from one snapshot; none when
   // the step is not there with exactly this commit number and frame CRC.
-  virtual Result<std::optional<std::vector<format::LeafRecord>>> Read(
-      uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) = 0;
+  Result<std::optional<std::vector<format::LeafRecord>>> Read(uint64_t step, uint64_t commit,
+                                                              uint32_t frame_crc,
+                                                              const format::KeyRange& range);
   // The step's record with its texts; none as for Read.
-  virtual Result<std::optional<format::StepRecord>> ReadStep(uint64_t step, uint64_t commit,
-                                                             uint32_t frame_crc) = 0;
+  Result<std::optional<format::StepRecord>> ReadStep(uint64_t step, uint64_t commit,
+                                                     uint32_t frame_crc);
+
+ private:
+  explicit Index(const Options& options);
+  template <typename Call>
+  Status Guard(const char* what, Call call) noexcept;
+  template <typename T, typename Call>
+  Result<T> GuardRead(Call call);
+  Status CheckFrozen() const;
+  Status CheckUsable() const;
+  // What the public ones do, within RocksDB: exceptions pass through.
+  Status OpenGuarded();
+  Status ApplyGuarded(const IndexBatch& batch);
+  Status FlushGuarded();
+  Result<std::vector<IndexedStep>> ReadSteps();
+  Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(uint64_t step, uint64_t commit,
+                                                                    uint32_t frame_crc,
+                                                                    const format::KeyRange& range);
+  Result<std::optional<format::StepRecord>> ReadStepRow(uint64_t step, uint64_t commit,
+                                                        uint32_t frame_crc);
+  // Adds the removal of a step to `batch`.
+  Status RemoveStep(uint64_t step, rocksdb::WriteBatch* batch);
+  // Adds what is pinned or not from now on; of the steps that the batch adds that is known already.
+  Status AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch);
+  Status Write(rocksdb::WriteBatch* batch);
+  void RunJobs();
+
+  const std::string path_;
+  const format::Id128 store_id_;
+  const std::shared_ptr<io::Freeze> freeze_;
+  const std::shared_ptr<ErrorKeeper> errors_;
+  std::unique_ptr<JobQueueEnv> env_;  // outlives db_
+  rocksdb::DB* db_ = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles_;  // all families, of which:
+  rocksdb::ColumnFamilyHandle* meta_ = nullptr;
+  rocksdb::ColumnFamilyHandle* steps_ = nullptr;
+  rocksdb::ColumnFamilyHandle* leaves_ = nullptr;
+  rocksdb::ColumnFamilyHandle* chunks_ = nullptr;
+  std::atomic<uint64_t> applied_commit_{0};
+  std::atomic<uint32_t> applied_crc_{0};
+  std::atomic<bool> complete_{false};
+  std::atomic<uint64_t> unflushed_bytes_{0};
+  std::atomic<bool> broken_{false};
 };
+
+// Row of `steps`: the commit frame's CRC (4 bytes, little-endian), then the StepRecord message.
+std::string EncodeStepRow(const format::StepRecord& step, uint32_t frame_crc);
+// The row with another pin.
+Result<std::string> RepinStepRow(std::string_view key, std::string_view row, bool pinned);
 
 }  // namespace stepwell::db

@@ -26,18 +26,17 @@ void IndexKeeper::StartOpen() {
     state_ = State::kGone;
     return;
   }
-  options_.environment.index_worker->Run([this] { Open(/*rebuilt=*/false); });
+  options_.environment.index_worker->Run([this] { Open(); });
 }
 
-void IndexKeeper::Open(bool rebuilt) {
-  const Status status = io::Guarded("open the index", [&] { return OpenAndSync(&rebuilt); });
+void IndexKeeper::Open() {
+  const Status status = io::Guarded("open the index", [this] { return OpenAndSync(); });
   if (!status.ok()) {
     GiveUp(status);
     return;
   }
   const std::lock_guard lock(mutex_);
   state_ = State::kReady;
-  rebuilt_ = rebuilt_ || rebuilt;
   rebuild_queued_ = false;
 }
 
@@ -46,13 +45,11 @@ Index::Options IndexKeeper::IndexOptions() const {
   options.file_system = options_.environment.file_system;
   options.path = IndexPath(options_.store_path);
   options.store_id = options_.store_id;
-  options.inline_jobs = options_.environment.inline_mode;
-  options.log = options_.log;
   options.freeze = std::make_shared<io::Freeze>();
   return options;
 }
 
-Status IndexKeeper::OpenAndSync(bool* rebuilt) {
+Status IndexKeeper::OpenAndSync() {
   Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) {
@@ -65,7 +62,6 @@ Status IndexKeeper::OpenAndSync(bool* rebuilt) {
                  ": the index is being rebuilt from the log: ", status.message()));
       STEPWELL_RETURN_IF_ERROR(
           Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path)));
-      *rebuilt = true;
     }
     auto index = Index::Open(IndexOptions());
     if (!index.ok()) {
@@ -93,7 +89,10 @@ Status IndexKeeper::SyncWithLog(Index* index) {
   STEPWELL_ASSIGN_OR_RETURN(const auto indexed, index->Steps());
   std::map<uint64_t, std::shared_ptr<const LiveStep>> missing;
   for (auto& live : options_.live->All()) missing[live->record.step] = live;
-  IndexBatch stale;
+  IndexBatch as_of_tip;
+  as_of_tip.through_commit = tip;
+  as_of_tip.through_crc = tip_crc;
+  IndexBatch stale = as_of_tip;
   for (const IndexedStep& step : indexed) {
     const auto it = missing.find(step.step);
     if (it != missing.end() && it->second->record.commit == step.commit &&
@@ -105,8 +104,6 @@ Status IndexKeeper::SyncWithLog(Index* index) {
       stale.removed_steps.push_back(step.step);
     }
   }
-  stale.through_commit = tip;
-  stale.through_crc = tip_crc;
   stale.complete = complete && missing.empty();
   STEPWELL_RETURN_IF_ERROR(index->Apply(stale));
   for (const auto& [step, live] : missing) {
@@ -127,20 +124,15 @@ Status IndexKeeper::SyncWithLog(Index* index) {
       leaves = &from_log;
       TakeState(live->record, &record);
     }
-    IndexBatch batch;
+    IndexBatch batch = as_of_tip;
     batch.added.push_back({&record, live->place.crc, leaves});
-    batch.through_commit = tip;
-    batch.through_crc = tip_crc;
     STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
     if (index->unflushed_bytes() >= kFlushBytes) STEPWELL_RETURN_IF_ERROR(index->Flush());
     options_.live->DropOverlay(step, live->record.commit);
   }
   if (!missing.empty() && complete) {
-    IndexBatch all;
-    all.through_commit = tip;
-    all.through_crc = tip_crc;
-    all.complete = true;
-    STEPWELL_RETURN_IF_ERROR(index->Apply(all));
+    as_of_tip.complete = true;
+    STEPWELL_RETURN_IF_ERROR(index->Apply(as_of_tip));
   }
   const std::lock_guard lock(mutex_);
   applied_ = tip;
@@ -148,13 +140,10 @@ Status IndexKeeper::SyncWithLog(Index* index) {
 }
 
 void IndexKeeper::Apply(const LiveSteps::Change& change) {
-  Applied applied{change.added, {}, change.pins, change.commit, change.frame_crc};
-  for (const auto& step : change.killed) applied.removed.push_back(step->record.step);
-  options_.environment.index_worker->Run(
-      [this, applied = std::move(applied)] { ApplyNow(applied); });
+  options_.environment.index_worker->Run([this, change] { ApplyNow(change); });
 }
 
-void IndexKeeper::ApplyNow(const Applied& change) {
+void IndexKeeper::ApplyNow(const LiveSteps::Change& change) {
   bool durable = false;
   const auto& added = change.added;
   const int64_t start_ns = options_.instruments->Now();
@@ -164,10 +153,8 @@ void IndexKeeper::ApplyNow(const Applied& change) {
       io::Guarded("apply a commit to the index", [&] { return ApplyTo(change, &durable); });
   if (!status.ok()) GiveUp(status);
   if (added != nullptr) {
-    io::Guarded("drop an overlay", [&] {
-      options_.live->DropOverlay(added->record.step, added->record.commit);
-      return OkStatus();
-    }).IgnoreError("it only holds memory for longer");
+    // Without memory the overlay only holds memory for longer.
+    io::Quietly([&] { options_.live->DropOverlay(added->record.step, added->record.commit); });
     options_.instruments->index.Record(options_.instruments->Now() - start_ns);
   }
   {
@@ -177,11 +164,11 @@ void IndexKeeper::ApplyNow(const Applied& change) {
   options_.reached(change.commit, durable);
 }
 
-Status IndexKeeper::ApplyTo(const Applied& change, bool* durable) {
+Status IndexKeeper::ApplyTo(const LiveSteps::Change& change, bool* durable) {
   const std::shared_ptr<Index> index = current();
   if (index == nullptr) return OkStatus();
   IndexBatch batch;
-  batch.removed_steps = change.removed;
+  for (const auto& step : change.killed) batch.removed_steps.push_back(step->record.step);
   batch.pins = change.pins;
   batch.complete = index->complete();
   std::vector<format::LeafRecord> from_log;
@@ -293,24 +280,17 @@ void IndexKeeper::Rebuild(const Status& why) {
   index_.reset();
   // Under the mutex, hence before what Close queues; but in the simulation it runs here and now.
   if (options_.environment.inline_mode) lock.unlock();
-  options_.environment.index_worker->Run([this] { Remake(); });
-}
-
-void IndexKeeper::Remake() {
-  Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
-      .IgnoreError("opening it will say what is wrong");
-  Open(/*rebuilt=*/true);
+  options_.environment.index_worker->Run([this] {
+    Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
+        .IgnoreError("opening it will say what is wrong");
+    Open();
+  });
 }
 
 std::string IndexKeeper::Describe() const {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kReady) return StrCat("rocksdb through commit ", applied_);
   return state_ == State::kOpening ? "opening" : "log";
-}
-
-bool IndexKeeper::rebuilt() const {
-  const std::lock_guard lock(mutex_);
-  return rebuilt_;
 }
 
 }  // namespace stepwell::db

@@ -57,26 +57,16 @@ class IndexKeeper {
   // The step's record with its texts; none when the index does not have it. Any thread.
   std::optional<format::StepRecord> Record(const LiveStep& step);
   std::string Describe() const;
-  bool rebuilt() const;
 
  private:
   enum class State { kOpening, kReady, kGone };
 
   Index::Options IndexOptions() const;
-  void Open(bool rebuilt);
-  void Remake();
-  Status OpenAndSync(bool* rebuilt);
+  void Open();
+  Status OpenAndSync();
   Status SyncWithLog(Index* index);
-  // What the index needs to know of a change.
-  struct Applied {
-    std::shared_ptr<const LiveStep> added;  // null: none
-    std::vector<uint64_t> removed;          // steps
-    std::vector<std::pair<uint64_t, bool>> pins;
-    uint64_t commit = 0;
-    uint32_t frame_crc = 0;
-  };
-  void ApplyNow(const Applied& change);
-  Status ApplyTo(const Applied& change, bool* durable);
+  void ApplyNow(const LiveSteps::Change& change);
+  Status ApplyTo(const LiveSteps::Change& change, bool* durable);
   void Rebuild(const Status& why);
   std::shared_ptr<Index> current() const;
 
@@ -85,7 +75,6 @@ class IndexKeeper {
   std::shared_ptr<Index> index_;   // guarded by mutex_; null: serve from the log
   State state_ = State::kOpening;  // guarded by mutex_
   uint64_t applied_ = 0;           // guarded by mutex_
-  bool rebuilt_ = false;           // guarded by mutex_
   bool rebuild_queued_ = false;    // guarded by mutex_
   bool closing_ = false;           // guarded by mutex_
 };

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/index/read.h"
+// Reading steps out of the index's column families.
+#include <rocksdb/db.h>
 
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "db/index/env.h"
+#include "db/index/index.h"
 #include "format/endian.h"
 #include "format/key.h"
 
@@ -20,15 +22,15 @@ std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), sli
 // A family's rows from `first` on and before `end` (empty: to the last), in order.
 class RowScan {
  public:
-  RowScan(const IndexFamilies& families, rocksdb::ColumnFamilyHandle* family,
-          const rocksdb::Snapshot* snapshot, const std::string& first, std::string end)
+  RowScan(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* family, const rocksdb::Snapshot* snapshot,
+          const std::string& first, std::string end)
       : end_(std::move(end)), end_slice_(end_) {
     rocksdb::ReadOptions options;
     options.snapshot = snapshot;
     options.verify_checksums = true;
     options.total_order_seek = true;
     if (!end_.empty()) options.iterate_upper_bound = &end_slice_;
-    rows_.reset(families.db->NewIterator(options, family));
+    rows_.reset(db->NewIterator(options, family));
     rows_->Seek(first);
   }
   bool Valid() const { return rows_->Valid(); }
@@ -62,7 +64,7 @@ Result<StepRow> DecodeStepRow(std::string_view key, std::string_view value) {
 }
 
 // The row of the step, if it is of this commit.
-Result<std::optional<StepRow>> FindStepRow(const IndexFamilies& families,
+Result<std::optional<StepRow>> FindStepRow(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* steps,
                                            const rocksdb::Snapshot* snapshot, uint64_t step,
                                            uint64_t commit, uint32_t frame_crc) {
   rocksdb::ReadOptions options;
@@ -70,7 +72,7 @@ Result<std::optional<StepRow>> FindStepRow(const IndexFamilies& families,
   options.verify_checksums = true;
   std::string value;
   const std::string key = format::EncodeStep(step);
-  const rocksdb::Status got = families.db->Get(options, families.steps, key, &value);
+  const rocksdb::Status got = db->Get(options, steps, key, &value);
   if (got.IsNotFound()) return std::optional<StepRow>();
   STEPWELL_RETURN_IF_ERROR(FromRocks(got, "read the index"));
   STEPWELL_ASSIGN_OR_RETURN(StepRow row, DecodeStepRow(key, value));
@@ -113,16 +115,16 @@ Result<std::string> RepinStepRow(std::string_view key, std::string_view row, boo
   return EncodeStepRow(decoded.record, decoded.frame_crc);
 }
 
-Result<std::optional<format::StepRecord>> ReadStepRow(const IndexFamilies& families, uint64_t step,
-                                                      uint64_t commit, uint32_t frame_crc) {
-  STEPWELL_ASSIGN_OR_RETURN(auto row, FindStepRow(families, nullptr, step, commit, frame_crc));
+Result<std::optional<format::StepRecord>> Index::ReadStepRow(uint64_t step, uint64_t commit,
+                                                             uint32_t frame_crc) {
+  STEPWELL_ASSIGN_OR_RETURN(auto row, FindStepRow(db_, steps_, nullptr, step, commit, frame_crc));
   if (!row) return std::optional<format::StepRecord>();
   return std::optional(std::move(row->record));
 }
 
-Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families) {
+Result<std::vector<IndexedStep>> Index::ReadSteps() {
   std::vector<IndexedStep> steps;
-  RowScan rows(families, families.steps, nullptr, "", "");
+  RowScan rows(db_, steps_, nullptr, "", "");
   for (; rows.Valid(); rows.Next()) {
     STEPWELL_ASSIGN_OR_RETURN(const StepRow row, DecodeStepRow(rows.key(), rows.value()));
     steps.push_back({row.record.step, row.record.commit, row.frame_crc, row.record.pinned,
@@ -132,13 +134,11 @@ Result<std::vector<IndexedStep>> ReadSteps(const IndexFamilies& families) {
   return steps;
 }
 
-Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFamilies& families,
-                                                                  uint64_t step, uint64_t commit,
-                                                                  uint32_t frame_crc,
-                                                                  const format::KeyRange& range) {
-  rocksdb::ManagedSnapshot snapshot(families.db);  // one for all families
+Result<std::optional<std::vector<format::LeafRecord>>> Index::ReadLeaves(
+    uint64_t step, uint64_t commit, uint32_t frame_crc, const format::KeyRange& range) {
+  rocksdb::ManagedSnapshot snapshot(db_);  // one for all families
   STEPWELL_ASSIGN_OR_RETURN(const auto row,
-                            FindStepRow(families, snapshot.snapshot(), step, commit, frame_crc));
+                            FindStepRow(db_, steps_, snapshot.snapshot(), step, commit, frame_crc));
   if (!row) return std::optional<std::vector<format::LeafRecord>>();
 
   // Chunks sort as their leaves do, and a leaf's chunks before anything below the leaf, so the same
@@ -146,8 +146,8 @@ Result<std::optional<std::vector<format::LeafRecord>>> ReadLeaves(const IndexFam
   const std::string first = format::EncodeIndexKey(step, range.first);
   const std::string end = range.end.empty() ? format::PrefixEnd(format::EncodeStep(step))
                                             : format::EncodeIndexKey(step, range.end);
-  RowScan rows(families, families.leaves, snapshot.snapshot(), first, end);
-  RowScan chunks(families, families.chunks, snapshot.snapshot(), first, end);
+  RowScan rows(db_, leaves_, snapshot.snapshot(), first, end);
+  RowScan chunks(db_, chunks_, snapshot.snapshot(), first, end);
   std::vector<format::LeafRecord> leaves;
   for (; rows.Valid(); rows.Next()) {
     STEPWELL_ASSIGN_OR_RETURN(

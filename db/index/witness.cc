@@ -2,7 +2,6 @@
 #include "db/index/witness.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 namespace stepwell::db {

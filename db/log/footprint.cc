@@ -5,8 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "db/log/alignment.h"
+#include "db/layout.h"
 #include "db/log/recovery.h"
+#include "db/log/segment_files.h"
 #include "db/log/step_records.h"
 
 namespace stepwell::db {
@@ -20,6 +21,136 @@ void AddFrame(const format::FramePlace& place, Footprint* footprint) {
   auto& part = footprint->segments[place.segment];
   part.ranges.push_back(Grains(place.offset_bytes, place.length_bytes));
   part.moved_bytes += AlignUp(place.length_bytes, kGrainBytes);
+}
+
+// What live steps need of one segment.
+struct Use {
+  std::vector<ByteRange> ranges;
+  uint64_t payload_bytes = 0;
+  std::vector<std::pair<ByteRange, size_t>> by_step;  // ranges with their step's place in the list
+};
+
+// Calls `visit` with every file (not directory) directly in `directory`.
+template <typename Visit>
+void EachFile(io::FileSystem* file_system, const std::string& directory, Visit visit) {
+  const auto names = file_system->List(directory);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    const auto info = file_system->Stat(directory + "/" + name);
+    if (info.ok() && !info->is_directory) visit(name, *info);
+  }
+}
+
+// Steps that have a block in common with another: only these can share payloads.
+std::set<size_t> Overlapping(std::map<uint64_t, Use>* uses) {
+  std::set<size_t> steps;
+  for (auto& [segment, use] : *uses) {
+    auto& ranges = use.by_step;
+    std::sort(ranges.begin(), ranges.end(),
+              [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+    uint64_t end = 0;
+    size_t owner = 0;
+    for (const auto& [range, step] : ranges) {
+      if (range.begin < end && step != owner) {
+        steps.insert(step);
+        steps.insert(owner);
+      }
+      if (range.end > end) {
+        end = range.end;
+        owner = step;
+      }
+    }
+  }
+  return steps;
+}
+
+// Payload bytes that more than one of the steps refers to: once each, and how often they were
+// counted too many.
+struct Shared {
+  uint64_t bytes = 0;
+  std::map<uint64_t, uint64_t> counted_again;  // by segment
+};
+Shared CountShared(const SpaceQuery& query, const std::set<size_t>& steps) {
+  std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, uint64_t>> seen;  // bytes, steps
+  for (const size_t i : steps) {
+    const auto leaves = ReadStepRecords(*query.files, query.live[i]->place, "");
+    if (!leaves.ok()) continue;
+    std::set<std::pair<uint64_t, uint64_t>> mine;
+    for (const auto& leaf : *leaves) {
+      for (const auto& chunk : leaf.chunks) {
+        if (!mine.emplace(chunk.segment, chunk.offset_bytes).second) continue;
+        auto& entry = seen[{chunk.segment, chunk.offset_bytes}];
+        entry.first = chunk.stored_bytes;
+        ++entry.second;
+      }
+    }
+  }
+  Shared shared;
+  for (const auto& [place, entry] : seen) {
+    if (entry.second < 2) continue;
+    shared.bytes += entry.first;
+    shared.counted_again[place.first] += (entry.second - 1) * entry.first;
+  }
+  return shared;
+}
+
+std::map<uint64_t, Use> UsesOf(const SpaceQuery& query) {
+  std::map<uint64_t, Use> uses;
+  for (size_t i = 0; i < query.live.size(); ++i) {
+    const auto& live = query.live[i];
+    const auto footprint = query.footprints->Get(live->record.commit, live->place);
+    if (!footprint.ok()) {
+      // Damaged: what its record says about whole segments has to do.
+      for (const auto& extent : live->record.extents) {
+        Use& use = uses[extent.segment];
+        use.payload_bytes += extent.stored_bytes;
+        const uint64_t length = std::min(extent.end_bytes, AlignUp(extent.stored_bytes, 4096));
+        use.ranges.push_back({extent.end_bytes - length, extent.end_bytes});
+      }
+      continue;
+    }
+    for (const auto& [segment, part] : (*footprint)->segments) {
+      Use& use = uses[segment];
+      use.payload_bytes += part.payload_bytes;
+      use.ranges.insert(use.ranges.end(), part.ranges.begin(), part.ranges.end());
+      for (const ByteRange& range : part.ranges) use.by_step.emplace_back(range, i);
+    }
+  }
+  return uses;
+}
+
+void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info, const Use* use,
+                SpaceStats* space) {
+  std::vector<ByteRange> needed;
+  bool sealed = false;
+  if (const auto edges = query.footprints->EdgesOf(id); edges.ok()) {
+    needed = edges->ranges;
+    sealed = edges->sealed;
+  }
+  if (const auto it = query.catalogs.find(id); it != query.catalogs.end()) {
+    needed.push_back(it->second);
+  }
+  if (use != nullptr) needed.insert(needed.end(), use->ranges.begin(), use->ranges.end());
+  needed = Normalize(std::move(needed));
+  uint64_t left = info.allocated_bytes;
+  const auto take = [&left](uint64_t bytes, uint64_t* part) {
+    const uint64_t taken = std::min(left, bytes);
+    *part += taken;
+    left -= taken;
+  };
+  const uint64_t payload = use == nullptr ? 0 : use->payload_bytes;
+  const uint64_t total = TotalBytes(needed);
+  take(payload, &space->live_bytes);
+  take(total > payload ? total - payload : 0, &space->overhead_bytes);
+  uint64_t end = info.size_bytes;
+  if (query.open_ends) {
+    if (const auto it = query.open_ends->find(id); it != query.open_ends->end()) end = it->second;
+  } else if (!sealed && !needed.empty()) {
+    end = needed.back().end;
+  }
+  take(info.size_bytes > end ? info.size_bytes - end : 0, &space->reserved_bytes);
+  space->dead_bytes += left;
+  if (info.link_count > 1) space->linked_bytes += info.allocated_bytes;
 }
 
 }  // namespace
@@ -121,6 +252,46 @@ Result<FootprintCache::Edges> FootprintCache::EdgesOf(uint64_t segment) {
 void FootprintCache::Forget(uint64_t segment) {
   const std::lock_guard lock(mutex_);
   sealed_.erase(segment);
+}
+
+void AccountSpace(const SpaceQuery& query, StoreStats* stats) {
+  SpaceStats& space = stats->space;
+  std::map<uint64_t, Use> uses = UsesOf(query);
+  const std::set<size_t> overlapping = Overlapping(&uses);
+  if (!overlapping.empty()) {
+    const Shared shared = CountShared(query, overlapping);
+    space.shared_bytes = shared.bytes;
+    for (const auto& [segment, bytes] : shared.counted_again) {
+      uint64_t& payload = uses[segment].payload_bytes;
+      payload -= std::min(payload, bytes);
+    }
+  }
+  const auto each_in = [&](const std::string& directory, const auto& visit) {
+    EachFile(query.file_system, directory, [&](const auto& name, const io::FileInfo& info) {
+      space.total_bytes += info.allocated_bytes;
+      visit(name, info);
+    });
+  };
+  each_in(query.store_path, [&](const std::string& name, const io::FileInfo& info) {
+    const bool ballast = query.store_path + "/" + name == BallastFilePath(query.store_path);
+    (ballast ? space.reserved_bytes : space.other_bytes) += info.allocated_bytes;
+  });
+  each_in(ReadersPath(query.store_path), [&](const auto&, const io::FileInfo& info) {
+    space.other_bytes += info.allocated_bytes;
+  });
+  each_in(IndexPath(query.store_path), [&](const auto&, const io::FileInfo& info) {
+    space.index_bytes += info.allocated_bytes;
+  });
+  each_in(SegmentsPath(query.store_path), [&](const auto& name, const io::FileInfo& info) {
+    if (const auto id = ParseSegmentName(name)) {
+      ++stats->segments;
+      stats->segment_bytes += info.allocated_bytes;
+      const auto use = uses.find(*id);
+      AddSegment(query, *id, info, use == uses.end() ? nullptr : &use->second, &space);
+    } else {
+      (IsSpareName(name) ? space.reserved_bytes : space.other_bytes) += info.allocated_bytes;
+    }
+  });
 }
 
 }  // namespace stepwell::db

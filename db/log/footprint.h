@@ -8,11 +8,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "db/log/live_steps.h"
 #include "db/log/segment_files.h"
+#include "db/store.h"
 #include "format/records.h"
+#include "io/disk.h"
 
 namespace stepwell::db {
 
@@ -67,5 +71,23 @@ class FootprintCache {
   std::map<uint64_t, std::shared_ptr<const Footprint>> by_commit_;  // guarded by mutex_
   std::map<uint64_t, Edges> sealed_;                                // guarded by mutex_
 };
+
+struct SpaceQuery {
+  io::FileSystem* file_system = nullptr;
+  std::string store_path;
+  FootprintCache* footprints = nullptr;
+  SegmentFiles* files = nullptr;
+  std::vector<std::shared_ptr<const LiveStep>> live;
+  // Ends of what is placed in segments that are open for writing; what is allocated behind is
+  // reserved. None: taken from what live steps need (for readers, which cannot know).
+  std::optional<std::map<uint64_t, uint64_t>> open_ends;
+  // Of segments, for catalogs that recovery may read.
+  std::map<uint64_t, ByteRange> catalogs;
+};
+
+// The parts add up to total_bytes. Reads each live step's records once; later calls only ask the
+// file system for sizes. Files that come and go meanwhile may be missing.
+// Fills `space`, `segments` and `segment_bytes`.
+void AccountSpace(const SpaceQuery& query, StoreStats* stats);
 
 }  // namespace stepwell::db

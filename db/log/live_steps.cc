@@ -8,6 +8,18 @@
 
 namespace stepwell::db {
 
+namespace {
+
+template <typename Steps>
+LiveSteps::List Listed(const Steps& steps) {
+  LiveSteps::List list;
+  list.reserve(steps.size());
+  for (const auto& [number, live] : steps) list.push_back(live);
+  return list;
+}
+
+}  // namespace
+
 Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files) {
   if (live.texts_known) return live.record;
   STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, live.place));
@@ -54,26 +66,19 @@ std::optional<uint64_t> LiveSteps::NewestStep() const {
   return steps_.empty() ? std::nullopt : std::optional(steps_.rbegin()->first);
 }
 
-std::vector<std::shared_ptr<const LiveStep>> LiveSteps::All() const {
+LiveSteps::List LiveSteps::All() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<const LiveStep>> all;
-  all.reserve(steps_.size());
-  for (const auto& [step, live] : steps_) all.push_back(live);
-  return all;
+  return Listed(steps_);
 }
 
-std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Undecided() const {
+LiveSteps::List LiveSteps::Undecided() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<const LiveStep>> all;
-  for (const auto& [commit, live] : undecided_) all.push_back(live);
-  return all;
+  return Listed(undecided_);
 }
 
-std::vector<std::shared_ptr<const LiveStep>> LiveSteps::Needing() const {
+LiveSteps::List LiveSteps::Needing() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<const LiveStep>> all;
-  all.reserve(steps_.size() + undecided_.size());
-  for (const auto& [step, live] : steps_) all.push_back(live);
+  List all = Listed(steps_);
   for (const auto& [commit, live] : undecided_) all.push_back(live);
   return all;
 }
@@ -97,14 +102,10 @@ LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
   return {it->second, std::make_shared<Pin>(this, tip_)};
 }
 
-std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<LiveSteps::Pin>>
-LiveSteps::AllAndPin() {
+std::pair<LiveSteps::List, std::shared_ptr<LiveSteps::Pin>> LiveSteps::AllAndPin() {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<const LiveStep>> all;
-  all.reserve(steps_.size());
-  for (const auto& [step, live] : steps_) all.push_back(live);
   pins_.insert(tip_);
-  return {std::move(all), std::make_shared<Pin>(this, tip_)};
+  return {Listed(steps_), std::make_shared<Pin>(this, tip_)};
 }
 
 void LiveSteps::Unpin(uint64_t commit) {

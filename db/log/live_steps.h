@@ -46,6 +46,8 @@ Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& f
 
 class LiveSteps {
  public:
+  using List = std::vector<std::shared_ptr<const LiveStep>>;
+
   void Load(const LogState& state);
 
   // A reader's hold on everything that was live when it was made.
@@ -66,12 +68,12 @@ class LiveSteps {
   };
 
   std::optional<uint64_t> NewestStep() const;
-  std::vector<std::shared_ptr<const LiveStep>> All() const;   // ascending
+  List All() const;                                           // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
   // Prepared and not decided: live space, not visible. Ascending by commit number.
-  std::vector<std::shared_ptr<const LiveStep>> Undecided() const;
+  List Undecided() const;
   // All() and Undecided(): what space is needed for.
-  std::vector<std::shared_ptr<const LiveStep>> Needing() const;
+  List Needing() const;
   size_t CountNeeding() const;
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);
@@ -97,8 +99,8 @@ class LiveSteps {
   void DropOverlays();
   // Who needs one segment.
   struct SegmentUse {
-    std::vector<std::shared_ptr<const LiveStep>> live;  // or not decided yet
-    std::vector<DeadCommit> pinned;                     // dead, but a reader may be reading them
+    List live;                       // or not decided yet
+    std::vector<DeadCommit> pinned;  // dead, but a reader may be reading them
     // Something here died after commit `published`, or a reader may be reading anything.
     bool blocked = false;
   };
@@ -114,7 +116,7 @@ class LiveSteps {
   // Payload bytes of live and undecided steps in segments from `first` on.
   uint64_t StoredBytesFrom(uint64_t first) const;
   // The steps, and a pin on all of them, in one instant.
-  std::pair<std::vector<std::shared_ptr<const LiveStep>>, std::shared_ptr<Pin>> AllAndPin();
+  std::pair<List, std::shared_ptr<Pin>> AllAndPin();
   // Called (under this object's mutex, so it only posts) after each commit; null: not any more.
   void OnCommit(const void* owner, std::function<void()> callback);
   // Called (under this object's mutex, so it only posts) when a pin was let go that kept dead

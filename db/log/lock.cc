@@ -9,7 +9,6 @@
 #include <optional>
 #include <sstream>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "db/layout.h"
@@ -39,18 +38,23 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// Field 22 of /proc/<pid>/stat; none when there is no such process, or only its zombie.
-std::optional<std::string> StartTime(int pid) {
+// Field `number`, from 3 (the state) on, of /proc/<pid>/stat; "" when there is no such process.
+std::string StatField(int pid, int number) {
   const std::string line = FirstLine(StrCat("/proc/", pid, "/stat"));
   const size_t name_end = line.rfind(')');  // the name may hold spaces and parentheses
-  if (name_end == std::string::npos) return std::nullopt;
+  if (name_end == std::string::npos) return "";
   std::istringstream fields(line.substr(name_end + 1));
   std::string field;
-  fields >> field;  // 3: state
-  if (field == "Z" || field == "X") return std::nullopt;
-  for (int number = 4; number <= 22; ++number) fields >> field;
-  if (!fields) return std::nullopt;
-  return field;
+  for (int at = 3; at <= number; ++at) fields >> field;
+  return fields ? field : "";
+}
+
+// None when there is no such process, or only its zombie.
+std::optional<std::string> StartTime(int pid) {
+  const std::string state = StatField(pid, 3);
+  const std::string start = StatField(pid, 22);
+  if (state == "Z" || state == "X" || start.empty()) return std::nullopt;
+  return start;
 }
 
 std::string HolderText() {
@@ -65,20 +69,16 @@ std::optional<Holder> ReadHolder(io::File* file) {
   if (!read.ok()) return std::nullopt;
   text.resize(*read);
   std::istringstream fields(text.substr(0, text.find('\n')));
-  Holder holder;
-  std::string field;
-  while (fields >> field) {
+  std::map<std::string, std::string> values;
+  for (std::string field; fields >> field;) {
     const size_t equals = field.find('=');
     if (equals == std::string::npos) return std::nullopt;
-    const std::string name = field.substr(0, equals);
-    const std::string value = field.substr(equals + 1);
-    if (name == "pid") std::istringstream(value) >> holder.pid;
-    if (name == "boot") holder.boot = value;
-    if (name == "start") holder.start = value;
-    if (name == "socket") holder.contact.socket = value;
-    if (name == "ask") holder.contact.ask = value;
-    if (name == "answer") holder.contact.answer = value;
+    values[field.substr(0, equals)] = field.substr(equals + 1);
   }
+  Holder holder{.boot = values["boot"],
+                .start = values["start"],
+                .contact = {values["socket"], values["ask"], values["answer"]}};
+  std::istringstream(values["pid"]) >> holder.pid;
   if (holder.pid <= 0) return std::nullopt;
   return holder;
 }
@@ -141,10 +141,8 @@ std::vector<int> LockHolders(io::File* file) {
 }
 
 bool IsStopped(int pid) {
-  const std::string line = FirstLine(StrCat("/proc/", pid, "/stat"));
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && line.size() > name_end + 2 &&
-         (line[name_end + 2] == 'T' || line[name_end + 2] == 't');
+  const std::string state = StatField(pid, 3);
+  return state == "T" || state == "t";
 }
 
 Status WriteHolder(io::File* file, const std::string& contact = "") {
@@ -157,26 +155,33 @@ Status WriteHolder(io::File* file, const std::string& contact = "") {
 
 std::string BootId() { return FirstLine("/proc/sys/kernel/random/boot_id"); }
 
+Result<bool> LockWithin(io::File* file, io::LockKind kind, std::chrono::milliseconds timeout,
+                        std::chrono::milliseconds interval, const std::function<Status()>& go_on) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(kind));
+    if (locked) return true;
+    if (go_on) STEPWELL_RETURN_IF_ERROR(go_on());
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(interval);
+  }
+}
+
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout) {
-  io::OpenOptions options;
-  options.write = true;
-  options.create = true;
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file,
-                            file_system->Open(LockFilePath(store_path), options));
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
-    if (locked) break;
-    // A holder that has not written its name yet leaves an older text: seen as dead, tried again.
-    const std::optional<Holder> holder = ReadHolder(file.get());
-    if (holder && IsRunning(*holder)) return HeldByRunning(store_path, *holder);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return HeldByDead(store_path, holder, timeout);
-    }
-    std::this_thread::sleep_for(kLockInterval);
-  }
+  STEPWELL_ASSIGN_OR_RETURN(
+      std::unique_ptr<io::File> file,
+      file_system->Open(LockFilePath(store_path), {.write = true, .create = true}));
+  std::optional<Holder> holder;
+  // A holder that has not written its name yet leaves an older text: seen as dead, tried again.
+  const auto holder_is_dead = [&]() -> Status {
+    holder = ReadHolder(file.get());
+    return holder && IsRunning(*holder) ? HeldByRunning(store_path, *holder) : OkStatus();
+  };
+  STEPWELL_ASSIGN_OR_RETURN(const bool locked, LockWithin(file.get(), io::LockKind::kExclusive,
+                                                          timeout, kLockInterval, holder_is_dead));
+  if (!locked) return HeldByDead(store_path, holder, timeout);
   // The lock counts, the name in it is for people: a full disk must still open, to be emptied.
   const Status written = WriteHolder(file.get());
   if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
@@ -209,17 +214,17 @@ std::string DescribeLockHolders(io::File* file) {
 
 Status LockSlotFile(io::File* slot_file, const std::string& store_path,
                     std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool locked, slot_file->TryLock(io::LockKind::kExclusive));
-    if (locked) return OkStatus();
-    // One that can be seen is not just waiting for its last writes.
-    if (std::chrono::steady_clock::now() >= deadline || !LockHolders(slot_file).empty()) break;
-    std::this_thread::sleep_for(kLockInterval);
-  }
-  return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
-                                 " writes to it; its LOCK was removed, which admits no second "
-                                 "writer: a store has one"));
+  // A holder that can be seen is not just waiting for its last writes.
+  const auto refused = [&] {
+    return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
+                                   " writes to it; its LOCK was removed, which admits no second "
+                                   "writer: a store has one"));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(
+      const bool locked,
+      LockWithin(slot_file, io::LockKind::kExclusive, timeout, kLockInterval,
+                 [&] { return LockHolders(slot_file).empty() ? OkStatus() : refused(); }));
+  return locked ? OkStatus() : refused();
 }
 
 Status CheckNotForked(int pid) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,12 @@ namespace stepwell::db {
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout);
+
+// Tries for the lock every `interval`; false: not within `timeout`. What `go_on`, asked after each
+// failure, says ends it.
+Result<bool> LockWithin(io::File* file, io::LockKind kind, std::chrono::milliseconds timeout,
+                        std::chrono::milliseconds interval,
+                        const std::function<Status()>& go_on = {});
 
 // Takes STEPWELL's lock, which the holder of LOCK has, too: a LOCK that was removed admits no other
 // beside the writer that made it. Waits like AcquireLock; kUnavailable names the holder.

@@ -42,6 +42,11 @@ void PutCopy(const format::FrameCopy& copy, const format::Id128& nonce, std::str
       MutableBytes(reinterpret_cast<std::byte*>(run->data()), run->size()).subspan(at));
 }
 
+size_t BlockBytesOf(const io::File& file, const io::FileInfo& info) {
+  return std::max<size_t>(
+      {4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes, file.alignment().offset_bytes});
+}
+
 // Footer, with copies behind it, and trailer at `end_bytes`; the file then ends with the trailer's
 // block.
 Status WriteSeal(io::File& file, uint64_t segment, const format::Id128& nonce, uint64_t epoch,
@@ -81,6 +86,18 @@ Status CheckFrameSize(std::string_view payload) {
   if (payload.size() <= format::kFramePayloadBytesMax) return OkStatus();
   return InvalidArgumentError(StrCat("a record of ", payload.size(), " bytes; the limit is ",
                                      format::kFramePayloadBytesMax));
+}
+
+format::SegmentHeader NewSegmentHeader(const Environment& environment,
+                                       const format::StoreSlot& slot, uint64_t segment) {
+  format::SegmentHeader header;
+  header.store_id = slot.store_id;
+  header.segment = segment;
+  header.nonce = RandomId(environment.random);
+  header.created_ns = environment.clock->WallNanos();
+  header.group_id = slot.group_id;
+  header.process = slot.part;
+  return header;
 }
 
 Status LogWriter::Start() {
@@ -134,24 +151,18 @@ Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_
 Status LogWriter::Roll(uint64_t step_bytes) {
   auto segment = std::make_unique<Segment>();
   segment->id = next_id_;
-  segment->nonce = options_.make_nonce();
+  const format::SegmentHeader header =
+      NewSegmentHeader(options_.environment, options_.slot, segment->id);
+  segment->nonce = header.nonce;
   const std::string path = SegmentPath(options_.store_path, segment->id);
   const uint64_t target = TargetBytes(step_bytes);
   STEPWELL_RETURN_IF_ERROR(OpenFile(segment.get(), path, target));
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
-  block_bytes_ = std::max<size_t>({4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
-                                   segment->file->alignment().offset_bytes});
+  block_bytes_ = BlockBytesOf(*segment->file, info);
   // The blocks of a recycled file are there and were written before: nothing to reserve.
   if (info.allocated_bytes >= info.size_bytes) {
     segment->allocated_bytes = AlignDown(info.size_bytes, block_bytes_);
   }
-  format::SegmentHeader header;
-  header.store_id = options_.store_id;
-  header.segment = segment->id;
-  header.nonce = segment->nonce;
-  header.created_ns = options_.wall_nanos();
-  header.group_id = options_.group_id;
-  header.process = options_.part;
   FramePlace header_place;
   Status status = WriteFrameNow(segment.get(), FrameKind::kSegmentHeader, 0,
                                 format::EncodeSegmentHeader(header), &header_place);
@@ -163,7 +174,7 @@ Status LogWriter::Roll(uint64_t step_bytes) {
     }
   }
   if (status.ok()) {
-    status = options_.file_system->SyncDirectory(SegmentsPath(options_.store_path));
+    status = options_.environment.file_system->SyncDirectory(SegmentsPath(options_.store_path));
     // Without a descriptor for the directory, or room in it, nothing was synced, and nothing
     // failed.
     if (!status.ok() && !LacksResources(status) &&
@@ -174,7 +185,8 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   if (!status.ok()) {
     // Nothing was acknowledged in it; on a full disk this gives the blocks back.
     segment->file.reset();
-    options_.file_system->Remove(path).IgnoreError("best effort: an empty segment is harmless");
+    options_.environment.file_system->Remove(path).IgnoreError(
+        "best effort: an empty segment is harmless");
     ++next_id_;
     return status;
   }
@@ -205,12 +217,12 @@ uint64_t LogWriter::TargetBytes(uint64_t step_bytes) const {
 Status LogWriter::OpenFile(Segment* segment, const std::string& path, uint64_t target_bytes) {
   STEPWELL_ASSIGN_OR_RETURN(const bool recycled, OpenSpare(segment, path, target_bytes));
   if (recycled) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(segment->file,
-                            options_.file_system->Open(path, {.write = true,
-                                                              .create = true,
-                                                              .exclusive = true,
-                                                              .direct = true,
-                                                              .freeze = options_.freeze}));
+  STEPWELL_ASSIGN_OR_RETURN(
+      segment->file, options_.environment.file_system->Open(path, {.write = true,
+                                                                   .create = true,
+                                                                   .exclusive = true,
+                                                                   .direct = true,
+                                                                   .freeze = options_.freeze}));
   return OkStatus();
 }
 
@@ -226,17 +238,17 @@ Result<bool> LogWriter::OpenSpare(Segment* segment, const std::string& path,
   const Spare spare = std::move(*fits);
   spares_.erase(fits);
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
-  const auto info = options_.file_system->Stat(spare.path);
+  const auto info = options_.environment.file_system->Stat(spare.path);
   if (!info.ok()) return false;
   if (info->link_count != 1) {
-    options_.file_system->Remove(spare.path).IgnoreError("the next open tries again");
+    options_.environment.file_system->Remove(spare.path).IgnoreError("the next open tries again");
     return false;
   }
-  STEPWELL_RETURN_IF_ERROR(options_.file_system->Rename(spare.path, path));
-  auto file =
-      options_.file_system->Open(path, {.write = true, .direct = true, .freeze = options_.freeze});
+  STEPWELL_RETURN_IF_ERROR(options_.environment.file_system->Rename(spare.path, path));
+  auto file = options_.environment.file_system->Open(
+      path, {.write = true, .direct = true, .freeze = options_.freeze});
   if (!file.ok()) {
-    options_.file_system->Remove(path).IgnoreError("best effort: it holds nothing");
+    options_.environment.file_system->Remove(path).IgnoreError("best effort: it holds nothing");
     if (file.status().code() == StatusCode::kPermissionDenied) return false;
     return file.status();
   }
@@ -245,20 +257,20 @@ Result<bool> LogWriter::OpenSpare(Segment* segment, const std::string& path,
 }
 
 void LogWriter::FindSpares() {
-  const auto names = options_.file_system->List(SegmentsPath(options_.store_path));
+  const auto names = options_.environment.file_system->List(SegmentsPath(options_.store_path));
   if (!names.ok()) return;
   uint64_t bytes = 0;
   for (const std::string& name : *names) {
     if (!IsSpareName(name)) continue;
     const std::string path = SegmentsPath(options_.store_path) + "/" + name;
-    const auto info = options_.file_system->Stat(path);
+    const auto info = options_.environment.file_system->Stat(path);
     if (!info.ok() || info->is_directory) continue;
     bytes += info->size_bytes;
     if (info->link_count == 1 && info->size_bytes > 0 && spares_.size() < kSparesMax &&
         info->allocated_bytes >= info->size_bytes && bytes <= 2 * options_.segment_bytes_max) {
       spares_.push_back({path, info->size_bytes});
     } else {
-      options_.file_system->Remove(path).IgnoreError("the next open tries again");
+      options_.environment.file_system->Remove(path).IgnoreError("the next open tries again");
     }
   }
 }
@@ -287,7 +299,7 @@ std::vector<std::string> LogWriter::TakeExcessSpares() {
 bool LogWriter::DropSpares() {
   if (spares_.empty() || options_.freeze->frozen()) return false;
   for (const Spare& spare : spares_) {
-    options_.file_system->Remove(spare.path).IgnoreError("the next open tries again");
+    options_.environment.file_system->Remove(spare.path).IgnoreError("the next open tries again");
   }
   spares_.clear();
   return true;
@@ -429,9 +441,7 @@ Status SealAbandoned(io::FileSystem* file_system, const std::string& store_path,
       file_system->Open(SegmentPath(store_path, segment),
                         {.write = true, .direct = true, .freeze = std::move(freeze)}));
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
-  const size_t block =
-      std::max<size_t>({4096, info.block_bytes > (1U << 16) ? 0U : info.block_bytes,
-                        file->alignment().offset_bytes});
+  const size_t block = BlockBytesOf(*file, info);
   uint64_t end = AlignUp(keep_tail ? std::max(end_bytes, info.size_bytes) : end_bytes, block);
   if (!keep_tail && end < info.size_bytes) STEPWELL_RETURN_IF_ERROR(file->Truncate(end));
   return WriteSeal(*file, segment, nonce, epoch, end, block, frames, {});

@@ -10,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "db/log/catalog_write.h"
+#include "db/environment.h"
+#include "db/log/catalog.h"
 #include "format/frame.h"
 #include "format/records.h"
 #include "io/disk.h"
@@ -34,15 +35,11 @@ struct Segment {
 };
 
 struct LogWriterOptions {
-  io::FileSystem* file_system = nullptr;
+  Environment environment;
   std::string store_path;
-  format::Id128 store_id{};
+  format::StoreSlot slot;  // of it: which store this is, and which part
   std::shared_ptr<io::Freeze> freeze;
-  format::Id128 group_id{};  // of a part of a group, and the part
-  uint32_t part = 0;
   uint64_t segment_bytes_max = 0;
-  std::function<format::Id128()> make_nonce;
-  std::function<int64_t()> wall_nanos;
   // The catalog that a new segment begins with: (size of a block, whether it must be short).
   std::function<Result<CatalogPayload>(uint64_t, bool)> make_catalog;
   io::Disk* disk = nullptr;
@@ -146,8 +143,32 @@ class LogWriter {
   Segment* current_ = nullptr;
 };
 
+// A write into a segment; counted as in flight until EndWrite.
+struct SegmentWrite : io::Op {
+  Segment* segment = nullptr;
+  iovec vector{};
+
+  void BeginWrite(const LogWriter::Placement& place, MutableBytes bytes) {
+    kind = Kind::kWrite;
+    segment = place.segment;
+    file = segment->file.get();
+    offset_bytes = place.offset_bytes;
+    vector = {bytes.data(), bytes.size()};
+    vectors = {&vector, 1};
+    ++segment->writes_in_flight;
+  }
+  void EndWrite() {
+    --segment->writes_in_flight;
+    segment->dirty = true;
+  }
+};
+
 // kInvalidArgument for what no frame can hold: asked before it is encoded, which would abort.
 Status CheckFrameSize(std::string_view payload);
+
+// With a new nonce.
+format::SegmentHeader NewSegmentHeader(const Environment& environment,
+                                       const format::StoreSlot& slot, uint64_t segment);
 
 // Gives a segment of an earlier process that has payloads, but neither a header nor a chain frame,
 // a header, in place and synced. Its nonce is a new one: no frame of the segment carries the old

@@ -12,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "db/layout.h"
@@ -61,14 +60,13 @@ std::optional<int> PidOfName(std::string_view name) {
 
 // Adds the pin of one file; that of a reader that is gone is removed instead.
 Status AddPin(io::FileSystem* file_system, const std::string& path, ReaderPins* pins) {
-  io::OpenOptions options;
-  options.write = true;  // for an exclusive lock
-  Result<std::unique_ptr<io::File>> file = file_system->Open(path, options);
+  // To write, for an exclusive lock.
+  Result<std::unique_ptr<io::File>> file = file_system->Open(path, {.write = true});
   if (file.status().code() == StatusCode::kNotFound) return OkStatus();
   if (file.status().code() == StatusCode::kPermissionDenied) {
     // Another user's. An unlocked one may be in the making: it pins nothing before its first Set,
     // which waits for RECLAIM.
-    file = file_system->Open(path, io::OpenOptions{});
+    file = file_system->Open(path, {});
     if (file.status().code() == StatusCode::kNotFound) return OkStatus();
     STEPWELL_RETURN_IF_ERROR(file.status());
     STEPWELL_ASSIGN_OR_RETURN(const bool alive, (*file)->LockedByOther());
@@ -103,25 +101,20 @@ Result<std::unique_ptr<ReclaimLock>> ReclaimLock::Acquire(io::FileSystem* file_s
                                                           io::LockKind kind,
                                                           const std::atomic<bool>* stop,
                                                           std::chrono::milliseconds timeout) {
-  io::OpenOptions options;
-  options.write = true;
-  options.create = true;
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file,
-                            file_system->Open(ReclaimFilePath(store_path), options));
-  const int descriptor = file->descriptor();
+  STEPWELL_ASSIGN_OR_RETURN(
+      std::unique_ptr<io::File> file,
+      file_system->Open(ReclaimFilePath(store_path), {.write = true, .create = true}));
   auto lock = std::unique_ptr<ReclaimLock>(new ReclaimLock(std::move(file)));
-  CloseInForkedChild(lock.get(), descriptor);
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool locked, lock->file_->TryLock(kind));
-    if (locked) return lock;
-    if (stop != nullptr && stop->load()) return CancelledError("the store is being closed");
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return UnavailableError(StrCat(lock->file_->path(), ": waited ", timeout.count(), " ms for ",
-                                     DescribeLockHolders(lock->file_.get())));
-    }
-    std::this_thread::sleep_for(kPinInterval);
-  }
+  CloseInForkedChild(lock.get(), lock->file_->descriptor());
+  const auto not_stopped = [stop] {
+    const bool stopped = stop != nullptr && stop->load();
+    return stopped ? CancelledError("the store is being closed") : OkStatus();
+  };
+  STEPWELL_ASSIGN_OR_RETURN(
+      const bool locked, LockWithin(lock->file_.get(), kind, timeout, kPinInterval, not_stopped));
+  if (locked) return lock;
+  return UnavailableError(StrCat(lock->file_->path(), ": waited ", timeout.count(), " ms for ",
+                                 DescribeLockHolders(lock->file_.get())));
 }
 
 ReclaimLock::~ReclaimLock() { ForgetForkDescriptors(this); }
@@ -137,27 +130,20 @@ Result<std::unique_ptr<ReaderPin>> ReaderPin::Create(io::FileSystem* file_system
                 static_cast<int>(getpid()));
   const std::string path = StrCat(directory, "/", name);
   for (int tries = 0; tries < kCreateTriesMax; ++tries) {
-    io::OpenOptions options;
-    options.write = true;
-    options.create = true;
-    options.exclusive = true;
-    STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<io::File> file, file_system->Open(path, options));
+    STEPWELL_ASSIGN_OR_RETURN(
+        std::unique_ptr<io::File> file,
+        file_system->Open(path, {.write = true, .create = true, .exclusive = true}));
     // Before it is locked ReadPins may take it for a dead reader's. It removes it under that same
     // lock, so once the lock is here, either the name is gone or it stays.
-    const auto deadline = std::chrono::steady_clock::now() + ReclaimLock::kTimeout;
-    for (;;) {
-      STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
-      if (locked) break;
-      if (std::chrono::steady_clock::now() >= deadline) {
-        return UnavailableError(StrCat(path, ": waited for ", DescribeLockHolders(file.get())));
-      }
-      std::this_thread::sleep_for(kPinInterval);
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, LockWithin(file.get(), io::LockKind::kExclusive,
+                                                            ReclaimLock::kTimeout, kPinInterval));
+    if (!locked) {
+      return UnavailableError(StrCat(path, ": waited for ", DescribeLockHolders(file.get())));
     }
     STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file.get()));
     if (!named) continue;
-    const int descriptor = file->descriptor();
     auto pin = std::unique_ptr<ReaderPin>(new ReaderPin(file_system, std::move(file)));
-    CloseInForkedChild(pin.get(), descriptor);
+    CloseInForkedChild(pin.get(), pin->file_->descriptor());
     return pin;
   }
   return UnavailableError(StrCat(path, ": a pin that was made went away again, many times"));
@@ -198,7 +184,7 @@ std::vector<std::string> DescribeOldPins(io::FileSystem* file_system, const std:
   const auto names = file_system->List(directory);
   if (!names.ok()) return texts;
   for (const std::string& name : *names) {
-    const auto file = file_system->Open(StrCat(directory, "/", name), io::OpenOptions{});
+    const auto file = file_system->Open(StrCat(directory, "/", name), {});
     if (!file.ok()) continue;
     const auto alive = (*file)->LockedByOther();
     const auto commit = ReadPin(file->get());

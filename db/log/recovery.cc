@@ -26,15 +26,24 @@ void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state
   }
 }
 
-Status Prepare(format::Commit commit, const FramePlace& place, LogState* state) {
-  const auto& group = commit.step.group;
-  if (!group || group->state != format::GroupState::kPrepared || !commit.kills.empty()) {
+// A commit frame, or a prepared one, which is visible once it is decided.
+Status Commit(const FrameHeader& header, const FramePlace& place, const std::string& payload,
+              LogState* state) {
+  STEPWELL_ASSIGN_OR_RETURN(auto commit, format::DecodeCommit(AsBytes(payload)));
+  format::StepRecord& step = commit.step;
+  if (step.commit != header.commit) {
+    return DataLossError("a commit frame's two commit numbers differ");
+  }
+  if (header.kind == FrameKind::kPrepared &&
+      (!step.group || step.group->state != format::GroupState::kPrepared ||
+       !commit.kills.empty())) {
     return DataLossError("a prepared frame that is of no group");
   }
-  commit.step.metadata_json.clear();
-  commit.step.metrics_json.clear();
-  state->changed[commit.step.commit] = commit.step.step;
-  AddLive({std::move(commit.step), place}, state);
+  Kill(commit.kills, header.commit, state);
+  step.metadata_json.clear();
+  step.metrics_json.clear();
+  state->changed[header.commit] = step.step;
+  AddLive({std::move(step), place}, state);
   return OkStatus();
 }
 
@@ -73,6 +82,55 @@ void NoteLoss(const format::LossRecord& loss, LogState* state) {
     return known.first_commit >= loss.first_commit && known.last_commit <= loss.last_commit;
   });
   if (!loss.accepted) state->losses.push_back(loss);
+}
+
+Status MayBeLost(std::string_view what, const format::LossRecord& loss) {
+  return DataLossError(StrCat(what, DescribeLoss(loss),
+                              ". `stepwell repair --accept` takes what is there as it is"));
+}
+
+Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
+                             const LogState* known) {
+  // Back from the durable frame, until something known or the catalog's last commit is met. The
+  // chain is bounded: each frame's number is one less than its successor's.
+  std::vector<FoundFrame> links;
+  FramePlace place = slot.durable_place;
+  uint64_t commit = slot.durable_commit;
+  LogState state;
+  if (known != nullptr && known->tip_commit <= commit && known->tip_commit >= 1) {
+    state = *known;
+  } else {
+    STEPWELL_RETURN_IF_ERROR(LoadCatalog(slot.catalog_place, files, &state));
+    for (const auto& [id, entry] : state.catalog_segments) {
+      state.segments.push_back({.segment = id,
+                                .nonce = entry.nonce,
+                                .header_ok = true,
+                                .sealed = entry.length_bytes > 0,
+                                .length_bytes = entry.length_bytes});
+    }
+  }
+  while (commit > state.tip_commit) {
+    STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(files, place, FrameKind{}));
+    if (frame.header.commit != commit || !format::IsChainFrame(frame.header.kind)) {
+      return DataLossError(StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes,
+                                  ": not the frame of commit ", commit));
+    }
+    const FramePlace previous = frame.header.previous;
+    links.push_back({.frame = std::move(frame), .place = place});
+    place = previous;
+    --commit;
+  }
+  if (commit == state.tip_commit && commit > 0 && !links.empty() && place != state.tip_place) {
+    return DataLossError("the chain of frames does not meet its catalog");
+  }
+  for (auto link = links.rbegin(); link != links.rend(); ++link) {
+    Status status = ApplyChainFrame(link->frame.header, link->place, link->frame.payload, &state);
+    if (!status.ok()) {
+      return status.WithContext(
+          StrCat(files.PathOf(link->place.segment), ": offset ", link->place.offset_bytes));
+    }
+  }
+  return state;
 }
 
 }  // namespace
@@ -127,9 +185,7 @@ std::string DescribeLoss(const format::LossRecord& loss) {
 Status NewestMayBeLost(const std::string& store_path,
                        const std::vector<format::LossRecord>& losses) {
   if (losses.empty()) return OkStatus();
-  return DataLossError(StrCat(store_path,
-                              ": the newest step may be lost: ", DescribeLoss(losses[0]),
-                              ". `stepwell repair --accept` takes what is there as it is"));
+  return MayBeLost(StrCat(store_path, ": the newest step may be lost: "), losses[0]);
 }
 
 void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report) {
@@ -140,39 +196,22 @@ void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* repo
 
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses) {
   if (losses.empty()) return not_found;
-  return DataLossError(StrCat(not_found.message(), "; it may be lost: ", DescribeLoss(losses[0]),
-                              ". `stepwell repair --accept` takes what is there as it is"));
+  return MayBeLost(StrCat(not_found.message(), "; it may be lost: "), losses[0]);
 }
 
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss) {
-  return DataLossError(
-      StrCat(store_path, ": step ", step, " may not be the newest version of itself, or deleted: ",
-             DescribeLoss(loss), ". `stepwell repair --accept` takes what is there as it is"));
+  return MayBeLost(
+      StrCat(store_path, ": step ", step, " may not be the newest version of itself, or deleted: "),
+      loss);
 }
 
 Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
                        const std::string& payload, LogState* state) {
   switch (header.kind) {
-    case FrameKind::kCommit: {
-      STEPWELL_ASSIGN_OR_RETURN(auto commit, format::DecodeCommit(AsBytes(payload)));
-      if (commit.step.commit != header.commit) {
-        return DataLossError("a commit frame's two commit numbers differ");
-      }
-      Kill(commit.kills, header.commit, state);
-      commit.step.metadata_json.clear();
-      commit.step.metrics_json.clear();
-      state->changed[header.commit] = commit.step.step;
-      AddLive({std::move(commit.step), place}, state);
+    case FrameKind::kCommit:
+    case FrameKind::kPrepared:
+      STEPWELL_RETURN_IF_ERROR(Commit(header, place, payload, state));
       break;
-    }
-    case FrameKind::kPrepared: {
-      STEPWELL_ASSIGN_OR_RETURN(auto commit, format::DecodeCommit(AsBytes(payload)));
-      if (commit.step.commit != header.commit) {
-        return DataLossError("a prepared frame's two commit numbers differ");
-      }
-      STEPWELL_RETURN_IF_ERROR(Prepare(std::move(commit), place, state));
-      break;
-    }
     case FrameKind::kDecided: {
       STEPWELL_ASSIGN_OR_RETURN(const auto decided, format::DecodeDecided(AsBytes(payload)));
       STEPWELL_RETURN_IF_ERROR(Decide(decided, header.commit, state));
@@ -209,18 +248,16 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
 }
 
 Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::string& store_path) {
-  STEPWELL_ASSIGN_OR_RETURN(auto names, file_system->List(SegmentsPath(store_path)));
+  STEPWELL_ASSIGN_OR_RETURN(auto ids, SegmentIds(file_system, store_path));
   SegmentFiles files(file_system, store_path);
-  std::reverse(names.begin(), names.end());
-  for (const std::string& name : names) {
-    const auto id = ParseSegmentName(name);
-    if (!id) continue;
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
+  std::reverse(ids.begin(), ids.end());
+  for (const uint64_t id : ids) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(id));
     STEPWELL_ASSIGN_OR_RETURN(const auto info, file->Info());
     if (info.is_directory) continue;
-    const auto header = ReadSegmentHeader(*file, *id, info.size_bytes);
+    const auto header = ReadSegmentHeader(*file, id, info.size_bytes);
     if (!header.ok() && !IsDamage(header.status())) return header.status();
-    if (!header.ok() || header->segment != *id) continue;
+    if (!header.ok() || header->segment != id) continue;
     format::StoreSlot slot;
     slot.store_id = header->store_id;
     slot.group_id = header->group_id;
@@ -232,81 +269,24 @@ Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::st
 
 Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,
                        const std::string& store_path, SegmentFiles& files) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
-  for (const std::string& name : names) {
-    const auto id = ParseSegmentName(name);
-    if (!id || *id < slot.durable_place.segment) continue;
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
+  STEPWELL_ASSIGN_OR_RETURN(const auto ids, SegmentIds(file_system, store_path));
+  for (const uint64_t id : ids) {
+    if (id < slot.durable_place.segment) continue;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(id));
     STEPWELL_ASSIGN_OR_RETURN(const auto info, file->Info());
     if (info.is_directory) continue;
-    const auto header = ReadSegmentHeader(*file, *id, info.size_bytes);
+    const auto header = ReadSegmentHeader(*file, id, info.size_bytes);
     if (!header.ok() && !IsDamage(header.status())) return header.status();
     if (!header.ok()) return false;
     if (header->store_id != slot.store_id) continue;
-    SegmentInfo segment;
-    segment.segment = *id;
-    segment.nonce = header->nonce;
-    segment.length_bytes = info.size_bytes;
+    const SegmentInfo segment{
+        .segment = id, .nonce = header->nonce, .length_bytes = info.size_bytes};
     const auto trailer = ReadTrailer(segment, files);
     if (!trailer.ok() && !IsDamage(trailer.status())) return trailer.status();
     if (!trailer.ok() || trailer->commit_max > slot.durable_commit) return false;
   }
   return true;
 }
-
-namespace {
-
-Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
-                             const LogState* known) {
-  // Back from the durable frame, until something known or the catalog's last commit is met. The
-  // chain is bounded: each frame's number is one less than its successor's.
-  struct ChainLink {
-    Frame frame;
-    FramePlace place;
-  };
-  std::vector<ChainLink> links;
-  FramePlace place = slot.durable_place;
-  uint64_t commit = slot.durable_commit;
-  LogState state;
-  if (known != nullptr && known->tip_commit <= commit && known->tip_commit >= 1) {
-    state = *known;
-  } else {
-    STEPWELL_RETURN_IF_ERROR(LoadCatalog(slot.catalog_place, files, &state));
-    for (const auto& [id, entry] : state.catalog_segments) {
-      SegmentInfo info;
-      info.segment = id;
-      info.nonce = entry.nonce;
-      info.header_ok = true;
-      info.sealed = entry.length_bytes > 0;
-      info.length_bytes = entry.length_bytes;
-      state.segments.push_back(info);
-    }
-  }
-  while (commit > state.tip_commit) {
-    STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(files, place, FrameKind{}));
-    if (frame.header.commit != commit || !format::IsChainFrame(frame.header.kind)) {
-      return DataLossError(StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes,
-                                  ": not the frame of commit ", commit));
-    }
-    const FramePlace previous = frame.header.previous;
-    links.push_back({std::move(frame), place});
-    place = previous;
-    --commit;
-  }
-  if (commit == state.tip_commit && commit > 0 && !links.empty() && place != state.tip_place) {
-    return DataLossError("the chain of frames does not meet its catalog");
-  }
-  for (auto link = links.rbegin(); link != links.rend(); ++link) {
-    Status status = ApplyChainFrame(link->frame.header, link->place, link->frame.payload, &state);
-    if (!status.ok()) {
-      return status.WithContext(
-          StrCat(files.PathOf(link->place.segment), ": offset ", link->place.offset_bytes));
-    }
-  }
-  return state;
-}
-
-}  // namespace
 
 Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
                                 const LogState* known) {

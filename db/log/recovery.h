@@ -13,8 +13,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "db/log/bad_chunk.h"
-#include "db/log/catalog.h"
 #include "db/log/segment_scan.h"
 #include "db/store.h"
 #include "format/frame.h"
@@ -22,6 +20,28 @@
 #include "io/disk.h"
 
 namespace stepwell::db {
+
+// What is kept in memory of a catalog in the log (DESIGN.md, "Catalogs"). Each segment begins with
+// one: a base, which names everything that is live, or what changed since an earlier catalog, its
+// `previous`. From the newest one back to its base they are a lineage.
+struct CatalogNote {
+  format::FramePlace place;    // of its root, the frame behind the segment's header
+  uint64_t last_commit = 0;    // that it covers
+  uint64_t first_segment = 0;  // of the base of its lineage
+  uint64_t end_bytes = 0;      // of root and pages, in its segment
+  uint64_t bytes = 0;          // of root and pages
+  uint64_t clock = 0;          // the newest change that it covers (CatalogWriter)
+
+  bool is_base() const { return first_segment == place.segment; }
+};
+
+// A chunk whose bytes could not be read or were wrong.
+struct BadChunk {
+  const format::LeafRecord* leaf = nullptr;
+  uint64_t chunk_index = 0;
+  const format::ChunkRecord* record = nullptr;  // null: the leaf's record itself is damaged
+  Status status;                                // kDataLoss with file and offset
+};
 
 struct LogStep {
   format::StepRecord record;  // without metadata texts when it came from a catalog
@@ -98,6 +118,11 @@ Status NewestMayBeLost(const std::string& store_path,
                        const std::vector<format::LossRecord>& losses);
 // What Verify says of them.
 void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report);
+
+// Starts the state from the catalog at `place` and those that it follows, base first; each page is
+// read once. On an error the state stays as it was: kDataLoss or kNotFound where something of the
+// lineage is damaged or gone, anything else where it could not be read.
+Status LoadCatalog(const format::FramePlace& place, SegmentFiles& files, LogState* state);
 
 // Applies one chain frame to the state (kills, additions, tip).
 Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePlace& place,

@@ -15,14 +15,6 @@ using format::FrameHeader;
 using format::FrameKind;
 using format::FramePlace;
 
-// A chain frame, from its place or from a copy.
-struct Found {
-  Frame frame;
-  FramePlace place;
-  bool copied = false;
-  bool whole = true;  // else a brief: what it did to the live set, not the step's records
-};
-
 // The newest catalog that can be read, from its place or its copy: each segment begins with one.
 // kNotFound: none.
 Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles& files,
@@ -45,9 +37,9 @@ Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles&
 
 class ChainBuilder {
  public:
-  ChainBuilder(std::vector<Found> found, uint64_t durable_commit, LogState* state)
+  ChainBuilder(std::vector<FoundFrame> found, uint64_t durable_commit, LogState* state)
       : state_(state), durable_(durable_commit) {
-    for (Found& one : found) {
+    for (FoundFrame& one : found) {
       const FrameHeader& header = one.frame.header;
       state->epoch_max = std::max(state->epoch_max, header.epoch);
       // A frame says what was flushed when it was written; a frame of any epoch says the truth.
@@ -60,14 +52,14 @@ class ChainBuilder {
 
   // The next frame: the one that links to the tip (of the highest epoch, should there be several).
   // Up to the durable mark a gap is damage: noted, and the chain goes on behind it.
-  const Found* Next() {
+  const FoundFrame* Next() {
     const auto next = by_commit_.find(state_->tip_commit + 1);
     if (next != by_commit_.end()) {
-      if (const Found* best = Best(next->second, /*linked=*/true)) return best;
+      if (const FoundFrame* best = Best(next->second, /*linked=*/true)) return best;
     }
     while (state_->tip_commit < durable_) {
       const auto later = by_commit_.upper_bound(state_->tip_commit);
-      const Found* best = nullptr;
+      const FoundFrame* best = nullptr;
       if (later != by_commit_.end() && later->first <= durable_) {
         best = Best(later->second, /*linked=*/false);
         if (later->first > state_->tip_commit + 1 || best == nullptr) {
@@ -89,11 +81,11 @@ class ChainBuilder {
 
  private:
   // The original before its copy, the whole copy before the brief.
-  static int Rank(const Found& one) { return one.copied ? (one.whole ? 1 : 0) : 2; }
+  static int Rank(const FoundFrame& one) { return one.copied ? (one.whole ? 1 : 0) : 2; }
 
-  const Found* Best(const std::vector<Found>& candidates, bool linked) const {
-    const Found* best = nullptr;
-    for (const Found& one : candidates) {
+  const FoundFrame* Best(const std::vector<FoundFrame>& candidates, bool linked) const {
+    const FoundFrame* best = nullptr;
+    for (const FoundFrame& one : candidates) {
       const FrameHeader& header = one.frame.header;
       if (header.epoch < state_->epoch) continue;  // void since a later epoch began
       // What is not known to be flushed counts only where it lies: see FollowChain.
@@ -122,7 +114,7 @@ class ChainBuilder {
 
   LogState* const state_;
   uint64_t durable_;
-  std::map<uint64_t, std::vector<Found>> by_commit_;
+  std::map<uint64_t, std::vector<FoundFrame>> by_commit_;
 };
 
 // A segment that a crash cut off before its first flush has no header, and holds nothing that was
@@ -214,7 +206,7 @@ class OldPayloads {
 };
 
 // The first payload that may be torn.
-Status CheckPayloads(const Found& next, const std::vector<format::LeafRecord>& records,
+Status CheckPayloads(const FoundFrame& next, const std::vector<format::LeafRecord>& records,
                      SegmentFiles& files, const ScanOptions& options, const LogState& state,
                      const TornSteps& torn) {
   if (!options.check_payloads) return OkStatus();
@@ -232,7 +224,7 @@ Status CheckPayloads(const Found& next, const std::vector<format::LeafRecord>& r
 // Whether an in-doubt frame is of a step that is proven to be torn. `synced`: whether what
 // is read is durable; in the page cache alone it is not served, as a power cut would take it back.
 // An error of the device proves nothing, and the step may be acknowledged: then it is refused.
-Result<bool> IsTorn(const std::string& store_path, const Found& next, const Status& synced,
+Result<bool> IsTorn(const std::string& store_path, const FoundFrame& next, const Status& synced,
                     SegmentFiles& files, const ScanOptions& options, const LogState& state,
                     const TornSteps& torn) {
   const FrameKind kind = next.frame.header.kind;
@@ -280,7 +272,7 @@ Status CheckOwner(const std::string& store_path, const std::vector<SegmentInfo>&
 Status FollowChain(const std::string& store_path, const Status& synced, ChainBuilder* chain,
                    SegmentFiles& files, const ScanOptions& options, LogState* state) {
   TornSteps torn(state);
-  while (const Found* next = chain->Next()) {
+  while (const FoundFrame* next = chain->Next()) {
     const FrameHeader& header = next->frame.header;
     const bool in_doubt = header.commit > chain->durable();
     if (in_doubt) {
@@ -332,8 +324,8 @@ Status SyncUnsealed(io::FileSystem* file_system, const std::string& store_path, 
   return file_system->SyncDirectory(SegmentsPath(store_path));
 }
 
-void AddFound(SegmentScan scan, std::vector<Found>* found) {
-  for (ScannedFrame& one : scan.frames) found->push_back({std::move(one.frame), one.place});
+void AddFound(SegmentScan scan, std::vector<FoundFrame>* found) {
+  std::move(scan.frames.begin(), scan.frames.end(), std::back_inserter(*found));
   for (const format::FrameCopy& copy : scan.copies) {
     auto opened = format::OpenFrameCopy(copy);
     if (!opened.ok() || !format::IsChainFrame(opened->header.kind)) continue;
@@ -344,7 +336,7 @@ void AddFound(SegmentScan scan, std::vector<Found>* found) {
 
 // The chain frames of all segments that are newer than the catalog, and the copies of such.
 Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState* state,
-                    std::vector<Found>* found, std::vector<UnreadablePlace>* unreadable) {
+                    std::vector<FoundFrame>* found, std::vector<UnreadablePlace>* unreadable) {
   const auto note = [&](SegmentScan* scan) {
     std::move(scan->unreadable.begin(), scan->unreadable.end(), std::back_inserter(*unreadable));
   };
@@ -365,7 +357,7 @@ Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState
     note(&scan);
     info.sealed = false;
     auto& entries = state->scanned[info.segment];
-    for (const ScannedFrame& one : scan.frames) {
+    for (const FoundFrame& one : scan.frames) {
       const FrameHeader& header = one.frame.header;
       entries.push_back({static_cast<uint16_t>(header.kind), header.commit, one.place});
     }
@@ -378,8 +370,9 @@ Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState
           {{tip->header, std::move(tip->payload)}, slot.durable_place, true, tip->whole});
     }
   }
-  std::erase_if(*found,
-                [&](const Found& one) { return one.frame.header.commit <= state->catalog_commit; });
+  std::erase_if(*found, [&](const FoundFrame& one) {
+    return one.frame.header.commit <= state->catalog_commit;
+  });
   return OkStatus();
 }
 
@@ -416,7 +409,7 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
       !status.ok() && !IsDamage(status)) {
     return status.WithContext(store_path);
   }
-  std::vector<Found> found;
+  std::vector<FoundFrame> found;
   STEPWELL_RETURN_IF_ERROR(GatherFrames(slot, files, &state, &found, &unreadable));
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
   STEPWELL_RETURN_IF_ERROR(FollowChain(store_path, synced, &chain, files, options, &state));

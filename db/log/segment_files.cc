@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "db/layout.h"
-#include "db/log/frame_copies.h"
+#include "db/log/segment_scan.h"
 #include "io/buffer.h"
 
 namespace stepwell::db {

@@ -2,6 +2,7 @@
 // Segments opened for reading, and frames read from them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -51,7 +52,7 @@ class SegmentFiles {
   std::string PathOf(uint32_t part, uint64_t segment);
   // Forgets the open file; readers that hold it keep it.
   void Drop(uint64_t segment);
-  // A copy of a frame whose original is damaged (frame_copies.h): ReadFrame takes it from here.
+  // A copy of a frame whose original is damaged (segment_scan.h): ReadFrame takes it from here.
   void Remember(const format::FramePlace& place, Frame frame);
   std::optional<Frame> Remembered(const format::FramePlace& place);
   // Keeps none from now on, as after Close: readers that go on open what they need.
@@ -102,5 +103,15 @@ Result<Frame> ReadFrame(SegmentFiles& files, const format::FramePlace& place,
 // The frame at an offset, whatever it is; its place is returned too. kNotFound: no frame there.
 Result<Frame> ReadFrameAt(io::File& file, uint64_t segment, uint64_t offset_bytes,
                           format::FramePlace* place);
+
+// Frames begin at multiples of it, and space is given back by whole ones: a block of the disk.
+inline constexpr uint64_t kGrainBytes = 4096;
+
+inline constexpr size_t kLargePayloadBytes = size_t{64} << 10;  // from here on: kLargeAlignment
+inline constexpr size_t kLargeAlignment = 4096;
+inline constexpr size_t kSmallAlignment = 64;
+constexpr size_t PayloadAlignment(size_t payload_bytes) {
+  return payload_bytes >= kLargePayloadBytes ? kLargeAlignment : kSmallAlignment;
+}
 
 }  // namespace stepwell::db

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "db/layout.h"
+#include "format/crc32c.h"
 #include "io/buffer.h"
 
 namespace stepwell::db {
@@ -82,6 +83,59 @@ Status WalkFrames(io::File& file, uint64_t segment, uint64_t length_bytes,
     if (size < kScanBufferBytes) break;
   }
   return OkStatus();
+}
+
+// A copy that cannot be read may be the one that is needed.
+Status AddCopiesBehind(io::File& file, const SegmentInfo& info, const FramePlace& place,
+                       SegmentScan* scan) {
+  auto copies = ReadCopiesBehind(file, place, info.nonce);
+  if (!copies.ok() && IsUnreadable(copies.status())) {
+    scan->unreadable.push_back({info.segment, place.offset_bytes, copies.status()});
+    return OkStatus();
+  }
+  STEPWELL_RETURN_IF_ERROR(copies.status());
+  std::move(copies->begin(), copies->end(), std::back_inserter(scan->copies));
+  return OkStatus();
+}
+
+// Unreadable counts as missing: the segment is then scanned, and says so.
+Result<format::Footer> ReadFooter(const SegmentInfo& info, const format::Trailer& trailer,
+                                  SegmentFiles& files) {
+  if (trailer.footer.segment != info.segment) return DataLossError("another segment's footer");
+  const auto frame = ReadOriginalFrame(files, trailer.footer, FrameKind::kFooter);
+  if (frame.ok()) return format::DecodeFooter(AsBytes(frame->payload));
+  if (IsUnreadable(frame.status())) return DataLossError(frame.status().message());
+  return frame.status();
+}
+
+using format::FrameCopy;
+using format::FramePlace;
+
+// What lies behind one frame: the chain frames of a batch before it, a header and a catalog.
+constexpr size_t kCopiesMax = 1024;
+// A copy is written with the next flush, and so in the same segment or one of the next.
+constexpr uint64_t kSegmentsAhead = 3;
+
+// Appends the copies that are whole; returns where the last one ends, or the frame.
+Result<uint64_t> WalkCopies(io::File& file, const FramePlace& place, const format::Id128& nonce,
+                            std::vector<FrameCopy>* copies) {
+  uint64_t end = place.offset_bytes + place.length_bytes;
+  uint64_t at = AlignUp(end, format::kCopyAlignment);
+  for (size_t count = 0; count < kCopiesMax; ++count) {
+    auto head = ReadRange(file, at, format::kCopyHeaderBytes);
+    if (!head.ok() && IsDamage(head.status())) break;  // the file ends
+    STEPWELL_RETURN_IF_ERROR(head.status());
+    const auto header = format::DecodeFrameCopyHeader(AsBytes(*head), nonce);
+    if (!header.ok()) break;
+    auto bytes = ReadRange(file, at + format::kCopyHeaderBytes, header->length_bytes);
+    if (!bytes.ok() && !IsDamage(bytes.status())) return bytes.status();
+    if (bytes.ok() && format::Crc32c(AsBytes(*bytes)) == header->crc) {
+      copies->push_back({header->place, std::move(*bytes)});
+    }
+    at += format::FrameCopySpace(header->length_bytes);
+    end = at;
+  }
+  return end;
 }
 
 }  // namespace
@@ -185,23 +239,6 @@ Result<FramePlace> FindCatalog(const SegmentInfo& info, SegmentFiles& files) {
   return NotFoundError(StrCat(file->path(), ": the segment's catalog is damaged"));
 }
 
-namespace {
-
-// A copy that cannot be read may be the one that is needed.
-Status AddCopiesBehind(io::File& file, const SegmentInfo& info, const FramePlace& place,
-                       SegmentScan* scan) {
-  auto copies = ReadCopiesBehind(file, place, info.nonce);
-  if (!copies.ok() && IsUnreadable(copies.status())) {
-    scan->unreadable.push_back({info.segment, place.offset_bytes, copies.status()});
-    return OkStatus();
-  }
-  STEPWELL_RETURN_IF_ERROR(copies.status());
-  std::move(copies->begin(), copies->end(), std::back_inserter(scan->copies));
-  return OkStatus();
-}
-
-}  // namespace
-
 Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, SegmentScan* scan) {
   STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(info.segment));
   Status status;
@@ -218,20 +255,6 @@ Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, SegmentScan* sc
       }));
   return status;
 }
-
-namespace {
-
-// Unreadable counts as missing: the segment is then scanned, and says so.
-Result<format::Footer> ReadFooter(const SegmentInfo& info, const format::Trailer& trailer,
-                                  SegmentFiles& files) {
-  if (trailer.footer.segment != info.segment) return DataLossError("another segment's footer");
-  const auto frame = ReadOriginalFrame(files, trailer.footer, FrameKind::kFooter);
-  if (frame.ok()) return format::DecodeFooter(AsBytes(frame->payload));
-  if (IsUnreadable(frame.status())) return DataLossError(frame.status().message());
-  return frame.status();
-}
-
-}  // namespace
 
 Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& files,
                   SegmentScan* scan) {
@@ -269,10 +292,8 @@ Result<SegmentFrames> ListFrames(SegmentFiles& files, uint64_t segment) {
   STEPWELL_ASSIGN_OR_RETURN(const auto header,
                             ReadSegmentHeader(*file, segment, file_info.size_bytes));
   if (header.segment != segment) return NotFoundError(file->path() + ": not this segment");
-  SegmentInfo info;
-  info.segment = segment;
-  info.nonce = header.nonce;
-  info.length_bytes = file_info.size_bytes;
+  const SegmentInfo info{
+      .segment = segment, .nonce = header.nonce, .length_bytes = file_info.size_bytes};
   SegmentFrames frames;
   frames.nonce = header.nonce;
   const auto trailer = ReadTrailer(info, files);
@@ -303,41 +324,41 @@ Result<SegmentFrames> ListFrames(SegmentFiles& files, uint64_t segment) {
   return frames;
 }
 
+Result<std::vector<uint64_t>> SegmentIds(io::FileSystem* file_system,
+                                         const std::string& store_path) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
+  std::vector<uint64_t> ids;
+  for (const std::string& name : names) {
+    if (const auto id = ParseSegmentName(name)) ids.push_back(*id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               const format::StoreSlot& slot, SegmentFiles& files) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store_path)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto ids, SegmentIds(file_system, store_path));
   std::vector<SegmentInfo> segments;
-  for (const std::string& name : names) {
-    const auto id = ParseSegmentName(name);
-    if (!id) continue;
-    SegmentInfo info;
-    info.segment = *id;
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(*id));
+  for (const uint64_t id : ids) {
+    SegmentInfo& info = segments.emplace_back();
+    info.segment = id;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(id));
     STEPWELL_ASSIGN_OR_RETURN(const auto file_info, file->Info());
     info.foreign = file_info.is_directory;
-    if (info.foreign) {
-      segments.push_back(info);
-      continue;
-    }
+    if (info.foreign) continue;
     info.length_bytes = file_info.size_bytes;
-    const auto header = ReadSegmentHeader(*file, *id, info.length_bytes);
-    if (header.ok()) {
-      info.foreign = header->store_id != slot.store_id;
-      info.header_ok = !info.foreign && header->segment == *id;
-      info.nonce = header->nonce;
-    } else if (!IsDamage(header.status())) {
-      return header.status();
-    }
-    if (info.header_ok) {
-      const auto trailer = ReadTrailer(info, files);
-      if (!trailer.ok() && !IsDamage(trailer.status())) return trailer.status();
-      info.sealed = trailer.ok();
-    }
-    segments.push_back(info);
+    const auto header = ReadSegmentHeader(*file, id, info.length_bytes);
+    if (!header.ok() && !IsDamage(header.status())) return header.status();
+    if (!header.ok()) continue;
+    info.foreign = header->store_id != slot.store_id;
+    info.header_ok = !info.foreign && header->segment == id;
+    info.nonce = header->nonce;
+    if (!info.header_ok) continue;
+    const auto trailer = ReadTrailer(info, files);
+    if (!trailer.ok() && !IsDamage(trailer.status())) return trailer.status();
+    info.sealed = trailer.ok();
   }
-  std::sort(segments.begin(), segments.end(),
-            [](const auto& a, const auto& b) { return a.segment < b.segment; });
   return segments;
 }
 
@@ -370,10 +391,8 @@ Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment) {
     edges.catalog_end_bytes = at + place.length_bytes;
     break;
   }
-  SegmentInfo info;
-  info.segment = segment;
-  info.nonce = header->nonce;
-  info.length_bytes = edges.size_bytes;
+  const SegmentInfo info{
+      .segment = segment, .nonce = header->nonce, .length_bytes = edges.size_bytes};
   const auto trailer = ReadTrailer(info, files);
   if (!trailer.ok() && !IsDamage(trailer.status())) return trailer.status();
   if (trailer.ok()) {
@@ -381,6 +400,46 @@ Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment) {
     edges.commit_min = trailer->commit_min;
   }
   return edges;
+}
+
+Result<std::vector<FrameCopy>> ReadCopiesBehind(io::File& file, const FramePlace& place,
+                                                const format::Id128& nonce) {
+  std::vector<FrameCopy> copies;
+  STEPWELL_RETURN_IF_ERROR(WalkCopies(file, place, nonce, &copies).status());
+  return copies;
+}
+
+Result<uint64_t> EndOfCopies(SegmentFiles& files, const FramePlace& place,
+                             const format::Id128& nonce) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(place.segment));
+  std::vector<FrameCopy> copies;
+  return WalkCopies(*file, place, nonce, &copies);
+}
+
+Result<Frame> FindFrameCopy(SegmentFiles& files, const FramePlace& place) {
+  Status status = NotFoundError("no copy of the frame");
+  for (uint64_t segment = place.segment; segment <= place.segment + kSegmentsAhead; ++segment) {
+    auto frames = ListFrames(files, segment);
+    if (!frames.ok()) {
+      if (!IsDamage(frames.status())) status = frames.status();
+      continue;
+    }
+    const auto file = files.Get(segment);
+    if (!file.ok()) continue;
+    for (const FramePlace& one : frames->places) {
+      auto copies = ReadCopiesBehind(**file, one, frames->nonce);
+      if (!copies.ok()) {
+        status = copies.status();
+        continue;
+      }
+      for (const FrameCopy& copy : *copies) {
+        if (copy.place != place || !copy.whole()) continue;
+        auto opened = format::OpenFrameCopy(copy);
+        if (opened.ok()) return Frame{opened->header, std::move(opened->payload)};
+      }
+    }
+  }
+  return status;
 }
 
 }  // namespace stepwell::db

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "db/log/frame_copies.h"
 #include "db/log/segment_files.h"
+#include "format/frame.h"
 #include "format/records.h"
 
 namespace stepwell::db {
@@ -24,6 +24,9 @@ struct SegmentInfo {
   uint64_t length_bytes = 0;  // of the file
 };
 
+// The ids of the directory's segments, ascending.
+Result<std::vector<uint64_t>> SegmentIds(io::FileSystem* file_system,
+                                         const std::string& store_path);
 // Segments of the directory with their headers and seals, ascending. A damaged header is taken from
 // its copy.
 Result<std::vector<SegmentInfo>> ListSegments(io::FileSystem* file_system,
@@ -41,10 +44,12 @@ Result<format::Trailer> ReadTrailer(const SegmentInfo& info, SegmentFiles& files
 // kNotFound: there is neither.
 Result<format::FramePlace> FindCatalog(const SegmentInfo& info, SegmentFiles& files);
 
-// A frame of the segment, and the copies behind it.
-struct ScannedFrame {
+// A chain frame, from its place or from a copy.
+struct FoundFrame {
   Frame frame;
   format::FramePlace place;
+  bool copied = false;
+  bool whole = true;  // else a brief: what it did to the live set, not the step's records
 };
 // A place that the device cannot read: it may have held a frame.
 struct UnreadablePlace {
@@ -53,7 +58,7 @@ struct UnreadablePlace {
   Status status;
 };
 struct SegmentScan {
-  std::vector<ScannedFrame> frames;  // chain frames
+  std::vector<FoundFrame> frames;
   std::vector<format::FrameCopy> copies;
   std::vector<UnreadablePlace> unreadable;
 };
@@ -76,5 +81,28 @@ struct SegmentEdges {
 // kNotFound: the file has no header (its first flush never came). A header that names another
 // segment comes alone: an earlier life of a recycled file, or another store's.
 Result<SegmentEdges> ReadSegmentEdges(SegmentFiles& files, uint64_t segment);
+
+// The copies behind the frame at `place` of a segment with this nonce. Damaged ones are left out;
+// other errors than damage are returned.
+Result<std::vector<format::FrameCopy>> ReadCopiesBehind(io::File& file,
+                                                        const format::FramePlace& place,
+                                                        const format::Id128& nonce);
+
+// Where the last of them ends; without any, the frame.
+Result<uint64_t> EndOfCopies(SegmentFiles& files, const format::FramePlace& place,
+                             const format::Id128& nonce);
+
+// The chain frames of a segment, and its footer: behind them lie copies.
+struct SegmentFrames {
+  format::Id128 nonce{};
+  std::vector<format::FramePlace> places;
+};
+// kNotFound: no header of this segment.
+Result<SegmentFrames> ListFrames(SegmentFiles& files, uint64_t segment);
+
+// Looks for a whole copy of the frame at `place` behind the frames of its own segment and of the
+// few that follow. kNotFound: there is none. For frames that were found to be damaged: it may read
+// much.
+Result<Frame> FindFrameCopy(SegmentFiles& files, const format::FramePlace& place);
 
 }  // namespace stepwell::db

@@ -101,11 +101,6 @@ Result<StoreSlot> SlotFile::Read() {
   return DataLossError(StrCat(file_->path(), ": all slots are damaged"));
 }
 
-Result<bool> SlotFile::IsRemoved() {
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_->Info());
-  return info.link_count == 0;
-}
-
 Status SlotFile::Write(StoreSlot slot, bool sync) {
   if (!settled_) {
     // What was read may be in the page cache only, after a kill.

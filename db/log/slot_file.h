@@ -26,8 +26,6 @@ class SlotFile {
   // kUnimplemented: not a store, or a newer format; kDataLoss: every slot is damaged. Beside a
   // writer a write half done may be met: then it looks again.
   Result<format::StoreSlot> Read();
-  // Whether the file has lost its name: the store was removed.
-  Result<bool> IsRemoved();
   // Writes `slot` with the next sequence into a slot that is neither known durable nor being
   // synced. Durable with `sync`, which no sync under way may meet. After Read.
   Status Write(format::StoreSlot slot, bool sync);

@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
 #include "db/log/live_steps.h"
 #include "db/log/lock.h"
 #include "db/log/step_records.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "db/log/group_status.h"
+#include "db/group.h"
 #include "db/read/step_reader.h"
 
 namespace stepwell::db {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "db/log/bad_chunk.h"
+#include "db/log/recovery.h"
 #include "db/log/segment_files.h"
 #include "db/read/restore_plan.h"
 #include "db/store.h"

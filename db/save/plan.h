@@ -5,12 +5,13 @@
 // block, so blocks are encoded in parallel, written in any order and placed independently.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "db/log/alignment.h"
+#include "db/log/segment_files.h"
 #include "db/save/shards.h"
 #include "db/store.h"
 #include "format/codec.h"
@@ -79,5 +80,16 @@ struct EncodedBlock {
 // in_place tasks), or from the leaves' own memory where it is null.
 EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
                          const std::byte* staged, size_t alignment, MutableBytes out);
+
+// Values longer than this are cut into several LZ4 frames.
+inline constexpr uint64_t kValueChunkBytes = uint64_t{1} << 20;
+
+uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index);
+// The bytes of a chunk where they already lie in memory as the codec wants them, else empty.
+ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk);
+void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out);
+// format::SampleRatio of four small pieces spread over the array (over its shards, if it comes in
+// some), or of its middle chunk where it is not contiguous. The array has at least 16 KiB.
+double Sample(const PlannedLeaf& leaf);
 
 }  // namespace stepwell::db

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 namespace stepwell::db {
 namespace {
@@ -24,10 +26,8 @@ std::string ShapeText(std::span<const uint64_t> shape) {
   return text + ")";
 }
 
-uint64_t Elements(const ShardInput& shard) {
-  uint64_t count = 1;
-  for (const uint64_t extent : shard.shape) count *= extent;
-  return count;
+uint64_t Elements(std::span<const uint64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
 }
 
 // Leaves out a shard without elements, by giving false.
@@ -45,7 +45,7 @@ Result<bool> CheckShard(std::span<const uint64_t> shape, uint64_t item_bytes, si
                                          ", reaches out of the array's shape ", ShapeText(shape)));
     }
   }
-  if (Elements(*shard) == 0) return false;
+  if (Elements(shard->shape) == 0) return false;
   if (shard->data == nullptr) return InvalidArgumentError(StrCat("shard ", number, " has no data"));
   if (shard->strides_bytes.empty()) {
     shard->strides_bytes = format::CStrides(shard->shape, item_bytes);
@@ -89,7 +89,7 @@ Status CheckDisjoint(const std::vector<ShardInput>& shards) {
     return shards.size() == 1 ? OkStatus() : overlapping(shards[0], shards[1]);
   }
   std::vector<uint32_t> order(shards.size());
-  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), 0U);
   const auto first = [&](uint32_t i) { return shards[i].origin[sweep]; };
   std::sort(order.begin(), order.end(),
             [&](uint32_t a, uint32_t b) { return first(a) < first(b); });
@@ -123,9 +123,8 @@ Result<ShardMap> ShardMap::Make(std::span<const uint64_t> shape, uint64_t item_b
   if (map.FindPlaces(shape)) return map;  // disjoint, and all there
   if (!map.shards_.empty()) STEPWELL_RETURN_IF_ERROR(CheckDisjoint(map.shards_));
   uint64_t given = 0;
-  for (const ShardInput& shard : map.shards_) given += Elements(shard);
-  uint64_t all = 1;
-  for (const uint64_t extent : shape) all *= extent;
+  for (const ShardInput& shard : map.shards_) given += Elements(shard.shape);
+  const uint64_t all = Elements(shape);
   if (given < all && !partial) {
     return InvalidArgumentError(StrCat("its ", shards.size(), " shards have ", given, " of the ",
                                        all, " elements of its shape ", ShapeText(shape)));

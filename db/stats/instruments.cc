@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/stats/instruments.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
+
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -41,6 +46,80 @@ std::string RetiredText(std::span<const uint64_t> steps) {
   for (size_t i = 0; i < named; ++i) text += StrCat(i == 0 ? "" : ", ", steps[i]);
   if (named < steps.size()) text += StrCat(" and ", steps.size() - named, " more");
   return text;
+}
+
+using Lane = Trace::Lane;
+using Span = Trace::Span;
+
+constexpr size_t kWriteBytes = size_t{1} << 20;
+constexpr std::array kLaneNames{"caller", "engine", "worker", "index", "reclaim", "disk", "commit"};
+// Rows of one lane follow each other in the display.
+constexpr uint32_t kRowsPerLane = 1000;
+
+uint32_t RowId(Lane lane, uint32_t row) {
+  return static_cast<uint32_t>(lane) * kRowsPerLane + std::min(row, kRowsPerLane - 1) + 1;
+}
+
+// Outer spans before those inside them.
+bool Before(const Span& a, const Span& b) {
+  return a.start_ns != b.start_ns ? a.start_ns < b.start_ns : a.end_ns > b.end_ns;
+}
+
+// Spans of the device overlap: each goes to the first row that is free when it begins.
+void SpreadDisk(std::vector<Span>* sorted) {
+  std::vector<int64_t> free_from;
+  for (Span& span : *sorted) {
+    if (span.lane != Lane::kDisk) continue;
+    size_t row = 0;
+    while (row < free_from.size() && free_from[row] > span.start_ns) ++row;
+    if (row == free_from.size()) free_from.push_back(0);
+    free_from[row] = span.end_ns;
+    span.row = static_cast<uint32_t>(row);
+  }
+}
+
+// Appends to a file in pieces.
+class Output {
+ public:
+  explicit Output(io::File* file) : file_(file) {}
+  Status Add(std::string_view text) {
+    pending_ += text;
+    return pending_.size() < kWriteBytes ? OkStatus() : Flush();
+  }
+  Status Flush() {
+    STEPWELL_RETURN_IF_ERROR(file_->WriteAt(offset_, AsBytes(pending_)));
+    offset_ += pending_.size();
+    pending_.clear();
+    return OkStatus();
+  }
+
+ private:
+  io::File* const file_;
+  std::string pending_;
+  uint64_t offset_ = 0;
+};
+
+std::string Text(const nlohmann::json& event) {
+  return event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Metadata(const char* what, uint32_t row, const char* key, const nlohmann::json& value) {
+  return Text({{"ph", "M"}, {"pid", 1}, {"tid", row}, {"name", what}, {"args", {{key, value}}}});
+}
+
+std::string Event(const Span& span, int64_t start_ns) {
+  // Chrome's times are microseconds.
+  const auto us = [](int64_t ns) { return static_cast<double>(std::max<int64_t>(ns, 0)) / 1000; };
+  nlohmann::json args{{"bytes", span.bytes}};
+  if (span.step != Trace::kNoStep) args["step"] = span.step;
+  return Text({{"ph", "X"},
+               {"pid", 1},
+               {"tid", RowId(span.lane, span.row)},
+               {"name", span.name},
+               {"cat", kLaneNames[static_cast<size_t>(span.lane)]},
+               {"ts", us(span.start_ns - start_ns)},
+               {"dur", us(span.end_ns - span.start_ns)},
+               {"args", std::move(args)}});
 }
 
 }  // namespace
@@ -100,6 +179,128 @@ void Instruments::Fill(StoreStats* stats) const {
   stats->commit = commit_.Summary();
   stats->index = index.Summary();
   stats->durable = durable_.Summary();
+}
+
+size_t Histogram::StepOf(uint64_t us) {
+  us = std::min(us, (uint64_t{1} << kBitsMax) - 1);
+  const auto bits = static_cast<int>(std::bit_width(us));
+  if (bits <= kStepBits) return us;
+  const int shift = bits - 1 - kStepBits;  // leaves the leading one and kStepBits behind it
+  return (static_cast<size_t>(shift) << kStepBits) + (us >> shift);
+}
+
+uint64_t Histogram::UpperEnd(size_t step) {
+  constexpr size_t kExact = size_t{1} << kStepBits;
+  if (step < 2 * kExact) return step;
+  const size_t shift = (step >> kStepBits) - 1;
+  const uint64_t first = kExact + (step & (kExact - 1));
+  return ((first + 1) << shift) - 1;
+}
+
+void Histogram::Record(int64_t nanos) {
+  const uint64_t us = nanos <= 0 ? 0 : static_cast<uint64_t>(nanos) / 1000;
+  counts_[StepOf(us)].fetch_add(1, std::memory_order_relaxed);
+  total_us_.fetch_add(us, std::memory_order_relaxed);
+  uint64_t seen = max_us_.load(std::memory_order_relaxed);
+  while (us > seen && !max_us_.compare_exchange_weak(seen, us, std::memory_order_relaxed)) {
+  }
+}
+
+LatencyStats Histogram::Summary() const {
+  std::array<uint64_t, kSteps> counts;
+  LatencyStats out;
+  for (size_t i = 0; i < kSteps; ++i) {
+    counts[i] = counts_[i].load(std::memory_order_relaxed);
+    out.count += counts[i];
+  }
+  out.total_us = total_us_.load(std::memory_order_relaxed);
+  out.max_us = max_us_.load(std::memory_order_relaxed);
+  const auto percentile = [&](uint64_t percent) -> uint64_t {
+    // The smallest value that at least `percent` of all do not exceed.
+    const uint64_t rank = std::max<uint64_t>((out.count * percent + 99) / 100, 1);
+    uint64_t below = 0;
+    for (size_t i = 0; i < kSteps; ++i) {
+      below += counts[i];
+      if (below >= rank) return std::min(UpperEnd(i), out.max_us);
+    }
+    return 0;
+  };
+  out.p50_us = percentile(50);
+  out.p99_us = percentile(99);
+  return out;
+}
+
+Trace::Trace(std::unique_ptr<io::File> file, io::Clock* clock, std::string process_name,
+             size_t spans_max)
+    : file_(std::move(file)),
+      clock_(clock),
+      process_name_(std::move(process_name)),
+      start_ns_(clock->MonotonicNanos()),
+      spans_max_(spans_max) {}
+
+// A thread stays in the lane of its first span (one thread may do everything, in the simulation).
+uint32_t Trace::ThreadRow(Lane lane) {
+  const auto [it, is_new] = threads_.try_emplace(std::this_thread::get_id(), lane, 0);
+  if (is_new) {
+    uint32_t row = 0;
+    for (const auto& [id, where] : threads_) {
+      if (id != it->first && where.first == lane) ++row;
+    }
+    it->second.second = row;
+  }
+  return it->second.second;
+}
+
+void Trace::Add(Span span) {
+  io::Quietly([&] {  // in destructors; without memory it is not there
+    const std::lock_guard lock(mutex_);
+    if (span.lane < Lane::kDisk) {
+      span.row = ThreadRow(span.lane);
+      span.lane = threads_[std::this_thread::get_id()].first;
+    }
+    if (spans_.size() < spans_max_) {
+      spans_.push_back(span);
+    } else {
+      spans_[added_ % spans_max_] = span;
+    }
+    ++added_;
+  });
+}
+
+uint64_t Trace::dropped() const {
+  const std::lock_guard lock(mutex_);
+  return added_ - spans_.size();
+}
+
+Status Trace::Write() {
+  std::vector<Span> spans;
+  {
+    const std::lock_guard lock(mutex_);
+    spans = spans_;
+  }
+  std::sort(spans.begin(), spans.end(), Before);
+  SpreadDisk(&spans);
+  STEPWELL_RETURN_IF_ERROR(file_->Truncate(0));
+  Output out(file_.get());
+  STEPWELL_RETURN_IF_ERROR(out.Add(StrCat(
+      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":", dropped(),
+      "},\"traceEvents\":[\n", Metadata("process_name", 0, "name", "stepwell " + process_name_))));
+  std::map<uint32_t, std::string> rows;
+  for (const Span& span : spans) {
+    std::string& name = rows[RowId(span.lane, span.row)];
+    if (!name.empty()) continue;
+    name = kLaneNames[static_cast<size_t>(span.lane)];
+    if (span.row > 0 || span.lane == Lane::kWorker) name += StrCat(" ", span.row + 1);
+  }
+  for (const auto& [row, name] : rows) {
+    STEPWELL_RETURN_IF_ERROR(out.Add(",\n" + Metadata("thread_name", row, "name", name) + ",\n" +
+                                     Metadata("thread_sort_index", row, "sort_index", row)));
+  }
+  for (const Span& span : spans) {
+    STEPWELL_RETURN_IF_ERROR(out.Add(",\n" + Event(span, start_ns_)));
+  }
+  STEPWELL_RETURN_IF_ERROR(out.Add("\n]}\n"));
+  return out.Flush();
 }
 
 }  // namespace stepwell::db

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "db/environment.h"
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
 #include "db/log/lock.h"
 #include "db/log/recovery.h"
 #include "db/log/slot_file.h"
@@ -43,10 +43,7 @@ Result<bool> IsUnfinishedCreation(io::FileSystem* file_system, const std::string
 Status CreateStore(const std::string& path, const std::optional<StoreGroup>& group,
                    const Environment& environment) {
   io::FileSystem* file_system = environment.file_system;
-  for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
-    const Status status = file_system->CreateDirectory(directory);
-    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
-  }
+  STEPWELL_RETURN_IF_ERROR(MakeStoreDirectories(file_system, path));
   format::StoreSlot slot;
   slot.store_id = RandomId(environment.random);
   slot.clean = true;
@@ -150,10 +147,9 @@ std::unique_ptr<io::FileSystem> FilesOf(const std::string& path, const StoreOpti
 // `locked` says which process writes.
 Result<std::unique_ptr<Store>> OpenBesideWriter(const std::string& path,
                                                 const StoreOptions& options,
-                                                Environment environment, const Status& locked) {
-  environment.held_root = nullptr;
-  environment.index_worker = environment.reclaim_worker = environment.callbacks = nullptr;
-  auto store = ReaderStore::OpenBesideWriter(path, options, std::move(environment));
+                                                const Environment& environment,
+                                                const Status& locked) {
+  auto store = ReaderStore::Open(path, options, environment.ForReaders(), /*beside_writer=*/true);
   if (store.status().code() != StatusCode::kUnavailable) return store;
   return UnavailableError(StrCat(locked.message(), "; ", store.status().message()));
 }
@@ -183,7 +179,9 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
         StrCat(path, ": a store that is not trusted can only be read (read_only, mode=\"r\")"));
   }
   environment.without_pins = options.untrusted;
-  if (options.read_only) return ReaderStore::Open(path, options, std::move(environment));
+  if (options.read_only) {
+    return ReaderStore::Open(path, options, std::move(environment), /*beside_writer=*/false);
+  }
   STEPWELL_ASSIGN_OR_RETURN(environment.held_root, environment.file_system->HoldRoot());
   auto acquired = AcquireLock(environment.file_system, path, options.lock_timeout);
   if (options.through_writer) {

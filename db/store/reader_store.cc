@@ -4,14 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
+#include "db/log/footprint.h"
 #include "db/log/lock.h"
-#include "db/log/space.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
 
@@ -43,24 +41,17 @@ ReaderStore::~ReaderStore() {
 
 Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
                                                  const StoreOptions& options,
-                                                 Environment environment) {
-  STEPWELL_ASSIGN_OR_RETURN(
-      auto log, LogFollower::Open(path, options.group, std::move(environment), options.log));
-  if (log->part().part != 0 && !options.group) {
-    Log(options.log, LogLevel::kWarning,
-        StrCat(DescribePart(path, log->part()), " and has only its share of each step; open ",
-               ParentOf(path), " for whole ones"));
-  }
-  return std::unique_ptr<Store>(new ReaderStore(options, std::move(log)));
-}
-
-Result<std::unique_ptr<Store>> ReaderStore::OpenBesideWriter(const std::string& path,
-                                                             const StoreOptions& options,
-                                                             Environment environment) {
+                                                 Environment environment, bool beside_writer) {
   STEPWELL_ASSIGN_OR_RETURN(
       auto log, LogFollower::Open(path, options.group, std::move(environment), options.log));
   std::unique_ptr<ReaderStore> store(new ReaderStore(options, std::move(log)));
-  STEPWELL_ASSIGN_OR_RETURN(store->writer_, WriterClient::Connect(store.get()));
+  if (beside_writer) {
+    STEPWELL_ASSIGN_OR_RETURN(store->writer_, WriterClient::Connect(store.get()));
+  } else if (store->part().part != 0 && !options.group) {
+    Log(options.log, LogLevel::kWarning,
+        StrCat(DescribePart(path, store->part()), " and has only its share of each step; open ",
+               ParentOf(path), " for whole ones"));
+  }
   return std::unique_ptr<Store>(std::move(store));
 }
 
@@ -147,19 +138,15 @@ StoreStats ReaderStore::Stats() {
     for (const CatalogNote& note : view->log->catalogs) {
       query.catalogs[note.place.segment] = {0, note.end_bytes};
     }
-    for (const auto& [step, log] : view->log->live) {
-      auto live = std::make_shared<LiveStep>();
-      live->record = log.record;
-      live->place = log.place;
-      stats.pinned_steps += log.record.pinned ? 1 : 0;
-      query.live.push_back(std::move(live));
-    }
-    stats.steps = query.live.size();
-    for (const auto& [commit, log] : view->log->undecided) {
-      auto prepared = std::make_shared<LiveStep>();
-      prepared->record = log.record;
-      prepared->place = log.place;
-      query.live.push_back(std::move(prepared));
+    stats.steps = view->log->live.size();
+    for (const auto* steps : {&view->log->live, &view->log->undecided}) {
+      for (const auto& [number, log] : *steps) {
+        auto live = std::make_shared<LiveStep>();
+        live->record = log.record;
+        live->place = log.place;
+        if (steps == &view->log->live && log.record.pinned) ++stats.pinned_steps;
+        query.live.push_back(std::move(live));
+      }
     }
   }
   query.file_system = source().environment.file_system;
@@ -167,8 +154,7 @@ StoreStats ReaderStore::Stats() {
   query.footprints = &footprints_;
   query.files = source().files.get();
   footprints_.Keep(query.live);
-  stats.space = AccountSpace(query);
-  CountSegments(source().environment.file_system, path(), &stats);
+  AccountSpace(query, &stats);
   if (view != nullptr) {
     stats.old_pins =
         DescribeOldPins(source().environment.file_system, path(), view->log->tip_commit,

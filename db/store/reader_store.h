@@ -20,12 +20,10 @@ namespace stepwell::db {
 
 class ReaderStore final : public Store {
  public:
+  // `beside_writer`: for OpenOptions::through_writer. kUnavailable: the process that writes takes
+  // no requests of this.
   static Result<std::unique_ptr<Store>> Open(const std::string& path, const StoreOptions& options,
-                                             Environment environment);
-  // OpenOptions::through_writer. kUnavailable: the process that writes takes no requests of this.
-  static Result<std::unique_ptr<Store>> OpenBesideWriter(const std::string& path,
-                                                         const StoreOptions& options,
-                                                         Environment environment);
+                                             Environment environment, bool beside_writer);
   ~ReaderStore() override;
 
   Result<SaveHandle> Save(SaveRequest request) override;
@@ -45,12 +43,6 @@ class ReaderStore final : public Store {
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
   Status SealSegments(const std::set<uint64_t>&) override { return OkStatus(); }
-  Result<VerifyReport> Verify(const VerifyOptions& options) override {
-    return VerifyWith(options, /*others=*/true);
-  }
-  Result<VerifyReport> VerifyShare(const VerifyOptions& options) override {
-    return VerifyWith(options, /*others=*/false);
-  }
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return log_->recovery(); }
@@ -64,7 +56,7 @@ class ReaderStore final : public Store {
 
  private:
   ReaderStore(const StoreOptions& options, std::unique_ptr<LogFollower> log);
-  Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others);
+  Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
   Result<ReclaimReport> AskWriter(const WriterRequest& request);
   LogSource& source() const { return *log_->source(); }
 

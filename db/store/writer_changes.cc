@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of committed and prepared steps: deletes, pins, decisions, rewrites.
+// Changes of committed and prepared steps: deletes, pins, decisions, rewrites. How changes and
+// stores end: in order, or without memory, after a panic of the engine.
 #include <algorithm>
-#include <set>
 #include <utility>
 
-#include "db/log/group_status.h"
+#include "db/group.h"
 #include "db/log/lock.h"
 #include "db/read/step_reader.h"
 #include "db/store/writer_store.h"
 #include "format/key.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
@@ -20,7 +21,6 @@ constexpr int kRewriteAttempts = 100;
 
 // One change of steps that are there or being saved, waited for.
 Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   if (steps.empty()) return OkStatus();
   auto job = std::make_shared<SaveJob>();
@@ -29,42 +29,27 @@ Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> st
   job->steps.assign(steps.begin(), steps.end());
   std::sort(job->steps.begin(), job->steps.end());
   job->steps.erase(std::unique(job->steps.begin(), job->steps.end()), job->steps.end());
-  {
-    std::unique_lock lock(mutex_);
-    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+  job->step = job->steps.front();
+  const auto all_there = [this, &job]() -> Status {
     for (const uint64_t step : job->steps) {
       if (pending_.contains(step) || core_->live.Find(step) != nullptr) continue;
-      if (IsPrepared(step)) {
-        return FailedPreconditionError(StrCat(
-            path_, ": step ", step, " is prepared by several processes and not decided yet"));
-      }
-      std::vector<uint64_t> known;
-      for (const auto& live : core_->live.All()) known.push_back(live->record.step);
-      return StepNotFound(path_, step, known);
+      if (!IsPrepared(step)) return NoStep(step);
+      return FailedPreconditionError(
+          StrCat(path_, ": step ", step, " is prepared by several processes and not decided yet"));
     }
-    job->state = NewState(job->steps.front(), /*is_save=*/false);
-    NoteChange(job->state);
-  }
-  const PanicOnUnwind ends_if_thrown(engine_.get());
-  engine_->Post([this, job] { engine_->Begin(job); });
+    return OkStatus();
+  };
+  STEPWELL_RETURN_IF_ERROR(Begin(job, all_there));
   return SaveHandle(job->state).Wait().WithContext(path_);
 }
 
 Result<Decided> WriterStore::Decide(const Decision& decision) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   auto job = std::make_shared<SaveJob>();
   job->kind = SaveJob::Kind::kDecide;
   job->step = decision.step;
   job->decision = decision;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
-    job->state = NewState(decision.step, /*is_save=*/false);
-    NoteChange(job->state);
-  }
-  const PanicOnUnwind ends_if_thrown(engine_.get());
-  engine_->Post([this, job] { engine_->Begin(job); });
+  STEPWELL_RETURN_IF_ERROR(Begin(job));
   if (part_.part != 0 && !decision.wait) {
     Decided told;
     told.dead = decision.dead;
@@ -85,23 +70,28 @@ Status WriterStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
 }
 
 Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> items) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   if (items.empty()) return OkStatus();
-  const std::set<std::string> unique(items.begin(), items.end());
-  return Rewrite(step, std::vector<std::string>(unique.begin(), unique.end()));
+  return Rewrite(step, items);
 }
 
-// A change of what is there, waited for.
-Status WriterStore::Do(const std::shared_ptr<SaveJob>& job) {
+// Hands a change of what is there to the engine, if `check` (with the mutex held) has no objection.
+Status WriterStore::Begin(const std::shared_ptr<SaveJob>& job,
+                          const std::function<Status()>& check) {
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+    if (closed_) return Closed();
+    if (check) STEPWELL_RETURN_IF_ERROR(check());
     job->state = NewState(job->step, /*is_save=*/false);
     NoteChange(job->state);
   }
   const PanicOnUnwind ends_if_thrown(engine_.get());
   engine_->Post([this, job] { engine_->Begin(job); });
+  return OkStatus();
+}
+
+Status WriterStore::Do(const std::shared_ptr<SaveJob>& job) {
+  STEPWELL_RETURN_IF_ERROR(Begin(job));
   return SaveHandle(job->state).Wait();
 }
 
@@ -150,6 +140,139 @@ Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> ite
   });
   job->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
   return OkStatus();
+}
+
+PanicOnUnwind::~PanicOnUnwind() {
+  if (std::uncaught_exceptions() > exceptions_) {
+    engine_->Panic(io::NoMemoryTo("hand a change to the engine"));
+  }
+}
+
+void WriterStore::Finished(SaveHandle::State* state, bool is_save,
+                           const std::function<bool()>& mark) {
+  const std::lock_guard lock(mutex_);
+  if (!mark()) return;
+  std::erase_if(unfinished_, [&](const auto& each) { return each.get() == state; });
+  --jobs_in_flight_;
+  if (is_save) {
+    --saves_in_flight_;
+    Status outcome;
+    {
+      const std::lock_guard state_lock(state->mutex);
+      outcome = state->status;
+    }
+    const bool gave_up = outcome.code() == StatusCode::kCancelled;  // and was told so
+    if (!outcome.ok() && !gave_up) {
+      io::Quietly([&] { instruments_->Failed(state->step, outcome); });
+    }
+    const auto it = pending_.find(state->step);
+    if (it != pending_.end() && it->second.get() == state) {
+      if (!outcome.ok() && !gave_up) NoteFailed(it->second);
+      pending_.erase(it);
+    }
+  }
+  changed_.notify_all();
+}
+
+// Under the mutex: a change that Finished or EndChanges will end.
+void WriterStore::NoteChange(const std::shared_ptr<SaveHandle::State>& state) {
+  unfinished_.push_back(state);
+  ++jobs_in_flight_;
+}
+
+// On the engine thread, after a panic. Without an allocation.
+void WriterStore::EndChanges() {
+  for (;;) {
+    std::shared_ptr<SaveHandle::State> state;
+    {
+      const std::lock_guard lock(mutex_);
+      changed_.notify_all();
+      if (unfinished_.empty()) return;
+      state = std::move(unfinished_.back());
+      unfinished_.pop_back();
+    }
+    state->Finish(lost_);
+  }
+}
+
+Status WriterStore::Close() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  {
+    std::unique_lock lock(mutex_);
+    if (closed_) return OkStatus();
+    closed_ = true;
+    if (mailbox_ != nullptr) mailbox_->Stop();
+    changed_.notify_all();
+    if (engine_ != nullptr) WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
+  }
+  bool thrown = true;
+  Status status = io::Guarded("close the store", [this, &thrown] {
+    Status closed = CloseInOrder();
+    thrown = false;
+    return closed;
+  });
+  if (thrown && engine_ != nullptr) engine_->Panic(status);
+  EndThreads();
+  // Without memory for one of these the rest is closed all the same.
+  io::Quietly([this] { WriteTrace(); });
+  pool_->Stop();
+  ForgetForkDescriptors(this);
+  if (engine_ != nullptr) engine_->LeaveDisk();
+  disk_.reset();  // waits for what is in flight
+  if (engine_ != nullptr) engine_->CloseFiles();
+  io::Quietly([this] { core_->parts->Close(); });
+  io::Quietly([this] { core_->files->KeepNone(); });
+  slot_file_.reset();
+  lock_file_.reset();  // only now may another writer come
+  held_root_.reset();
+  return status;
+}
+
+// What needs memory. After a panic the engine only ends.
+Status WriterStore::CloseInOrder() {
+  views_.Close(/*keep=*/true);  // shows the last steps
+  Status status = TakeError();
+  const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
+  if (engine_ == nullptr) return status;
+  STEPWELL_RETURN_IF_ERROR(OnEngine([this] {
+    engine_->BeginClose();
+    return OkStatus();
+  }));
+  core_->live.OnRelease(nullptr);
+  WaitForReclaim();
+  core_->index->BeginClose();
+  environment_.index_worker->Run([this] { core_->index->Close(); });
+  index_tasks_->Wait();
+  worker_tasks_->Wait();  // what they post is run below
+  const Status finished = OnEngine([&] {
+    engine_->Step(/*wait=*/false);
+    return engine_->started() ? engine_->Finish() : OkStatus();
+  });
+  return status.ok() && !was_frozen ? finished : status;
+}
+
+// Without memory, too: after this no thread does anything for the store.
+void WriterStore::EndThreads() {
+  if (engine_ != nullptr) {
+    engine_->reclaim().Stop();
+    {
+      std::unique_lock lock(mutex_);
+      WaitUntil(lock, [this] { return calls_in_flight_ == 0; });
+    }
+    mailbox_.reset();  // waits for its call, which uses what follows
+    core_->live.OnRelease(nullptr);
+    core_->index->BeginClose();
+    if (thread_ != nullptr) {
+      stop_ = true;
+      disk_->Wake();
+      thread_->join();
+      thread_.reset();
+    }
+  }
+  reclaim_tasks_->Wait();
+  index_tasks_->Wait();
+  worker_tasks_->Wait();
+  if (core_->index != nullptr) core_->index->GiveBack();
 }
 
 }  // namespace stepwell::db

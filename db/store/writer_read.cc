@@ -1,30 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading in a store that is open for writing.
-#include <map>
 #include <mutex>
 #include <utility>
 
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
 #include "db/log/lock.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
 #include "db/store/writer_store.h"
 
 namespace stepwell::db {
-
-// For stores that are only read, which may outlive this one: no threads of the engine.
-Environment WriterStore::ForReaders() const {
-  Environment readers;
-  readers.file_system = environment_.file_system;
-  readers.own_file_system = environment_.own_file_system;
-  readers.make_disk = environment_.make_disk;
-  readers.workers = environment_.workers;
-  readers.clock = environment_.clock;
-  readers.random = environment_.random;
-  readers.inline_mode = environment_.inline_mode;
-  return readers;
-}
 
 // Allocated by segments (and spares).
 uint64_t WriterStore::SegmentBytes() const {
@@ -64,12 +50,8 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
 Result<std::shared_ptr<StepReader>> WriterStore::ReadShare(uint64_t step) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   LiveSteps::Pinned pinned = core_->live.FindAndPin(step);
-  if (pinned.step == nullptr) {
-    std::vector<uint64_t> known;
-    for (const auto& live : core_->live.All()) known.push_back(live->record.step);
-    return MissingStep(StepNotFound(path_, step, known), core_->live.Losses());
-  }
   const auto losses = core_->live.Losses();
+  if (pinned.step == nullptr) return MissingStep(NoStep(step), losses);
   if (const auto* loss = LossAfter(losses, pinned.step->record.commit)) {
     return LossError(path_, step, *loss);
   }
@@ -139,6 +121,26 @@ Result<VerifyReport> WriterStore::VerifyWith(const VerifyOptions& options, bool 
   const auto read = [this](uint64_t step) { return Read(step); };
   STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
   return report;
+}
+
+Result<std::shared_ptr<const StoreSnapshot>> WriterStore::Snapshot() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  struct Keep {
+    std::shared_ptr<ReadCore> core;  // before the pin: the pin is let go first
+    std::shared_ptr<LiveSteps::Pin> pin;
+  };
+  const auto own = [this]() -> Result<StoreSnapshot> {
+    auto [live, pin] = core_->live.AllAndPin();
+    StoreSnapshot snapshot;
+    for (const auto& step : live) snapshot.steps.push_back(BriefOf(step->record));
+    snapshot.pin = std::make_shared<Keep>(Keep{core_, std::move(pin)});
+    return snapshot;
+  };
+  return SnapshotWithParts(*core_->parts, own);
+}
+
+void WriterStore::OnChange(const void* owner, std::function<void()> changed) {
+  core_->live.OnCommit(owner, std::move(changed));
 }
 
 }  // namespace stepwell::db

@@ -129,7 +129,6 @@ Status WriterStore::RestoreLost(const LogState& state, bool* is_witness) {
 }
 
 Result<RepairReport> WriterStore::Repair(bool accept_losses) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   RepairReport report;
   const auto losses = core_->live.Losses();

@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "db/commit/retention.h"
-#include "db/index/inside_save.h"
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
 #include "db/log/lock.h"
 #include "db/read/step_reader.h"
 #include "db/store/writer_store.h"
@@ -167,6 +166,18 @@ uint64_t BytesOf(const PlannedLeaf& leaf) {
   return sum;
 }
 
+// Sets store_copied_into.
+class CopiedInto {
+ public:
+  explicit CopiedInto(const Store* store) : before_(std::exchange(store_copied_into, store)) {}
+  ~CopiedInto() { store_copied_into = before_; }
+  CopiedInto(const CopiedInto&) = delete;
+  CopiedInto& operator=(const CopiedInto&) = delete;
+
+ private:
+  const Store* const before_;
+};
+
 // Waits until as many copies are done as were started. Shared with worker tasks.
 struct CopyLatch {
   // Also when an exception leaves the caller: the copies read the caller's memory.
@@ -199,7 +210,7 @@ struct CopyLatch {
 
 std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_save) {
   std::function<void()> pump;
-  if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  if (environment_.inline_mode) pump = [this] { engine_->Step(/*wait=*/false); };
   auto state = std::make_shared<SaveHandle::State>(step, environment_.callbacks, std::move(pump));
   state->on_finish = [this, raw = state.get(), is_save](const std::function<bool()>& mark) {
     Finished(raw, is_save, mark);
@@ -264,7 +275,7 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
   std::unique_lock lock(mutex_);
   const auto has_place = [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; };
   if (!WaitUntil(lock, has_place, keep_waiting)) return GaveUp(path_, step);
-  if (closed_) return FailedPreconditionError(path_ + ": the store is closed");
+  if (closed_) return Closed();
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const auto pending = pending_.find(step);
   const auto there = core_->live.Find(step);
@@ -303,7 +314,6 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
 }
 
 Result<SaveHandle> WriterStore::Save(SaveRequest request) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   STEPWELL_RETURN_IF_ERROR(CheckGroupSave(request));
   const IfExists if_exists = request.if_exists;
@@ -373,7 +383,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   job->times.snapshot_end_ns = instruments_->Now();
   engine_->Post(
       [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
-  if (environment_.inline_mode) PumpOnce();
+  if (environment_.inline_mode) engine_->Step(/*wait=*/false);
   if (status.code() == StatusCode::kCancelled) {
     // Nobody is to be told of it later, and the step's number is free again.
     const std::lock_guard lock(mutex_);
@@ -392,7 +402,7 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
   auto latch = std::make_shared<CopyLatch>();
   const CopyLatch::Waiter waits(latch.get());
   std::function<void()> pump;
-  if (environment_.inline_mode) pump = [this] { PumpOnce(); };
+  if (environment_.inline_mode) pump = [this] { engine_->Step(/*wait=*/false); };
   Trace* const trace = instruments_->trace.get();
   const bool parallel =
       environment_.workers->parallelism() > 1 && job->estimated_bytes >= kParallelCopyBytesMin;

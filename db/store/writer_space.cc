@@ -2,10 +2,9 @@
 // What a writing store tells of its space, and what gives space back on request.
 #include <algorithm>
 #include <thread>
-#include <utility>
 
+#include "db/log/footprint.h"
 #include "db/log/lock.h"
-#include "db/log/space.h"
 #include "db/store/writer_store.h"
 
 namespace stepwell::db {
@@ -21,21 +20,17 @@ StoreStats WriterStore::Stats() {
   StoreStats stats;
   SpaceQuery query;
   query.live = core_->live.Needing();
-  const std::map<uint64_t, uint64_t> ends = engine_->OpenEnds();
   query.file_system = environment_.file_system;
   query.store_path = path_;
   query.footprints = core_->footprints.get();
   query.files = core_->files.get();
-  query.open_ends = &ends;
-  query.catalogs = engine_->CatalogRanges();
+  engine_->FillQuery(&query);
   core_->footprints->Keep(query.live);
-  stats.space = AccountSpace(query);
+  AccountSpace(query, &stats);
   const auto steps = core_->live.All();
   stats.steps = steps.size();
   for (const auto& live : steps) stats.pinned_steps += live->record.pinned ? 1 : 0;
-  CountSegments(environment_.file_system, path_, &stats);
-  const ReclaimScheduler::Counters& reclaim = engine_->reclaim().counters();
-  stats.space.pinned_by_readers_bytes = reclaim.bytes_pinned;
+  stats.space.pinned_by_readers_bytes = instruments_->bytes_pinned;
   if (stats.space.dead_bytes > 0) {
     stats.old_pins = DescribeOldPins(environment_.file_system, path_, core_->live.tip(),
                                      environment_.clock->WallNanos());
@@ -94,12 +89,10 @@ class WriterStore::CallInFlight {
 };
 
 Result<ReclaimReport> WriterStore::Reclaim() {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   CallInFlight call(this);
-  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
+  if (!call.begun()) return Closed();
   ReclaimReport report;
-  const ReclaimScheduler::Counters& counters = engine_->reclaim().counters();
   report.bytes_before = SegmentBytes();
   report.segments_removed = instruments_->segments_removed;
   report.segments_recycled = instruments_->segments_recycled;
@@ -128,17 +121,16 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   report.segments_recycled = instruments_->segments_recycled - report.segments_recycled;
   report.bytes_punched = instruments_->bytes_punched - report.bytes_punched;
   report.bytes_moved = instruments_->bytes_moved - report.bytes_moved;
-  report.bytes_pinned_by_readers = counters.bytes_pinned;
-  report.bytes_linked = counters.bytes_linked;
+  report.bytes_pinned_by_readers = instruments_->bytes_pinned;
+  report.bytes_linked = instruments_->bytes_linked;
   STEPWELL_RETURN_IF_ERROR(status->WithContext(path_));
   return report;
 }
 
 Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
-  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   CallInFlight call(this);
-  if (!call.begun()) return FailedPreconditionError(path_ + ": the store is closed");
+  if (!call.begun()) return Closed();
   Result<bool> sealed = false;
   for (auto left = kSealWait; left.count() > 0; left -= kSealInterval) {
     STEPWELL_RETURN_IF_ERROR(OnEngine([&] {

@@ -7,11 +7,11 @@
 #include <map>
 #include <thread>
 
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
+#include "db/log/footprint.h"
 #include "db/log/lock.h"
 #include "db/log/pins.h"
-#include "db/log/space.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
 #include "io/guard.h"
@@ -41,15 +41,6 @@ Result<size_t> StagingBlocks(const StoreOptions& options) {
   return blocks;
 }
 
-// Missing directories of a store that is there (an unfinished creation, a copy without empty ones).
-Status MakeDirectories(io::FileSystem* file_system, const std::string& path) {
-  for (const std::string& directory : {SegmentsPath(path), ReadersPath(path), IndexPath(path)}) {
-    const Status status = file_system->CreateDirectory(directory);
-    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) return status;
-  }
-  return file_system->SyncDirectory(path);
-}
-
 }  // namespace
 
 WriterStore::WriterStore(std::string path, const StoreOptions& options, Environment environment,
@@ -67,14 +58,12 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
                  "store and open it again, which decides, then look at its steps"))) {
   failed_.reserve(kFailedMax);
   instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
-  core_->path = path_;
-  core_->environment.workers = environment_.workers;
-  core_->environment.own_file_system = environment_.own_file_system;
+  core_->environment = environment_.ForReaders();
   core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
   core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
   core_->restorer = std::make_unique<Restorer>(core_->files.get(), environment_.workers.get(),
                                                environment_.make_disk);
-  core_->parts = std::make_shared<PartStores>(path_, ForReaders(), core_->files.get());
+  core_->parts = std::make_shared<PartStores>(path_, core_->environment, core_->files.get());
   ScopeTasks();
 }
 
@@ -98,9 +87,7 @@ WriterStore::~WriterStore() {
     LeakAfterFork();
     return;
   }
-  io::Guarded("close the store", [this] {
-    return Close();
-  }).IgnoreError("call Close for the error");
+  io::Quietly([this] { Close().IgnoreError("call Close for the error"); });
 }
 
 // In a forked child no thread of the store exists and nothing of it may be touched: its memory is a
@@ -138,15 +125,16 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
           pool->Prefault(count);
         });
   }
-  if (Status status = store->Recover(); !status.ok()) {
-    return status;  // the destructor closes what was started
-  }
+  STEPWELL_RETURN_IF_ERROR(store->Recover());  // the destructor closes what was started
   return std::unique_ptr<Store>(std::move(store));
 }
 
 Status WriterStore::Recover() {
   io::FileSystem* file_system = environment_.file_system;
-  STEPWELL_RETURN_IF_ERROR(MakeDirectories(file_system, path_));
+  // Some may be missing in a store that is there: an unfinished creation, a copy without empty
+  // ones.
+  STEPWELL_RETURN_IF_ERROR(MakeStoreDirectories(file_system, path_));
+  STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(path_));
   STEPWELL_ASSIGN_OR_RETURN(slot_file_,
                             SlotFile::Open(file_system, path_, /*write=*/true, freeze_));
   STEPWELL_RETURN_IF_ERROR(LockSlotFile(slot_file_->file(), path_, options_.lock_timeout));
@@ -173,17 +161,14 @@ Status WriterStore::Recover() {
   core_->live.Load(state);
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
-  OpenViews();  // before anything that they show is erased
+  // Before anything that they show is erased. They have threads of their own.
+  if (!environment_.inline_mode) views_.OpenRemembered(this, file_system, options_.log);
   STEPWELL_RETURN_IF_ERROR(StartEngine(state));
   views_.Start();
   core_->live.OnRelease([this] {
     if (getpid() != pid_) return;
-    io::Guarded("say that a reader is gone",
-                [this] {  // in a destructor
-                  engine_->Post([this] { engine_->reclaim().PinReleased(); });
-                  return OkStatus();
-                })
-        .IgnoreError("space is given back later");
+    // In a destructor; else space is given back later.
+    io::Quietly([this] { engine_->Post([this] { engine_->reclaim().PinReleased(); }); });
   });
   MakeBallast(file_system, path_);
   if (state.losses.empty()) {
@@ -226,12 +211,8 @@ void WriterStore::LoadMetrics() {
 
 Result<LogState> WriterStore::ReadLog() {
   io::FileSystem* file_system = environment_.file_system;
-  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(path_)));
-  const auto is_segment = [](const std::string& name) {
-    return ParseSegmentName(name).has_value();
-  };
-  const bool has_segments = std::any_of(names.begin(), names.end(), is_segment);
-  if (slot_.durable_commit == 0 && slot_.clean && !has_segments) return LogState{};  // a new store
+  STEPWELL_ASSIGN_OR_RETURN(const auto ids, SegmentIds(file_system, path_));
+  if (slot_.durable_commit == 0 && slot_.clean && ids.empty()) return LogState{};  // a new store
   bool by_marks = false;
   if (slot_.clean) {
     STEPWELL_ASSIGN_OR_RETURN(by_marks, LogEndsAt(slot_, file_system, path_, *core_->files));
@@ -247,12 +228,10 @@ Result<LogState> WriterStore::ReadLog() {
       std::map<uint64_t, SegmentInfo> known;
       for (const SegmentInfo& info : state->segments) known[info.segment] = info;
       state->segments.clear();
-      for (const std::string& name : names) {
-        if (const auto id = ParseSegmentName(name)) {
-          SegmentInfo& info = known[*id];
-          info.segment = *id;
-          state->segments.push_back(info);
-        }
+      for (const uint64_t id : ids) {
+        SegmentInfo& info = known[id];
+        info.segment = id;
+        state->segments.push_back(info);
       }
       return state;
     }
@@ -304,7 +283,9 @@ Status WriterStore::StartEngine(const LogState& state) {
 
   if (!environment_.inline_mode) {
     thread_ = std::make_unique<std::thread>();
-    auto thread = io::StartThread("stepwell-engine", [this] { RunEngine(); });
+    auto thread = io::StartThread("stepwell-engine", [this] {
+      while (!stop_.load()) engine_->Step(/*wait=*/true);
+    });
     if (!thread.ok()) {
       engine_.reset();  // nothing to end: no thread would answer
       core_->index.reset();
@@ -345,12 +326,6 @@ void WriterStore::WriteTrace() {
                " older ones were dropped"));
   }
 }
-
-void WriterStore::RunEngine() {
-  while (!stop_.load()) engine_->Step(/*wait=*/true);
-}
-
-void WriterStore::PumpOnce() { engine_->Step(/*wait=*/false); }
 
 Status WriterStore::OnEngine(const std::function<Status()>& task) {
   if (environment_.inline_mode) return task();
@@ -393,13 +368,24 @@ bool WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock, const std::funct
   }
   while (!ready()) {
     lock.unlock();
-    PumpOnce();
+    engine_->Step(/*wait=*/false);
     lock.lock();
   }
   return true;
 }
 
+Status WriterStore::Closed() const {
+  return FailedPreconditionError(path_ + ": the store is closed");
+}
+
+Status WriterStore::NoStep(uint64_t step) const {
+  std::vector<uint64_t> known;
+  for (const auto& live : core_->live.All()) known.push_back(live->record.step);
+  return StepNotFound(path_, step, known);
+}
+
 Status WriterStore::CheckUsable() const {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   const Status frozen = freeze_->Check();
   if (frozen.ok()) return frozen;
   return FailedPreconditionError(

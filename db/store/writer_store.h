@@ -43,7 +43,6 @@ class PanicOnUnwind {
 // What reading needs; readers share it, so that they outlive the store.
 struct ReadCore {
   Environment environment;  // without the threads of the engine
-  std::string path;
   std::unique_ptr<SegmentFiles> files;
   std::unique_ptr<FootprintCache> footprints;
   std::unique_ptr<Restorer> restorer;
@@ -77,12 +76,6 @@ class WriterStore final : public Store {
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
   Status SealSegments(const std::set<uint64_t>& segments) override;
-  Result<VerifyReport> Verify(const VerifyOptions& options) override {
-    return VerifyWith(options, /*others=*/true);
-  }
-  Result<VerifyReport> VerifyShare(const VerifyOptions& options) override {
-    return VerifyWith(options, /*others=*/false);
-  }
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }
@@ -99,22 +92,18 @@ class WriterStore final : public Store {
 
   class CallInFlight;
 
-  // `others`: the other parts of steps of many processes, too.
-  Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others);
-  Environment ForReaders() const;
+  Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
   void ScopeTasks();
   Status Recover();
   Result<LogState> ReadLog();
   void LoadMetrics();
   Status StartEngine(const LogState& state);
-  void RunEngine();
   // Runs it on the engine thread and waits.
   Status OnEngine(const std::function<Status()>& task);
   void EndChanges();
   void NoteChange(const std::shared_ptr<SaveHandle::State>& state);
   Status CloseInOrder();
   void EndThreads();
-  void PumpOnce();
   // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did.
   bool WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
                  const std::function<bool()>& keep_waiting = {});
@@ -134,7 +123,11 @@ class WriterStore final : public Store {
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status Rewrite(uint64_t step, std::span<const std::string> without_items);
   Result<bool> RewriteIfDamaged(const LiveStep& live);
+  Status Begin(const std::shared_ptr<SaveJob>& job, const std::function<Status()>& check = {});
+  // And waits for it.
   Status Do(const std::shared_ptr<SaveJob>& job);
+  Status Closed() const;
+  Status NoStep(uint64_t step) const;
   Status AcceptLosses();
   void AskForLost(const LogState& state);
   Status RestoreLost(const LogState& state, bool* is_witness);
@@ -142,7 +135,6 @@ class WriterStore final : public Store {
   void LogRecovery();
   void RewriteDamaged(const std::vector<uint64_t>& commits);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);
-  void OpenViews();
   void OpenMailbox();
   Status StartTrace();
   void WriteTrace();

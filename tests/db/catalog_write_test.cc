@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/log/catalog_write.h"
+#include "db/log/catalog.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/commit/reclaim_plan.h"
+#include "db/commit/reclaim.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,6 @@
 #include <set>
 #include <string>
 
-#include "db/commit/retention_state.h"
 #include "db/layout.h"
 #include "io/bytes.h"
 #include "tests/db/support/store_support.h"

@@ -10,7 +10,6 @@
 #include <random>
 
 #include "db/save/plan.h"
-#include "db/save/source.h"
 #include "db/store.h"
 #include "tests/db/support/store_support.h"
 #include "tests/prng.h"

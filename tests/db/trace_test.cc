@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the store says of itself: counters, latencies, the trace file, one log line a save.
-#include "db/stats/trace.h"
 
 #include <gmock/gmock.h>
 
@@ -13,7 +12,7 @@
 #include <set>
 #include <thread>
 
-#include "db/stats/histogram.h"
+#include "db/stats/instruments.h"
 #include "io/open_disk.h"
 #include "tests/db/support/store_support.h"
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "db/layout.h"
-#include "db/log/frame_copies.h"
 #include "db/log/segment_scan.h"
 #include "format/frame.h"
 #include "tests/sim/support/store_checker.h"

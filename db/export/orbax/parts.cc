@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "db/environment.h"
+#include "db/group.h"
 #include "db/layout.h"
-#include "db/log/group_status.h"
 #include "db/read/part_merge.h"
 #include "db/read/restore.h"
 #include "format/key.h"

@@ -145,7 +145,6 @@ inline Opened Open(io::FileSystem* files, const std::string& path = kPath,
   options.path = path;
   options.store_id = store_id;
   options.freeze = opened.freeze;
-  options.inline_jobs = true;
   auto index = Index::Open(options);
   opened.status = index.status();
   if (index.ok()) opened.index = std::move(index).value();

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/log/group_status.h"
+#include "db/group.h"
 
 #include <algorithm>
 
 #include "db/layout.h"
 
 namespace stepwell::db {
+
+std::string PartPath(const std::string& root, uint32_t part) {
+  return part == 0 ? root : StrCat(root, "/process_", part);
+}
 
 GroupStatus MakeGroupStatus(const format::Id128& id, const StoreGroup& part, uint64_t tip,
                             const std::vector<format::StepRecord>& live,
