@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar, cast
@@ -13,8 +14,7 @@ import numpy as np
 from . import _stepwell
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
-from ._pytree.paths import PathLike, resolve
-from ._pytree.records import ARRAY, VALUE, StoredTree
+from ._pytree.records import ARRAY, VALUE, PathLike, StoredTree, resolve
 from ._pytree.tree import KEY, Component, component_text, decode_value
 from ._runtime.arguments import check_path
 from ._runtime.not_copied import NotCopied
@@ -45,11 +45,9 @@ def _info(tree: StoredTree, number: int) -> LeafInfo:
     record = tree.records[number]
     if record.kind == VALUE:
         return LeafInfo(tree.describe(number), None, None, record.logical_bytes)
-    count = 1
-    for extent in record.shape:
-        count *= extent
     kind = "key" if record.value_type == ValueType.PRNG_KEY else "array"
-    return LeafInfo(kind, record.shape, record.dtype, count * record.dtype.itemsize)
+    nbytes = math.prod(record.shape) * record.dtype.itemsize
+    return LeafInfo(kind, record.shape, record.dtype, nbytes)
 
 
 class Tree(Mapping[str, LeafInfo]):
@@ -132,10 +130,7 @@ class ArrayView(NotCopied):
 
     @property
     def size(self) -> int:
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -173,8 +168,7 @@ class ArrayView(NotCopied):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("a stored array is always read into new memory")
-        array: np.ndarray[Any, Any] = self._source.read_box(
-            self._number, [0] * self.ndim, list(self.shape))
+        array: np.ndarray[Any, Any] = self._source.read(self._number)
         return array if dtype is None else array.astype(dtype, copy=False)
 
 
@@ -187,8 +181,7 @@ def _view(source: Source, number: int, step: Source) -> Any:
     record = tree.records[number]
     if record.kind == ARRAY:
         return ArrayView(source, number)
-    (raw,) = source.read([number])
-    return decode_value(record.value_type, raw)
+    return decode_value(record.value_type, source.read(number))
 
 
 class NodeView(NotCopied, Mapping[PathLike | int, Any]):
@@ -335,6 +328,3 @@ class StepView(NotCopied):
         pinned = ", pinned" if self.pinned else ""
         return (f"<step {self.step}, committed {when}{pinned}, items {', '.join(self.items)}>\n"
                 f"{self.tree!r}")
-
-
-__all__ = ["ArrayView", "LeafInfo", "NodeView", "StepView", "Tree"]

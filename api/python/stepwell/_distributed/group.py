@@ -27,7 +27,7 @@ from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
 from .._runtime import service
 from .._runtime.arguments import IfExists, Progress, if_exists_number
-from .._runtime.gc_pause import Paused
+from .._runtime.gc_pause import paused
 from .._runtime.service import Operation
 from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError, PeerError
@@ -38,8 +38,7 @@ from .lockstep import Lockstep, SingleFlight, all_gather
 from .messages import (CheckpointVote, Decision, Failure, Proposal, Value, Vote, decode, encode,
                        pack_text, unpack_text)
 from .opening import Opening
-from .process_slice import part_of
-from .tree_fingerprint import difference, digest_of
+from .process_slice import difference, digest_of, part_of
 
 T = TypeVar("T")
 
@@ -79,7 +78,7 @@ class Group(ABC):
         op = Collective(self.next_number(), Proposal("save", step, items=list(trees),
                                                      if_exists=existing), GroupHandle(step))
         try:
-            with Paused():
+            with paused():
                 part = part_of(trees, self._coordinator.index, chunks)
                 if not self.leader:  # the leader decides about the step that is there
                     metadata, metrics, existing = "", "", if_exists_number("replace")

@@ -18,7 +18,7 @@ from .._backend import SourceOf, StepOf
 from .._interop.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source, Stats, Wanted
 from .._runtime.arguments import Progress, check_items
-from .._runtime.gc_pause import Paused
+from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError
 from .collective import Collective
@@ -94,7 +94,7 @@ class LocalDisks(Group):
     def _contents(self, op: Collective) -> str:
         if op.kind != "snapshot":
             return ""
-        with Paused():
+        with paused():
             op.snapshot = Snapshot(op.handle.step, [self.writer, *self._left])
             return pack_text(op.snapshot.vote())
 

@@ -18,12 +18,10 @@ import numpy as np
 
 from .. import _stepwell
 from .._load.device_placement import Box, empty_aligned
-from .._load.numa import ANY
-from .._load.source import Stats, Wanted
-from .._pytree.paths import PathLike
-from .._pytree.records import NODE, ROOT, VALUE, Record, StoredTree
+from .._load.source import ANY, Stats, Wanted
+from .._pytree.records import NODE, ROOT, VALUE, PathLike, Record, StoredTree
 from .._pytree.tree import KEY, LIST, TUPLE, Component
-from .._runtime.gc_pause import Paused
+from .._runtime.gc_pause import paused
 from ..errors import CorruptionError
 from .lockstep import Lockstep
 from .messages import Value, Wants, pack, unpack
@@ -230,13 +228,6 @@ class Table:
         """The largest of all processes' numbers."""
         return max([int(each.value) for each in self._all_gather(lambda: Value(work()))])
 
-    def read(self, indices: list[int]) -> tuple[list[Any], Stats]:
-        return self.read_boxes([(index, None, None, ANY) for index in indices])
-
-    def read_box(self, index: int, start: list[int], stop: list[int]) -> tuple[Any, Stats]:
-        (array,), stats = self.read_boxes([(index, start, stop, ANY)])
-        return array, stats
-
     def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
         first, *_ = self.read_batches([wanted])
         return first
@@ -252,7 +243,7 @@ class Table:
         index = self._lockstep.index
         wants = [(leaf, self._whole(leaf) if start is None or stop is None
                   else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
-        with Paused():
+        with paused():
             everyones = self._gather_wants(wants)
             assert self._owned is not None
             sends = [_cuts(theirs, self._owned[index]) for theirs in everyones]

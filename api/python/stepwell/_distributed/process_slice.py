@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one of many processes writes of a step: its part.
 
-Arrays that are spread over processes are dealt out box by box (shard_ownership.py). Everything else
-is the same on all processes, by contract, and written by the first: the tree's containers, Python's
-values, NumPy arrays, and jax arrays that each process has for itself. One on a mesh of one process
-alone may be either; that process writes it, and where the first has one, too, that one counts.
+Arrays that are spread over processes are dealt out box by box; every process computes the same
+owners, from the shapes and shardings that all of them have. Everything else is the same on all
+processes, by contract, and written by the first: the tree's containers, Python's values, NumPy
+arrays, and jax arrays that each process has for itself. One on a mesh of one process alone may be
+either; that process writes it, and where the first has one, too, that one counts.
+
+Processes compare digests of the trees that they save, in words; where those differ, process 0
+receives the words and describes the difference.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._pytree.chunks import Chunks, Wish, wishes
@@ -16,7 +22,6 @@ from .._pytree.sharding import Layout
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, Row, SpreadLeaf, name_in_items,
                             walk_items)
 from ..errors import UnsupportedLeafError
-from .shard_ownership import Box, Spread, owners
 
 
 class Part(NamedTuple):
@@ -111,3 +116,102 @@ def _layout(leaf: SpreadLeaf, boxes: list[Box], process: int) -> Layout | None:
         return None
     return Layout(tuple(numbers.values()), tuple(numbers),
                   tuple(array.sharding.shard_shape(array.shape)))
+
+
+# ---- owners -------------------------------------------------------------------------------------
+
+
+class Box(NamedTuple):
+    """A box of an array, and the process that saves it."""
+
+    origin: tuple[int, ...]
+    shape: tuple[int, ...]
+    owner: int
+
+
+class Spread(NamedTuple):
+    """An array: its shape, the bytes of an element, its sharding."""
+
+    shape: tuple[int, ...]
+    item_bytes: int
+    sharding: Any
+
+
+_Held = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # origin, shape, processes
+
+
+def _process_of(device: Any) -> int:
+    return int(device.process_index)
+
+
+def _held(spread: Spread, process_of: Callable[[Any], int]) -> list[_Held]:
+    """The distinct boxes of an array, ascending by origin, each with the processes that have it,
+    ascending. Boxes without elements are left out."""
+    boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], set[int]] = {}
+    for device, index in spread.sharding.devices_indices_map(spread.shape).items():
+        bounds = [part.indices(extent)[:2]
+                  for part, extent in zip(index, spread.shape, strict=True)]
+        shape = tuple([stop - start for start, stop in bounds])
+        if 0 not in shape:
+            origin = tuple([start for start, _ in bounds])
+            boxes.setdefault((origin, shape), set()).add(process_of(device))
+    return [(origin, shape, tuple(sorted(held))) for (origin, shape), held in sorted(boxes.items())]
+
+
+def owners(arrays: Sequence[Spread],
+           process_of: Callable[[Any], int] = _process_of) -> list[list[Box]]:
+    """For each array its distinct boxes, ascending by origin, each with the process that saves it:
+    the only one that has it, or of those that have it the one with the fewest bytes so far, the
+    lowest number among equals. Large boxes are given out first."""
+    known: dict[tuple[tuple[int, ...], Any], list[_Held]] = {}
+    result: list[list[Box]] = []
+    shared: list[tuple[int, int, int, tuple[int, ...]]] = []  # -bytes, array, box, processes
+    load: dict[int, int] = {}
+    for array in arrays:
+        key = (array.shape, array.sharding)
+        held = known.get(key)
+        if held is None:
+            held = known[key] = _held(array, process_of)
+        boxes: list[Box] = []
+        for origin, shape, processes in held:
+            size = array.item_bytes
+            for extent in shape:
+                size *= extent
+            owner = processes[0]
+            if len(processes) == 1:
+                load[owner] = load.get(owner, 0) + size
+            else:
+                shared.append((-size, len(result), len(boxes), processes))
+            boxes.append(Box(origin, shape, owner))
+        result.append(boxes)
+    for negative_size, array_number, box_number, processes in sorted(shared):
+        owner = min(processes, key=lambda process: (load.get(process, 0), process))
+        load[owner] = load.get(owner, 0) - negative_size
+        boxes = result[array_number]
+        boxes[box_number] = boxes[box_number]._replace(owner=owner)
+    return result
+
+
+# ---- fingerprints -------------------------------------------------------------------------------
+
+
+def digest_of(outline: list[str]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for line in outline:
+        digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def difference(ours: list[str], theirs: list[str], process: int) -> str:
+    """The first leaf that differs, in words. Lines are "path: what"."""
+    mine = dict(line.rsplit(": ", 1) for line in ours)
+    other = dict(line.rsplit(": ", 1) for line in theirs)
+    for path, what in mine.items():
+        if path not in other:
+            return f"process {process} has no {path} ({what} in process 0)"
+        if other[path] != what:
+            return f"{path} is {other[path]} in process {process} and {what} in process 0"
+    for path, what in other.items():
+        if path not in mine:
+            return f"process {process} has {path} ({what}), process 0 has not"
+    return f"process {process} has its leaves in another order than process 0"

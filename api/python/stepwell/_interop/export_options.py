@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar
 
 from .. import _stepwell
 from .._load.source import Source
-from .._pytree.paths import PathLike
+from .._pytree.records import PathLike
 from .._pytree.tree import Component
 from .._runtime.arguments import Progress
 from .._stepwell import OrbaxOptions

@@ -5,7 +5,7 @@ Of a leaf that is wanted sharded, each distinct box that devices of this process
 memory of its own, once, and put on all of them: a replicated array is read once, and no array is
 ever whole on the host that is not whole on a device. The boxes of many leaves are read in one plan,
 so that each chunk is read and decoded once however many boxes meet it. The memory of a box comes
-from the NUMA node of the device that it is for (numa.py).
+from the NUMA node of the device that it is for.
 
 Where data is copied on its way (to other devices than the CPU, or into another dtype), leaves are
 read in batches of about `BATCH_BYTES`, one ahead in a thread while the one before is put on its
@@ -14,24 +14,25 @@ devices: three batches, or leaves larger than that, are the most host memory in 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import _stepwell
 from .._pytree.records import ARRAY
-from .._runtime.gc_pause import Paused
-from .numa import ANY, node_of
-from .source import Source, Stats, Wanted
+from .._runtime.gc_pause import paused
+from .source import ANY, Source, Stats, Wanted, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 
 BATCH_BYTES = 256 << 20
 _ALIGNMENT = 64  # bytes; with it JAX's CPU backend takes memory as it is
+_BUS_ID_BYTES = 32
 
 
 class Target(NamedTuple):
@@ -69,6 +70,30 @@ def empty_aligned(shape: tuple[int, ...], dtype: Any, numa_node: int) -> np.ndar
         memory = cast(np.ndarray[Any, Any], _stepwell.memory_near(size, numa_node))
     array: np.ndarray[Any, Any] = memory.view(dtype).reshape(shape)
     return array
+
+
+def node_of(device: Any) -> int:
+    """The NUMA node that a JAX device hangs on: what it gets should wait in that node's memory. Of
+    CUDA's GPUs the driver and Linux say it; ANY where it does not matter or is not known."""
+    if device.platform not in ("gpu", "cuda"):
+        return ANY
+    ordinal = device.local_hardware_id
+    return ANY if ordinal is None else _node_of_cuda_device(ordinal)
+
+
+@functools.cache
+def _node_of_cuda_device(ordinal: int) -> int:
+    """`ordinal`: as the CUDA driver counts them in this process, where JAX has started it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ANY  # GPUs of another maker
+    device = ctypes.c_int()
+    bus_id = ctypes.create_string_buffer(_BUS_ID_BYTES)
+    if (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ordinal)
+            or driver.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, device)):
+        return ANY
+    return _stepwell.numa_node_of_pci_device(bus_id.value.decode())
 
 
 class Cast:
@@ -134,9 +159,9 @@ class _Request(NamedTuple):
 def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
     """The slots' values, read and placed."""
     layouts = _Layouts()
-    with Paused():
+    with paused():
         requests = [_request(source, slot, layouts) for slot in slots]
-        batches = list(_batches(requests))
+        batches = _batches(requests)
     values: list[Any] = []
     total: Stats = (0,) * 5
     on_the_way: list[Any] = []
@@ -146,7 +171,7 @@ def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
         total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
         if batch is None:  # other processes have more
             continue
-        with Paused():
+        with paused():
             made = _make(batch, raws, layouts)
         del raws
         values += made
@@ -179,21 +204,11 @@ def _request(source: Source, slot: Slot, layouts: _Layouts) -> _Request:
     return _Request(slot, [(*box, *data_axes) for box in nodes], list(nodes.values()), nbytes)
 
 
-def _batches(requests: list[_Request]) -> Iterator[list[_Request]]:
+def _batches(requests: list[_Request]) -> list[list[_Request]]:
     total = sum([request.nbytes for request in requests])
     if total <= BATCH_BYTES or not any(map(_is_copied, requests)):
-        if requests:
-            yield requests
-        return
-    batch: list[_Request] = []
-    nbytes = 0
-    for request in requests:
-        if batch and nbytes + request.nbytes > BATCH_BYTES:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(request)
-        nbytes += request.nbytes
-    yield batch
+        return [requests] if requests else []
+    return in_batches(requests, lambda request: request.nbytes, BATCH_BYTES)
 
 
 def _is_copied(request: _Request) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._pytree.paths import resolve
-from .._pytree.records import ARRAY, StoredTree
+from .._pytree.records import ARRAY, StoredTree, resolve
 from .._pytree.tree import TRANSPARENT, BadKeyError, open_node, path_text
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError

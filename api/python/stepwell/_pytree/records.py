@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step's stored tree, as the index has it: no array data is read to make one."""
+r"""A step's stored tree, as the index has it, and what paths name in it. No array data is read.
+
+A text path is components joined with "/"; a backslash before any of / * ? [ \ takes it literally.
+A component with * or ? matches names; ** alone matches any number of components. An unescaped [ is
+reserved. A tuple is exact: each str or int is one component, nothing is special in it. Components
+match by spelling; where several stored ones are spelled alike, an int in a tuple means a key or
+index, a str a name. With only the item `state` in the step its name may be left out; otherwise the
+first component is the item.
+
+format/path.h parses and db/read/step_tree.h resolves paths, for every interface alike.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +26,8 @@ from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
 ARRAY, VALUE, NODE = LeafKind.ARRAY, LeafKind.VALUE, LeafKind.NODE
 
 ROOT = -1  # above the items of a step
+
+PathLike = str | tuple[str | int, ...]
 
 
 class Record(NamedTuple):
@@ -186,6 +198,20 @@ class StoredTree:
             return VALUE_NAMES[record.value_type]
         count = len(self.children[number])
         return f"{CONTAINER_NAMES.get(record.container, 'node')} of {count}"
+
+
+class Selection(NamedTuple):
+    """What a path names: one record, or for a glob the leaves that it takes."""
+
+    number: int | None
+    leaves: list[int]
+
+
+def resolve(tree: StoredTree, path: PathLike | None, below: int | None = None) -> Selection:
+    """What `path` names in a step's tree; `below`: relative to that record, no item name."""
+    if path is None or path in ("", ()):  # needs no index of the step, which a load would pay for
+        return Selection(tree.top if below is None else below, [])
+    return Selection(*tree.table.resolve(path, below))
 
 
 VALUE_NAMES = {0: "None", 5: "int", 6: "float", 7: "bool", 8: "str", 9: "bytes", 10: "complex"}

@@ -11,6 +11,7 @@ from typing import Any, Literal, SupportsIndex
 from ..errors import InvalidArgumentError, PathNotFoundError
 from .text import brief
 
+Disks = Literal["shared", "local"]
 IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
@@ -71,6 +72,11 @@ def check_path(path: object) -> Any:
 def check_mapping(value: object, name: str, what: str = "") -> None:
     if value is not None and not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} is a dict{what and ' '}{what}, not {brief(value)}")
+
+
+def check_disks(disks: str) -> None:
+    if disks not in ("shared", "local"):
+        raise InvalidArgumentError(f"disks is 'shared' or 'local', not {disks!r}")
 
 
 def if_exists_number(if_exists: str) -> int:

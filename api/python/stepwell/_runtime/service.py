@@ -35,7 +35,6 @@ _level = 0
 generation = 0
 
 
-
 class Operation(Protocol):
     """An operation under way: `_stepwell.Handle`, or one of all processes of a group."""
 
@@ -55,11 +54,15 @@ class Operation(Protocol):
         """Calls `completed(token)` when done."""
 
 
-class Closeable(Protocol):
+class Opened(Protocol):
+    """A store that is open."""
+
+    def _check_fork(self) -> None: ...
+
     def _close_quietly(self) -> None: ...
 
 
-stores: weakref.WeakSet[Closeable] = weakref.WeakSet()
+stores: weakref.WeakSet[Opened] = weakref.WeakSet()
 
 _lock = threading.Lock()
 _threads: list[threading.Thread] = []
@@ -86,21 +89,17 @@ def start_thread(name: str, target: Callable[..., object], *args: object) -> thr
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise _not_started(name, error) from None
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        set_to = "not set" if limit == resource.RLIM_INFINITY else limit
+        failed = StorageError(
+            f"the thread {name} cannot be started: {error}; a limit on threads or on memory is "
+            f"reached: RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker "
+            "--pids-limit), or let the process have fewer threads")
+        failed.errno = errno.EAGAIN
+        raise failed from None
     return thread
-
-
-def _not_started(name: str, error: BaseException) -> StorageError:
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    set_to = "not set" if limit == resource.RLIM_INFINITY else limit
-    failed = StorageError(
-        f"the thread {name} cannot be started: {error}; a limit on threads or on memory is reached:"
-        f" RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker --pids-limit), or let "
-        "the process have fewer threads")
-    failed.errno = errno.EAGAIN
-    return failed
 
 
 def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
