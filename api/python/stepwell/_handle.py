@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._runtime import service
-from ._runtime.not_copied import NotCopied
+from ._runtime.service import NotCopied
 from .errors import Error
 
 _RAISED_MAX = 1000  # texts of errors that are not raised again

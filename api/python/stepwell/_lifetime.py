@@ -14,7 +14,7 @@ from ._load.source import Source
 from ._pytree.chunks import Chunks
 from ._runtime import service
 from ._runtime.arguments import Disks, step_index, step_number
-from ._runtime.not_copied import NotCopied
+from ._runtime.service import NotCopied
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")

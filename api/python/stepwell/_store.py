@@ -15,8 +15,7 @@ from ._interop import orbax_view as _orbax_view
 from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
 from ._lifetime import OpenStore
-from ._load.device_placement import read_slots
-from ._load.like import Matcher
+from ._load.like import load_like
 from ._load.plain import load_leaves, load_node, load_step
 from ._load.source import Source
 from ._load.specs import assign
@@ -26,7 +25,7 @@ from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
 from ._runtime import service
-from ._runtime.arguments import (Disks, IfExists, Progress, check_disks, check_mapping, check_path,
+from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, check_path,
                                  if_exists_number, json_text, problem_path, step_number,
                                  step_numbers)
 from ._runtime.gc_pause import paused
@@ -106,7 +105,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             raise InvalidArgumentError(f"{name} is True or False, not {flag!r}")
     if untrusted and mode != "r":
         raise InvalidArgumentError("a store that is not trusted can only be read: mode='r'")
-    check_disks(disks)
+    if disks not in ("shared", "local"):
+        raise InvalidArgumentError(f"disks is 'shared' or 'local', not {disks!r}")
     root = os.fsdecode(path)
     if "://" not in root:  # else the engine refuses it
         root = os.path.abspath(root)
@@ -269,12 +269,8 @@ class Store(OpenStore):
         if like is not _MISSING:
             if selection.number is None:
                 return self._load_flat(source, leaves, like, cast, shardings)
-            with paused():
-                matcher = Matcher(tree, source.step, cast, shardings)
-                plan = matcher.plan(like, selection.number)
-            values = read_slots(source, matcher.slots)
-            with paused():
-                return matcher.finish(plan, values)
+            (loaded,) = load_like(source, [(like, selection.number)], cast, shardings)
+            return loaded
         over = shardings if mesh is not None else None
         if selection.number is not None:
             number = None if selection.number == ROOT else selection.number
@@ -296,10 +292,8 @@ class Store(OpenStore):
                 for name in like if name not in stored]
         if bad:
             raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
-        matcher = Matcher(tree, source.step, cast, shardings)
-        plans = {name: matcher.plan(like[name], n) for name, n in stored.items()}
-        values = read_slots(source, matcher.slots)
-        return {name: matcher.finish(plan, values) for name, plan in plans.items()}
+        loaded = load_like(source, [(like[name], n) for name, n in stored.items()], cast, shardings)
+        return dict(zip(stored, loaded, strict=True))
 
     def load_or(self, init: Any) -> tuple[Any, int]:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the

@@ -14,10 +14,10 @@ import numpy as np
 from . import _stepwell
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
-from ._pytree.records import ARRAY, VALUE, PathLike, StoredTree, resolve
+from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
 from ._pytree.tree import KEY, Component, component_text, decode_value
 from ._runtime.arguments import check_path
-from ._runtime.not_copied import NotCopied
+from ._runtime.service import NotCopied
 from ._stepwell import ValueType
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
@@ -184,6 +184,16 @@ def _view(source: Source, number: int, step: Source) -> Any:
     return decode_value(record.value_type, source.read(number))
 
 
+def _found(source: Source, selection: Selection, step: Source,
+           above: list[Component] | None = None) -> Any:
+    """What a path names; for a glob a dict by path, from the node `above` on."""
+    if selection.number is not None:
+        return _view(source, selection.number, step)
+    start = source.tree.number(above) if above is not None else None
+    return {text: _view(source, leaf, step)
+            for text, leaf in source.tree.by_text(selection.leaves, start).items()}
+
+
 class NodeView(NotCopied, Mapping[PathLike | int, Any]):
     """A container inside a step. Iterating gives the names below, those that mean something else as
     a path as tuples; `[path]` an ArrayView, a NodeView, a Python value, or for a glob a dict of
@@ -234,11 +244,7 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         else:
             step, number = self._at
             source, selection = step, resolve(step.tree, exact, below=number)
-        if selection.number is None:
-            start = source.tree.number(self._components)
-            return {text: _view(source, leaf, step)
-                    for text, leaf in source.tree.by_text(selection.leaves, start).items()}
-        return _view(source, selection.number, step)
+        return _found(source, selection, step, self._components)
 
     def __repr__(self) -> str:
         source, number = self._whole()
@@ -305,10 +311,7 @@ class StepView(NotCopied):
         """ArrayView, NodeView or Python value at `path`; for a glob a dict of them by path. Raises
         PathNotFoundError and AmbiguousPathError."""
         source, selection = self._source.select(path, whole=False)
-        if selection.number is None:
-            return {text: _view(source, leaf, self._source)
-                    for text, leaf in source.tree.by_text(selection.leaves).items()}
-        return _view(source, selection.number, self._source)
+        return _found(source, selection, self._source)
 
     def __contains__(self, path: object) -> bool:
         try:

@@ -21,9 +21,8 @@ from .._runtime.arguments import Progress, check_items
 from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError
-from .collective import Collective
 from .coordinator import broadcast, receive
-from .group import Group, _log
+from .group import Collective, Group, _log
 from .local_disks_export import LocalDisksExport
 from .messages import Decision, Proposal, StepContents, StepVote, pack_text, unpack_text
 from .opening import Opening
@@ -57,6 +56,8 @@ class LocalDisks(Group):
     def __init__(self, opened: Opening) -> None:
         super().__init__(opened)
         self._steps = opened.steps
+        self.verify = self.writer.verify_share
+        self.stats, self.recovery = self.writer.stats, self.writer.recovery
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -79,15 +80,6 @@ class LocalDisks(Group):
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport:
         return LocalDisksExport(self._lockstep, request).run(step_of, source_of, progress)
-
-    def verify(self, step: int | None) -> _stepwell.VerifyReport:
-        return self.writer.verify_share(step)
-
-    def stats(self) -> dict[str, object]:
-        return self.writer.stats()
-
-    def recovery(self) -> dict[str, object]:
-        return self.writer.recovery()
 
     # ---- operations -----------------------------------------------------------------------------
 

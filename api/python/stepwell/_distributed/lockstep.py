@@ -41,15 +41,19 @@ def all_gather(coordinator: Coordinator, directory: str, work: Callable[[], M], 
 
 
 class Lockstep:
-    """The numbered exchanges of a run that its processes make on the threads that call."""
+    """The numbered exchanges of a run that its processes make on the threads that call; and what
+    one does for all that are about to do the same."""
 
     def __init__(self, coordinator: Coordinator, run: str, alive: Alive, timeout: float) -> None:
         self._coordinator = coordinator
+        self._run = run
         self._directory = f"{run}/lockstep"
         self._alive = alive
         self._timeout = timeout
         self._numbers = itertools.count()
         self._exchange: Exchange | None = None
+        self._lock = threading.Lock()
+        self._asked: Counter[str] = Counter()  # for what `once` does
         self.index = coordinator.index
         self.count = coordinator.count
 
@@ -99,30 +103,18 @@ class Lockstep:
                    encode(Failure.of(failed)), min(self._timeout, _PROBE_SECONDS), "loading a step")
             raise failed from error
 
-
-class SingleFlight:
-    """Where the processes of a run meet that are about to do the same thing."""
-
-    def __init__(self, coordinator: Coordinator, directory: str, alive: Alive, timeout: float
-                 ) -> None:
-        self._coordinator = coordinator
-        self._directory = directory
-        self._alive = alive
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._asked: Counter[str] = Counter()
-
-    def run(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
+    def once(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
         """`work`, by the first process that comes with this `about`; the others wait for it, as
         long as it is heard of, and have what it gave, or its error. A process that comes for the
-        n-th time meets those that come for the n-th time, so one may also be alone."""
+        n-th time meets those that come for the n-th time, so one may also be alone. May be called
+        by any thread, in any order."""
         digest = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         with self._lock:
-            key = f"{self._directory}/{digest}/{self._asked[digest]}"
+            key = f"{self._run}/once/{digest}/{self._asked[digest]}"
             self._asked[digest] += 1
         self._alive.begin()
         try:
-            if self._coordinator.claim(f"{key}/by", str(self._coordinator.index)):
+            if self._coordinator.claim(f"{key}/by", str(self.index)):
                 return self._do(key, work)
             return self._receive(key, kind)
         finally:

@@ -13,15 +13,19 @@ receives the words and describes the difference.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .. import _stepwell
 from .._pytree.chunks import Chunks, Wish, wishes
 from .._pytree.sharding import Layout
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, Row, SpreadLeaf, name_in_items,
                             walk_items)
-from ..errors import UnsupportedLeafError
+from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
+from .messages import CheckpointVote
 
 
 class Part(NamedTuple):
@@ -144,18 +148,18 @@ def _process_of(device: Any) -> int:
     return int(device.process_index)
 
 
-def _held(spread: Spread, process_of: Callable[[Any], int]) -> list[_Held]:
+def _held(shape: tuple[int, ...], sharding: Any, process_of: Callable[[Any], int]) -> list[_Held]:
     """The distinct boxes of an array, ascending by origin, each with the processes that have it,
     ascending. Boxes without elements are left out."""
     boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], set[int]] = {}
-    for device, index in spread.sharding.devices_indices_map(spread.shape).items():
-        bounds = [part.indices(extent)[:2]
-                  for part, extent in zip(index, spread.shape, strict=True)]
-        shape = tuple([stop - start for start, stop in bounds])
-        if 0 not in shape:
+    for device, index in sharding.devices_indices_map(shape).items():
+        bounds = [part.indices(extent)[:2] for part, extent in zip(index, shape, strict=True)]
+        extents = tuple([stop - start for start, stop in bounds])
+        if 0 not in extents:
             origin = tuple([start for start, _ in bounds])
-            boxes.setdefault((origin, shape), set()).add(process_of(device))
-    return [(origin, shape, tuple(sorted(held))) for (origin, shape), held in sorted(boxes.items())]
+            boxes.setdefault((origin, extents), set()).add(process_of(device))
+    return [(origin, extents, tuple(sorted(held)))
+            for (origin, extents), held in sorted(boxes.items())]
 
 
 def owners(arrays: Sequence[Spread],
@@ -163,20 +167,14 @@ def owners(arrays: Sequence[Spread],
     """For each array its distinct boxes, ascending by origin, each with the process that saves it:
     the only one that has it, or of those that have it the one with the fewest bytes so far, the
     lowest number among equals. Large boxes are given out first."""
-    known: dict[tuple[tuple[int, ...], Any], list[_Held]] = {}
+    held = functools.cache(_held)
     result: list[list[Box]] = []
     shared: list[tuple[int, int, int, tuple[int, ...]]] = []  # -bytes, array, box, processes
     load: dict[int, int] = {}
     for array in arrays:
-        key = (array.shape, array.sharding)
-        held = known.get(key)
-        if held is None:
-            held = known[key] = _held(array, process_of)
         boxes: list[Box] = []
-        for origin, shape, processes in held:
-            size = array.item_bytes
-            for extent in shape:
-                size *= extent
+        for origin, shape, processes in held(array.shape, array.sharding, process_of):
+            size = array.item_bytes * math.prod(shape)
             owner = processes[0]
             if len(processes) == 1:
                 load[owner] = load.get(owner, 0) + size
@@ -215,3 +213,43 @@ def difference(ours: list[str], theirs: list[str], process: int) -> str:
         if path not in mine:
             return f"process {process} has {path} ({what}), process 0 has not"
     return f"process {process} has its leaves in another order than process 0"
+
+
+# ---- imports ------------------------------------------------------------------------------------
+
+
+class ImportShare(NamedTuple):
+    """What a process saves of an Orbax checkpoint that several import together. Those that see it
+    read it in equal shares (db/import/shares.h); a process on a machine where it is not saves a
+    part with nothing in it."""
+
+    step: int
+    skip: bool  # no process saves anything: the step exists
+    part: tuple[int, int] | None  # (index, count); None: it does not see the checkpoint
+    items: Sequence[str]  # of the step
+
+
+def vote_of(step: int, plan: _stepwell.ImportPlan | None, path: str) -> CheckpointVote:
+    """What a process says that sees the checkpoint. `plan`: None where the step is skipped."""
+    digest = "" if plan is None else hashlib.blake2b(plan.identity(), digest_size=16).hexdigest()
+    return CheckpointVote(path, step, digest, [] if plan is None else plan.items())
+
+
+def share_of(votes: Sequence[CheckpointVote], process: int) -> ImportShare:
+    """From what all processes said; the same on all of them, but for their own part."""
+    first = votes[0]
+    if first.step is None:
+        raise CheckpointNotFoundError(
+            f"{first.path}: there is no such file or directory where process 0 runs")
+    if not first.digest:
+        return ImportShare(first.step, True, None, [])
+    seeing = [number for number, vote in enumerate(votes) if vote.step is not None]
+    for number in seeing:
+        vote = votes[number]
+        if vote.digest not in ("", first.digest) or vote.step != first.step:
+            raise PeerError(
+                f"process {number} sees another checkpoint than process 0: {vote.path} (step "
+                f"{vote.step}) there, {first.path} (step {first.step}) here; bring the "
+                "same one to all machines, or to that of process 0 alone", [number])
+    part = (seeing.index(process), len(seeing)) if process in seeing else None
+    return ImportShare(first.step, False, part, first.items)

@@ -14,7 +14,7 @@ from typing import Literal, SupportsIndex, cast
 from .. import _stepwell
 from .._lifetime import OpenStore
 from .._runtime.arguments import step_number
-from .._runtime.not_copied import NotCopied
+from .._runtime.service import NotCopied
 from .._runtime.stats import ViewStats
 from ..errors import InvalidArgumentError, StepNotFoundError
 from .export_options import Layout, Leaves, OnUnsupported, orbax_options

@@ -120,22 +120,20 @@ class _Layout(NamedTuple):
     by_device: Mapping[Any, Box]  # each addressable device's
 
 
+def _layout(sharding: Any, shape: tuple[int, ...]) -> _Layout:
+    indices = sharding.addressable_devices_indices_map(shape)
+    by_device = {device: box_of(index, shape) for device, index in indices.items()}
+    nodes: dict[Box, int] = {}
+    for device, box in by_device.items():
+        nodes.setdefault(box, node_of(device))
+    return _Layout(nodes, by_device)
+
+
 class _Layouts:
     """Which boxes a sharding needs here, and where; computed once for each sharding and shape."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Layout] = {}
-
-    def of(self, sharding: Any, shape: tuple[int, ...]) -> _Layout:
-        layout = self._known.get((sharding, shape))
-        if layout is None:
-            indices = sharding.addressable_devices_indices_map(shape)
-            by_device = {device: box_of(index, shape) for device, index in indices.items()}
-            nodes: dict[Box, int] = {}
-            for device, box in by_device.items():
-                nodes.setdefault(box, node_of(device))
-            layout = self._known[(sharding, shape)] = _Layout(nodes, by_device)
-        return layout
+        self.of = functools.cache(_layout)
 
     @functools.cached_property
     def default_node(self) -> int:
@@ -195,13 +193,9 @@ def _request(source: Source, slot: Slot, layouts: _Layouts) -> _Request:
         return _Request(slot, None, [node_of(device)], record.logical_bytes)
     nodes = layouts.of(target.sharding, target.shape).numa_nodes
     data_axes = tuple([(0, extent) for extent in record.shape[len(target.shape):]])
-    nbytes = 0
-    for box in nodes:
-        count = record.dtype.itemsize
-        for start, stop in (*box, *data_axes):
-            count *= stop - start
-        nbytes += count
-    return _Request(slot, [(*box, *data_axes) for box in nodes], list(nodes.values()), nbytes)
+    boxes = [(*box, *data_axes) for box in nodes]
+    count = sum([math.prod([stop - start for start, stop in box]) for box in boxes])
+    return _Request(slot, boxes, list(nodes.values()), count * record.dtype.itemsize)
 
 
 def _batches(requests: list[_Request]) -> list[list[_Request]]:
@@ -238,8 +232,7 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
     """The values of a batch of what was read for it."""
     values: list[Any] = []
     parts = iter(raws)
-    plain: list[int] = []
-    free: list[int] = []
+    whole: list[int] = []  # arrays for one device each, put there all at once
     for number, (slot, boxes, nodes, _) in enumerate(batch):
         target = slot.target
         if boxes is not None:
@@ -249,15 +242,17 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
             values.append(_sharded(target, here, layouts))
             continue
         value = _converted(slot, next(parts), nodes[0])
-        if target is not None and target.sharding is None:
-            free.append(number)
-        elif target is not None and _is_on_one_device(target.sharding):
-            plain.append(number)
-        elif target is not None:  # a Python value
-            value = _sharded(target, {(): value}, layouts)
+        if target is not None:
+            if target.sharding is None or _is_on_one_device(target.sharding):
+                whole.append(number)
+            else:  # a Python value
+                value = _sharded(target, {(): value}, layouts)
         values.append(value)
-    if plain or free:
-        _put(batch, values, plain, free)
+    if whole:
+        arrays = sys.modules["jax"].device_put([values[i] for i in whole],
+                                               [_for_data(batch[i].slot.target) for i in whole])
+        for i, array in zip(whole, arrays, strict=True):
+            values[i] = array
     return [value if slot.target is None else _typed(value, slot.target)
             for value, (slot, *_) in zip(values, batch, strict=True)]
 
@@ -268,27 +263,18 @@ def _converted(slot: Slot, raw: Any, numa_node: int) -> Any:
     return slot.convert(raw)
 
 
-def _put(batch: list[_Request], values: list[Any], plain: list[int], free: list[int]) -> None:
-    """Puts whole arrays on one device each, all at once."""
-    jax = sys.modules["jax"]
-    if free:
-        for i, array in zip(free, jax.device_put([values[i] for i in free]), strict=True):
-            values[i] = array
-    if plain:
-        shardings = [_for_data(batch[i].slot.target) for i in plain]
-        arrays = jax.device_put([values[i] for i in plain], shardings)
-        for i, array in zip(plain, arrays, strict=True):
-            values[i] = array
-
-
 def _for_data(target: Target | None) -> Any:
-    """A target's sharding (of one device) for what is read: the data of keys has more axes."""
+    """A target's sharding, of one device or None, for what is read: keys' data has more axes."""
     assert target is not None
-    if not target.prng_impl:
+    if target.sharding is None or not target.prng_impl:
         return target.sharding
-    jax = sys.modules["jax"]
     (device,) = target.sharding.device_set
-    return jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
+    return _on(device, target)
+
+
+def _on(device: Any, target: Target) -> Any:
+    single = sys.modules["jax"].sharding.SingleDeviceSharding
+    return single(device, memory_kind=target.sharding.memory_kind)
 
 
 def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
@@ -296,9 +282,8 @@ def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
     jax = sys.modules["jax"]
     if target.prng_impl:
         by_device = layouts.of(target.sharding, target.shape).by_device
-        places = [jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
-                  for device in by_device]
-        data = jax.device_put([here[box] for box in by_device.values()], places)
+        data = jax.device_put([here[box] for box in by_device.values()],
+                              [_on(device, target) for device in by_device])
         keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
         more = {} if keys else {"dtype": target.dtype}
         return jax.make_array_from_single_device_arrays(target.shape, target.sharding, keys, **more)

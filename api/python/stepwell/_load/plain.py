@@ -18,11 +18,10 @@ from .specs import jax_here, logical_array, restored_sharding, saved_shardings
 
 def load_step(source: Source) -> Any:
     """What the empty path names, without the tree that paths are looked up in."""
-    only_state = [name for name, *_ in source.reader.items()] == ["state"]
     source.check()
     table = source.reader.leaves()
     # The state has no record where nothing was saved of it.
-    return load_node(source, table, 0 if only_state and len(table) else None, None, False)
+    return load_node(source, table, 0 if source.only_state and len(table) else None, None, False)
 
 
 def load_node(source: Source, table: _stepwell.LeafTable, number: int | None,

@@ -59,7 +59,7 @@ class Source:
             yield done.pop()
 
     @property
-    def _only_state(self) -> bool:
+    def only_state(self) -> bool:
         return [name for name, *_ in self.reader.items()] == ["state"]
 
     @property
@@ -78,7 +78,7 @@ class Source:
             self.check()
             table = self.reader.lookup(path, above or [], whole)
             if table is not None:
-                tree = StoredTree(table, self._only_state)
+                tree = StoredTree(table, self.only_state)
                 try:
                     start = tree.number(above) if above else None
                     part = Source(self.reader, self.check, self.account, tree)

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""A step's stored tree, as the index has it, and what paths name in it. No array data is read.
+"""A step's stored tree, as the index has it, and what paths name in it. No array data is read.
 
-A text path is components joined with "/"; a backslash before any of / * ? [ \ takes it literally.
-A component with * or ? matches names; ** alone matches any number of components. An unescaped [ is
-reserved. A tuple is exact: each str or int is one component, nothing is special in it. Components
-match by spelling; where several stored ones are spelled alike, an int in a tuple means a key or
-index, a str a name. With only the item `state` in the step its name may be left out; otherwise the
-first component is the item.
-
-format/path.h parses and db/read/step_tree.h resolves paths, for every interface alike.
+format/path.h has the language of paths, and db/read/step_tree.h resolves them, for every interface
+alike. With only the item `state` in the step its name may be left out; otherwise the first
+component is the item.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ PathLike = str | tuple[str | int, ...]
 class Record(NamedTuple):
     """One row of LeafTable.rows(), in C++ (api/python/records.cc)."""
 
-    parent: int
+    parent: int  # ROOT: it is an item
     component: Component | None  # the last of its path; None for an item's root
     item: str
     depth: int
@@ -100,9 +95,8 @@ class StoredTree:
         """The components from `above` (not included) down to `number`."""
         path: list[Component] = []
         while number not in (above, ROOT):
-            record = self.records[number]
             path.append(self.component(number))
-            number = ROOT if record.component is None else record.parent
+            number = self.records[number].parent
         path.reverse()
         return path
 

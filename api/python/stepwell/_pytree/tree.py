@@ -149,14 +149,12 @@ def _open_registered(node: Any) -> Opened | None:
 def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
     """A container like `node` with other children, in the order of `opened`."""
     kind = type(node)
-    if kind is dict:
-        return dict(zip(node, children, strict=True))
+    if kind is dict or kind is collections.OrderedDict:
+        return kind(zip(node, children, strict=True))
     if kind is list:
         return children
     if kind is tuple:
         return tuple(children)
-    if kind is collections.OrderedDict:
-        return collections.OrderedDict(zip(node, children, strict=True))
     if kind is collections.defaultdict:
         return collections.defaultdict(node.default_factory, zip(node, children, strict=True))
     if opened.kind == NAMEDTUPLE:
@@ -268,7 +266,7 @@ class Flattener:
         self.spread: list[SpreadLeaf] = []
         self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
         self._may_spread = spread
-        self._shardings: dict[Any, ShardingInfo] = {}
+        self._sharding = functools.cache(ShardingInfo)
         self._late: list[list[Any]] = []  # shards that come from other devices
         self._jax_array: type | None = None
         jax = sys.modules.get("jax")
@@ -352,12 +350,6 @@ class Flattener:
             native = np.dtype(array.dtype.newbyteorder("=").str)
             array = array.astype(native)
         self.rows.append((path, ARRAY, array, number, value_type))
-
-    def _sharding(self, sharding: Any) -> ShardingInfo:
-        info = self._shardings.get(sharding)
-        if info is None:
-            info = self._shardings[sharding] = ShardingInfo(sharding)
-        return info
 
     def _add_jax(self, array: Any, path: Path) -> None:
         if array.is_deleted():

@@ -99,16 +99,15 @@ class _Receiver:
         if (at < wanted.size or at == 0) and self._bucket.size(key) != wanted.size:
             raise self._short(key, wanted)
         with open(part, "ab") as file:
-            while at < wanted.size:
-                self._transfers.check()
-                data = self._bucket.read(key, at, min(push_manifest.READ_BYTES, wanted.size - at))
-                if len(data) == 0 or at + len(data) > wanted.size:
-                    raise self._short(key, wanted)
+            for data in push_manifest.bucket_bytes(self._bucket, key, at, wanted.size,
+                                                   self._transfers.check):
                 file.write(data)
                 digest.update(data)
                 at += len(data)
                 with self._lock:
                     self.received_bytes += len(data)
+        if at != wanted.size:
+            raise self._short(key, wanted)
         return bool(digest.hexdigest() == wanted.sha256)
 
     def _short(self, key: str, wanted: Object) -> CorruptionError:

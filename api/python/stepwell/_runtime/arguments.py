@@ -74,11 +74,6 @@ def check_mapping(value: object, name: str, what: str = "") -> None:
         raise InvalidArgumentError(f"{name} is a dict{what and ' '}{what}, not {brief(value)}")
 
 
-def check_disks(disks: str) -> None:
-    if disks not in ("shared", "local"):
-        raise InvalidArgumentError(f"disks is 'shared' or 'local', not {disks!r}")
-
-
 def if_exists_number(if_exists: str) -> int:
     if if_exists not in _IF_EXISTS:
         raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")

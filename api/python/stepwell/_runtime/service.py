@@ -20,7 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol, SupportsIndex
 
 from .. import _stepwell
 from ..errors import StorageError
@@ -52,6 +52,17 @@ class Operation(Protocol):
 
     def notify(self, token: int) -> None:
         """Calls `completed(token)` when done."""
+
+
+class NotCopied:
+    """What belongs to a store that this process has open. Refuses copy, deepcopy and pickle, which
+    would copy what only looks like data."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: it belongs to a store that this "
+            "process has open. Pass the store's path, and open it there (mode 'r' works beside a "
+            "writer); or load() what is in it, which is data")
 
 
 class Opened(Protocol):
