@@ -83,7 +83,10 @@ class _Progress:
                              f"{format_bytes(total)}")
             sys.stderr.flush()
 
-    def end(self) -> None:
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
 
@@ -107,16 +110,12 @@ def _step(text: str) -> int | None:
 
 
 def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    progress = _Progress("pushing")
-    try:
-        with stepwell.open(given.store, mode="r") as store:
-            report = store.push(
-                _step(given.step), given.url, if_exists=given.if_exists, layout=given.layout,
-                leaves=given.leaves, unnamed_default=given.unnamed_default,
-                on_unsupported=given.on_unsupported, verify=given.verify,
-                storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
-    finally:
-        progress.end()
+    with _Progress("pushing") as progress, stepwell.open(given.store, mode="r") as store:
+        report = store.push(
+            _step(given.step), given.url, if_exists=given.if_exists, layout=given.layout,
+            leaves=given.leaves, unnamed_default=given.unnamed_default,
+            on_unsupported=given.on_unsupported, verify=given.verify,
+            storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
     text = f"pushed step {report.step} to {report.url}: {report.objects} objects of "
     text += f"{format_bytes(report.size_bytes)}, {format_bytes(report.sent_bytes)} sent\n"
     if report.skipped:
@@ -128,14 +127,10 @@ def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _pull(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    progress = _Progress("pulling")
-    try:
-        with stepwell.open(given.store) as store:
-            report = store.pull(
-                given.url, given.step, if_exists=given.if_exists, items=given.item,
-                storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
-    finally:
-        progress.end()
+    with _Progress("pulling") as progress, stepwell.open(given.store) as store:
+        report = store.pull(
+            given.url, given.step, if_exists=given.if_exists, items=given.item,
+            storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
     text = (f"skipped step {report.step}, which is there already\n" if report.skipped else
             f"pulled step {report.step} from {report.url}: {report.objects} objects of "
             f"{format_bytes(report.size_bytes)}, {format_bytes(report.received_bytes)} received\n")

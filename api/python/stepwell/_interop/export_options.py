@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar
+
+import numpy as np
 
 from .. import _stepwell
 from .._load.source import Source
@@ -58,7 +59,6 @@ class ExportReport:
     skipped: tuple[ExportedLeaf, ...]
     widened: tuple[ExportedLeaf, ...]
     as_numpy: tuple[ExportedLeaf, ...]
-
 
     @classmethod
     def of(cls, made: _stepwell.ExportReport, leaf_type: str) -> ExportReport:
@@ -127,19 +127,12 @@ def orbax_options(mode: str, layout: str, leaves: str, on_unsupported: str, zarr
     return options
 
 
-def _ids(mesh: Any) -> Iterator[int]:
-    if isinstance(mesh, list):
-        for part in mesh:
-            yield from _ids(part)
-    else:
-        yield mesh["id"]
-
-
 def _is_here(sharding: str, names: set[str], ids: set[int]) -> bool:
     parsed = json.loads(sharding)
     if parsed["sharding_type"] == "SingleDeviceSharding":
         return parsed["device_str"] in names
-    return set(_ids(parsed["device_mesh"]["mesh"])) <= ids
+    mesh = np.array(parsed["device_mesh"]["mesh"], dtype=object)
+    return {device["id"] for device in mesh.flat} <= ids
 
 
 def default_leaves(reader: _stepwell.Reader) -> Leaves:

@@ -40,6 +40,15 @@ def orbax_root(path: str) -> dict[int, str]:
     return there
 
 
+def step_of_name(path: str, stem: str) -> int:
+    """The number that `stem` ends in: `path`, without a suffix."""
+    found = _stepwell.orbax_step_of(stem)
+    if found is None:
+        raise InvalidArgumentError(
+            f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
+    return found
+
+
 def exists(path: str, step: int) -> Error:
     return StepExistsError(f"{path!r} has step {step} already; if_exists=\"replace\" replaces it, "
                            "\"skip\" keeps it")
@@ -70,13 +79,7 @@ class OrbaxSource(NamedTuple):
             if step not in there:
                 raise no_step(path, step, there)
             return there[step], step
-        if step is not None:
-            return path, step
-        found = _stepwell.orbax_step_of(path)
-        if found is None:
-            raise InvalidArgumentError(
-                f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
-        return path, found
+        return path, step_of_name(path, path) if step is None else step
 
     def plan(self, found: str) -> _stepwell.ImportPlan:
         try:

@@ -61,7 +61,8 @@ def _slot(tree: StoredTree, number: int, sharding: Any, cast: bool, bad: list[Mi
         return Slot(number, lambda raw: decode_value(value_type, raw))
     assert record.kind == ARRAY
     if sharding is None:
-        return Slot(number, _scalar if record.value_type == ValueType.NUMPY_SCALAR else same)
+        is_scalar = record.value_type == ValueType.NUMPY_SCALAR
+        return Slot(number, (lambda raw: raw[()]) if is_scalar else same)
     jax = jax_here()
     shape, dtype = logical_array(record)
     if record.value_type == ValueType.PRNG_KEY:
@@ -71,7 +72,3 @@ def _slot(tree: StoredTree, number: int, sharding: Any, cast: bool, bad: list[Mi
         bad.append(Mismatch(tree.text(number), f"stored {tree.describe(number)}"))
     convert = same if dtype == record.dtype else Cast(dtype)
     return Slot(number, convert, Target(shape, dtype, sharding, record.weak_type))
-
-
-def _scalar(raw: Any) -> Any:
-    return raw[()]

@@ -105,7 +105,9 @@ def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[
     out = np.empty([len(axis) for axis in axes], record.dtype)
     batches = in_batches(itertools.product(*pieces), lambda box: record.dtype.itemsize * math.prod(
         [piece.taken.stop - piece.taken.start for piece in box]), BATCH_BYTES)
-    wanted = [[_box(number, box) for box in batch] for batch in batches]
+    wanted: list[list[Wanted]] = [
+        [(number, [piece.taken.start for piece in box], [piece.taken.stop for piece in box], ANY)
+         for box in batch] for batch in batches]
     total: Stats = (0,) * 5
     order = iter(batches)
     for raws, stats in source.read_batches(wanted):
@@ -127,7 +129,3 @@ def _pieces(axis: range, shard: int, chunk: int) -> Iterator[_Piece]:
         taken = axis[done:done + count]
         yield _Piece(range(first, taken[-1] + 1, axis.step), slice(done, done + count))
         done += count
-
-
-def _box(number: int, box: tuple[_Piece, ...]) -> Wanted:
-    return (number, [piece.taken.start for piece in box], [piece.taken.stop for piece in box], ANY)

@@ -242,10 +242,8 @@ def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _named(jax: Any, saved: Any, devices: Mapping[int, Any]) -> Any:
-    ids: list[Any] = saved["device_mesh"]["mesh"]
-    for _ in saved["shape"][1:]:
-        ids = [device for row in ids for device in row]
-    shaped = np.array([devices[device["id"]] for device in ids], dtype=object)
+    mesh_ids = np.array(saved["device_mesh"]["mesh"], dtype=object)
+    shaped = np.array([devices[device["id"]] for device in mesh_ids.flat], dtype=object)
     types = {str(kind).rsplit(".", 1)[-1]: kind for kind in jax.sharding.AxisType}
     axis_types = tuple([types[str(name).rsplit(".", 1)[-1]]
                         for name in saved.get("axis_types") or ["Auto"] * len(saved["shape"])])

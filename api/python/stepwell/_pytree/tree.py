@@ -280,7 +280,7 @@ class Flattener:
         if kind is self._jax_exact:
             self._add_jax(node, path)
             return True
-        if kind is np.ndarray:
+        if kind is np.ndarray or isinstance(node, np.memmap):
             self._add_numpy(node, path, ValueType.NUMPY)
             return True
         if isinstance(node, np.generic):
@@ -292,9 +292,6 @@ class Flattener:
         value = encode_value(node)
         if value is not None:
             self.rows.append((path, VALUE, value[0], value[1]))
-            return True
-        if isinstance(node, np.memmap):
-            self._add_numpy(node, path, ValueType.NUMPY)
             return True
         try:
             opened = open_node(node) if len(path) < DEPTH_MAX else None
