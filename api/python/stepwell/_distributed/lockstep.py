@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from ..errors import PeerError
 from .coordinator import Alive, Coordinator, Watch, gather
 from .exchange import Exchange
@@ -82,11 +84,13 @@ class Lockstep:
 
     def abort(self, error: BaseException) -> None:
         """Reports at the next `all_gather` of the others that this process takes no part."""
+        self._report(f"{self._directory}/{next(self._numbers)}/{self.index}", error)
+
+    def _report(self, key: str, error: BaseException) -> None:
         try:
-            self._coordinator.put(f"{self._directory}/{next(self._numbers)}/{self.index}",
-                                  encode(Failure.of(error)))
+            self._coordinator.put(key, encode(Failure.of(error)))
         except PeerError:
-            pass  # then no process waits
+            pass  # no process waits for it, or those that wait time out
 
     def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
         """As Exchange.run. PeerError: not on all processes."""
@@ -102,6 +106,20 @@ class Lockstep:
             gather(self._coordinator, f"{self._directory}/{next(self._numbers)}",
                    encode(Failure.of(failed)), min(self._timeout, _PROBE_SECONDS), "loading a step")
             raise failed from error
+
+    def send(self, data: list[bytes], sizes: list[list[int]]) -> list[bytes]:
+        """Bytes from each process to each: `data`, by process, from here; `sizes`: of all of them.
+        What came, by process."""
+        index = self.index
+        mine = [np.frombuffer(each, np.uint8) for each in data]
+        came = [np.empty(each[index], np.uint8) for each in sizes]
+        came[index] = mine[index]
+        others = [process != index for process in range(len(sizes))]
+        self.exchange(
+            [[array] * other for array, other in zip(mine, others, strict=True)],
+            [[array] * other for array, other in zip(came, others, strict=True)],
+            max(map(max, sizes)))
+        return [array.tobytes() for array in came]
 
     def once(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
         """`work`, by the first process that comes with this `about`; the others wait for it, as
@@ -124,10 +142,7 @@ class Lockstep:
         try:
             given = work()
         except BaseException as error:
-            try:
-                self._coordinator.put(f"{key}/given", encode(Failure.of(error)))
-            except PeerError:
-                pass  # the processes that wait time out
+            self._report(f"{key}/given", error)
             raise
         self._coordinator.put(f"{key}/given", encode(given))
         return given

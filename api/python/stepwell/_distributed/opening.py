@@ -44,11 +44,6 @@ def _work(tasks: Tasks) -> None:
         task()
 
 
-def _state_of(core: _stepwell.Core) -> PartState:
-    status = core.group_status()
-    return PartState(status.part, status.decision_number)
-
-
 def _group_steps(core: _stepwell.Core) -> list[tuple[int, bytes, list[int]]]:
     """(step, save id, parts) of the committed steps of many processes."""
     return [(summary.step, *summary.group) for summary in core.steps() if summary.group]
@@ -248,7 +243,8 @@ class Opening:
             if not is_store(part_path(self.root, part)):
                 break
             self.left.append(self._open_core(part, False, (group_id, part)))
-        return PartReport([_state_of(core) for core in self.cores], sees)
+        return PartReport([PartState(status.part, status.decision_number) for status
+                           in map(_stepwell.Core.group_status, self.cores)], sees)
 
     def _recover(self, verdicts: Verdicts, steps: str) -> Value:
         committed = {(step, bytes.fromhex(save_id)): verdicts.sets[parts]

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._handle import SaveHandle
 from .._lifetime import OpenStore
-from .._runtime.arguments import IfExists, if_exists_number, step_number
+from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
 from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_step,
                            orbax_root, step_of_name)
@@ -227,9 +227,3 @@ def _choose(self: OpenStore, path: str, asked: list[int] | None, if_exists: str
         raise exists(self.path, min(existing.intersection(wanted)))
     return [(number, None if if_exists == "skip" and number in existing
              else os.path.basename(there[number])) for number in wanted]
-
-
-def item_names(items: Iterable[str] | None) -> list[str]:
-    if isinstance(items, str):
-        raise InvalidArgumentError("items are several: a list of names")
-    return list(items or ())

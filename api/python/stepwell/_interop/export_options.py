@@ -97,9 +97,8 @@ class ExportRequest:
         if self.file_mode is not None and not 0 < self.file_mode <= 0o777:
             raise InvalidArgumentError(f"file_mode is like 0o644, not {self.file_mode!r}")
         options = orbax_options(self.mode, self.layout, self.leaves or "numpy",
-                                self.on_unsupported, self.zarr)
-        options.step_prefix, options.step_digits = self.step_prefix, self.step_digits
-        options.unnamed_default = self.unnamed_default
+                                self.on_unsupported, self.zarr, self.step_prefix,
+                                self.step_digits, self.unnamed_default)
         options.file_mode = self.file_mode or 0
         return options
 
@@ -116,14 +115,16 @@ def _choice(kind: type[E], name: str, value: str) -> E:
     return kind[value]
 
 
-def orbax_options(mode: str, layout: str, leaves: str, on_unsupported: str, zarr: int
-                  ) -> OrbaxOptions:
+def orbax_options(mode: str, layout: str, leaves: str, on_unsupported: str, zarr: int,
+                  step_prefix: str, step_digits: int, unnamed_default: bool) -> OrbaxOptions:
     options = OrbaxOptions()
     options.mode = _choice(_stepwell.ExportMode, "mode", mode)
     options.layout = _choice(_stepwell.ExportLayout, "layout", layout)
     options.leaves = _choice(_stepwell.ExportLeaves, "leaves", leaves)
     options.on_unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported", on_unsupported)
     options.zarr_format = zarr
+    options.step_prefix, options.step_digits = step_prefix, step_digits
+    options.unnamed_default = unnamed_default
     return options
 
 

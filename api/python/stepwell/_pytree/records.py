@@ -16,7 +16,7 @@ import numpy as np
 from .. import _stepwell
 from .._stepwell import LeafKind
 from ..errors import AmbiguousPathError
-from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
+from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, path_text
 
 ARRAY, VALUE, NODE = LeafKind.ARRAY, LeafKind.VALUE, LeafKind.NODE
 
@@ -160,17 +160,14 @@ class StoredTree:
     def text(self, number: int) -> str:
         """The path that `load` takes for this record, as short as it may be."""
         components = self.components(number)
-        text = "/".join([component_text(c) for c in components])
         if self.only_state and components:
-            short = "/".join([component_text(c) for c in components[1:]])
-            if len(components) == 1:
-                return ""
-            if short and str(components[1][1]) != "state":
+            short = path_text(components[1:])
+            if len(components) == 1 or short and str(components[1][1]) != "state":
                 return short
-        return text
+        return path_text(components)
 
     def relative_text(self, number: int, above: int) -> str:
-        return "/".join([component_text(c) for c in self.components(number, above)])
+        return path_text(self.components(number, above))
 
     def by_text(self, leaves: list[int], above: int | None = None) -> dict[str, int]:
         """The leaves by path, from the record `above` on. AmbiguousPathError: two have one text."""

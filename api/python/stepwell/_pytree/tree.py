@@ -36,7 +36,7 @@ from .._runtime.text import listed
 from .._stepwell import ComponentType, ContainerKind, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
-from .sharding import Layout, ShardingInfo, shards_of
+from .sharding import Layout, ShardingInfo
 
 Component = tuple[int, Any]
 Path = tuple[Component, ...]
@@ -383,8 +383,14 @@ class Flattener:
                           layout.origins, False))
 
     def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
-        shards = shards_of(array, info, layout)
+        """The single-device arrays to be saved of an array. On CPU devices they can be viewed; of
+        other devices copies to the host are under way when this returns."""
+        shards = [array.addressable_data(number) for number in layout.numbers]
         if not info.cpu:
+            # Objects of our own: a copy is kept as long as the object that it was made of.
+            shards = [shard.addressable_data(0) for shard in shards]
+            for shard in shards:
+                shard.copy_to_host_async()
             self._late.append(shards)
         return shards
 

@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 from .._interop import checkpoint_import
 from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
-from .._runtime.arguments import IfExists, Progress, if_exists_number, step_number
+from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
 from .object_store import Bucket, open_bucket
@@ -141,7 +141,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
         raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
                                    "jax.distributed, and pull it before the run")
     if_exists_number(if_exists)
-    names = checkpoint_import.item_names(items)
+    names = item_names(items)
     with told("pull"):
         try:
             bucket = open_bucket(src, prefix, storage_options, create=False)

@@ -74,6 +74,12 @@ def check_mapping(value: object, name: str, what: str = "") -> None:
         raise InvalidArgumentError(f"{name} is a dict{what and ' '}{what}, not {brief(value)}")
 
 
+def item_names(items: Iterable[str] | None) -> list[str]:
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    return list(items or ())
+
+
 def if_exists_number(if_exists: str) -> int:
     if if_exists not in _IF_EXISTS:
         raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
