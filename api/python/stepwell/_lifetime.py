@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
@@ -96,10 +97,8 @@ class OpenStore(NotCopied):
         service.stores.discard(self)
         try:
             if not self.read_only:
-                try:
+                with contextlib.suppress(Error):  # the handles have reported it
                     self._backend.writer.wait()
-                except Error:
-                    pass  # the handles have reported it
             self._backend.close()
         except Error as closing:
             if error is None and not self._pending.is_known(closing):

@@ -4,6 +4,7 @@ process 0 runs, carries them."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -170,7 +171,7 @@ class Alive:
 
     def _beat(self, stop: threading.Event) -> None:
         own = f"{self._directory}/{self._coordinator.index}"
-        try:
+        with contextlib.suppress(PeerError):  # the processes that wait time out
             while not stop.is_set():
                 number = next(self._numbers)
                 self._coordinator.put(f"{own}/{number}/beat", "1")
@@ -178,8 +179,6 @@ class Alive:
                     self._coordinator.delete(f"{own}/{self._last}")
                 self._last = number
                 stop.wait(self._seconds)
-        except PeerError:
-            pass  # the processes that wait time out
 
 
 def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, what: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import threading
@@ -33,10 +34,9 @@ def all_gather(coordinator: Coordinator, directory: str, work: Callable[[], M], 
         mine = work()
         text = encode(mine)
     except Exception as error:
-        try:
+        # Those that are missing are so because of this, or it does not matter any more.
+        with contextlib.suppress(PeerError):
             gather_texts(encode(Failure.of(error)))
-        except PeerError:
-            pass  # they are missing because of this, or it does not matter any more
         raise
     return [decode(each, type(mine), process, what)
             for process, each in enumerate(gather_texts(text))]
@@ -87,10 +87,8 @@ class Lockstep:
         self._report(f"{self._directory}/{next(self._numbers)}/{self.index}", error)
 
     def _report(self, key: str, error: BaseException) -> None:
-        try:
+        with contextlib.suppress(PeerError):  # no process waits for it, or those that do time out
             self._coordinator.put(key, encode(Failure.of(error)))
-        except PeerError:
-            pass  # no process waits for it, or those that wait time out
 
     def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
         """As Exchange.run. PeerError: not on all processes."""

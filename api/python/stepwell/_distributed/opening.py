@@ -7,6 +7,7 @@ is made before it is known that it fits what is there.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
@@ -142,10 +143,8 @@ def check_part(path: str, process: int, root: RootReport) -> None:
                     "disk mounted, does the process run on the machine where it ran? If the disk "
                     "is lost, begin a new store elsewhere")
     try:
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        except FileExistsError:
-            pass
         descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)  # the part's own names are synced by the engine

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from .. import _stepwell
 from .._pytree.records import PathLike, Selection, StoredTree, resolve
 from .._pytree.tree import Component
-from ..errors import PathNotFoundError
 
 T = TypeVar("T")
 ANY = -1  # NUMA node: it does not matter
@@ -83,7 +82,7 @@ class Source:
                     start = tree.number(above) if above else None
                     part = Source(self.reader, self.check, self.account, tree)
                     return part, resolve(tree, path, start)
-                except (PathNotFoundError, KeyError):
+                except KeyError:
                     pass  # the whole tree says what there is instead
         return self, resolve(self.tree, path, self.tree.number(above) if above else None)
 

@@ -11,6 +11,7 @@ goes down.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import itertools
 import logging
@@ -166,15 +167,10 @@ def _run_callbacks() -> None:
 def report_lost(store_path: str, error: BaseException) -> None:
     """Says on stderr that a background error was never seen, and spoils the exit status."""
     _stepwell.fail_at_exit()
-    try:
-        print(
-            f"stepwell: error in the background of store {store_path!r}, raised nowhere: "
-            f"{type(error).__name__}: {error}",
-            file=sys.stderr,
-            flush=True,
-        )
-    except (OSError, ValueError, AttributeError):
-        pass  # stderr is closed: the exit status still tells
+    # Where stderr is closed the exit status still tells.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(f"stepwell: error in the background of store {store_path!r}, raised nowhere: "
+              f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def _at_exit() -> None:
