@@ -101,6 +101,8 @@ class _Receiver:
         with open(part, "ab") as file:
             for data in push_manifest.bucket_bytes(self._bucket, key, at, wanted.size,
                                                    self._transfers.check):
+                if at + len(data) > wanted.size:
+                    break
                 file.write(data)
                 digest.update(data)
                 at += len(data)
