@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
@@ -17,8 +18,8 @@ from .._handle import SaveHandle
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
-from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_step,
-                           orbax_root, step_of_name)
+from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_number,
+                           no_step, orbax_root)
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
@@ -29,6 +30,14 @@ def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
     if together and not os.path.exists(absolute(src)):
         return absolute(src).lower().endswith(SUFFIXES)
     return not os.path.isdir(checked_path(src))
+
+
+def step_of_file(path: str) -> int:
+    stem = os.path.basename(os.path.splitext(path)[0])
+    match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
+    if match is None:
+        raise no_number(path)
+    return int(match[1])
 
 
 def _library(name: str, suffix: str) -> Any:
@@ -148,7 +157,7 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
     wanted = None if step is None else step_number(step)
     if _is_file(src, self._backend.collective):
         path = checked_path(src)
-        number = step_of_name(path, os.path.splitext(path)[0]) if wanted is None else wanted
+        number = step_number(step_of_file(path)) if wanted is None else wanted
         if items is not None or verify:
             raise InvalidArgumentError("items and verify are of Orbax checkpoints; this is a file")
         if not self._backend.collective:

@@ -40,13 +40,9 @@ def orbax_root(path: str) -> dict[int, str]:
     return there
 
 
-def step_of_name(path: str, stem: str) -> int:
-    """The number that `stem` ends in: `path`, without a suffix."""
-    found = _stepwell.orbax_step_of(stem)
-    if found is None:
-        raise InvalidArgumentError(
-            f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
-    return found
+def no_number(path: str) -> Error:
+    return InvalidArgumentError(
+        f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
 
 
 def exists(path: str, step: int) -> Error:
@@ -79,7 +75,11 @@ class OrbaxSource(NamedTuple):
             if step not in there:
                 raise no_step(path, step, there)
             return there[step], step
-        return path, step_of_name(path, path) if step is None else step
+        if step is None:
+            step = _stepwell.orbax_step_of(path)
+        if step is None:
+            raise no_number(path)
+        return path, step
 
     def plan(self, found: str) -> _stepwell.ImportPlan:
         try:
