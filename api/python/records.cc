@@ -258,13 +258,6 @@ const LeafRecord& LeafTable::Record(size_t index) const {
   return records_[index];
 }
 
-nb::tuple LeafTable::Read(const std::vector<size_t>& indices) {
-  std::vector<BoxWanted> boxes;
-  boxes.reserve(indices.size());
-  for (size_t index : indices) boxes.emplace_back(index, std::nullopt, std::nullopt, kAnyNumaNode);
-  return ReadBoxes(boxes);
-}
-
 nb::tuple LeafTable::ReadBoxes(const std::vector<BoxWanted>& boxes) {
   db::LoadStats stats;
   nb::list objects = ReadRecords(boxes, &stats);
@@ -406,14 +399,6 @@ nb::tuple LeafTable::Resolve(nb::handle path, std::optional<int64_t> below) {
                         nb::list());
 }
 
-nb::tuple LeafTable::ReadBox(size_t index, std::vector<uint64_t> start,
-                             std::vector<uint64_t> stop) {
-  db::LoadStats stats;
-  nb::list objects =
-      ReadRecords({{index, std::move(start), std::move(stop), kAnyNumaNode}}, &stats);
-  return nb::make_tuple(objects[0], StatsTuple(stats));
-}
-
 void BindRecords(nb::module_& m) {
   using nb::arg;
   ImportNumPy();
@@ -430,9 +415,6 @@ void BindRecords(nb::module_& m) {
                    "places: list[tuple[str, list[tuple[int, str | int]], bool]]) -> None"))
       .def("__len__", &LeafTable::size)
       .def("rows", &LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
-      .def("read", &LeafTable::Read, arg("indices"),
-           nb::sig("def read(self, indices: list[int]) -> "
-                   "tuple[list[object], tuple[int, int, int, int, int]]"))
       .def("read_boxes", &LeafTable::ReadBoxes, arg("boxes"),
            nb::sig("def read_boxes(self, boxes: "
                    "list[tuple[int, list[int] | None, list[int] | None, int]]) -> "
@@ -450,10 +432,7 @@ void BindRecords(nb::module_& m) {
                    "below: int | None = None) -> tuple[int | None, list[int]]"))
       .def("load", &LeafTable::Load, arg("index").none(), arg("decode_value"),
            nb::sig("def load(self, index: int | None, decode_value: object) "
-                   "-> tuple[object, tuple[int, int, int, int, int]]"))
-      .def("read_box", &LeafTable::ReadBox, arg("index"), arg("start"), arg("stop"),
-           nb::sig("def read_box(self, index: int, start: list[int], stop: list[int]) -> "
-                   "tuple[object, tuple[int, int, int, int, int]]"));
+                   "-> tuple[object, tuple[int, int, int, int, int]]"));
 }
 
 }  // namespace stepwell::python

@@ -35,10 +35,9 @@ class LeafTable {
   size_t size() const { return records_.size(); }
   // One tuple a record, in key order; fields: stepwell/_pytree/records.py.
   nanobind::list Rows() const;
-  // (objects, stats): arrays as ndarrays, values as bytes, in the order of `indices`.
-  nanobind::tuple Read(const std::vector<size_t>& indices);
-  // The same for boxes: (index, start, stop, numa_node) each, start and stop None for all of a
-  // leaf. Each chunk is read once, however many boxes want it.
+  // (objects, stats): arrays as ndarrays, values as bytes, in the order of `boxes`: (index, start,
+  // stop, numa_node) each, start and stop None for all of a leaf. Each chunk is read once, however
+  // many boxes want it.
   nanobind::tuple ReadBoxes(const std::vector<BoxWanted>& boxes);
   // (object, stats): record `index`, with all that is below a node in containers as they were
   // stored: dict, list and tuple, everything else as a dict; none: a dict of the items.
@@ -59,8 +58,6 @@ class LeafTable {
   // What a path names from record `below` on (-1: the step; None: where paths start): (number, [])
   // of one record, -1 being the step, or of a glob (None, leaves).
   nanobind::tuple Resolve(nanobind::handle path, std::optional<int64_t> below);
-  // (array, stats): the elements start <= i < stop of one array.
-  nanobind::tuple ReadBox(size_t index, std::vector<uint64_t> start, std::vector<uint64_t> stop);
 
  private:
   const format::LeafRecord& Record(size_t index) const;

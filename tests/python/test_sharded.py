@@ -286,7 +286,8 @@ def test_memory_comes_from_the_numa_node_of_the_device(run_python, path):
     status, out, err = run_python(START + """
 import os, types
 from stepwell import _stepwell
-from stepwell._load import device_placement, numa
+from stepwell._load import device_placement
+node_of = device_placement.node_of
 
 def maps():  # read in pieces, between which other threads may map and unmap: until it stays
     read = lambda: open("/proc/self/numa_maps").readlines()
@@ -316,7 +317,7 @@ with stepwell.open(path) as store:
                for dtype in (x.dtype, jnp.bfloat16) for to, whole in (
                    (sharded, NamedSharding(mesh, P())), (one, one), (None, None))]]
     for load in loads:
-        device_placement.node_of = numa.node_of
+        device_placement.node_of = node_of
         away = store.load(0, **load)
         device_placement.node_of = lambda device: 0
         near = store.load(0, **load)
@@ -331,8 +332,9 @@ with stepwell.open(path) as store:
                 assert policies(near[name]) == policies(probe), (load, name)
                 assert policies(away[name]) == {"default"}, (load, name)
 
-assert numa.node_of(devices[0]) == numa.ANY
-assert numa.node_of(types.SimpleNamespace(platform="gpu", local_hardware_id=1 << 20)) == numa.ANY
+assert node_of(devices[0]) == device_placement.ANY
+gpu = types.SimpleNamespace(platform="gpu", local_hardware_id=1 << 20)
+assert node_of(gpu) == device_placement.ANY
 for name in os.listdir("/sys/bus/pci/devices") if os.path.isdir("/sys/bus/pci/devices") else ():
     with open(f"/sys/bus/pci/devices/{name}/numa_node") as file:
         assert _stepwell.numa_node_of_pci_device(name.upper()) == int(file.read()), name

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import stepwell
+from stepwell._views import format_bytes
 
 _SCHEMA = 1
 _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
@@ -32,13 +33,9 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
 )
 
 
-class _UsageError(Exception):
-    pass
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(message)
+        raise stepwell.InvalidArgumentError(message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,20 +80,15 @@ class _Progress:
         if self._enabled and now - self._shown > 0.1:
             self._shown = now
             sys.stderr.write(f"\r\x1b[K{self._what}: {100 * done // max(total, 1)}% of "
-                             f"{_bytes(total)}")
+                             f"{format_bytes(total)}")
             sys.stderr.flush()
 
-    def end(self) -> None:
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def _options(pairs: list[str]) -> dict[str, str]:
@@ -118,45 +110,31 @@ def _step(text: str) -> int | None:
 
 
 def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    progress = _Progress("pushing")
-    try:
-        with stepwell.open(given.store, mode="r") as store:
-            report = store.push(
-                _step(given.step), given.url, if_exists=given.if_exists, layout=given.layout,
-                leaves=given.leaves, unnamed_default=given.unnamed_default,
-                on_unsupported=given.on_unsupported, verify=given.verify,
-                storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
-    finally:
-        progress.end()
+    with _Progress("pushing") as progress, stepwell.open(given.store, mode="r") as store:
+        report = store.push(
+            _step(given.step), given.url, if_exists=given.if_exists, layout=given.layout,
+            leaves=given.leaves, unnamed_default=given.unnamed_default,
+            on_unsupported=given.on_unsupported, verify=given.verify,
+            storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
     text = f"pushed step {report.step} to {report.url}: {report.objects} objects of "
-    text += f"{_bytes(report.size_bytes)}, {_bytes(report.sent_bytes)} sent\n"
+    text += f"{format_bytes(report.size_bytes)}, {format_bytes(report.sent_bytes)} sent\n"
     if report.skipped:
         text = f"skipped {report.url}, where a pushed step is already\n"
     for what, leaves in (("left out", report.left_out), ("widened", report.widened)):
         text += "".join(f"{what} {leaf.path}: {leaf.reason}\n" for leaf in leaves)
-    return {
-        "url": report.url, "step": report.step, "objects": report.objects,
-        "size_bytes": report.size_bytes, "sent_objects": report.sent_objects,
-        "sent_bytes": report.sent_bytes, "skipped": report.skipped,
-        "left_out": [leaf._asdict() for leaf in report.left_out],
-        "widened": [leaf._asdict() for leaf in report.widened]}, text
+    return {**vars(report), "left_out": [leaf._asdict() for leaf in report.left_out],
+            "widened": [leaf._asdict() for leaf in report.widened]}, text
 
 
 def _pull(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    progress = _Progress("pulling")
-    try:
-        with stepwell.open(given.store) as store:
-            report = store.pull(
-                given.url, given.step, if_exists=given.if_exists, items=given.item,
-                storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
-    finally:
-        progress.end()
+    with _Progress("pulling") as progress, stepwell.open(given.store) as store:
+        report = store.pull(
+            given.url, given.step, if_exists=given.if_exists, items=given.item,
+            storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
     text = (f"skipped step {report.step}, which is there already\n" if report.skipped else
             f"pulled step {report.step} from {report.url}: {report.objects} objects of "
-            f"{_bytes(report.size_bytes)}, {_bytes(report.received_bytes)} received\n")
-    return {"url": report.url, "step": report.step, "objects": report.objects,
-            "size_bytes": report.size_bytes, "received_bytes": report.received_bytes,
-            "skipped": report.skipped}, text
+            f"{format_bytes(report.size_bytes)}, {format_bytes(report.received_bytes)} received\n")
+    return vars(report), text
 
 
 def _fail(message: str, code: str, status: int, as_json: bool) -> int:
@@ -174,8 +152,6 @@ def run(arguments: Sequence[str]) -> int:
     try:
         given = _parser().parse_args(arguments)
         document, text = _push(given) if given.command == "push" else _pull(given)
-    except _UsageError as error:
-        return _fail(str(error), "usage", 2, as_json)
     except (stepwell.Error, OSError) as error:
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):

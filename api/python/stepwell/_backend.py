@@ -14,7 +14,7 @@ from ._pytree.chunks import Chunks, wishes
 from ._pytree.sharding import to_numpy
 from ._pytree.tree import flatten_items
 from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
-from ._runtime.gc_pause import Paused
+from ._runtime.gc_pause import paused
 from ._runtime.service import Operation
 from ._runtime.stats import StepSummary
 
@@ -100,7 +100,7 @@ class OneProcess(CoreReads):
 
     def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
              chunks: Chunks | None) -> Operation:
-        with Paused():
+        with paused():
             rows = flatten_items(trees)
             handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
                                      wishes(chunks, rows))

@@ -1,26 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a save under way."""
+"""Saves under way: their handles, and those of a store with unread outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 from ._runtime import service
-from ._runtime.not_copied import NotCopied
-from ._runtime.save_tracker import Tracked
+from ._runtime.service import NotCopied
+from .errors import Error
+
+_RAISED_MAX = 1000  # texts of errors that are not raised again
 
 
-class _Owner(Protocol):
-    def _check_fork(self) -> None: ...
+class Tracked:
+    """What a handle and its store share. The store does not know the handle, which knows it: a
+    store that is simply dropped goes at once, not with the next garbage collection."""
 
+    def __init__(self, handle: service.Operation) -> None:
+        self.handle = handle
+        self.reported = False
+
+
+class Pending:
+    """Saves under way, and errors of theirs that were raised.
+
+    It has no lock: a signal handler that closes the store may interrupt it anywhere. `list.remove`
+    is atomic, and the caller that removes a save reports its error."""
+
+    def __init__(self) -> None:
+        self._saves: list[Tracked] = []
+        self._raised: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._saves)
+
+    def add(self, save: Tracked) -> None:
+        self._saves.append(save)
+
+    def wait(self) -> None:
+        for save in list(self._saves):
+            save.handle.wait(None)
+
+    def take_error(self) -> BaseException | None:
+        """The first unreported error of a finished save. Later errors with the same text (a frozen
+        store) count as reported with it."""
+        first: BaseException | None = None
+        for save in list(self._saves):
+            if not save.handle.done():
+                continue
+            try:
+                self._saves.remove(save)
+            except ValueError:
+                continue
+            error = save.handle.error()
+            if error is None or save.reported:
+                continue
+            save.reported = True
+            if first is None and str(error) not in self._raised:
+                first = error
+                if len(self._raised) >= _RAISED_MAX:
+                    self._raised.clear()
+                self._raised.add(str(error))
+        return first
+
+    def is_known(self, error: Error) -> bool:
+        """Whether an error of close only repeats one that was raised before."""
+        text = str(error)
+        return any(text in known or known in text for known in self._raised)
+
+
+class Closed:
+    """Replaces the engine of a closed store. Its threads and memory are freed then, also while
+    references to the Store or to its handles remain."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise Error(f"{self._path!r} is closed")
 
 
 class SaveHandle(NotCopied):
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
     store's next call, `wait` or `close`."""
 
-    def __init__(self, save: Tracked, store: _Owner) -> None:
+    def __init__(self, save: Tracked, store: service.Opened) -> None:
         self._save = save
         self._store = store  # kept open by its handles
 

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
 from ._backend import Backend, MakeCore, OneProcess
 from ._distributed.coordinator import coordinator_for
-from ._distributed.part_layout import Disks
-from ._handle import SaveHandle
+from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.source import Source
 from ._pytree.chunks import Chunks
 from ._runtime import service
-from ._runtime.arguments import step_index, step_number
-from ._runtime.not_copied import NotCopied
-from ._runtime.save_tracker import Closed, Pending, Tracked
+from ._runtime.arguments import Disks, step_index, step_number
+from ._runtime.service import NotCopied
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
 _LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
@@ -64,11 +63,14 @@ class OpenStore(NotCopied):
 
     def _check(self) -> None:
         """What each call does first: refuses a closed or forked store, raises background errors."""
+        self._check_open()
+        if self._pending:
+            self._raise_background()
+
+    def _check_open(self) -> None:
         self._check_fork()
         if self._closed:
             raise Error(f"{self.path!r} is closed")
-        if self._pending:
-            self._raise_background()
 
     def _raise_background(self) -> None:
         error = self._pending.take_error()
@@ -95,10 +97,8 @@ class OpenStore(NotCopied):
         service.stores.discard(self)
         try:
             if not self.read_only:
-                try:
+                with contextlib.suppress(Error):  # the handles have reported it
                     self._backend.writer.wait()
-                except Error:
-                    pass  # the handles have reported it
             self._backend.close()
         except Error as closing:
             if error is None and not self._pending.is_known(closing):
@@ -117,16 +117,15 @@ class OpenStore(NotCopied):
             service.report_lost(self.path, error)
 
     def __enter__(self) -> Self:
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
+        self._check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        if error is None or self._generation != service.generation:
-            if self._generation == service.generation:
-                self.close()
+        if self._generation != service.generation:
+            return
+        if error is None:
+            self.close()
             return
         try:
             self.close()
@@ -205,11 +204,6 @@ class OpenStore(NotCopied):
                 f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
                 "comes first and goes on when the handler returns: set a flag in it, or raise "
                 "(sys.exit), which gives that step up; then save or close the store")
-
-    def _check_open(self) -> None:
-        self._check_fork()
-        if self._closed:
-            raise Error(f"{self.path!r} is closed")
 
     def _account(self, stats: tuple[int, int, int, int, int]) -> None:
         self._last_load = dict(zip(_LOAD_STATS, stats, strict=True))

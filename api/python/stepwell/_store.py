@@ -9,26 +9,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _stepwell
-from ._distributed.part_layout import Disks, check_disks
 from ._handle import SaveHandle
-from ._interop import checkpoint_import, step_export
+from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
+from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
+                                      OnUnsupported, To)
 from ._lifetime import OpenStore
-from ._load.device_placement import read_slots
-from ._load.like import Matcher
+from ._load.like import load_like
 from ._load.plain import load_leaves, load_node, load_step
 from ._load.source import Source
 from ._load.specs import assign
 from ._pytree.chunks import Chunks
-from ._pytree.paths import PathLike
-from ._pytree.records import ROOT
+from ._pytree.records import ROOT, PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
 from ._runtime import service
-from ._runtime.arguments import (IfExists, check_mapping, check_path, if_exists_number, json_text,
-                                 problem_path, step_number, step_numbers)
-from ._runtime.gc_pause import Paused
+from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, check_path,
+                                 if_exists_number, json_text, problem_path, step_number,
+                                 step_numbers)
+from ._runtime.gc_pause import paused
 from ._runtime.stats import (ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport,
                              named)
 from ._runtime.text import brief
@@ -105,7 +105,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             raise InvalidArgumentError(f"{name} is True or False, not {flag!r}")
     if untrusted and mode != "r":
         raise InvalidArgumentError("a store that is not trusted can only be read: mode='r'")
-    check_disks(disks)
+    if disks not in ("shared", "local"):
+        raise InvalidArgumentError(f"disks is 'shared' or 'local', not {disks!r}")
     root = os.fsdecode(path)
     if "://" not in root:  # else the engine refuses it
         root = os.path.abspath(root)
@@ -256,7 +257,7 @@ class Store(OpenStore):
             source.tree  # noqa: B018 - all of the step, which specs speak of
         elif like is _MISSING and (path is None or path in ("", ())):
             return load_step(source)
-        with Paused():
+        with paused():
             source, selection = source.select(path, whole=True)
             tree = source.tree
             leaves = (selection.leaves if selection.number is None
@@ -268,12 +269,8 @@ class Store(OpenStore):
         if like is not _MISSING:
             if selection.number is None:
                 return self._load_flat(source, leaves, like, cast, shardings)
-            with Paused():
-                matcher = Matcher(tree, source.step, cast, shardings)
-                plan = matcher.plan(like, selection.number)
-            values = read_slots(source, matcher.slots)
-            with Paused():
-                return matcher.finish(plan, values)
+            (loaded,) = load_like(source, [(like, selection.number)], cast, shardings)
+            return loaded
         over = shardings if mesh is not None else None
         if selection.number is not None:
             number = None if selection.number == ROOT else selection.number
@@ -295,10 +292,8 @@ class Store(OpenStore):
                 for name in like if name not in stored]
         if bad:
             raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
-        matcher = Matcher(tree, source.step, cast, shardings)
-        plans = {name: matcher.plan(like[name], n) for name, n in stored.items()}
-        values = read_slots(source, matcher.slots)
-        return {name: matcher.finish(plan, values) for name, plan in plans.items()}
+        loaded = load_like(source, [(like[name], n) for name, n in stored.items()], cast, shardings)
+        return dict(zip(stored, loaded, strict=True))
 
     def load_or(self, init: Any) -> tuple[Any, int]:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
@@ -391,7 +386,66 @@ class Store(OpenStore):
         self._check_writable()
         return named(RepairReport, self._backend.writer.repair(accept))
 
-    export = step_export.export
+    def export(self, step: SupportsIndex | None, dest: str | os.PathLike[str], *,
+               to: To = "orbax", mode: Mode = "auto", zarr: Literal[2, 3] = 3,
+               path: PathLike | None = None, layout: Layout = "v1", leaves: Leaves | None = None,
+               step_prefix: str | None = None, step_digits: int = 0, unnamed_default: bool = False,
+               on_unsupported: OnUnsupported = "error", file_mode: int | None = None,
+               progress: Progress | None = None) -> ExportReport:
+        """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
+        or a file of arrays.
+
+        With local disks (`open(disks="local")`) all processes call it alike, and `dest` is on a
+        file system that all of them see. The export copies, makes no archive, and calls `progress`
+        in each process for its own part. With a shared disk any process may call it. Where several
+        call it alike, the first one exports and calls `progress`; all return its report or raise
+        its error.
+
+        For Orbax nothing is decoded or loaded: the stored chunks are zarr chunks already. The
+        export does not change when the store goes on, and deleting it does the store no harm.
+        Ctrl-C stops it, and nothing is left.
+
+        to: "orbax", or "safetensors" or "npz": then `dest` is a file, which must not exist; memory
+            is bounded, whatever the step's size. Names in it are paths joined by "/" ("params/w";
+            with the item first unless "state" is the only one, and below `path`). Safetensors get
+            the step's metadata as strings, "stepwell.step" and "stepwell.metrics"; npz has no
+            place for them. Only `path` and `on_unsupported` are for these, too: containers are
+            gone, Python's numbers, PRNG keys and element types that the format lacks are
+            unsupported but can be widened (to arrays of rank 0, to uint32 data, to the next wider
+            type of NumPy's), None and texts can only be skipped.
+        dest: with layout "v1" the checkpoint, which must not exist; with "v0" the root of a
+            CheckpointManager, made if need be, in which the step gets its directory.
+        mode: "link" makes hard links of whole segments: at once, for the same file system; a copy
+            of the directory later copies the whole segments. "reflink" shares the step's blocks
+            (XFS, btrfs), "copy" copies them. "auto": the first of them that is possible; links only
+            for a whole step and where owner and permissions are those of new files.
+        zarr: the version of zarr. With 3 readers check every chunk's checksum.
+        path: the subtree or leaf that is to be the whole tree.
+        leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
+            be so again, which without a target needs the devices that they were on. None: "jax" if
+            JAX is imported and has all these devices, else "numpy". Typed PRNG keys are always
+            keys; with "numpy" they load, without a target, onto all devices of the loading process.
+        step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
+            single item is called "default", as managers without item names expect.
+        on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,
+            uint2, float8_e4m3, names that it cannot tell apart) is an "error" that lists all
+            of it before anything is written, left out ("skip"), or gets the next wider type
+            ("widen"; an error where there is none).
+        file_mode: permissions of its files (0o644), for readers under another user; None: the
+            umask's. With links, the store's own segments become readable for them.
+        progress: called now and then with bytes done and all bytes. What it raises ends the export.
+
+        Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (on what Orbax cannot
+        hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
+        mode is not possible there.
+        """
+        self._check()
+        target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")
+        request = ExportRequest(step, to, target, mode, zarr, path, layout, leaves,
+                                step_prefix or "", step_digits, unnamed_default, on_unsupported,
+                                file_mode)
+        return self._backend.export(request, self._step, self._source, progress)
+
     push = _push.push
     pull = _pull.pull
 

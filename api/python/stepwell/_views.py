@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar, cast
@@ -13,11 +14,10 @@ import numpy as np
 from . import _stepwell
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
-from ._pytree.paths import PathLike, resolve
-from ._pytree.records import ARRAY, VALUE, StoredTree
+from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
 from ._pytree.tree import KEY, Component, component_text, decode_value
 from ._runtime.arguments import check_path
-from ._runtime.not_copied import NotCopied
+from ._runtime.service import NotCopied
 from ._stepwell import ValueType
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
@@ -45,11 +45,9 @@ def _info(tree: StoredTree, number: int) -> LeafInfo:
     record = tree.records[number]
     if record.kind == VALUE:
         return LeafInfo(tree.describe(number), None, None, record.logical_bytes)
-    count = 1
-    for extent in record.shape:
-        count *= extent
     kind = "key" if record.value_type == ValueType.PRNG_KEY else "array"
-    return LeafInfo(kind, record.shape, record.dtype, count * record.dtype.itemsize)
+    nbytes = math.prod(record.shape) * record.dtype.itemsize
+    return LeafInfo(kind, record.shape, record.dtype, nbytes)
 
 
 class Tree(Mapping[str, LeafInfo]):
@@ -132,10 +130,7 @@ class ArrayView(NotCopied):
 
     @property
     def size(self) -> int:
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -173,8 +168,7 @@ class ArrayView(NotCopied):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("a stored array is always read into new memory")
-        array: np.ndarray[Any, Any] = self._source.read_box(
-            self._number, [0] * self.ndim, list(self.shape))
+        array: np.ndarray[Any, Any] = self._source.read(self._number)
         return array if dtype is None else array.astype(dtype, copy=False)
 
 
@@ -187,8 +181,17 @@ def _view(source: Source, number: int, step: Source) -> Any:
     record = tree.records[number]
     if record.kind == ARRAY:
         return ArrayView(source, number)
-    (raw,) = source.read([number])
-    return decode_value(record.value_type, raw)
+    return decode_value(record.value_type, source.read(number))
+
+
+def _found(source: Source, selection: Selection, step: Source,
+           above: list[Component] | None = None) -> Any:
+    """What a path names; for a glob a dict by path, from the node `above` on."""
+    if selection.number is not None:
+        return _view(source, selection.number, step)
+    start = source.tree.number(above) if above is not None else None
+    return {text: _view(source, leaf, step)
+            for text, leaf in source.tree.by_text(selection.leaves, start).items()}
 
 
 class NodeView(NotCopied, Mapping[PathLike | int, Any]):
@@ -241,11 +244,7 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         else:
             step, number = self._at
             source, selection = step, resolve(step.tree, exact, below=number)
-        if selection.number is None:
-            start = source.tree.number(self._components)
-            return {text: _view(source, leaf, step)
-                    for text, leaf in source.tree.by_text(selection.leaves, start).items()}
-        return _view(source, selection.number, step)
+        return _found(source, selection, step, self._components)
 
     def __repr__(self) -> str:
         source, number = self._whole()
@@ -312,10 +311,7 @@ class StepView(NotCopied):
         """ArrayView, NodeView or Python value at `path`; for a glob a dict of them by path. Raises
         PathNotFoundError and AmbiguousPathError."""
         source, selection = self._source.select(path, whole=False)
-        if selection.number is None:
-            return {text: _view(source, leaf, self._source)
-                    for text, leaf in source.tree.by_text(selection.leaves).items()}
-        return _view(source, selection.number, self._source)
+        return _found(source, selection, self._source)
 
     def __contains__(self, path: object) -> bool:
         try:
@@ -335,6 +331,3 @@ class StepView(NotCopied):
         pinned = ", pinned" if self.pinned else ""
         return (f"<step {self.step}, committed {when}{pinned}, items {', '.join(self.items)}>\n"
                 f"{self.tree!r}")
-
-
-__all__ = ["ArrayView", "LeafInfo", "NodeView", "StepView", "Tree"]

@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import stepwell  # noqa: E402
 from stepwell._distributed import group, local_disks_export, lockstep, snapshot  # noqa: E402
-from stepwell._distributed.coordinator import JaxCoordinator  # noqa: E402
+from stepwell._distributed.coordinator import Coordinator  # noqa: E402
 
 
 def mesh() -> Mesh:
@@ -76,11 +76,11 @@ def kill_at(owner: Any, method: str, nth: int, after: bool) -> None:
 POINTS: dict[str, Callable[[], None]] = {
     "before_prepare": lambda: kill_at(group.Group, "next_number", 1, after=False),
     "begun": lambda: kill_at(group.Group, "submit", 1, after=True),
-    "before_word": lambda: kill_at(JaxCoordinator, "put", 1, after=False),
-    "after_word": lambda: kill_at(JaxCoordinator, "put", 1, after=True),
+    "before_word": lambda: kill_at(Coordinator, "put", 1, after=False),
+    "after_word": lambda: kill_at(Coordinator, "put", 1, after=True),
     "before_decide": lambda: kill_at(group.Group, "decide", 1, after=False),
     "after_decide": lambda: kill_at(group.Group, "decide", 1, after=True),
-    "after_telling": lambda: kill_at(JaxCoordinator, "put", 2, after=True),
+    "after_telling": lambda: kill_at(Coordinator, "put", 2, after=True),
     "read": lambda: kill_at(group.Group, "submit", 1, after=False),
     "in_export": lambda: kill_at(local_disks_export, "copy_part", 1, after=True),
     "in_load": lambda: kill_at(lockstep.Lockstep, "exchange", 2, after=False),
@@ -163,7 +163,7 @@ def no_telling() -> None:
 
     def decide(self: Any, op: Any, decision: Any) -> Any:
         decision = original(self, op, decision)
-        raise_at(JaxCoordinator, "put", stepwell.PeerError("no service"), calls=1)
+        raise_at(Coordinator, "put", stepwell.PeerError("no service"), calls=1)
         return decision
 
     group.Group.decide = decide  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import stepwell
-from stepwell._distributed.shard_ownership import Spread, owners
+from stepwell._distributed.process_slice import Spread, owners
 
 DTYPES = ["bool", "int8", "uint16", "int32", "uint32", "int64", "float32", "float64", "complex64",
           "complex128", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"]

@@ -4,13 +4,13 @@ process 0 runs, carries them."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from .._runtime.service import logger, start_thread
 from ..errors import PeerError, StorageError
@@ -19,30 +19,11 @@ _SLICE_SECONDS = 5.0  # between two checks for missing processes
 _VALUE_LENGTH = 256 << 10  # of one value of a long text
 
 
-class Coordinator(Protocol):
-    """A key-value store that all processes see; keys are written once."""
-
-    index: int  # of this process
-    count: int  # of all
-
-    def put(self, key: str, value: str) -> None: ...
-
-    def claim(self, key: str, value: str) -> bool:
-        """Puts it unless the key is there; whether it was not."""
-
-    def get(self, key: str, timeout: float) -> str | None:
-        """Waits until the key is there; None when `timeout` seconds have passed."""
-
-    def keys(self, directory: str) -> Sequence[str]:
-        """Those below `directory/`, without it."""
-
-    def delete(self, directory: str) -> None: ...
-
-
-class JaxCoordinator:
-    """On the client of `jax.distributed.initialize`."""
+class Coordinator:
+    """A key-value store that all processes of a run see; keys are written once."""
 
     def __init__(self, client: Any, index: int, count: int) -> None:
+        """`client`: of `jax.distributed.initialize`. `index`: of this process, of `count`."""
         self._client = client
         self.index = index
         self.count = count
@@ -51,6 +32,7 @@ class JaxCoordinator:
         self._call(self._client.key_value_set, key, value)
 
     def claim(self, key: str, value: str) -> bool:
+        """Puts it unless the key is there; whether it was not."""
         try:
             self._call(self._client.key_value_set, key, value)
         except PeerError as error:
@@ -60,10 +42,12 @@ class JaxCoordinator:
         return True
 
     def get(self, key: str, timeout: float) -> str | None:
+        """Waits until the key is there; None when `timeout` seconds have passed."""
         found = self._call(self._client.blocking_key_value_get, key, max(1, int(timeout * 1000)))
         return None if found is None else str(found)
 
     def keys(self, directory: str) -> list[str]:
+        """Those below `directory/`, without it."""
         pairs = self._call(self._client.key_value_dir_get, directory + "/") or []
         return [key.removeprefix(directory + "/") for key, _ in pairs]
 
@@ -83,43 +67,35 @@ class JaxCoordinator:
                 f"({text.splitlines()[0] if text else type(error).__name__})") from error
 
 
-class LocalCoordinator:
-    """A run of this process alone."""
-
-    index = 0
-    count = 1
+class _LocalClient:
+    """As JAX's client, in a run of this process alone: nothing comes while it waits."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
 
-    def put(self, key: str, value: str) -> None:
-        self._values[key] = value
-
-    def claim(self, key: str, value: str) -> bool:
+    def key_value_set(self, key: str, value: str) -> None:
         if key in self._values:
-            return False
+            raise KeyError("ALREADY_EXISTS")
         self._values[key] = value
-        return True
 
-    def get(self, key: str, timeout: float) -> str | None:
+    def blocking_key_value_get(self, key: str, timeout_ms: int) -> str | None:
         return self._values.get(key)
 
-    def keys(self, directory: str) -> list[str]:
-        prefix = directory + "/"
-        return [key.removeprefix(prefix) for key in self._values if key.startswith(prefix)]
+    def key_value_dir_get(self, directory: str) -> list[tuple[str, str]]:
+        return [pair for pair in self._values.items() if pair[0].startswith(directory)]
 
-    def delete(self, directory: str) -> None:
-        for key in self.keys(directory):
-            del self._values[f"{directory}/{key}"]
+    def key_value_delete(self, directory: str) -> None:
+        for key, _ in self.key_value_dir_get(directory):
+            del self._values[key]
 
 
-def current() -> JaxCoordinator | None:
+def current() -> Coordinator | None:
     """Of this run; None unless `jax.distributed` is initialised with several processes."""
     distributed = sys.modules.get("jax._src.distributed")
     state = getattr(distributed, "global_state", None)
     if state is None or state.client is None or (state.num_processes or 1) < 2:
         return None
-    return JaxCoordinator(state.client, state.process_id, state.num_processes)
+    return Coordinator(state.client, state.process_id, state.num_processes)
 
 
 def part_path(root: str, part: int) -> str:
@@ -133,9 +109,9 @@ def is_store(path: str) -> bool:
 
 def coordinator_for(root: str) -> Coordinator | None:
     """The coordinator of this run; None for a store that one process writes and always wrote."""
-    coordinator: Coordinator | None = current()
+    coordinator = current()
     if coordinator is None and is_store(part_path(root, 1)):
-        coordinator = LocalCoordinator()  # parts of earlier runs must follow
+        coordinator = Coordinator(_LocalClient(), 0, 1)  # parts of earlier runs must follow
     return coordinator
 
 
@@ -195,7 +171,7 @@ class Alive:
 
     def _beat(self, stop: threading.Event) -> None:
         own = f"{self._directory}/{self._coordinator.index}"
-        try:
+        with contextlib.suppress(PeerError):  # the processes that wait time out
             while not stop.is_set():
                 number = next(self._numbers)
                 self._coordinator.put(f"{own}/{number}/beat", "1")
@@ -203,8 +179,6 @@ class Alive:
                     self._coordinator.delete(f"{own}/{self._last}")
                 self._last = number
                 stop.wait(self._seconds)
-        except PeerError:
-            pass  # the processes that wait time out
 
 
 def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, what: str) -> str:

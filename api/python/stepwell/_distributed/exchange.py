@@ -23,11 +23,6 @@ _LEAST_BYTES = 4096
 _WORD_BYTES = 4
 
 
-def bytes_of(array: Array) -> Array:
-    """The elements' memory in order; a view where that is possible."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
 class _Outgoing:
     """Arrays one after the other, as bytes, each made when its turn comes."""
 
@@ -40,7 +35,9 @@ class _Outgoing:
             if not self._now.size:
                 if not self._arrays:
                     return
-                self._now = bytes_of(self._arrays.popleft())
+                # The elements' memory in order; a view where that is possible.
+                array = np.ascontiguousarray(self._arrays.popleft())
+                self._now = array.reshape(-1).view(np.uint8)
             count = min(self._now.size, out.size)
             out[:count] = self._now[:count]
             self._now, out = self._now[count:], out[count:]

@@ -16,7 +16,8 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from .. import _stepwell
@@ -27,21 +28,67 @@ from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
 from .._runtime import service
 from .._runtime.arguments import IfExists, Progress, if_exists_number
-from .._runtime.gc_pause import Paused
+from .._runtime.gc_pause import paused
 from .._runtime.service import Operation
 from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError, PeerError
-from .collective import Collective, GroupHandle
 from .coordinator import Alive, gather, wait_for
-from .import_partition import share_of, vote_of
-from .lockstep import Lockstep, SingleFlight, all_gather
+from .lockstep import Lockstep, all_gather
 from .messages import (CheckpointVote, Decision, Failure, Proposal, Value, Vote, decode, encode,
                        pack_text, unpack_text)
 from .opening import Opening
-from .process_slice import part_of
-from .tree_fingerprint import difference, digest_of
+from .process_slice import difference, digest_of, part_of, share_of, vote_of
+from .snapshot import Snapshot
 
 T = TypeVar("T")
+
+
+class GroupHandle(Future[None]):
+    """As `_stepwell.Handle`, of an operation of all processes."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+        self.skipped = False
+        self.failed: BaseException | None = None  # why this process cannot do its share
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            self.exception(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def error(self) -> BaseException | None:
+        return self.exception() if self.done() else None
+
+    def notify(self, token: int) -> None:
+        """Tells the service when done."""
+        self.add_done_callback(lambda _: service.completed(token))
+
+    def finish(self, error: BaseException | None) -> None:
+        if error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(error)
+
+
+@dataclass
+class Collective:
+    """An operation of all processes."""
+
+    number: int
+    proposal: Proposal
+    handle: GroupHandle
+    outline: list[str] = field(default_factory=list)  # of a save: what the fingerprint is of
+    prepared: _stepwell.Handle | None = None  # of a save
+    error: BaseException | None = None  # why this process cannot do it
+    snapshot: Snapshot | None = None  # of a snapshot
+    votes: list[Vote] = field(default_factory=list)  # on the leader: of all processes
+
+    @property
+    def kind(self) -> str:
+        return self.proposal.kind
 
 
 class Group(ABC):
@@ -59,8 +106,6 @@ class Group(ABC):
         self._numbers = itertools.count()
         self._left = opened.left
         self._alive = Alive(opened.coordinator, f"{opened.run}/alive", opened.timeout / 4)
-        self._once = SingleFlight(opened.coordinator, f"{opened.run}/once", self._alive,
-                                  opened.timeout)
         self._lockstep = Lockstep(opened.coordinator, opened.run, self._alive, opened.timeout)
         self._parts = list(range(opened.coordinator.count))
         self.leader = opened.leader
@@ -79,7 +124,7 @@ class Group(ABC):
         op = Collective(self.next_number(), Proposal("save", step, items=list(trees),
                                                      if_exists=existing), GroupHandle(step))
         try:
-            with Paused():
+            with paused():
                 part = part_of(trees, self._coordinator.index, chunks)
                 if not self.leader:  # the leader decides about the step that is there
                     metadata, metrics, existing = "", "", if_exists_number("replace")
@@ -428,7 +473,7 @@ class SharedDisk(CoreReads, Group):
         """The first process that comes with the request makes it."""
         source = source_of(request.step)
         request = replace(request, step=source.step)
-        made = self._once.run(f"exporting {request!r}", Value, lambda: Value(
+        made = self._lockstep.once(f"exporting {request!r}", Value, lambda: Value(
             vars(run_export(self._core, source, request, progress))))
         return ExportReport.from_fields(made.value)
 

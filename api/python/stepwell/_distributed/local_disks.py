@@ -18,12 +18,11 @@ from .._backend import SourceOf, StepOf
 from .._interop.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source, Stats, Wanted
 from .._runtime.arguments import Progress, check_items
-from .._runtime.gc_pause import Paused
+from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from ..errors import Error, OutcomeUnknownError
-from .collective import Collective
 from .coordinator import broadcast, receive
-from .group import Group, _log
+from .group import Collective, Group, _log
 from .local_disks_export import LocalDisksExport
 from .messages import Decision, Proposal, StepContents, StepVote, pack_text, unpack_text
 from .opening import Opening
@@ -57,6 +56,8 @@ class LocalDisks(Group):
     def __init__(self, opened: Opening) -> None:
         super().__init__(opened)
         self._steps = opened.steps
+        self.verify = self.writer.verify_share
+        self.stats, self.recovery = self.writer.stats, self.writer.recovery
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -80,21 +81,12 @@ class LocalDisks(Group):
                progress: Progress | None) -> ExportReport:
         return LocalDisksExport(self._lockstep, request).run(step_of, source_of, progress)
 
-    def verify(self, step: int | None) -> _stepwell.VerifyReport:
-        return self.writer.verify_share(step)
-
-    def stats(self) -> dict[str, object]:
-        return self.writer.stats()
-
-    def recovery(self) -> dict[str, object]:
-        return self.writer.recovery()
-
     # ---- operations -----------------------------------------------------------------------------
 
     def _contents(self, op: Collective) -> str:
         if op.kind != "snapshot":
             return ""
-        with Paused():
+        with paused():
             op.snapshot = Snapshot(op.handle.step, [self.writer, *self._left])
             return pack_text(op.snapshot.vote())
 

@@ -14,8 +14,6 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from .. import _stepwell
 from .._backend import SourceOf, StepOf
 from .._interop.export_options import ExportReport, ExportRequest, locate
@@ -84,20 +82,6 @@ class LocalDisksExport:
             self._lockstep.abort(error)
             raise
 
-    def _send(self, data: list[bytes], sizes: list[list[int]]) -> list[bytes]:
-        """Bytes from each process to each: `data`, by process, from here; `sizes`: of all of them.
-        What came, by process."""
-        index = self._lockstep.index
-        mine = [np.frombuffer(each, np.uint8) for each in data]
-        came = [np.empty(each[index], np.uint8) for each in sizes]
-        came[index] = mine[index]
-        others = [process != index for process in range(len(sizes))]
-        self._lockstep.exchange(
-            [[array] * other for array, other in zip(mine, others, strict=True)],
-            [[array] * other for array, other in zip(came, others, strict=True)],
-            max(map(max, sizes)))
-        return [array.tobytes() for array in came]
-
     def run(self, step_of: StepOf, source_of: SourceOf, progress: Progress | None) -> ExportReport:
         def asked() -> Value:
             request = self._request
@@ -120,7 +104,7 @@ class LocalDisksExport:
             return ExportShare(sizes, [(part, len(data)) for part, data in self._data.items()])
 
         have = self._do(records)
-        came = self._send([b"".join(self._data.values())] + [b""] * (len(have) - 1),
+        came = self._lockstep.send([b"".join(self._data.values())] + [b""] * (len(have) - 1),
                           [each.sizes for each in have])
         with contextlib.ExitStack() as stack:
             files = self._begin(have, came, stack)
@@ -154,7 +138,7 @@ class LocalDisksExport:
 
         plans = self._do(begin)
         self._mark = plans[0].mark
-        from_leader = self._send(data, [plan.sizes for plan in plans])[0]
+        from_leader = self._lockstep.send(data, [plan.sizes for plan in plans])[0]
         return {part: [(path, [tuple(run) for run in runs]) for path, runs in files]
                 for part, files in unpack(from_leader, Value, 0, self._what).value}
 

@@ -18,12 +18,10 @@ import numpy as np
 
 from .. import _stepwell
 from .._load.device_placement import Box, empty_aligned
-from .._load.numa import ANY
-from .._load.source import Stats, Wanted
-from .._pytree.paths import PathLike
-from .._pytree.records import NODE, ROOT, VALUE, Record, StoredTree
+from .._load.source import ANY, Stats, Wanted
+from .._pytree.records import NODE, ROOT, VALUE, PathLike, Record, StoredTree
 from .._pytree.tree import KEY, LIST, TUPLE, Component
-from .._runtime.gc_pause import Paused
+from .._runtime.gc_pause import paused
 from ..errors import CorruptionError
 from .lockstep import Lockstep
 from .messages import Value, Wants, pack, unpack
@@ -84,17 +82,18 @@ def _lies_in(one: Box, other: Box) -> bool:
 
 def _outermost(boxes: Iterable[Box]) -> list[Box]:
     """Without those that lie in others."""
-    def count(box: Box) -> int:
-        return math.prod(_shape(box))
-
     kept: list[Box] = []
-    for _, equal in itertools.groupby(sorted(set(boxes), key=count, reverse=True), count):
+    for _, equal in itertools.groupby(sorted(set(boxes), key=_count, reverse=True), _count):
         kept += [box for box in equal if not any(_lies_in(box, larger) for larger in kept)]
     return kept
 
 
 def _shape(box: Box) -> tuple[int, ...]:
     return tuple([stop - start for start, stop in box])
+
+
+def _count(box: Box) -> int:
+    return math.prod(_shape(box))
 
 
 def _box_received(box: list[list[int]]) -> Box:
@@ -219,23 +218,20 @@ class Table:
         self._all_gather(Value)
         return value
 
-    def _all_gather(self, work: Callable[[], M]) -> list[M]:
+    def _together(self, work: Callable[[], T]) -> T:
+        """`work`, whose errors all processes know of."""
         try:
-            return self._lockstep.all_gather(work, self._what)
+            return work()
         except BaseException as error:
             self._shared_error = error
             raise
 
+    def _all_gather(self, work: Callable[[], M]) -> list[M]:
+        return self._together(lambda: self._lockstep.all_gather(work, self._what))
+
     def _most(self, work: Callable[[], int]) -> int:
         """The largest of all processes' numbers."""
         return max([int(each.value) for each in self._all_gather(lambda: Value(work()))])
-
-    def read(self, indices: list[int]) -> tuple[list[Any], Stats]:
-        return self.read_boxes([(index, None, None, ANY) for index in indices])
-
-    def read_box(self, index: int, start: list[int], stop: list[int]) -> tuple[Any, Stats]:
-        (array,), stats = self.read_boxes([(index, start, stop, ANY)])
-        return array, stats
 
     def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
         first, *_ = self.read_batches([wanted])
@@ -252,7 +248,7 @@ class Table:
         index = self._lockstep.index
         wants = [(leaf, self._whole(leaf) if start is None or stop is None
                   else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
-        with Paused():
+        with paused():
             everyones = self._gather_wants(wants)
             assert self._owned is not None
             sends = [_cuts(theirs, self._owned[index]) for theirs in everyones]
@@ -273,9 +269,8 @@ class Table:
                 if cut.box == box == wants[cut.want][1] and id(array) not in given:
                     given.add(id(array))
                     raws[cut.want] = array  # just what was read
-            return max([sum(math.prod(_shape(cut.box)) * self._item_bytes(cut.leaf)
-                                 for cut in cuts)
-                             for process, cuts in enumerate(sends) if process != index], default=0)
+            return max([sum(_count(cut.box) * self._dtype(cut.leaf).itemsize for cut in cuts)
+                        for process, cuts in enumerate(sends) if process != index], default=0)
 
         most = self._most(ready)
         for want, (leaf, box) in enumerate(wants):
@@ -289,31 +284,20 @@ class Table:
             if source.ctypes.data != target.ctypes.data:
                 target[...] = source
         outgoing[index], incoming[index] = [], []
-        self._exchange(outgoing, incoming, most)
+        self._together(lambda: self._lockstep.exchange(outgoing, incoming, most))
         return [raw.tobytes() if self.tree.records[leaf].kind == VALUE else raw
                 for raw, (leaf, _) in zip(raws, wants, strict=True)], stats
-
-    def _exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
-        try:
-            self._lockstep.exchange(send, receive, most)
-        except BaseException as error:
-            self._shared_error = error
-            raise
 
     def _gather_wants(self, wants: list[tuple[int, Box]]) -> list[list[tuple[int, Box]]]:
         """What every process wants; and, once, what each has."""
         owned = None if self._owned is not None else [
             (leaf, [piece.box for piece in pieces]) for leaf, pieces in self._mine.items()]
-        mine = np.frombuffer(pack(Wants(wants, owned)), np.uint8)
-        sizes = [each.value for each in self._all_gather(lambda: Value(mine.size))]
-        texts = [np.empty(size, np.uint8) for size in sizes]
-        index = self._lockstep.index
-        others = [process != index for process in range(len(sizes))]
-        self._exchange([[mine] * other for other in others],
-                       [[text] * other for text, other in zip(texts, others, strict=True)],
-                       max(sizes))
-        texts[index] = mine
-        everyones = [unpack(text.tobytes(), Wants, process, self._what)
+        mine = pack(Wants(wants, owned))
+        sizes = [each.value for each in self._all_gather(lambda: Value(len(mine)))]
+        count = len(sizes)
+        texts = self._together(lambda: self._lockstep.send([mine] * count,
+                                                           [[size] * count for size in sizes]))
+        everyones = [unpack(text, Wants, process, self._what)
                      for process, text in enumerate(texts)]
         if self._owned is None:
             self._owned = [{leaf: [_box_received(box) for box in boxes]
@@ -326,18 +310,15 @@ class Table:
         record = self.tree.records[leaf]
         return np.dtype(np.uint8) if record.kind == VALUE else record.dtype
 
-    def _item_bytes(self, leaf: int) -> int:
-        return int(self._dtype(leaf).itemsize)
-
     def _check_whole(self, wants: list[tuple[int, Box]], takes: list[list[_Cut]]) -> None:
         found = [0] * len(wants)
         for cut in [cut for cuts in takes for cut in cuts]:
-            found[cut.want] += math.prod(_shape(cut.box))
+            found[cut.want] += _count(cut.box)
         for (leaf, box), count in zip(wants, found, strict=True):
-            if count != math.prod(_shape(box)):
+            if count != _count(box):
                 raise CorruptionError(
                     f"step {self._step}: {self.tree.text(leaf)}: the parts have {count} of "
-                    f"{math.prod(_shape(box))} elements of it")
+                    f"{_count(box)} elements of it")
 
     def _read_own(self, sends: list[list[_Cut]], nodes: dict[tuple[int, int, Box], int],
                   memory: Memory) -> Stats:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from ..errors import PeerError
 from .coordinator import Alive, Coordinator, Watch, gather
@@ -31,25 +34,28 @@ def all_gather(coordinator: Coordinator, directory: str, work: Callable[[], M], 
         mine = work()
         text = encode(mine)
     except Exception as error:
-        try:
+        # Those that are missing are so because of this, or it does not matter any more.
+        with contextlib.suppress(PeerError):
             gather_texts(encode(Failure.of(error)))
-        except PeerError:
-            pass  # they are missing because of this, or it does not matter any more
         raise
     return [decode(each, type(mine), process, what)
             for process, each in enumerate(gather_texts(text))]
 
 
 class Lockstep:
-    """The numbered exchanges of a run that its processes make on the threads that call."""
+    """The numbered exchanges of a run that its processes make on the threads that call; and what
+    one does for all that are about to do the same."""
 
     def __init__(self, coordinator: Coordinator, run: str, alive: Alive, timeout: float) -> None:
         self._coordinator = coordinator
+        self._run = run
         self._directory = f"{run}/lockstep"
         self._alive = alive
         self._timeout = timeout
         self._numbers = itertools.count()
         self._exchange: Exchange | None = None
+        self._lock = threading.Lock()
+        self._asked: Counter[str] = Counter()  # for what `once` does
         self.index = coordinator.index
         self.count = coordinator.count
 
@@ -78,11 +84,11 @@ class Lockstep:
 
     def abort(self, error: BaseException) -> None:
         """Reports at the next `all_gather` of the others that this process takes no part."""
-        try:
-            self._coordinator.put(f"{self._directory}/{next(self._numbers)}/{self.index}",
-                                  encode(Failure.of(error)))
-        except PeerError:
-            pass  # then no process waits
+        self._report(f"{self._directory}/{next(self._numbers)}/{self.index}", error)
+
+    def _report(self, key: str, error: BaseException) -> None:
+        with contextlib.suppress(PeerError):  # no process waits for it, or those that do time out
+            self._coordinator.put(key, encode(Failure.of(error)))
 
     def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
         """As Exchange.run. PeerError: not on all processes."""
@@ -99,30 +105,32 @@ class Lockstep:
                    encode(Failure.of(failed)), min(self._timeout, _PROBE_SECONDS), "loading a step")
             raise failed from error
 
+    def send(self, data: list[bytes], sizes: list[list[int]]) -> list[bytes]:
+        """Bytes from each process to each: `data`, by process, from here; `sizes`: of all of them.
+        What came, by process."""
+        index = self.index
+        mine = [np.frombuffer(each, np.uint8) for each in data]
+        came = [np.empty(each[index], np.uint8) for each in sizes]
+        came[index] = mine[index]
+        others = [process != index for process in range(len(sizes))]
+        self.exchange(
+            [[array] * other for array, other in zip(mine, others, strict=True)],
+            [[array] * other for array, other in zip(came, others, strict=True)],
+            max(map(max, sizes)))
+        return [array.tobytes() for array in came]
 
-class SingleFlight:
-    """Where the processes of a run meet that are about to do the same thing."""
-
-    def __init__(self, coordinator: Coordinator, directory: str, alive: Alive, timeout: float
-                 ) -> None:
-        self._coordinator = coordinator
-        self._directory = directory
-        self._alive = alive
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._asked: Counter[str] = Counter()
-
-    def run(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
+    def once(self, about: str, kind: type[M], work: Callable[[], M]) -> M:
         """`work`, by the first process that comes with this `about`; the others wait for it, as
         long as it is heard of, and have what it gave, or its error. A process that comes for the
-        n-th time meets those that come for the n-th time, so one may also be alone."""
+        n-th time meets those that come for the n-th time, so one may also be alone. May be called
+        by any thread, in any order."""
         digest = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         with self._lock:
-            key = f"{self._directory}/{digest}/{self._asked[digest]}"
+            key = f"{self._run}/once/{digest}/{self._asked[digest]}"
             self._asked[digest] += 1
         self._alive.begin()
         try:
-            if self._coordinator.claim(f"{key}/by", str(self._coordinator.index)):
+            if self._coordinator.claim(f"{key}/by", str(self.index)):
                 return self._do(key, work)
             return self._receive(key, kind)
         finally:
@@ -132,10 +140,7 @@ class SingleFlight:
         try:
             given = work()
         except BaseException as error:
-            try:
-                self._coordinator.put(f"{key}/given", encode(Failure.of(error)))
-            except PeerError:
-                pass  # the processes that wait time out
+            self._report(f"{key}/given", error)
             raise
         self._coordinator.put(f"{key}/given", encode(given))
         return given

@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one of many processes writes of a step: its part.
 
-Arrays that are spread over processes are dealt out box by box (shard_ownership.py). Everything else
-is the same on all processes, by contract, and written by the first: the tree's containers, Python's
-values, NumPy arrays, and jax arrays that each process has for itself. One on a mesh of one process
-alone may be either; that process writes it, and where the first has one, too, that one counts.
+Arrays that are spread over processes are dealt out box by box; every process computes the same
+owners, from the shapes and shardings that all of them have. Everything else is the same on all
+processes, by contract, and written by the first: the tree's containers, Python's values, NumPy
+arrays, and jax arrays that each process has for itself. One on a mesh of one process alone may be
+either; that process writes it, and where the first has one, too, that one counts.
+
+Processes compare digests of the trees that they save, in words; where those differ, process 0
+receives the words and describes the difference.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .. import _stepwell
 from .._pytree.chunks import Chunks, Wish, wishes
 from .._pytree.sharding import Layout
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, Row, SpreadLeaf, name_in_items,
                             walk_items)
-from ..errors import UnsupportedLeafError
-from .shard_ownership import Box, Spread, owners
+from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
+from .messages import CheckpointVote
 
 
 class Part(NamedTuple):
@@ -111,3 +120,136 @@ def _layout(leaf: SpreadLeaf, boxes: list[Box], process: int) -> Layout | None:
         return None
     return Layout(tuple(numbers.values()), tuple(numbers),
                   tuple(array.sharding.shard_shape(array.shape)))
+
+
+# ---- owners -------------------------------------------------------------------------------------
+
+
+class Box(NamedTuple):
+    """A box of an array, and the process that saves it."""
+
+    origin: tuple[int, ...]
+    shape: tuple[int, ...]
+    owner: int
+
+
+class Spread(NamedTuple):
+    """An array: its shape, the bytes of an element, its sharding."""
+
+    shape: tuple[int, ...]
+    item_bytes: int
+    sharding: Any
+
+
+_Held = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # origin, shape, processes
+
+
+def _process_of(device: Any) -> int:
+    return int(device.process_index)
+
+
+def _held(shape: tuple[int, ...], sharding: Any, process_of: Callable[[Any], int]) -> list[_Held]:
+    """The distinct boxes of an array, ascending by origin, each with the processes that have it,
+    ascending. Boxes without elements are left out."""
+    boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], set[int]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        bounds = [part.indices(extent)[:2] for part, extent in zip(index, shape, strict=True)]
+        extents = tuple([stop - start for start, stop in bounds])
+        if 0 not in extents:
+            origin = tuple([start for start, _ in bounds])
+            boxes.setdefault((origin, extents), set()).add(process_of(device))
+    return [(origin, extents, tuple(sorted(held)))
+            for (origin, extents), held in sorted(boxes.items())]
+
+
+def owners(arrays: Sequence[Spread],
+           process_of: Callable[[Any], int] = _process_of) -> list[list[Box]]:
+    """For each array its distinct boxes, ascending by origin, each with the process that saves it:
+    the only one that has it, or of those that have it the one with the fewest bytes so far, the
+    lowest number among equals. Large boxes are given out first."""
+    held = functools.cache(_held)
+    result: list[list[Box]] = []
+    shared: list[tuple[int, int, int, tuple[int, ...]]] = []  # -bytes, array, box, processes
+    load: dict[int, int] = {}
+    for array in arrays:
+        boxes: list[Box] = []
+        for origin, shape, processes in held(array.shape, array.sharding, process_of):
+            size = array.item_bytes * math.prod(shape)
+            owner = processes[0]
+            if len(processes) == 1:
+                load[owner] = load.get(owner, 0) + size
+            else:
+                shared.append((-size, len(result), len(boxes), processes))
+            boxes.append(Box(origin, shape, owner))
+        result.append(boxes)
+    for negative_size, array_number, box_number, processes in sorted(shared):
+        owner = min(processes, key=lambda process: (load.get(process, 0), process))
+        load[owner] = load.get(owner, 0) - negative_size
+        boxes = result[array_number]
+        boxes[box_number] = boxes[box_number]._replace(owner=owner)
+    return result
+
+
+# ---- fingerprints -------------------------------------------------------------------------------
+
+
+def digest_of(outline: list[str]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for line in outline:
+        digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def difference(ours: list[str], theirs: list[str], process: int) -> str:
+    """The first leaf that differs, in words. Lines are "path: what"."""
+    mine = dict(line.rsplit(": ", 1) for line in ours)
+    other = dict(line.rsplit(": ", 1) for line in theirs)
+    for path, what in mine.items():
+        if path not in other:
+            return f"process {process} has no {path} ({what} in process 0)"
+        if other[path] != what:
+            return f"{path} is {other[path]} in process {process} and {what} in process 0"
+    for path, what in other.items():
+        if path not in mine:
+            return f"process {process} has {path} ({what}), process 0 has not"
+    return f"process {process} has its leaves in another order than process 0"
+
+
+# ---- imports ------------------------------------------------------------------------------------
+
+
+class ImportShare(NamedTuple):
+    """What a process saves of an Orbax checkpoint that several import together. Those that see it
+    read it in equal shares (db/import/shares.h); a process on a machine where it is not saves a
+    part with nothing in it."""
+
+    step: int
+    skip: bool  # no process saves anything: the step exists
+    part: tuple[int, int] | None  # (index, count); None: it does not see the checkpoint
+    items: Sequence[str]  # of the step
+
+
+def vote_of(step: int, plan: _stepwell.ImportPlan | None, path: str) -> CheckpointVote:
+    """What a process says that sees the checkpoint. `plan`: None where the step is skipped."""
+    digest = "" if plan is None else hashlib.blake2b(plan.identity(), digest_size=16).hexdigest()
+    return CheckpointVote(path, step, digest, [] if plan is None else plan.items())
+
+
+def share_of(votes: Sequence[CheckpointVote], process: int) -> ImportShare:
+    """From what all processes said; the same on all of them, but for their own part."""
+    first = votes[0]
+    if first.step is None:
+        raise CheckpointNotFoundError(
+            f"{first.path}: there is no such file or directory where process 0 runs")
+    if not first.digest:
+        return ImportShare(first.step, True, None, [])
+    seeing = [number for number, vote in enumerate(votes) if vote.step is not None]
+    for number in seeing:
+        vote = votes[number]
+        if vote.digest not in ("", first.digest) or vote.step != first.step:
+            raise PeerError(
+                f"process {number} sees another checkpoint than process 0: {vote.path} (step "
+                f"{vote.step}) there, {first.path} (step {first.step}) here; bring the "
+                "same one to all machines, or to that of process 0 alone", [number])
+    part = (seeing.index(process), len(seeing)) if process in seeing else None
+    return ImportShare(first.step, False, part, first.items)

@@ -166,5 +166,5 @@ class Reader:
     def shardings(self) -> list[str]:
         return self.table.shardings()
 
-    def leaves(self, item: str | None = None) -> Table:
+    def leaves(self) -> Table:
         return self.table

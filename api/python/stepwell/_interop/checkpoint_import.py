@@ -16,10 +16,10 @@ import numpy as np
 
 from .._handle import SaveHandle
 from .._lifetime import OpenStore
-from .._runtime.arguments import IfExists, if_exists_number, step_number
+from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
-from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_step,
-                           orbax_root)
+from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_number,
+                           no_step, orbax_root)
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
@@ -33,12 +33,10 @@ def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
 
 
 def step_of_file(path: str) -> int:
-    name = os.path.basename(path)
-    stem = name.removesuffix(os.path.splitext(name)[1])
+    stem = os.path.basename(os.path.splitext(path)[0])
     match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
     if match is None:
-        raise InvalidArgumentError(
-            f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
+        raise no_number(path)
     return int(match[1])
 
 
@@ -238,9 +236,3 @@ def _choose(self: OpenStore, path: str, asked: list[int] | None, if_exists: str
         raise exists(self.path, min(existing.intersection(wanted)))
     return [(number, None if if_exists == "skip" and number in existing
              else os.path.basename(there[number])) for number in wanted]
-
-
-def item_names(items: Iterable[str] | None) -> list[str]:
-    if isinstance(items, str):
-        raise InvalidArgumentError("items are several: a list of names")
-    return list(items or ())

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar
 
+import numpy as np
+
 from .. import _stepwell
 from .._load.source import Source
-from .._pytree.paths import PathLike
+from .._pytree.records import PathLike
 from .._pytree.tree import Component
 from .._runtime.arguments import Progress
 from .._stepwell import OrbaxOptions
@@ -59,7 +60,6 @@ class ExportReport:
     widened: tuple[ExportedLeaf, ...]
     as_numpy: tuple[ExportedLeaf, ...]
 
-
     @classmethod
     def of(cls, made: _stepwell.ExportReport, leaf_type: str) -> ExportReport:
         fields: dict[str, Any] = {name: getattr(made, name) for name in cls.__annotations__
@@ -97,9 +97,8 @@ class ExportRequest:
         if self.file_mode is not None and not 0 < self.file_mode <= 0o777:
             raise InvalidArgumentError(f"file_mode is like 0o644, not {self.file_mode!r}")
         options = orbax_options(self.mode, self.layout, self.leaves or "numpy",
-                                self.on_unsupported, self.zarr)
-        options.step_prefix, options.step_digits = self.step_prefix, self.step_digits
-        options.unnamed_default = self.unnamed_default
+                                self.on_unsupported, self.zarr, self.step_prefix,
+                                self.step_digits, self.unnamed_default)
         options.file_mode = self.file_mode or 0
         return options
 
@@ -116,30 +115,25 @@ def _choice(kind: type[E], name: str, value: str) -> E:
     return kind[value]
 
 
-def orbax_options(mode: str, layout: str, leaves: str, on_unsupported: str, zarr: int
-                  ) -> OrbaxOptions:
+def orbax_options(mode: str, layout: str, leaves: str, on_unsupported: str, zarr: int,
+                  step_prefix: str, step_digits: int, unnamed_default: bool) -> OrbaxOptions:
     options = OrbaxOptions()
     options.mode = _choice(_stepwell.ExportMode, "mode", mode)
     options.layout = _choice(_stepwell.ExportLayout, "layout", layout)
     options.leaves = _choice(_stepwell.ExportLeaves, "leaves", leaves)
     options.on_unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported", on_unsupported)
     options.zarr_format = zarr
+    options.step_prefix, options.step_digits = step_prefix, step_digits
+    options.unnamed_default = unnamed_default
     return options
-
-
-def _ids(mesh: Any) -> Iterator[int]:
-    if isinstance(mesh, list):
-        for part in mesh:
-            yield from _ids(part)
-    else:
-        yield mesh["id"]
 
 
 def _is_here(sharding: str, names: set[str], ids: set[int]) -> bool:
     parsed = json.loads(sharding)
     if parsed["sharding_type"] == "SingleDeviceSharding":
         return parsed["device_str"] in names
-    return set(_ids(parsed["device_mesh"]["mesh"])) <= ids
+    mesh = np.array(parsed["device_mesh"]["mesh"], dtype=object)
+    return {device["id"] for device in mesh.flat} <= ids
 
 
 def default_leaves(reader: _stepwell.Reader) -> Leaves:

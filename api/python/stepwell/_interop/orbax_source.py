@@ -40,24 +40,9 @@ def orbax_root(path: str) -> dict[int, str]:
     return there
 
 
-def orbax_path(path: str, step: int | None) -> tuple[str, int]:
-    """The directory of the checkpoint, and the number that it is to have."""
-    there = dict(_stepwell.orbax_steps(path))
-    if there:
-        if step is None:
-            raise InvalidArgumentError(
-                f"{path} holds {len(there)} checkpoints, of the steps {min(there)} to "
-                f"{max(there)}: say which step, or import_checkpoints takes all of them")
-        if step not in there:
-            raise no_step(path, step, there)
-        return there[step], step
-    if step is not None:
-        return path, step
-    found = _stepwell.orbax_step_of(path)
-    if found is None:
-        raise InvalidArgumentError(
-            f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
-    return path, found
+def no_number(path: str) -> Error:
+    return InvalidArgumentError(
+        f"the name of {path} is not a step's (7, step_7 and ckpt-7 are): pass step=")
 
 
 def exists(path: str, step: int) -> Error:
@@ -80,7 +65,21 @@ class OrbaxSource(NamedTuple):
 
     def locate(self) -> tuple[str, int]:
         """The checkpoint's directory, and the number that it is to have."""
-        return orbax_path(checked_path(self.path), self.step)
+        path, step = checked_path(self.path), self.step
+        there = dict(_stepwell.orbax_steps(path))
+        if there:
+            if step is None:
+                raise InvalidArgumentError(
+                    f"{path} holds {len(there)} checkpoints, of the steps {min(there)} to "
+                    f"{max(there)}: say which step, or import_checkpoints takes all of them")
+            if step not in there:
+                raise no_step(path, step, there)
+            return there[step], step
+        if step is None:
+            step = _stepwell.orbax_step_of(path)
+        if step is None:
+            raise no_number(path)
+        return path, step
 
     def plan(self, found: str) -> _stepwell.ImportPlan:
         try:

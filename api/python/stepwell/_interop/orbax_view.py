@@ -13,8 +13,8 @@ from typing import Literal, SupportsIndex, cast
 
 from .. import _stepwell
 from .._lifetime import OpenStore
-from .._runtime.arguments import step_number
-from .._runtime.not_copied import NotCopied
+from .._runtime.arguments import item_names, step_number
+from .._runtime.service import NotCopied
 from .._runtime.stats import ViewStats
 from ..errors import InvalidArgumentError, StepNotFoundError
 from .export_options import Layout, Leaves, OnUnsupported, orbax_options
@@ -163,13 +163,11 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     """
     self._check()
     core = self._backend.whole("a view")
-    if isinstance(items, str):
-        raise InvalidArgumentError("items are several names of items, not a str")
+    names = item_names(items)
     if not poll > 0:
         raise InvalidArgumentError(f"poll is a number of seconds above 0, not {poll!r}")
-    options = orbax_options("link", layout, leaves or "numpy", on_unsupported, zarr)
-    options.items = list(items or ())
-    options.step_prefix, options.step_digits = step_prefix or "", step_digits
-    options.unnamed_default = unnamed_default
+    options = orbax_options("link", layout, leaves or "numpy", on_unsupported, zarr,
+                            step_prefix or "", step_digits, unnamed_default)
+    options.items = names
     target = os.fsencode(os.path.abspath(os.fsdecode(path))).decode("utf-8", "surrogateescape")
     return OrbaxView(self, core.open_view(target, options, poll))

@@ -5,7 +5,7 @@ Of a leaf that is wanted sharded, each distinct box that devices of this process
 memory of its own, once, and put on all of them: a replicated array is read once, and no array is
 ever whole on the host that is not whole on a device. The boxes of many leaves are read in one plan,
 so that each chunk is read and decoded once however many boxes meet it. The memory of a box comes
-from the NUMA node of the device that it is for (numa.py).
+from the NUMA node of the device that it is for.
 
 Where data is copied on its way (to other devices than the CPU, or into another dtype), leaves are
 read in batches of about `BATCH_BYTES`, one ahead in a thread while the one before is put on its
@@ -14,24 +14,25 @@ devices: three batches, or leaves larger than that, are the most host memory in 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import _stepwell
 from .._pytree.records import ARRAY
-from .._runtime.gc_pause import Paused
-from .numa import ANY, node_of
-from .source import Source, Stats, Wanted
+from .._runtime.gc_pause import paused
+from .source import ANY, Source, Stats, Wanted, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 
 BATCH_BYTES = 256 << 20
 _ALIGNMENT = 64  # bytes; with it JAX's CPU backend takes memory as it is
+_BUS_ID_BYTES = 32
 
 
 class Target(NamedTuple):
@@ -71,6 +72,30 @@ def empty_aligned(shape: tuple[int, ...], dtype: Any, numa_node: int) -> np.ndar
     return array
 
 
+def node_of(device: Any) -> int:
+    """The NUMA node that a JAX device hangs on: what it gets should wait in that node's memory. Of
+    CUDA's GPUs the driver and Linux say it; ANY where it does not matter or is not known."""
+    if device.platform not in ("gpu", "cuda"):
+        return ANY
+    ordinal = device.local_hardware_id
+    return ANY if ordinal is None else _node_of_cuda_device(ordinal)
+
+
+@functools.cache
+def _node_of_cuda_device(ordinal: int) -> int:
+    """`ordinal`: as the CUDA driver counts them in this process, where JAX has started it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ANY  # GPUs of another maker
+    device = ctypes.c_int()
+    bus_id = ctypes.create_string_buffer(_BUS_ID_BYTES)
+    if (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ordinal)
+            or driver.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, device)):
+        return ANY
+    return _stepwell.numa_node_of_pci_device(bus_id.value.decode())
+
+
 class Cast:
     """A `convert` to another dtype, into memory that JAX need not copy."""
 
@@ -95,22 +120,20 @@ class _Layout(NamedTuple):
     by_device: Mapping[Any, Box]  # each addressable device's
 
 
+def _layout(sharding: Any, shape: tuple[int, ...]) -> _Layout:
+    indices = sharding.addressable_devices_indices_map(shape)
+    by_device = {device: box_of(index, shape) for device, index in indices.items()}
+    nodes: dict[Box, int] = {}
+    for device, box in by_device.items():
+        nodes.setdefault(box, node_of(device))
+    return _Layout(nodes, by_device)
+
+
 class _Layouts:
     """Which boxes a sharding needs here, and where; computed once for each sharding and shape."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Layout] = {}
-
-    def of(self, sharding: Any, shape: tuple[int, ...]) -> _Layout:
-        layout = self._known.get((sharding, shape))
-        if layout is None:
-            indices = sharding.addressable_devices_indices_map(shape)
-            by_device = {device: box_of(index, shape) for device, index in indices.items()}
-            nodes: dict[Box, int] = {}
-            for device, box in by_device.items():
-                nodes.setdefault(box, node_of(device))
-            layout = self._known[(sharding, shape)] = _Layout(nodes, by_device)
-        return layout
+        self.of = functools.cache(_layout)
 
     @functools.cached_property
     def default_node(self) -> int:
@@ -134,9 +157,9 @@ class _Request(NamedTuple):
 def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
     """The slots' values, read and placed."""
     layouts = _Layouts()
-    with Paused():
+    with paused():
         requests = [_request(source, slot, layouts) for slot in slots]
-        batches = list(_batches(requests))
+        batches = _batches(requests)
     values: list[Any] = []
     total: Stats = (0,) * 5
     on_the_way: list[Any] = []
@@ -146,7 +169,7 @@ def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
         total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
         if batch is None:  # other processes have more
             continue
-        with Paused():
+        with paused():
             made = _make(batch, raws, layouts)
         del raws
         values += made
@@ -170,30 +193,16 @@ def _request(source: Source, slot: Slot, layouts: _Layouts) -> _Request:
         return _Request(slot, None, [node_of(device)], record.logical_bytes)
     nodes = layouts.of(target.sharding, target.shape).numa_nodes
     data_axes = tuple([(0, extent) for extent in record.shape[len(target.shape):]])
-    nbytes = 0
-    for box in nodes:
-        count = record.dtype.itemsize
-        for start, stop in (*box, *data_axes):
-            count *= stop - start
-        nbytes += count
-    return _Request(slot, [(*box, *data_axes) for box in nodes], list(nodes.values()), nbytes)
+    boxes = [(*box, *data_axes) for box in nodes]
+    count = sum([math.prod([stop - start for start, stop in box]) for box in boxes])
+    return _Request(slot, boxes, list(nodes.values()), count * record.dtype.itemsize)
 
 
-def _batches(requests: list[_Request]) -> Iterator[list[_Request]]:
+def _batches(requests: list[_Request]) -> list[list[_Request]]:
     total = sum([request.nbytes for request in requests])
     if total <= BATCH_BYTES or not any(map(_is_copied, requests)):
-        if requests:
-            yield requests
-        return
-    batch: list[_Request] = []
-    nbytes = 0
-    for request in requests:
-        if batch and nbytes + request.nbytes > BATCH_BYTES:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(request)
-        nbytes += request.nbytes
-    yield batch
+        return [requests] if requests else []
+    return in_batches(requests, lambda request: request.nbytes, BATCH_BYTES)
 
 
 def _is_copied(request: _Request) -> bool:
@@ -223,8 +232,7 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
     """The values of a batch of what was read for it."""
     values: list[Any] = []
     parts = iter(raws)
-    plain: list[int] = []
-    free: list[int] = []
+    whole: list[int] = []  # arrays for one device each, put there all at once
     for number, (slot, boxes, nodes, _) in enumerate(batch):
         target = slot.target
         if boxes is not None:
@@ -234,15 +242,17 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
             values.append(_sharded(target, here, layouts))
             continue
         value = _converted(slot, next(parts), nodes[0])
-        if target is not None and target.sharding is None:
-            free.append(number)
-        elif target is not None and _is_on_one_device(target.sharding):
-            plain.append(number)
-        elif target is not None:  # a Python value
-            value = _sharded(target, {(): value}, layouts)
+        if target is not None:
+            if target.sharding is None or _is_on_one_device(target.sharding):
+                whole.append(number)
+            else:  # a Python value
+                value = _sharded(target, {(): value}, layouts)
         values.append(value)
-    if plain or free:
-        _put(batch, values, plain, free)
+    if whole:
+        arrays = sys.modules["jax"].device_put([values[i] for i in whole],
+                                               [_for_data(batch[i].slot.target) for i in whole])
+        for i, array in zip(whole, arrays, strict=True):
+            values[i] = array
     return [value if slot.target is None else _typed(value, slot.target)
             for value, (slot, *_) in zip(values, batch, strict=True)]
 
@@ -253,27 +263,18 @@ def _converted(slot: Slot, raw: Any, numa_node: int) -> Any:
     return slot.convert(raw)
 
 
-def _put(batch: list[_Request], values: list[Any], plain: list[int], free: list[int]) -> None:
-    """Puts whole arrays on one device each, all at once."""
-    jax = sys.modules["jax"]
-    if free:
-        for i, array in zip(free, jax.device_put([values[i] for i in free]), strict=True):
-            values[i] = array
-    if plain:
-        shardings = [_for_data(batch[i].slot.target) for i in plain]
-        arrays = jax.device_put([values[i] for i in plain], shardings)
-        for i, array in zip(plain, arrays, strict=True):
-            values[i] = array
-
-
 def _for_data(target: Target | None) -> Any:
-    """A target's sharding (of one device) for what is read: the data of keys has more axes."""
+    """A target's sharding, of one device or None, for what is read: keys' data has more axes."""
     assert target is not None
-    if not target.prng_impl:
+    if target.sharding is None or not target.prng_impl:
         return target.sharding
-    jax = sys.modules["jax"]
     (device,) = target.sharding.device_set
-    return jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
+    return _on(device, target)
+
+
+def _on(device: Any, target: Target) -> Any:
+    single = sys.modules["jax"].sharding.SingleDeviceSharding
+    return single(device, memory_kind=target.sharding.memory_kind)
 
 
 def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
@@ -281,9 +282,8 @@ def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
     jax = sys.modules["jax"]
     if target.prng_impl:
         by_device = layouts.of(target.sharding, target.shape).by_device
-        places = [jax.sharding.SingleDeviceSharding(device, memory_kind=target.sharding.memory_kind)
-                  for device in by_device]
-        data = jax.device_put([here[box] for box in by_device.values()], places)
+        data = jax.device_put([here[box] for box in by_device.values()],
+                              [_on(device, target) for device in by_device])
         keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
         more = {} if keys else {"dtype": target.dtype}
         return jax.make_array_from_single_device_arrays(target.shape, target.sharding, keys, **more)

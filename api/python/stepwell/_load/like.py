@@ -9,8 +9,7 @@ built around them.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +18,13 @@ from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, arr
 from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
                             decode_value, is_array_like, is_inside_equinox, is_static, open_node,
                             path_text, rebuild, type_name)
+from .._runtime.gc_pause import paused
 from .._runtime.text import LISTED_MAX
 from .._stepwell import ValueType
 from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
-from .device_placement import Cast, Slot, Target, same
-from .specs import concrete, mesh_text, why_not_split
+from .device_placement import Cast, Slot, Target, read_slots, same
+from .source import Source
+from .specs import concrete, jax_here, mesh_text, why_not_split
 
 Path = tuple[Component, ...]
 
@@ -65,20 +66,20 @@ class Matcher:
     """Plans one load with `like`. `cast`: stored dtypes are converted to those of `like`.
     `shardings`: of leaves by number, in place of what `like` says."""
 
-    def __init__(self, tree: StoredTree, step: int, cast: bool = False,
-                 shardings: Mapping[int, Any] | None = None) -> None:
+    def __init__(self, tree: StoredTree, step: int, cast: bool, shardings: Mapping[int, Any]
+                 ) -> None:
         self.tree = tree
         self.step = step
         self.cast = cast
-        self.shardings = shardings or {}
+        self.shardings = shardings
         self.slots: list[Slot] = []
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
         self._castable = False  # whether `cast` would let one of the mismatches through
-        jax = sys.modules.get("jax")
-        self._jax: Any = jax if jax is not None and hasattr(jax, "Array") else None
-        self._canonical: dict[Any, Any] = {}
-        self._splits: dict[Any, str] = {}  # by sharding and shape: why it cannot be
+        self._jax: Any = jax_here()
+        # The dtype that JAX gives to data of one: 64-bit types become 32-bit without x64.
+        self._canonical: Any = self._jax and functools.cache(self._jax.dtypes.canonicalize_dtype)
+        self._why_not_split = functools.cache(why_not_split)
 
     def plan(self, like: Any, number: int) -> Any:
         try:
@@ -227,13 +228,11 @@ class Matcher:
         if self.tree.is_node(number):
             return self._bad(path, f"stored a {self.tree.describe(number)}, "
                                    f"wanted {_wanted(like)}")
-        record = self.tree.records[number]
         if like is None:
             return self._bad(path, f"stored {self.tree.describe(number)}, wanted None")
+        record = self.tree.records[number]
         if is_array_like(like):
-            if isinstance(like, np.generic):
-                return self._to_scalar(like, number, record, path)
-            if isinstance(like, np.ndarray) or not self._is_jax_target(like):
+            if isinstance(like, (np.ndarray, np.generic)) or not self._is_jax_target(like):
                 return self._to_numpy(like, number, record, path)
             return self._to_jax(like, number, record, path)
         return self._to_python(like, number, record, path)
@@ -269,19 +268,14 @@ class Matcher:
         kind = _kind(dtype)
         return kind in kinds or (self.cast and (kind != "c" or "c" in kinds))
 
-    def _to_scalar(self, like: np.generic, number: int, record: Record, path: Path) -> Any:
-        dtype = like.dtype
-        convert = self._array_converter(dtype, (), record.dtype, number, record)
-        if convert is None:
-            return self._wrong(like, number, path)
-        return self._slot(number, lambda raw: convert(raw)[()])
-
     def _to_numpy(self, like: Any, number: int, record: Record, path: Path) -> Any:
         dtype = np.dtype(like.dtype)
         native = dtype if dtype.isnative else dtype.newbyteorder("=")
         convert = self._array_converter(native, tuple(like.shape), record.dtype, number, record)
         if convert is None:
             return self._wrong(like, number, path)
+        if isinstance(like, np.generic):
+            return self._slot(number, lambda raw: convert(raw)[()])
         return self._slot(number, convert)
 
     def _array_converter(self, wanted: Any, shape: tuple[int, ...], compared: Any, number: int,
@@ -323,19 +317,12 @@ class Matcher:
         return (isinstance(like, (self._jax.Array, self._jax.ShapeDtypeStruct))
                 or hasattr(like, "sharding") or hasattr(like, "weak_type"))
 
-    def _canonicalise(self, dtype: Any) -> Any:
-        """The dtype that JAX gives to data of this one: 64-bit types become 32-bit without x64."""
-        canonical = self._canonical.get(dtype)
-        if canonical is None:
-            canonical = self._canonical[dtype] = self._jax.dtypes.canonicalize_dtype(dtype)
-        return canonical
-
     def _to_jax(self, like: Any, number: int, record: Record, path: Path) -> Any:
         jax = self._jax
         if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
             return self._to_key(like, number, record, path)
         wanted = np.dtype(like.dtype)
-        compared = self._canonicalise(record.dtype) if record.kind == ARRAY else wanted
+        compared = self._canonical(record.dtype) if record.kind == ARRAY else wanted
         convert = self._array_converter(wanted, tuple(like.shape), compared, number, record)
         if convert is None:
             return self._wrong(like, number, path)
@@ -352,13 +339,12 @@ class Matcher:
         if sharding is not None:
             abstract, sharding = sharding, concrete(sharding)
             if sharding is None:
-                return self._bad(path, f"the sharding of `like` is over {mesh_text(abstract.mesh)} "
+                axes = mesh_text(abstract.mesh.shape)
+                return self._bad(path, f"the sharding of `like` is over {axes} "
                                        "without devices, and jax.set_mesh has set no such mesh")
-            known = self._splits.get((sharding, shape))
-            if known is None:
-                known = self._splits[(sharding, shape)] = why_not_split(shape, sharding)
-            if known:
-                return self._bad(path, f"stored {self.tree.describe(number)}: {known}")
+            why = self._why_not_split(shape, sharding)
+            if why:
+                return self._bad(path, f"stored {self.tree.describe(number)}: {why}")
         return self._slot(number, convert, Target(shape, dtype, sharding, weak, prng_impl))
 
     def _to_key(self, like: Any, number: int, record: Record, path: Path) -> Any:
@@ -382,6 +368,17 @@ class Matcher:
             return plan.leaf
         return rebuild(plan.node, plan.opened,
                        [self.finish(child, values) for child in plan.children])
+
+
+def load_like(source: Source, wanted: Iterable[tuple[Any, int]], cast: bool,
+              shardings: Mapping[int, Any]) -> list[Any]:
+    """For each of `wanted`, a `like` and the number of a record, what is stored as that asks."""
+    with paused():
+        matcher = Matcher(source.tree, source.step, cast, shardings)
+        plans = [matcher.plan(like, number) for like, number in wanted]
+    values = read_slots(source, matcher.slots)
+    with paused():
+        return [matcher.finish(plan, values) for plan in plans]
 
 
 def _has_value(node: Any) -> bool:

@@ -18,11 +18,10 @@ from .specs import jax_here, logical_array, restored_sharding, saved_shardings
 
 def load_step(source: Source) -> Any:
     """What the empty path names, without the tree that paths are looked up in."""
-    only_state = [name for name, *_ in source.reader.items()] == ["state"]
     source.check()
     table = source.reader.leaves()
     # The state has no record where nothing was saved of it.
-    return load_node(source, table, 0 if only_state and len(table) else None, None, False)
+    return load_node(source, table, 0 if source.only_state and len(table) else None, None, False)
 
 
 def load_node(source: Source, table: _stepwell.LeafTable, number: int | None,
@@ -62,7 +61,8 @@ def _slot(tree: StoredTree, number: int, sharding: Any, cast: bool, bad: list[Mi
         return Slot(number, lambda raw: decode_value(value_type, raw))
     assert record.kind == ARRAY
     if sharding is None:
-        return Slot(number, _scalar if record.value_type == ValueType.NUMPY_SCALAR else same)
+        is_scalar = record.value_type == ValueType.NUMPY_SCALAR
+        return Slot(number, (lambda raw: raw[()]) if is_scalar else same)
     jax = jax_here()
     shape, dtype = logical_array(record)
     if record.value_type == ValueType.PRNG_KEY:
@@ -72,7 +72,3 @@ def _slot(tree: StoredTree, number: int, sharding: Any, cast: bool, bad: list[Mi
         bad.append(Mismatch(tree.text(number), f"stored {tree.describe(number)}"))
     convert = same if dtype == record.dtype else Cast(dtype)
     return Slot(number, convert, Target(shape, dtype, sharding, record.weak_type))
-
-
-def _scalar(raw: Any) -> Any:
-    return raw[()]

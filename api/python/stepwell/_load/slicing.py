@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, SupportsIndex, cast
 
 import numpy as np
 
-from .numa import ANY
-from .source import Source, Stats, Wanted
+from .source import ANY, Source, Stats, Wanted, in_batches
 
 Index = SupportsIndex | slice | EllipsisType | None
 
@@ -28,7 +27,7 @@ def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
     """What NumPy would give for `array[index]`."""
     axes, local = _axes(source.tree.records[number].shape, index)
     if all(axis.step == 1 for axis in axes):
-        box = source.read_box(number, [axis.start for axis in axes], [axis.stop for axis in axes])
+        box = source.read(number, [axis.start for axis in axes], [axis.stop for axis in axes])
     else:
         box = _read_strided(source, number, axes)
     return box[local]
@@ -104,8 +103,11 @@ def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[
     pieces = [[_Piece(axis, slice(None))] if axis.step == 1 else list(_pieces(axis, shard, chunk))
               for axis, shard, chunk in zip(axes, shards, record.chunk_shape, strict=True)]
     out = np.empty([len(axis) for axis in axes], record.dtype)
-    batches = list(_batches(list(itertools.product(*pieces)), record.dtype.itemsize))
-    wanted = [[_box(number, box) for box in batch] for batch in batches]
+    batches = in_batches(itertools.product(*pieces), lambda box: record.dtype.itemsize * math.prod(
+        [piece.taken.stop - piece.taken.start for piece in box]), BATCH_BYTES)
+    wanted: list[list[Wanted]] = [
+        [(number, [piece.taken.start for piece in box], [piece.taken.stop for piece in box], ANY)
+         for box in batch] for batch in batches]
     total: Stats = (0,) * 5
     order = iter(batches)
     for raws, stats in source.read_batches(wanted):
@@ -127,21 +129,3 @@ def _pieces(axis: range, shard: int, chunk: int) -> Iterator[_Piece]:
         taken = axis[done:done + count]
         yield _Piece(range(first, taken[-1] + 1, axis.step), slice(done, done + count))
         done += count
-
-
-def _batches(boxes: list[tuple[_Piece, ...]], item_bytes: int
-             ) -> Iterator[list[tuple[_Piece, ...]]]:
-    batch: list[tuple[_Piece, ...]] = []
-    nbytes = 0
-    for box in boxes:
-        size = item_bytes * math.prod([piece.taken.stop - piece.taken.start for piece in box])
-        if batch and nbytes + size > BATCH_BYTES:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(box)
-        nbytes += size
-    yield batch
-
-
-def _box(number: int, box: tuple[_Piece, ...]) -> Wanted:
-    return (number, [piece.taken.start for piece in box], [piece.taken.stop for piece in box], ANY)

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._pytree.paths import PathLike, Selection, resolve
-from .._pytree.records import StoredTree
+from .._pytree.records import PathLike, Selection, StoredTree, resolve
 from .._pytree.tree import Component
-from ..errors import PathNotFoundError
 
 T = TypeVar("T")
+ANY = -1  # NUMA node: it does not matter
 # A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
 Wanted = tuple[int, list[int] | None, list[int] | None, int]
 Stats = tuple[int, int, int, int, int]
@@ -59,7 +58,7 @@ class Source:
             yield done.pop()
 
     @property
-    def _only_state(self) -> bool:
+    def only_state(self) -> bool:
         return [name for name, *_ in self.reader.items()] == ["state"]
 
     @property
@@ -78,23 +77,32 @@ class Source:
             self.check()
             table = self.reader.lookup(path, above or [], whole)
             if table is not None:
-                tree = StoredTree(table, self._only_state)
+                tree = StoredTree(table, self.only_state)
                 try:
                     start = tree.number(above) if above else None
                     part = Source(self.reader, self.check, self.account, tree)
                     return part, resolve(tree, path, start)
-                except (PathNotFoundError, KeyError):
+                except KeyError:
                     pass  # the whole tree says what there is instead
         return self, resolve(self.tree, path, self.tree.number(above) if above else None)
 
-    def read_box(self, number: int, start: list[int], stop: list[int]) -> Any:
-        self.check()
-        array, stats = self.tree.table.read_box(number, start, stop)
+    def read(self, number: int, start: list[int] | None = None, stop: list[int] | None = None
+             ) -> Any:
+        """One leaf, or a box of it."""
+        (raw,), stats = self.read_boxes([(number, start, stop, ANY)])
         self.account(stats)
-        return array
+        return raw
 
-    def read(self, numbers: list[int]) -> list[Any]:
-        self.check()
-        raws, stats = self.tree.table.read(numbers)
-        self.account(stats)
-        return raws
+
+def in_batches(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:
+    """One batch at least; none is larger than `most`, or it is a single item."""
+    batches: list[list[T]] = [[]]
+    total = 0
+    for item in items:
+        nbytes = size(item)
+        if batches[-1] and total + nbytes > most:
+            batches.append([])
+            total = 0
+        batches[-1].append(item)
+        total += nbytes
+    return batches

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._pytree.paths import resolve
-from .._pytree.records import ARRAY, StoredTree
+from .._pytree.records import ARRAY, StoredTree, resolve
 from .._pytree.tree import TRANSPARENT, BadKeyError, open_node, path_text
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
@@ -28,9 +27,9 @@ def jax_here() -> Any:
     return jax if jax is not None and hasattr(jax, "Array") else None
 
 
-def mesh_text(mesh: Any) -> str:
+def mesh_text(axes: Mapping[str, int]) -> str:
     """ "data=2, model=4"."""
-    return ", ".join([f"{name}={size}" for name, size in mesh.shape.items()]) or "no axes"
+    return ", ".join([f"{name}={size}" for name, size in axes.items()]) or "no axes"
 
 
 def to_mesh(mesh: Any) -> Any:
@@ -49,9 +48,8 @@ def to_mesh(mesh: Any) -> Any:
     devices = jax.devices()
     count = math.prod(mesh.values())
     if count > len(devices):
-        axes = ", ".join([f"{name}={size}" for name, size in mesh.items()])
-        raise InvalidArgumentError(f"the mesh {axes} has {count} devices, and there are only "
-                                   f"{len(devices)} here")
+        raise InvalidArgumentError(f"the mesh {mesh_text(mesh)} has {count} devices, and there are "
+                                   f"only {len(devices)} here")
     shaped = np.array(devices[:count], dtype=object).reshape(tuple(mesh.values()))
     return jax.sharding.Mesh(shaped, tuple(mesh))
 
@@ -84,7 +82,7 @@ def check_spec(spec: Any, mesh: Any) -> str:
             return f"{spec} has {entry!r}, which says no mesh axis"
         for name in _axes_of(entry):
             if name not in mesh.shape:
-                return f"{spec} names mesh axis {name!r}; the mesh has {mesh_text(mesh)}"
+                return f"{spec} names mesh axis {name!r}; the mesh has {mesh_text(mesh.shape)}"
             if name in used:
                 return f"{spec} names mesh axis {name!r} twice"
             used.add(name)
@@ -244,10 +242,8 @@ def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _named(jax: Any, saved: Any, devices: Mapping[int, Any]) -> Any:
-    ids: list[Any] = saved["device_mesh"]["mesh"]
-    for _ in saved["shape"][1:]:
-        ids = [device for row in ids for device in row]
-    shaped = np.array([devices[device["id"]] for device in ids], dtype=object)
+    mesh_ids = np.array(saved["device_mesh"]["mesh"], dtype=object)
+    shaped = np.array([devices[device["id"]] for device in mesh_ids.flat], dtype=object)
     types = {str(kind).rsplit(".", 1)[-1]: kind for kind in jax.sharding.AxisType}
     axis_types = tuple([types[str(name).rsplit(".", 1)[-1]]
                         for name in saved.get("axis_types") or ["Auto"] * len(saved["shape"])])

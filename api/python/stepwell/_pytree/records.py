@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step's stored tree, as the index has it: no array data is read to make one."""
+"""A step's stored tree, as the index has it, and what paths name in it. No array data is read.
+
+format/path.h has the language of paths, and db/read/step_tree.h resolves them, for every interface
+alike. With only the item `state` in the step its name may be left out; otherwise the first
+component is the item.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,19 @@ import numpy as np
 from .. import _stepwell
 from .._stepwell import LeafKind
 from ..errors import AmbiguousPathError
-from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, component_text
+from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, path_text
 
 ARRAY, VALUE, NODE = LeafKind.ARRAY, LeafKind.VALUE, LeafKind.NODE
 
 ROOT = -1  # above the items of a step
 
+PathLike = str | tuple[str | int, ...]
+
 
 class Record(NamedTuple):
     """One row of LeafTable.rows(), in C++ (api/python/records.cc)."""
 
-    parent: int
+    parent: int  # ROOT: it is an item
     component: Component | None  # the last of its path; None for an item's root
     item: str
     depth: int
@@ -88,9 +95,8 @@ class StoredTree:
         """The components from `above` (not included) down to `number`."""
         path: list[Component] = []
         while number not in (above, ROOT):
-            record = self.records[number]
             path.append(self.component(number))
-            number = ROOT if record.component is None else record.parent
+            number = self.records[number].parent
         path.reverse()
         return path
 
@@ -154,17 +160,14 @@ class StoredTree:
     def text(self, number: int) -> str:
         """The path that `load` takes for this record, as short as it may be."""
         components = self.components(number)
-        text = "/".join([component_text(c) for c in components])
         if self.only_state and components:
-            short = "/".join([component_text(c) for c in components[1:]])
-            if len(components) == 1:
-                return ""
-            if short and str(components[1][1]) != "state":
+            short = path_text(components[1:])
+            if len(components) == 1 or short and str(components[1][1]) != "state":
                 return short
-        return text
+        return path_text(components)
 
     def relative_text(self, number: int, above: int) -> str:
-        return "/".join([component_text(c) for c in self.components(number, above)])
+        return path_text(self.components(number, above))
 
     def by_text(self, leaves: list[int], above: int | None = None) -> dict[str, int]:
         """The leaves by path, from the record `above` on. AmbiguousPathError: two have one text."""
@@ -186,6 +189,20 @@ class StoredTree:
             return VALUE_NAMES[record.value_type]
         count = len(self.children[number])
         return f"{CONTAINER_NAMES.get(record.container, 'node')} of {count}"
+
+
+class Selection(NamedTuple):
+    """What a path names: one record, or for a glob the leaves that it takes."""
+
+    number: int | None
+    leaves: list[int]
+
+
+def resolve(tree: StoredTree, path: PathLike | None, below: int | None = None) -> Selection:
+    """What `path` names in a step's tree; `below`: relative to that record, no item name."""
+    if path is None or path in ("", ()):  # needs no index of the step, which a load would pay for
+        return Selection(tree.top if below is None else below, [])
+    return Selection(*tree.table.resolve(path, below))
 
 
 VALUE_NAMES = {0: "None", 5: "int", 6: "float", 7: "bool", 8: "str", 9: "bytes", 10: "complex"}

@@ -53,18 +53,6 @@ def _layout(array: Any) -> Layout:
     return Layout(tuple(boxes.values()), tuple(boxes), shard_shape)
 
 
-def shards_of(array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
-    """The single-device arrays to be saved of an array. On CPU devices they can be viewed; of other
-    devices copies to the host are under way when this returns."""
-    shards = [array.addressable_data(number) for number in layout.numbers]
-    if not info.cpu:
-        # Objects of our own: a copy is kept as long as the object that it was made of.
-        shards = [shard.addressable_data(0) for shard in shards]
-        for shard in shards:
-            shard.copy_to_host_async()
-    return shards
-
-
 def to_numpy(array: Any) -> np.ndarray[Any, Any]:
     """The values of a single-device array, as memory that is not changed. A view where JAX can give
     one. Goes through a second array object: JAX would keep the view in the first one, and an array

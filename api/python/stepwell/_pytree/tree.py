@@ -36,7 +36,7 @@ from .._runtime.text import listed
 from .._stepwell import ComponentType, ContainerKind, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
-from .sharding import Layout, ShardingInfo, shards_of
+from .sharding import Layout, ShardingInfo
 
 Component = tuple[int, Any]
 Path = tuple[Component, ...]
@@ -149,14 +149,12 @@ def _open_registered(node: Any) -> Opened | None:
 def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
     """A container like `node` with other children, in the order of `opened`."""
     kind = type(node)
-    if kind is dict:
-        return dict(zip(node, children, strict=True))
+    if kind is dict or kind is collections.OrderedDict:
+        return kind(zip(node, children, strict=True))
     if kind is list:
         return children
     if kind is tuple:
         return tuple(children)
-    if kind is collections.OrderedDict:
-        return collections.OrderedDict(zip(node, children, strict=True))
     if kind is collections.defaultdict:
         return collections.defaultdict(node.default_factory, zip(node, children, strict=True))
     if opened.kind == NAMEDTUPLE:
@@ -268,7 +266,7 @@ class Flattener:
         self.spread: list[SpreadLeaf] = []
         self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
         self._may_spread = spread
-        self._shardings: dict[Any, ShardingInfo] = {}
+        self._sharding = functools.cache(ShardingInfo)
         self._late: list[list[Any]] = []  # shards that come from other devices
         self._jax_array: type | None = None
         jax = sys.modules.get("jax")
@@ -282,7 +280,7 @@ class Flattener:
         if kind is self._jax_exact:
             self._add_jax(node, path)
             return True
-        if kind is np.ndarray:
+        if kind is np.ndarray or isinstance(node, np.memmap):
             self._add_numpy(node, path, ValueType.NUMPY)
             return True
         if isinstance(node, np.generic):
@@ -294,9 +292,6 @@ class Flattener:
         value = encode_value(node)
         if value is not None:
             self.rows.append((path, VALUE, value[0], value[1]))
-            return True
-        if isinstance(node, np.memmap):
-            self._add_numpy(node, path, ValueType.NUMPY)
             return True
         try:
             opened = open_node(node) if len(path) < DEPTH_MAX else None
@@ -353,12 +348,6 @@ class Flattener:
             array = array.astype(native)
         self.rows.append((path, ARRAY, array, number, value_type))
 
-    def _sharding(self, sharding: Any) -> ShardingInfo:
-        info = self._shardings.get(sharding)
-        if info is None:
-            info = self._shardings[sharding] = ShardingInfo(sharding)
-        return info
-
     def _add_jax(self, array: Any, path: Path) -> None:
         if array.is_deleted():
             self.bad.append((path, "is a jax.Array that was deleted or donated"))
@@ -394,8 +383,14 @@ class Flattener:
                           layout.origins, False))
 
     def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
-        shards = shards_of(array, info, layout)
+        """The single-device arrays to be saved of an array. On CPU devices they can be viewed; of
+        other devices copies to the host are under way when this returns."""
+        shards = [array.addressable_data(number) for number in layout.numbers]
         if not info.cpu:
+            # Objects of our own: a copy is kept as long as the object that it was made of.
+            shards = [shard.addressable_data(0) for shard in shards]
+            for shard in shards:
+                shard.copy_to_host_async()
             self._late.append(shards)
         return shards
 

@@ -132,19 +132,15 @@ class ObstoreBucket:
                           max_concurrency=PARTS_IN_FLIGHT)
 
     def delete(self, key: str) -> None:
-        try:
+        with contextlib.suppress(*self._not_found):
             self._obstore.delete(self._store, self._prefix + key)
-        except self._not_found:
-            pass
 
     def list(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        try:
+        with contextlib.suppress(*self._not_found):  # a directory that is not there
             for batch in self._obstore.list(self._store, self._prefix or None):
                 for meta in batch:
                     found[str(meta["path"]).removeprefix(self._prefix)] = int(meta["size"])
-        except self._not_found:  # a directory that is not there
-            pass
         return found
 
 
@@ -182,10 +178,8 @@ class FsspecBucket:
         self._fs.put_file(path, self._path(key))
 
     def delete(self, key: str) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(key))
-        except FileNotFoundError:
-            pass
 
     def list(self) -> dict[str, int]:
         self._fs.invalidate_cache()

@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 from .._interop import checkpoint_import
 from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
-from .._runtime.arguments import IfExists, Progress, if_exists_number, step_number
+from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
 from .object_store import Bucket, open_bucket
@@ -99,16 +99,17 @@ class _Receiver:
         if (at < wanted.size or at == 0) and self._bucket.size(key) != wanted.size:
             raise self._short(key, wanted)
         with open(part, "ab") as file:
-            while at < wanted.size:
-                self._transfers.check()
-                data = self._bucket.read(key, at, min(push_manifest.READ_BYTES, wanted.size - at))
-                if len(data) == 0 or at + len(data) > wanted.size:
-                    raise self._short(key, wanted)
+            for data in push_manifest.bucket_bytes(self._bucket, key, at, wanted.size,
+                                                   self._transfers.check):
+                if at + len(data) > wanted.size:
+                    break
                 file.write(data)
                 digest.update(data)
                 at += len(data)
                 with self._lock:
                     self.received_bytes += len(data)
+        if at != wanted.size:
+            raise self._short(key, wanted)
         return bool(digest.hexdigest() == wanted.sha256)
 
     def _short(self, key: str, wanted: Object) -> CorruptionError:
@@ -142,7 +143,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
         raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
                                    "jax.distributed, and pull it before the run")
     if_exists_number(if_exists)
-    names = checkpoint_import.item_names(items)
+    names = item_names(items)
     with told("pull"):
         try:
             bucket = open_bucket(src, prefix, storage_options, create=False)

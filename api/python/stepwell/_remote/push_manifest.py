@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ UNDER_WAY = "stepwell.push.json"
 _FORMAT = "stepwell-push"
 _VERSION = 1
 _BYTES_MAX = 256 << 20
-READ_BYTES = 16 << 20
+_READ_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,22 @@ def file_sha256(path: str, check: Callable[[], None]) -> Any:
 
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while data := file.read(READ_BYTES // 4):
+        while data := file.read(_READ_BYTES // 4):
             check()
             digest.update(data)
     return digest
+
+
+def bucket_bytes(bucket: Bucket, key: str, start: int, stop: int, check: Callable[[], None]
+                 ) -> Iterator[bytes | memoryview]:
+    """The object's bytes from `start` to `stop`, piece by piece; fewer where it ends before."""
+    while start < stop:
+        check()
+        data = bucket.read(key, start, min(_READ_BYTES, stop - start))
+        if len(data) == 0:
+            return
+        yield data
+        start += len(data)
 
 
 def bucket_sha256(bucket: Bucket, key: str, size: int, check: Callable[[], None]) -> str | None:
@@ -134,15 +146,10 @@ def bucket_sha256(bucket: Bucket, key: str, size: int, check: Callable[[], None]
     import hashlib
 
     digest = hashlib.sha256()
-    at = 0
-    while at < size:
-        check()
-        data = bucket.read(key, at, min(READ_BYTES, size - at))
-        if len(data) == 0:
-            return None
+    for data in bucket_bytes(bucket, key, 0, size, check):
         digest.update(data)
-        at += len(data)
-    return digest.hexdigest()
+        size -= len(data)
+    return digest.hexdigest() if size == 0 else None
 
 
 def local_keys(root: str) -> list[str]:

@@ -73,11 +73,9 @@ def told(what: str) -> Iterator[None]:
 
 
 def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) -> str:
-    if work_dir is not None:
-        folder = os.path.abspath(os.fsdecode(work_dir))
-    else:
-        folder = os.path.dirname(store)
-    return os.path.join(folder, f"{os.path.basename(store)}.{what}")
+    path = store if work_dir is None else os.path.join(
+        os.path.abspath(os.fsdecode(work_dir)), os.path.basename(store))
+    return f"{path}.{what}"
 
 
 def remove_tree(path: str) -> None:

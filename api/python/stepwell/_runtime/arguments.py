@@ -11,6 +11,7 @@ from typing import Any, Literal, SupportsIndex
 from ..errors import InvalidArgumentError, PathNotFoundError
 from .text import brief
 
+Disks = Literal["shared", "local"]
 IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
@@ -71,6 +72,12 @@ def check_path(path: object) -> Any:
 def check_mapping(value: object, name: str, what: str = "") -> None:
     if value is not None and not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} is a dict{what and ' '}{what}, not {brief(value)}")
+
+
+def item_names(items: Iterable[str] | None) -> list[str]:
+    if isinstance(items, str):
+        raise InvalidArgumentError("items are several: a list of names")
+    return list(items or ())
 
 
 def if_exists_number(if_exists: str) -> int:

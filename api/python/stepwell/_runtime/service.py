@@ -11,6 +11,7 @@ goes down.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import itertools
 import logging
@@ -20,7 +21,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol, SupportsIndex
 
 from .. import _stepwell
 from ..errors import StorageError
@@ -33,7 +34,6 @@ _level = 0
 
 # Changes in a forked child: what was opened before belongs to the parent.
 generation = 0
-
 
 
 class Operation(Protocol):
@@ -55,11 +55,26 @@ class Operation(Protocol):
         """Calls `completed(token)` when done."""
 
 
-class Closeable(Protocol):
+class NotCopied:
+    """What belongs to a store that this process has open. Refuses copy, deepcopy and pickle, which
+    would copy what only looks like data."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: it belongs to a store that this "
+            "process has open. Pass the store's path, and open it there (mode 'r' works beside a "
+            "writer); or load() what is in it, which is data")
+
+
+class Opened(Protocol):
+    """A store that is open."""
+
+    def _check_fork(self) -> None: ...
+
     def _close_quietly(self) -> None: ...
 
 
-stores: weakref.WeakSet[Closeable] = weakref.WeakSet()
+stores: weakref.WeakSet[Opened] = weakref.WeakSet()
 
 _lock = threading.Lock()
 _threads: list[threading.Thread] = []
@@ -86,21 +101,17 @@ def start_thread(name: str, target: Callable[..., object], *args: object) -> thr
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise _not_started(name, error) from None
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        set_to = "not set" if limit == resource.RLIM_INFINITY else limit
+        failed = StorageError(
+            f"the thread {name} cannot be started: {error}; a limit on threads or on memory is "
+            f"reached: RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker "
+            "--pids-limit), or let the process have fewer threads")
+        failed.errno = errno.EAGAIN
+        raise failed from None
     return thread
-
-
-def _not_started(name: str, error: BaseException) -> StorageError:
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    set_to = "not set" if limit == resource.RLIM_INFINITY else limit
-    failed = StorageError(
-        f"the thread {name} cannot be started: {error}; a limit on threads or on memory is reached:"
-        f" RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker --pids-limit), or let "
-        "the process have fewer threads")
-    failed.errno = errno.EAGAIN
-    return failed
 
 
 def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
@@ -156,15 +167,10 @@ def _run_callbacks() -> None:
 def report_lost(store_path: str, error: BaseException) -> None:
     """Says on stderr that a background error was never seen, and spoils the exit status."""
     _stepwell.fail_at_exit()
-    try:
-        print(
-            f"stepwell: error in the background of store {store_path!r}, raised nowhere: "
-            f"{type(error).__name__}: {error}",
-            file=sys.stderr,
-            flush=True,
-        )
-    except (OSError, ValueError, AttributeError):
-        pass  # stderr is closed: the exit status still tells
+    # Where stderr is closed the exit status still tells.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(f"stepwell: error in the background of store {store_path!r}, raised nowhere: "
+              f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def _at_exit() -> None:
