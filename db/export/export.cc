@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "db/export/orbax/build.h"
-#include "db/export/orbax/root.h"
 #include "io/open_disk.h"
 
 namespace stepwell::db {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "db/export/orbax/digests.h"
-#include "db/export/orbax/metadata.h"
+#include "db/export/orbax/plan.h"
 #include "db/import/import.h"
 #include "db/import/source.h"
 #include "db/import/tree.h"

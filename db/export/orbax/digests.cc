@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <span>
 #include <utility>
 
+#include "db/export/orbax/numbers.h"
 #include "format/codec.h"
 #include "format/crc32c.h"
 #include "format/endian.h"
@@ -53,9 +53,7 @@ class Words {
   }
   template <typename Number>
   bool Next(Number* out, int base = 10) {
-    const std::string_view word = Next();
-    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), *out, base);
-    return error == std::errc() && stop == word.data() + word.size() && !word.empty();
+    return ParseInteger(Next(), out, base);
   }
   bool Rest(std::string* name) const {
     const Json json = Json::parse(rest_, nullptr, /*allow_exceptions=*/false);
