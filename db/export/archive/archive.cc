@@ -11,6 +11,7 @@
 #include "db/export/archive/plan.h"
 #include "db/export/orbax/folder.h"
 #include "db/export/orbax/numbers.h"
+#include "format/piece.h"
 #include "format/safetensors.h"
 #include "format/zip.h"
 #include "io/open_disk.h"
@@ -153,10 +154,8 @@ class Streamer {
     ArraySlabs slabs(array.shape, array.leaf->chunk_shape, item_bytes, kBatchBytesMax);
     std::optional<format::Box> box = slabs.Next();
     for (bool first = true; box; first = false) {
-      Piece piece{&array, *std::move(box), item_bytes, first, false};
-      for (size_t axis = 0; axis < array.shape.size(); ++axis) {
-        piece.stored_bytes *= piece.box.stop[axis] - piece.box.start[axis];
-      }
+      const uint64_t bytes = format::ChunkBytes(format::Extents(*box), item_bytes);
+      Piece piece{&array, *std::move(box), bytes, first, false};
       box = slabs.Next();
       piece.last = !box;
       STEPWELL_RETURN_IF_ERROR(AddPiece(std::move(piece)));

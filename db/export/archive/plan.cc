@@ -11,8 +11,8 @@
 
 #include "db/export/orbax/numbers.h"
 #include "db/export/orbax/verdicts.h"
-#include "db/read/path_lookup.h"
 #include "db/read/restore_plan.h"
+#include "db/read/step_tree.h"
 #include "format/orbax/python_text.h"
 #include "format/path.h"
 #include "format/safetensors.h"
@@ -182,7 +182,6 @@ class Planner {
     }
     if (!translated->array) return OkStatus();
     ArchiveArray& array = *translated->array;
-    array.path = path;
     array.name = NameFor(key);
     if (std::string reason = BadName(options_.format, array.name); !reason.empty()) {
       verdicts_.Unsupported(path, std::move(reason));

@@ -17,7 +17,6 @@ namespace stepwell::db {
 
 struct ArchiveArray {
   std::string name;
-  std::string path;  // "item/path", for messages
   format::DType dtype = format::DType::kInvalid;
   format::Shape shape;
   const format::LeafRecord* leaf = nullptr;  // whose chunks these are; null: `element` is it
