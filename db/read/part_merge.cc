@@ -144,7 +144,7 @@ std::shared_ptr<const StoreSnapshot> WithShares(StoreSnapshot snapshot,
     for (const uint32_t part : step.group->parts) {
       const auto& by_save = shares[part].by_save;
       const auto it = by_save.find(step.group->save_id);
-      step.shares.push_back(part == 0 ? step.commit : it == by_save.end() ? 0 : it->second.commit);
+      step.shares.push_back(part == 0 ? step.commit : it == by_save.end() ? 0 : it->second);
     }
   }
   auto pins = std::make_shared<std::vector<std::shared_ptr<const void>>>();

@@ -109,7 +109,7 @@ Result<PartShares> PartStores::Shares(uint32_t part, const format::StepRecord& s
   STEPWELL_ASSIGN_OR_RETURN(auto view, store->Refresh());
   PartShares shares;
   const auto add = [&](const format::StepRecord& mine) {
-    if (mine.group) shares.by_save[mine.group->save_id] = {mine.commit, mine.stored_bytes};
+    if (mine.group) shares.by_save[mine.group->save_id] = mine.commit;
   };
   for (const auto& [number, live] : view->log->live) add(live.record);
   for (const auto& [commit, undecided] : view->log->undecided) add(undecided.record);

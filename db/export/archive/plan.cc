@@ -66,12 +66,8 @@ class Translator {
   bool widen() const { return options_.on_unsupported == OnUnsupported::kWiden; }
 
   Result<Translation> Array(const LeafRecord& leaf) const {
+    STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
     const format::DTypeInfo* info = format::FindDType(leaf.dtype);
-    if (info == nullptr) return DataLossError("the leaf's record is damaged: its element type");
-    if (leaf.chunk_shape.size() != leaf.shape.size() ||
-        std::count(leaf.chunk_shape.begin(), leaf.chunk_shape.end(), 0U) != 0) {
-      return DataLossError("the leaf's record is damaged: the shape of its chunks");
-    }
     Translation out;
     out.array.emplace();
     out.array->leaf = &leaf;

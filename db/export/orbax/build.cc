@@ -2,10 +2,11 @@
 #include "db/export/orbax/build.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <random>
 #include <utility>
 
+#include "db/environment.h"
 #include "db/export/orbax/rewrite.h"
 #include "db/layout.h"
 #include "format/key.h"
@@ -64,16 +65,6 @@ Status LoadStrings(StepReader& reader, std::vector<LeafRecord>* leaves) {
   if (!requests.empty()) STEPWELL_RETURN_IF_ERROR(reader.Load(requests).status());
   for (auto& [leaf, text] : texts) leaf->inline_value = std::move(text);
   return OkStatus();
-}
-
-format::orbax::OcdbtUuid RandomUuid() {
-  std::random_device device;
-  format::orbax::OcdbtUuid uuid;
-  for (size_t i = 0; i < uuid.size(); i += 4) {
-    const uint32_t word = device();
-    std::memcpy(uuid.data() + i, &word, 4);
-  }
-  return uuid;
 }
 
 Status WriteFiles(const std::vector<ExportFile>& files, const std::string& below,
@@ -238,11 +229,13 @@ Result<ExportReport> FinishCheckpoint(const format::StepRecord& step, PreparedEx
                                       const PlacedBytes& placed, const ExportOptions& options,
                                       const std::vector<ExportFile>& extra, ExportFolder* folder) {
   ExportPlan& plan = prepared.plan;
+  std::random_device device;
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const std::string below = plan.items[i].folder + "/";
     STEPWELL_RETURN_IF_ERROR(WriteFiles(prepared.item_files[i], below, folder));
     DatabaseInfo info;
-    info.uuid = RandomUuid();
+    info.uuid = std::bit_cast<format::orbax::OcdbtUuid>(
+        RandomId([&device] { return uint64_t{device()} << 32 | device(); }));
     info.commit_time_ns = static_cast<uint64_t>(std::max<int64_t>(step.time_ns, 0));
     info.zarr_format = options.zarr_format;
     STEPWELL_ASSIGN_OR_RETURN(const auto database,

@@ -84,7 +84,7 @@ struct CheckpointBuild {
   io::FileSystem* file_system = nullptr;
   std::string path;  // of the checkpoint's directory
   ExportFolderOptions folder;
-  std::string linked_store;       // as ByteSource has it
+  std::string linked_store;       // as PlaceBytes has it
   std::vector<ExportFile> extra;  // further files in the checkpoint's directory
 };
 

@@ -39,24 +39,6 @@ Status Contradiction(std::string_view what) {
   return DataLossError(StrCat("the leaf's record is damaged: ", what));
 }
 
-Status CheckArray(const LeafRecord& leaf) {
-  const format::DTypeInfo* dtype = format::FindDType(leaf.dtype);
-  if (dtype == nullptr) return Contradiction("its element type is not known");
-  STEPWELL_RETURN_IF_ERROR(format::ElementCount(leaf.shape, dtype->item_bytes).status());
-  if (leaf.chunk_shape.size() != leaf.shape.size()) return Contradiction("its chunks' rank");
-  for (const uint64_t extent : leaf.chunk_shape) {
-    if (extent == 0) return Contradiction("an empty chunk");
-  }
-  if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count ||
-      leaf.chunk_count != format::ChunkCount(leaf.shape, leaf.chunk_shape)) {
-    return Contradiction("the number of its chunks");
-  }
-  for (const format::ChunkRecord& chunk : leaf.chunks) {
-    if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
-  }
-  return OkStatus();
-}
-
 // Of a merged step they are disjoint.
 bool HasAllElements(const LeafRecord& leaf) {
   uint64_t missing = 1;
@@ -73,15 +55,18 @@ bool HasAllElements(const LeafRecord& leaf) {
 Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
   LeafTranslation out;
   const bool in_pieces = leaf.partial || !leaf.pieces.empty();
-  STEPWELL_RETURN_IF_ERROR(in_pieces ? CheckLeaf(leaf) : CheckArray(leaf));
+  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
+    out.unsupported = "its chunks are encoded in a way that this version does not know";
+    return out;
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
+  for (const format::ChunkRecord& chunk : leaf.chunks) {
+    if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
+  }
   if (in_pieces && !HasAllElements(leaf)) {
     out.unsupported =
         "is in the stores of several processes, of which this is one; export the step of their "
         "root";
-    return out;
-  }
-  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
-    out.unsupported = "its chunks are encoded in a way that this version does not know";
     return out;
   }
   DType dtype = leaf.dtype;

@@ -9,6 +9,7 @@
 
 #include "db/export/orbax/leaves.h"
 #include "db/export/orbax/verdicts.h"
+#include "db/read/restore_plan.h"
 #include "format/key.h"
 #include "format/orbax/json.h"
 #include "format/orbax/ocdbt.h"
@@ -54,25 +55,25 @@ class ItemPlanner {
   Status Add(const LeafRecord& record, const format::KeyPath& path) {
     NoteVariables(record, path.size());
     auto translated = TranslateLeaf(record, options_);
-    if (!translated.ok()) return translated.status().WithContext(PathText(path));
+    if (!translated.ok()) return translated.status().WithContext(LeafName(record));
     if (!translated->unsupported.empty()) {
-      verdicts_->Unsupported(PathText(path), translated->unsupported);
+      verdicts_->Unsupported(LeafName(record), translated->unsupported);
       return OkStatus();
     }
     if (!translated->type) return OkStatus();
     if (path.size() < path_prefix_) return DataLossError("a leaf above its subtree");
     const format::KeyPath below(path.begin() + static_cast<ptrdiff_t>(path_prefix_), path.end());
     if (below.empty() && variables_.empty() && orbax::IsEmptyNode(*translated->type)) {
-      verdicts_->Unsupported(PathText(path), "is a tree without leaves");
+      verdicts_->Unsupported(LeafName(record), "is a tree without leaves");
       return OkStatus();
     }
     auto keys = orbax::TreeKeys(WithValues(below));
     if (!keys.ok()) {
-      verdicts_->Unsupported(PathText(path), keys.status().message());
+      verdicts_->Unsupported(LeafName(record), keys.status().message());
       return OkStatus();
     }
     Candidate candidate;
-    candidate.path = PathText(path);
+    candidate.path = LeafName(record);
     candidate.record = &record;
     candidate.leaf = std::move(*translated);
     candidate.keys = std::move(*keys);
@@ -129,10 +130,6 @@ class ItemPlanner {
     }
     path.insert(path.end(), next, below.end());
     return path;
-  }
-
-  std::string PathText(const format::KeyPath& path) const {
-    return path.empty() ? item_->name : StrCat(item_->name, "/", format::PathToText(path));
   }
 
   void Drop(Candidate* candidate, std::string reason) {
