@@ -61,6 +61,23 @@ Status CheckCover(const LeafRecord& record) {
 
 }  // namespace
 
+Shape Extents(const Box& box) {
+  Shape extents(box.start.size());
+  for (size_t axis = 0; axis < extents.size(); ++axis) {
+    extents[axis] = box.stop[axis] - std::min(box.start[axis], box.stop[axis]);
+  }
+  return extents;
+}
+
+Box Intersection(const Box& a, const Box& b) {
+  Box both = a;
+  for (size_t axis = 0; axis < both.start.size(); ++axis) {
+    both.start[axis] = std::max(a.start[axis], b.start[axis]);
+    both.stop[axis] = std::min(a.stop[axis], b.stop[axis]);
+  }
+  return both;
+}
+
 bool LiesOnGrid(const LeafRecord& record, const Shape& origin, const Shape& shape) {
   for (size_t axis = 0; axis < origin.size(); ++axis) {
     const uint64_t end = origin[axis] + shape[axis];

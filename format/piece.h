@@ -13,6 +13,10 @@ namespace stepwell::format {
 
 inline constexpr size_t kPartStoresMax = 65536;
 
+// The shape of a box; 0 on axes where it is empty.
+Shape Extents(const Box& box);
+// What both boxes have; empty on some axis where that is nothing.
+Box Intersection(const Box& a, const Box& b);
 // Whether a box of an array begins and ends where chunks of record.chunk_shape do, or the array.
 bool LiesOnGrid(const LeafRecord& record, const Shape& origin, const Shape& shape);
 

@@ -24,6 +24,14 @@ Result<std::string> ReadSmallFile(FileSystem* file_system, const std::string& pa
   return ReadRange(file.get(), 0, info.size_bytes);
 }
 
+Result<std::optional<std::string>> ReadIfThere(FileSystem* file_system, const std::string& path,
+                                               uint64_t bytes_max) {
+  Result<std::string> text = ReadSmallFile(file_system, path, bytes_max);
+  if (text.ok()) return std::optional(*std::move(text));
+  if (text.status().code() == StatusCode::kNotFound) return std::optional<std::string>();
+  return text.status();
+}
+
 Result<std::optional<FileInfo>> StatIfThere(FileSystem* file_system, const std::string& path) {
   Result<FileInfo> info = file_system->Stat(path);
   if (info.ok()) return std::optional(*info);

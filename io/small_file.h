@@ -14,6 +14,9 @@ namespace stepwell::io {
 // All of a file; kNotFound when there is none, kUnimplemented when it is longer than `bytes_max`.
 Result<std::string> ReadSmallFile(FileSystem* file_system, const std::string& path,
                                   uint64_t bytes_max);
+// The same; nothing when there is none.
+Result<std::optional<std::string>> ReadIfThere(FileSystem* file_system, const std::string& path,
+                                               uint64_t bytes_max);
 // Nothing when there is no such file or directory.
 Result<std::optional<FileInfo>> StatIfThere(FileSystem* file_system, const std::string& path);
 // Whether there is such a file (a directory is none).

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "db/read/path_lookup.h"
+#include "db/read/step_tree.h"
 #include "format/key.h"
 #include "io/bytes.h"
 

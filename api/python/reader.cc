@@ -16,7 +16,7 @@
 #include "api/python/leaves.h"
 #include "api/python/paths.h"
 #include "db/export/orbax/parts.h"
-#include "db/read/path_lookup.h"
+#include "db/read/step_tree.h"
 #include "format/key.h"
 
 namespace stepwell::python {

@@ -18,7 +18,7 @@
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
 #include "api/python/paths.h"
-#include "db/read/path_lookup.h"
+#include "db/read/step_tree.h"
 #include "io/buffer.h"
 
 #define STEPWELL_NUMPY_IMPORT  // before anything that includes numpy_api.h

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "db/export/orbax/build.h"
-#include "db/export/orbax/root.h"
 #include "io/open_disk.h"
 
 namespace stepwell::db {
@@ -23,8 +22,7 @@ Result<ExportReport> MakeFolder(StoreReader& store, StepReader& reader, Prepared
   STEPWELL_ASSIGN_OR_RETURN(const auto folder,
                             ExportFolder::Create(build.file_system, build.path, build.folder));
   STEPWELL_RETURN_IF_ERROR(MakeItemDirectories(prepared, folder.get()));
-  auto placed = PlaceBytes(
-      {store.file_system(), &store, folder.get(), &prepared.plan, &options, build.linked_store});
+  auto placed = PlaceBytes(store, prepared.plan, options, build.linked_store, folder.get());
   if (!placed.ok()) return reader.Explain(placed.status());
   STEPWELL_RETURN_IF_ERROR(CheckStillThere(reader));
   const auto load = [&](std::span<const LoadRequest> requests) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/import/arrays.h"
 
-#include "db/import/payloads.h"
+#include "db/import/decode.h"
 #include "format/grid.h"
 #include "format/orbax/tree_metadata.h"
 #include "format/orbax/zarr_metadata.h"
+#include "format/piece.h"
 
 namespace stepwell::db::import {
 
@@ -25,9 +26,7 @@ std::string ChunkKey(const ImportArray& array, uint64_t chunk_index) {
 ImportArray BoxOf(const ImportArray& array, const format::Box& box) {
   ImportArray part = array;
   part.origin = box.start;
-  for (size_t axis = 0; axis < box.start.size(); ++axis) {
-    part.zarr.shape[axis] = box.stop[axis] - box.start[axis];
-  }
+  part.zarr.shape = format::Extents(box);
   part.size_bytes = format::ChunkBytes(part.zarr.shape, part.dtype->item_bytes);
   return part;
 }

@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "db/import/import.h"
 #include "db/import/source.h"
 #include "format/codec.h"
 #include "format/dtype.h"
@@ -34,7 +34,7 @@ struct ImportArray {
   bool may_be_absent = false;
   std::string fill;
   std::string fill_problem;  // why that could not be read, where it would have been
-  // Set: the stored values are saved as they are (import_payloads.h).
+  // Set: the stored values are saved as they are (PayloadCodec).
   std::optional<format::CodecId> kept;
   // Set by ReadArrays: the elements in C order; or, of what is kept, the stored values themselves,
   // one a chunk, somewhere in that memory.
@@ -42,12 +42,6 @@ struct ImportArray {
   std::vector<MutableBytes> payloads;
   uint64_t memory_bytes = 0;
   std::shared_ptr<const void> hold;
-};
-
-struct ReadOptions {
-  size_t threads = 0;
-  uint64_t memory_bytes_max = 0;  // never 0
-  std::function<bool()> keep_waiting;
 };
 
 // Where a chunk lies in the grid of the whole array.
@@ -62,8 +56,8 @@ ImportArray BoxOf(const ImportArray& array, const format::Box& box);
 Status DescribeArray(int zarr_format, uint64_t memory_bytes_max, ImportArray* array);
 
 // Reads all of them: `data` or `payloads` is theirs then. The first error, in the order of the
-// reads, ends it.
-Status ReadArrays(io::FileSystem* file_system, const ReadOptions& options,
+// reads, ends it. `options` says `memory_bytes_max`.
+Status ReadArrays(io::FileSystem* file_system, const ImportOptions& options,
                   std::vector<ImportArray>* arrays);
 
 }  // namespace stepwell::db::import

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a directory of Orbax's holds: steps, items, metadata.
 #include <algorithm>
-#include <charconv>
 
+#include "db/export/orbax/numbers.h"
 #include "db/import/import.h"
 #include "db/import/source.h"
 #include "db/layout.h"
@@ -15,29 +15,29 @@ namespace stepwell::db {
 namespace {
 
 using format::orbax::Printable;
-using io::HasFile;
-using io::ReadSmallFile;
 using io::StatIfThere;
 
 constexpr uint64_t kSmallFileBytesMax = uint64_t{64} << 20;
 constexpr std::string_view kRootMetadataFolder = "metadata";
 constexpr std::string_view kJsonFiles[] = {"data.json", "metadata", "metrics"};
 
-std::string_view NameOf(std::string_view path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
+std::string_view NameOf(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 bool IsTemporary(std::string_view name) {
   return name.find(format::orbax::kTemporaryMark) != std::string_view::npos;
 }
 
+Result<bool> Has(io::FileSystem* file_system, const std::string& folder, std::string_view name) {
+  return io::HasFile(file_system, StrCat(folder, "/", name));
+}
+
+// Of saves that were finished.
 Result<std::vector<std::string>> Folders(io::FileSystem* file_system, const std::string& path) {
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system->List(path));
   std::vector<std::string> folders;
   for (const std::string& name : names) {
     STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system, StrCat(path, "/", name)));
-    if (info && info->is_directory) folders.push_back(name);
+    if (info && info->is_directory && !IsTemporary(name)) folders.push_back(name);
   }
   return folders;
 }
@@ -45,7 +45,7 @@ Result<std::vector<std::string>> Folders(io::FileSystem* file_system, const std:
 // The file of an item that is JSON; empty when there is none.
 Result<std::string> JsonFileOf(io::FileSystem* file_system, const std::string& folder) {
   for (const std::string_view name : kJsonFiles) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool there, HasFile(file_system, StrCat(folder, "/", name)));
+    STEPWELL_ASSIGN_OR_RETURN(const bool there, Has(file_system, folder, name));
     if (there) return std::string(name);
   }
   return std::string();
@@ -56,23 +56,16 @@ Result<bool> IsStep(io::FileSystem* file_system, const std::string& path) {
   for (const std::string_view name :
        {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName,
         format::orbax::kIndicatorName}) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool there, HasFile(file_system, StrCat(path, "/", name)));
+    STEPWELL_ASSIGN_OR_RETURN(const bool there, Has(file_system, path, name));
     if (there) return true;
   }
   STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system, path));
   for (const std::string& name : folders) {
-    if (IsTemporary(name)) continue;
-    STEPWELL_ASSIGN_OR_RETURN(
-        const bool there,
-        HasFile(file_system, StrCat(path, "/", name, "/", format::orbax::kTreeMetadataName)));
+    STEPWELL_ASSIGN_OR_RETURN(const bool there, Has(file_system, StrCat(path, "/", name),
+                                                    format::orbax::kTreeMetadataName));
     if (there) return true;
   }
   return false;
-}
-
-Status Unfinished(const std::string& path) {
-  return InvalidArgumentError(StrCat(path, " is a save that Orbax did not finish: its name has \"",
-                                     format::orbax::kTemporaryMark, "\""));
 }
 
 }  // namespace
@@ -85,8 +78,7 @@ std::optional<uint64_t> StepOfName(std::string_view path) {
   if (begin == name.size()) return std::nullopt;
   if (begin > 0 && name[begin - 1] != '_' && name[begin - 1] != '-') return std::nullopt;
   uint64_t step = 0;
-  const auto [stop, error] = std::from_chars(name.data() + begin, name.data() + name.size(), step);
-  if (error != std::errc() || step > INT64_MAX) return std::nullopt;
+  if (!ParseInteger(name.substr(begin), &step) || step > INT64_MAX) return std::nullopt;
   return step;
 }
 
@@ -97,12 +89,11 @@ Result<std::vector<OrbaxStep>> FindOrbaxSteps(io::FileSystem* file_system,
   // What has none of these may still be a step (of items); the names of its folders decide then.
   for (const std::string_view name :
        {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName}) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool is_step, HasFile(file_system, StrCat(root, "/", name)));
+    STEPWELL_ASSIGN_OR_RETURN(const bool is_step, Has(file_system, root, name));
     if (is_step) return steps;
   }
   STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system, root));
   for (const std::string& name : folders) {
-    if (IsTemporary(name)) continue;
     const std::optional<uint64_t> step = StepOfName(name);
     if (!step) continue;
     OrbaxStep found{*step, name, StrCat(root, "/", name)};
@@ -133,21 +124,22 @@ Status OrbaxCheckpoint::Load() {
   if (!info->is_directory) {
     return InvalidArgumentError(StrCat(path_, " is a file; an Orbax checkpoint is a directory"));
   }
-  if (IsTemporary(NameOf(path_))) return Unfinished(path_);
+  if (IsTemporary(NameOf(path_))) {
+    return InvalidArgumentError(StrCat(path_,
+                                       " is a save that Orbax did not finish: its name has \"",
+                                       format::orbax::kTemporaryMark, "\""));
+  }
   step_ = StepOfName(path_);
   folder_ = path_;
   STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(path_));
-  STEPWELL_ASSIGN_OR_RETURN(
-      const bool is_item,
-      HasFile(file_system_, StrCat(path_, "/", format::orbax::kTreeMetadataName)));
-  STEPWELL_ASSIGN_OR_RETURN(
-      const bool is_step,
-      HasFile(file_system_, StrCat(path_, "/", format::orbax::kCheckpointMetadataName)));
+  STEPWELL_ASSIGN_OR_RETURN(const bool is_item,
+                            Has(file_system_, path_, format::orbax::kTreeMetadataName));
+  STEPWELL_ASSIGN_OR_RETURN(const bool is_step,
+                            Has(file_system_, path_, format::orbax::kCheckpointMetadataName));
   if (is_item) {
     const std::string parent = ParentOf(path_);
-    STEPWELL_ASSIGN_OR_RETURN(
-        const bool in_step,
-        HasFile(file_system_, StrCat(parent, "/", format::orbax::kCheckpointMetadataName)));
+    STEPWELL_ASSIGN_OR_RETURN(const bool in_step,
+                              Has(file_system_, parent, format::orbax::kCheckpointMetadataName));
     if (!is_step && in_step) {
       if (!step_) step_ = StepOfName(parent);
       folder_ = parent;
@@ -159,7 +151,6 @@ Status OrbaxCheckpoint::Load() {
   } else {
     STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system_, path_));
     for (const std::string& name : folders) {
-      if (IsTemporary(name)) continue;
       STEPWELL_RETURN_IF_ERROR(AddItem(name, StrCat(path_, "/", name)));
     }
   }
@@ -192,9 +183,8 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
   item.name = name;
   item.target = name;
   item.path = folder;
-  STEPWELL_ASSIGN_OR_RETURN(
-      const bool is_tree,
-      HasFile(file_system_, StrCat(folder, "/", format::orbax::kTreeMetadataName)));
+  STEPWELL_ASSIGN_OR_RETURN(const bool is_tree,
+                            Has(file_system_, folder, format::orbax::kTreeMetadataName));
   if (is_tree) {
     // ArraySave's item looks like a tree with the one leaf "checkpoint".
     const bool is_array = std::find(arrays_.begin(), arrays_.end(), name) != arrays_.end();
@@ -214,9 +204,9 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
 
 Status OrbaxCheckpoint::ReadCheckpointMetadata(const std::string& folder) {
   const std::string path = StrCat(folder, "/", format::orbax::kCheckpointMetadataName);
-  const Result<std::string> text = ReadSmallFile(file_system_, path, kSmallFileBytesMax);
-  if (text.status().code() == StatusCode::kNotFound) return OkStatus();
-  if (!text.ok()) return text.status();
+  STEPWELL_ASSIGN_OR_RETURN(const auto text,
+                            io::ReadIfThere(file_system_, path, kSmallFileBytesMax));
+  if (!text) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto metadata,
                             format::orbax::DecodeCheckpointMetadata(path, *text));
   using Items = std::vector<format::orbax::ItemHandler>;
@@ -239,9 +229,9 @@ Status OrbaxCheckpoint::ReadRootMetadata() {
                             StatIfThere(file_system_, StrCat(parent, "/", kRootMetadataFolder)));
   if (!folder || !folder->is_directory) return OkStatus();
   const std::string path = StrCat(parent, "/", format::orbax::kRootMetadataName);
-  const Result<std::string> text = ReadSmallFile(file_system_, path, kSmallFileBytesMax);
-  if (text.status().code() == StatusCode::kNotFound) return OkStatus();
-  if (!text.ok()) return text.status();
+  STEPWELL_ASSIGN_OR_RETURN(const auto text,
+                            io::ReadIfThere(file_system_, path, kSmallFileBytesMax));
+  if (!text) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto metadata, format::orbax::DecodeRootMetadata(path, *text));
   if (metadata.custom_metadata != "{}") root_metadata_ = metadata.custom_metadata;
   return OkStatus();

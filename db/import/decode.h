@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "db/import/arrays.h"
+#include "format/codec.h"
 #include "io/buffer.h"
 #include "io/bytes.h"
 
@@ -25,5 +27,15 @@ Status FillValue(const ImportArray& array, uint64_t chunk_index, io::AlignedBuff
 // is laid out in another way.
 Status CheckPlainValue(const ImportArray& array, ConstBytes chunk, ConstBytes crc,
                        ConstBytes index);
+
+// ---- stored values that are payloads of ours already, and saved as they are ----
+
+// The codec whose payloads the array's stored values claim to be, in a grid that we would store;
+// none: they are to be decoded. Of the whole array, whose chunks are looked up.
+Result<std::optional<format::CodecId>> PayloadCodec(const ImportArray& array);
+
+// Whether it is what it claims: its CRC, its length, and that it decodes (into `scratch`).
+// kDataLoss.
+Status CheckPayload(const ImportArray& array, ConstBytes payload, io::AlignedBuffer* scratch);
 
 }  // namespace stepwell::db::import

@@ -94,9 +94,6 @@ struct ImportShare {
 class ImportPlan {
  public:
   static Result<ImportPlan> Make(const OrbaxCheckpoint& checkpoint, const ImportOptions& options);
-  ImportPlan(ImportPlan&&) noexcept;
-  ImportPlan& operator=(ImportPlan&&) noexcept;
-  ~ImportPlan();
 
   // Bytes that are the same on all processes that see the same checkpoint, and plan the same.
   Result<std::string> Identity() const;
@@ -109,8 +106,8 @@ class ImportPlan {
 
  private:
   struct State;
-  explicit ImportPlan(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit ImportPlan(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
 };
 
 // All of it, by one process, as the options say.

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "db/import/decode.h"
-#include "db/import/payloads.h"
 #include "format/grid.h"
 #include "format/orbax/zarr_metadata.h"
 #include "io/executor.h"
@@ -171,7 +170,7 @@ Status Reading::CheckBools() {
   return OkStatus();
 }
 
-Status ReadArrays(io::FileSystem* file_system, const ReadOptions& options,
+Status ReadArrays(io::FileSystem* file_system, const ImportOptions& options,
                   std::vector<ImportArray>* arrays) {
   return Reading(file_system, options, arrays).Run();
 }

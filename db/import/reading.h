@@ -55,7 +55,8 @@ struct Scratch {
 };
 class Reading {
  public:
-  Reading(io::FileSystem* file_system, const ReadOptions& options, std::vector<ImportArray>* arrays)
+  Reading(io::FileSystem* file_system, const ImportOptions& options,
+          std::vector<ImportArray>* arrays)
       : file_system_(file_system), options_(options), arrays_(*arrays) {}
 
   Status Run() {
@@ -93,7 +94,7 @@ class Reading {
   const ImportArray& ArrayOf(const Value& value) const { return arrays_[value.array]; }
 
   io::FileSystem* const file_system_;
-  const ReadOptions& options_;
+  const ImportOptions& options_;
   std::vector<ImportArray>& arrays_;
   std::vector<Value> values_;
   std::deque<PlainValue> plain_;

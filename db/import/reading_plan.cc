@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "db/import/decode.h"
-#include "db/import/payloads.h"
 #include "db/import/reading.h"
 #include "format/grid.h"
 #include "format/orbax/zarr_metadata.h"

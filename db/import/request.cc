@@ -6,7 +6,7 @@
 #include <map>
 
 #include "db/export/orbax/digests.h"
-#include "db/export/orbax/metadata.h"
+#include "db/export/orbax/plan.h"
 #include "db/import/import.h"
 #include "db/import/source.h"
 #include "db/import/tree.h"
@@ -154,9 +154,8 @@ Status ImportPlan::State::Describe(const ImportOptions& options) {
       case OrbaxItem::Kind::kTree:
       case OrbaxItem::Kind::kArray: {
         STEPWELL_ASSIGN_OR_RETURN(
-            ImportTree tree,
+            trees.emplace_back(),
             import::ReadTree(file_system, *item, MemoryBytesMax(options), &arrays));
-        trees.push_back(std::move(tree));
         break;
       }
       case OrbaxItem::Kind::kJson: {
@@ -209,10 +208,8 @@ Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& sh
                                             const ImportOptions& options) {
   std::vector<ImportArray> boxes;
   const std::vector<SharedArray> shared = Deal(share, &boxes);
-  import::ReadOptions reading;
-  reading.threads = options.threads;
+  ImportOptions reading = options;
   reading.memory_bytes_max = MemoryBytesMax(options);
-  reading.keep_waiting = options.keep_waiting;
   STEPWELL_RETURN_IF_ERROR(import::ReadArrays(checkpoint.file_system(), reading, &boxes));
   SaveRequest request;
   request.step = step;
@@ -231,14 +228,9 @@ Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& sh
   return request;
 }
 
-ImportPlan::ImportPlan(std::unique_ptr<State> state) : state_(std::move(state)) {}
-ImportPlan::ImportPlan(ImportPlan&&) noexcept = default;
-ImportPlan& ImportPlan::operator=(ImportPlan&&) noexcept = default;
-ImportPlan::~ImportPlan() = default;
-
 Result<ImportPlan> ImportPlan::Make(const OrbaxCheckpoint& checkpoint,
                                     const ImportOptions& options) {
-  auto state = std::make_unique<State>(checkpoint);
+  auto state = std::make_shared<State>(checkpoint);
   STEPWELL_RETURN_IF_ERROR(state->Describe(options).WithContext(checkpoint.path()));
   return ImportPlan(std::move(state));
 }
@@ -259,11 +251,11 @@ Result<std::string> ImportPlan::Identity() const {
     identity.append(StrCat(text.size(), ":")).append(text);
   };
   const auto add_file = [&](const std::string& folder, std::string_view name) -> Status {
-    const auto text =
-        io::ReadSmallFile(checkpoint.file_system(), StrCat(folder, "/", name), kIdentityBytesMax);
-    if (text.status().code() == StatusCode::kNotFound) return OkStatus();
-    if (text.ok()) add(*text);
-    return text.status();
+    STEPWELL_ASSIGN_OR_RETURN(
+        const auto text,
+        io::ReadIfThere(checkpoint.file_system(), StrCat(folder, "/", name), kIdentityBytesMax));
+    if (text) add(*text);
+    return OkStatus();
   };
   STEPWELL_RETURN_IF_ERROR(add_file(checkpoint.path(), format::orbax::kCheckpointMetadataName));
   for (const OrbaxItem* item : state_->items) {

@@ -19,17 +19,11 @@ constexpr size_t kIndexBytesMax = size_t{4} << 30;
 
 }  // namespace
 
-Result<std::unique_ptr<ValueIndex>> ValueIndex::OfOcdbt(io::FileSystem* file_system,
-                                                        const std::string& folder) {
-  std::unique_ptr<ValueIndex> index(new ValueIndex(file_system, folder));
-  index->is_ocdbt_ = true;
-  STEPWELL_RETURN_IF_ERROR(index->Fill());
+Result<std::unique_ptr<ValueIndex>> ValueIndex::Open(io::FileSystem* file_system,
+                                                     const std::string& folder, bool is_ocdbt) {
+  std::unique_ptr<ValueIndex> index(new ValueIndex(file_system, folder, is_ocdbt));
+  if (is_ocdbt) STEPWELL_RETURN_IF_ERROR(index->Fill());
   return index;
-}
-
-std::unique_ptr<ValueIndex> ValueIndex::OfFiles(io::FileSystem* file_system,
-                                                const std::string& folder) {
-  return std::unique_ptr<ValueIndex>(new ValueIndex(file_system, folder));
 }
 
 uint32_t ValueIndex::FileOf(const std::string& path) {

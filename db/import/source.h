@@ -30,13 +30,10 @@ struct ValuePlace {
 // The keys of one item. One thread at a time.
 class ValueIndex {
  public:
-  // Reads all nodes of the newest version of `folder`/manifest.ocdbt. Files that it names are below
-  // `folder`.
-  static Result<std::unique_ptr<ValueIndex>> OfOcdbt(io::FileSystem* file_system,
-                                                     const std::string& folder);
-  // `folder`/KEY is the value of KEY.
-  static std::unique_ptr<ValueIndex> OfFiles(io::FileSystem* file_system,
-                                             const std::string& folder);
+  // With `is_ocdbt` reads all nodes of the newest version of `folder`/manifest.ocdbt; files that it
+  // names are below `folder`. Else `folder`/KEY is the value of KEY.
+  static Result<std::unique_ptr<ValueIndex>> Open(io::FileSystem* file_system,
+                                                  const std::string& folder, bool is_ocdbt);
 
   // Nothing when there is no such key. kInvalidArgument: a key that would leave the folder.
   Result<std::optional<ValuePlace>> Find(std::string_view key);
@@ -65,8 +62,8 @@ class ValueIndex {
     uint64_t length_bytes = 0;
   };
 
-  ValueIndex(io::FileSystem* file_system, std::string folder)
-      : file_system_(file_system), folder_(std::move(folder)) {}
+  ValueIndex(io::FileSystem* file_system, std::string folder, bool is_ocdbt)
+      : file_system_(file_system), folder_(std::move(folder)), is_ocdbt_(is_ocdbt) {}
   Status Fill();
   uint32_t FileOf(const std::string& path);
   std::string_view KeyOf(const Entry& entry) const {
@@ -75,7 +72,7 @@ class ValueIndex {
 
   io::FileSystem* const file_system_;
   const std::string folder_;
-  bool is_ocdbt_ = false;
+  const bool is_ocdbt_;
   std::vector<std::string> paths_;
   std::unordered_map<std::string, uint32_t> files_;
   std::vector<Entry> entries_;

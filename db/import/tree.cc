@@ -2,12 +2,11 @@
 #include "db/import/tree.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <unordered_map>
 
+#include "db/export/orbax/numbers.h"
 #include "format/endian.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
@@ -40,17 +39,9 @@ struct Notes {
   std::unordered_map<std::string, std::string> strings;
 };
 
-Result<std::optional<std::string>> ReadIfThere(io::FileSystem* file_system,
-                                               const std::string& path) {
-  Result<std::string> text = io::ReadSmallFile(file_system, path, kMetadataBytesMax);
-  if (text.ok()) return std::optional(*std::move(text));
-  if (text.status().code() == StatusCode::kNotFound) return std::optional<std::string>();
-  return text.status();
-}
-
 Status ReadShardings(io::FileSystem* file_system, const std::string& folder, Notes* notes) {
   const std::string path = StrCat(folder, "/", format::orbax::kShardingName);
-  STEPWELL_ASSIGN_OR_RETURN(const auto text, ReadIfThere(file_system, path));
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kMetadataBytesMax));
   if (!text) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(const auto leaves, format::orbax::DecodeShardings(path, *text));
   for (const format::orbax::LeafSharding& leaf : leaves) {
@@ -86,7 +77,7 @@ Result<Notes> ReadNotes(io::FileSystem* file_system, const std::string& folder) 
   STEPWELL_RETURN_IF_ERROR(ReadShardings(file_system, folder, &notes));
   STEPWELL_RETURN_IF_ERROR(ReadKeyImpls(file_system, folder, &notes));
   const std::string path = StrCat(folder, "/", format::orbax::kStringsName);
-  STEPWELL_ASSIGN_OR_RETURN(const auto text, ReadIfThere(file_system, path));
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kMetadataBytesMax));
   if (!text) return notes;
   STEPWELL_ASSIGN_OR_RETURN(auto strings, format::orbax::DecodeStrings(path, *text));
   for (auto& leaf : strings) notes.strings[leaf.param_name] = std::move(leaf.text);
@@ -146,11 +137,7 @@ Status TreeReader::OpenIndex(io::FileSystem* file_system) {
         is_ocdbt,
         io::HasFile(file_system, StrCat(source_.path, "/", format::orbax::kOcdbtManifestName)));
   }
-  if (!is_ocdbt) {
-    tree_.index = ValueIndex::OfFiles(file_system, source_.path);
-    return OkStatus();
-  }
-  STEPWELL_ASSIGN_OR_RETURN(tree_.index, ValueIndex::OfOcdbt(file_system, source_.path));
+  STEPWELL_ASSIGN_OR_RETURN(tree_.index, ValueIndex::Open(file_system, source_.path, is_ocdbt));
   return OkStatus();
 }
 
@@ -234,20 +221,21 @@ Status TreeReader::AddArray(const TreeEntry& entry, const format::KeyPath& path,
 }
 
 Status TreeReader::AddLeaf(const TreeEntry& entry, const format::KeyPath& path, std::string key) {
+  const auto add_empty = [&](ContainerKind kind) {
+    tree_.item.leaves.push_back(NodeInput(std::move(key), kind, 0));
+    return OkStatus();
+  };
   switch (entry.type) {
     case OrbaxType::kNone:
     case OrbaxType::kNamedTuple:  // without fields: Orbax gives None, too
       tree_.item.leaves.push_back(ValueInput(std::move(key), StoredType::kNone, {}));
       return OkStatus();
     case OrbaxType::kDict:
-      tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kDict, 0));
-      return OkStatus();
+      return add_empty(ContainerKind::kDict);
     case OrbaxType::kList:
-      tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kList, 0));
-      return OkStatus();
+      return add_empty(ContainerKind::kList);
     case OrbaxType::kTuple:
-      tree_.item.leaves.push_back(NodeInput(std::move(key), ContainerKind::kTuple, 0));
-      return OkStatus();
+      return add_empty(ContainerKind::kTuple);
     case OrbaxType::kString: {
       const auto found = notes_.strings.find(format::orbax::ParamName(entry.keys));
       if (found == notes_.strings.end()) {
@@ -334,51 +322,12 @@ Result<ImportTree> TreeReader::Read(io::FileSystem* file_system) {
 
 // ---- scalars ----
 
-// Of 2, 4 or 8 bytes; bfloat16 is the upper half of a float.
-std::optional<double> FloatOf(const ImportArray& array) {
-  switch (array.zarr.dtype) {
-    case DType::kFloat64:
-      return format::LoadLittle<double>(array.data);
-    case DType::kFloat32:
-      return format::LoadLittle<float>(array.data);
-    case DType::kBFloat16:
-      return std::bit_cast<float>(uint32_t{format::LoadLittle<uint16_t>(array.data)} << 16);
-    case DType::kFloat16: {
-      const auto bits = format::LoadLittle<uint16_t>(array.data);
-      const int exponent = bits >> 10 & 0x1F;
-      const int fraction = bits & 0x3FF;
-      const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-      if (exponent == 31) return sign * (fraction != 0 ? std::nan("") : HUGE_VAL);
-      if (exponent == 0) return sign * std::ldexp(fraction, -24);
-      return sign * std::ldexp(0x400 + fraction, exponent - 25);
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<std::string> IntegerOf(const ImportArray& array) {
-  const std::byte* data = array.data;
-  switch (array.zarr.dtype) {
-    case DType::kInt8:
-      return std::to_string(format::LoadLittle<int8_t>(data));
-    case DType::kInt16:
-      return std::to_string(format::LoadLittle<int16_t>(data));
-    case DType::kInt32:
-      return std::to_string(format::LoadLittle<int32_t>(data));
-    case DType::kInt64:
-      return std::to_string(format::LoadLittle<int64_t>(data));
-    case DType::kUInt8:
-      return std::to_string(format::LoadLittle<uint8_t>(data));
-    case DType::kUInt16:
-      return std::to_string(format::LoadLittle<uint16_t>(data));
-    case DType::kUInt32:
-      return std::to_string(format::LoadLittle<uint32_t>(data));
-    case DType::kUInt64:
-      return std::to_string(format::LoadLittle<uint64_t>(data));
-    default:
-      return std::nullopt;
-  }
+std::string IntegerOf(const ImportArray& array) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, array.data, array.dtype->item_bytes);
+  if (IsUnsignedInteger(array.zarr.dtype)) return std::to_string(bits);
+  const int unused_bits = 64 - 8 * array.dtype->item_bytes;
+  return std::to_string(static_cast<int64_t>(bits << unused_bits) >> unused_bits);
 }
 
 // What Orbax makes of it: array.item(). Types that Python has no number for stay NumPy's.
@@ -394,8 +343,18 @@ LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
     input.record.dtype = array.zarr.dtype;
     return input;
   };
-  if (auto text = IntegerOf(array)) return number(StoredType::kInt, *std::move(text));
-  if (const auto value = FloatOf(array)) return number(StoredType::kFloat, FloatValue(*value));
+  switch (array.zarr.dtype) {
+    case DType::kFloat64:
+    case DType::kFloat32:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return number(StoredType::kFloat, FloatValue(DecodeNumber(array.zarr.dtype, array.data)));
+    default:
+      break;
+  }
+  if (IsSignedInteger(array.zarr.dtype) || IsUnsignedInteger(array.zarr.dtype)) {
+    return number(StoredType::kInt, IntegerOf(array));
+  }
   leaf.record.value_type = StoredType::kNumpyScalar;
   return leaf;
 }

@@ -6,8 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "db/read/pieces.h"
 #include "db/read/restore_plan.h"
+#include "format/piece.h"
 
 namespace stepwell::db {
 namespace {
@@ -50,8 +50,6 @@ Result<std::vector<const PartitionSpec*>> SpecsByRecord(std::span<const SpecRule
   return specs;
 }
 
-bool IsArray(const Leaf& leaf) { return leaf.record->kind == LeafKind::kArray; }
-
 LoadRequest RequestFor(const Leaf& leaf, const Mesh& mesh, uint64_t device) {
   Slice slice = ShardOf(leaf.record->shape, mesh, *leaf.spec, device);
   return {.leaf = leaf.record,
@@ -62,24 +60,17 @@ LoadRequest RequestFor(const Leaf& leaf, const Mesh& mesh, uint64_t device) {
 
 uint64_t BytesOf(const LoadRequest& request) {
   if (request.leaf->kind != LeafKind::kArray) return request.leaf->logical_bytes;
-  uint64_t bytes = format::FindDType(request.leaf->dtype)->item_bytes;
-  for (size_t axis = 0; axis < request.box.start.size(); ++axis) {
-    bytes *= request.box.stop[axis] - request.box.start[axis];
-  }
-  return bytes;
-}
-
-LoadPlan::Cost CostOf(const RestorePlan& plan) {
-  return {.chunks = plan.chunks.size(),
-          .reads = plan.reads.size(),
-          .bytes_read = plan.bytes_read,
-          .bytes_needed = plan.bytes_needed};
+  return format::ChunkBytes(format::Extents(request.box),
+                            format::FindDType(request.leaf->dtype)->item_bytes);
 }
 
 Result<LoadPlan::Cost> CostFor(std::span<const LoadRequest> requests) {
   STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
   STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(split.requests));
-  LoadPlan::Cost cost = CostOf(plan);
+  LoadPlan::Cost cost{.chunks = plan.chunks.size(),
+                      .reads = plan.reads.size(),
+                      .bytes_read = plan.bytes_read,
+                      .bytes_needed = plan.bytes_needed};
   for (const LoadRequest& request : requests) cost.bytes_out += BytesOf(request);
   return cost;
 }
@@ -134,7 +125,7 @@ Result<LoadPlan> PlanMesh(const StepTree& step, const Mesh& mesh, std::span<cons
   for (uint64_t device = 0; device < devices; ++device) of_class[classes.Of(device)];
   std::vector<LoadRequest> all;
   for (const Leaf& leaf : leaves) {
-    if (!IsArray(leaf)) {
+    if (leaf.record->kind != LeafKind::kArray) {
       all.push_back({.leaf = leaf.record, .box = {}, .out = nullptr, .strides_bytes = {}});
       continue;
     }

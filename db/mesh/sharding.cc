@@ -123,7 +123,8 @@ class Drawing {
       if (device == 0) {
         for (size_t axis = 0; axis < shape.size(); ++axis) {
           extents_.push_back(slice.stop[axis] - slice.start[axis]);
-          parts_.push_back(PartsOf(sharding, axis));
+          const auto& spec = sharding.spec.axes;
+          parts_.push_back(axis < spec.size() ? PartsOf(sharding.mesh, spec[axis]) : 1);
           if (parts_.back() > 1) split_.push_back(axis);
         }
       }
@@ -149,17 +150,6 @@ class Drawing {
   }
 
  private:
-  static uint64_t PartsOf(const SavedSharding& sharding, size_t axis) {
-    uint64_t parts = 1;
-    if (axis >= sharding.spec.axes.size()) return parts;
-    for (const std::string& name : sharding.spec.axes[axis]) {
-      for (const MeshAxis& mesh_axis : sharding.mesh.axes) {
-        if (mesh_axis.name == name) parts *= mesh_axis.size;
-      }
-    }
-    return parts;
-  }
-
   std::string RangeText(size_t axis, uint64_t part) const {
     return StrCat(part * extents_[axis], ":", (part + 1) * extents_[axis]);
   }

@@ -24,6 +24,9 @@ struct SavedSharding {
 // mesh, or none that can be.
 std::optional<SavedSharding> ParseSharding(std::string_view json);
 
+// Into how many parts these axes of a mesh split an axis of an array.
+uint64_t PartsOf(const Mesh& mesh, const std::vector<std::string>& names);
+
 }  // namespace stepwell
 
 namespace stepwell::db {

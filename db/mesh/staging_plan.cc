@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "format/dtype.h"
+#include "format/piece.h"
 
 namespace stepwell::db {
 namespace {
@@ -14,23 +15,6 @@ using format::Box;
 using format::Shape;
 
 constexpr uint64_t kPieceAlignment = 256;  // bytes; what GPUs copy from at full speed
-
-uint64_t VolumeOf(const Box& box) {
-  uint64_t volume = 1;
-  for (size_t axis = 0; axis < box.start.size(); ++axis) {
-    volume *= box.stop[axis] > box.start[axis] ? box.stop[axis] - box.start[axis] : 0;
-  }
-  return volume;
-}
-
-Box Intersection(const Box& a, const Box& b) {
-  Box both = a;
-  for (size_t axis = 0; axis < both.start.size(); ++axis) {
-    both.start[axis] = std::max(a.start[axis], b.start[axis]);
-    both.stop[axis] = std::min(a.stop[axis], b.stop[axis]);
-  }
-  return both;
-}
 
 // The arrays of one leaf, cut between chunks until the parts fit.
 class LeafStaging {
@@ -72,8 +56,8 @@ class LeafStaging {
   std::vector<StagedPiece> PiecesIn(const Box& region) const {
     std::map<std::pair<Shape, Shape>, StagedPiece> pieces;
     for (const uint32_t number : numbers_) {
-      Box box = Intersection(region, targets_[number].box);
-      if (VolumeOf(box) == 0) continue;
+      Box box = format::Intersection(region, targets_[number].box);
+      if (format::ChunkBytes(format::Extents(box), 1) == 0) continue;
       StagedPiece& piece = pieces[{box.start, box.stop}];
       if (piece.targets.empty()) {
         piece.leaf = leaf_;
@@ -125,10 +109,7 @@ class LeafStaging {
       return true;
     };
     if (batches_->empty() || !fits(batches_->back())) {
-      if (std::any_of(needed.begin(), needed.end(),
-                      [&](uint64_t bytes) { return bytes > batch_bytes_; })) {
-        return false;
-      }
+      if (*std::max_element(needed.begin(), needed.end()) > batch_bytes_) return false;
       batches_->emplace_back().bytes.assign(memories_, 0);
     }
     for (StagedPiece& piece : *pieces) Add(std::move(piece));
@@ -136,7 +117,7 @@ class LeafStaging {
   }
 
   uint64_t BytesOf(const StagedPiece& piece) const {
-    return AlignUp(VolumeOf(piece.box) * item_bytes_, kPieceAlignment);
+    return AlignUp(format::ChunkBytes(format::Extents(piece.box), item_bytes_), kPieceAlignment);
   }
 
   void Add(StagedPiece piece) {
@@ -191,11 +172,7 @@ std::vector<RowsCopy> CopiesInto(const Box& piece, const Box& target, uint64_t i
   copy.to_pitch_bytes = inner > 0 ? inner_bytes * length(target, inner - 1) : inner_bytes;
   copy.rows = inner > 1 ? length(piece, inner - 2) : 1;
   const size_t loops = inner > 2 ? inner - 2 : 0;
-  const std::vector<int64_t> strides = [&] {
-    Shape shape;
-    for (size_t axis = 0; axis < rank; ++axis) shape.push_back(length(target, axis));
-    return format::CStrides(shape, item_bytes);
-  }();
+  const std::vector<int64_t> strides = format::CStrides(format::Extents(target), item_bytes);
   std::vector<RowsCopy> copies;
   Shape at = piece.start;
   for (;;) {

@@ -144,19 +144,13 @@ std::shared_ptr<const StoreSnapshot> WithShares(StoreSnapshot snapshot,
     for (const uint32_t part : step.group->parts) {
       const auto& by_save = shares[part].by_save;
       const auto it = by_save.find(step.group->save_id);
-      step.shares.push_back(part == 0 ? step.commit : it == by_save.end() ? 0 : it->second.commit);
+      step.shares.push_back(part == 0 ? step.commit : it == by_save.end() ? 0 : it->second);
     }
   }
-  struct Keep {
-    std::shared_ptr<const void> own;
-    std::vector<std::shared_ptr<const void>> parts;
-  };
-  auto keep = std::make_shared<Keep>();
-  keep->own = std::move(snapshot.pin);
-  for (auto& [part, each] : shares) {
-    keep->parts.insert(keep->parts.end(), each.pins.begin(), each.pins.end());
-  }
-  if (keep->own != nullptr || !keep->parts.empty()) snapshot.pin = std::move(keep);
+  auto pins = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  if (snapshot.pin != nullptr) pins->push_back(std::move(snapshot.pin));
+  for (auto& [part, each] : shares) pins->insert(pins->end(), each.pins.begin(), each.pins.end());
+  if (!pins->empty()) snapshot.pin = std::move(pins);
   return std::make_shared<const StoreSnapshot>(std::move(snapshot));
 }
 

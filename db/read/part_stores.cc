@@ -46,30 +46,6 @@ Result<std::shared_ptr<StepReader>> ReadShare(LogFollower& store, const format::
   return store.Read(view, *found);
 }
 
-Result<VerifyReport> VerifyShare(LogFollower& store, const format::StepRecord& step,
-                                 const VerifyOptions& options) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto view, store.Refresh());
-  const LogStep* found = FindShare(*view->log, step);
-  if (found == nullptr) return NoShare(store, step);
-  const LogSource& source = *store.source();
-  STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
-                            VerifySteps({*found}, *source.files, *source.restorer, options));
-  AddLosses(view->log->losses, &report);
-  return report;
-}
-
-Result<PartShares> SharesOf(LogFollower& store) {
-  STEPWELL_ASSIGN_OR_RETURN(auto view, store.Refresh());
-  PartShares shares;
-  const auto add = [&](const format::StepRecord& step) {
-    if (step.group) shares.by_save[step.group->save_id] = {step.commit, step.stored_bytes};
-  };
-  for (const auto& [step, live] : view->log->live) add(live.record);
-  for (const auto& [commit, undecided] : view->log->undecided) add(undecided.record);
-  if (view->pin != nullptr) shares.pins.push_back(std::move(view));
-  return shares;
-}
-
 }  // namespace
 
 PartStores::PartStores(std::string root, Environment environment, SegmentFiles* files)
@@ -130,18 +106,32 @@ Result<std::shared_ptr<StepReader>> PartStores::Read(uint32_t part,
 
 Result<PartShares> PartStores::Shares(uint32_t part, const format::StepRecord& step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
-  return SharesOf(*store);
+  STEPWELL_ASSIGN_OR_RETURN(auto view, store->Refresh());
+  PartShares shares;
+  const auto add = [&](const format::StepRecord& mine) {
+    if (mine.group) shares.by_save[mine.group->save_id] = mine.commit;
+  };
+  for (const auto& [number, live] : view->log->live) add(live.record);
+  for (const auto& [commit, undecided] : view->log->undecided) add(undecided.record);
+  if (view->pin != nullptr) shares.pins.push_back(std::move(view));
+  return shares;
 }
 
 Status PartStores::Verify(uint32_t part, const format::StepRecord& step,
                           const VerifyOptions& options, VerifyReport* report) {
   STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, store->Refresh());
+  const LogStep* found = FindShare(*view->log, step);
+  if (found == nullptr) return NoShare(*store, step);
   VerifyOptions share_options;
   // What is told of the progress counts part 0's bytes, which are done; it may still say stop.
   share_options.progress = [&](uint64_t, uint64_t) {
     return !options.progress || options.progress(1, 1);
   };
-  STEPWELL_ASSIGN_OR_RETURN(const VerifyReport share, VerifyShare(*store, step, share_options));
+  const LogSource& source = *store->source();
+  STEPWELL_ASSIGN_OR_RETURN(VerifyReport share,
+                            VerifySteps({*found}, *source.files, *source.restorer, share_options));
+  AddLosses(view->log->losses, &share);
   report->chunks += share.chunks;
   report->bytes += share.bytes;
   report->problems.insert(report->problems.end(), share.problems.begin(), share.problems.end());

@@ -17,11 +17,7 @@ namespace stepwell::db {
 
 // What a part has of the steps of its group, and what keeps it.
 struct PartShares {
-  struct Share {
-    uint64_t commit = 0;
-    uint64_t stored_bytes = 0;
-  };
-  std::map<format::Id128, Share> by_save;         // decided or still prepared
+  std::map<format::Id128, uint64_t> by_save;      // commits, decided or still prepared
   std::vector<std::shared_ptr<const void>> pins;  // empty: nothing keeps them
 };
 

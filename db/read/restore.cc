@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 
-#include "db/read/pieces.h"
 #include "db/read/restore_run.h"
 
 namespace stepwell::db {
@@ -188,7 +187,7 @@ void Restorer::Return(std::unique_ptr<ReadContext> context) {
 }
 
 Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
-  if (!HasPieces(requests)) return LoadWhole(requests);
+  if (std::none_of(requests.begin(), requests.end(), HasPieces)) return LoadWhole(requests);
   STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
   return LoadWhole(split.requests);
 }

@@ -2,6 +2,7 @@
 #include "db/read/restore_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "format/piece.h"
@@ -33,17 +34,9 @@ uint64_t EndOf(const format::ChunkRecord& record) {
   return record.offset_bytes + record.stored_bytes;
 }
 
-Status CheckRequest(const LoadRequest& request) {
-  if (request.leaf == nullptr) return InvalidArgumentError("a request without a leaf");
+// Of an array that passed CheckLeaf.
+Status CheckBox(const LoadRequest& request) {
   const format::LeafRecord& leaf = *request.leaf;
-  if (leaf.kind == format::LeafKind::kNode) {
-    return InvalidArgumentError(StrCat(LeafName(leaf), " is a node, not a leaf"));
-  }
-  STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
-  if (leaf.kind != format::LeafKind::kArray) return OkStatus();
-  if (leaf.partial || !leaf.pieces.empty()) {
-    return InternalError(StrCat(LeafName(leaf), ": pieces are planned one by one"));
-  }
   const size_t rank = leaf.shape.size();
   const format::Box& box = request.box;
   bool inside = box.start.size() == rank && box.stop.size() == rank;
@@ -56,6 +49,20 @@ Status CheckRequest(const LoadRequest& request) {
                                        " strides for an array of rank ", rank));
   }
   return OkStatus();
+}
+
+Status CheckRequest(const LoadRequest& request) {
+  if (request.leaf == nullptr) return InvalidArgumentError("a request without a leaf");
+  const format::LeafRecord& leaf = *request.leaf;
+  if (leaf.kind == format::LeafKind::kNode) {
+    return InvalidArgumentError(StrCat(LeafName(leaf), " is a node, not a leaf"));
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
+  if (leaf.kind != format::LeafKind::kArray) return OkStatus();
+  if (HasPieces(request)) {
+    return InternalError(StrCat(LeafName(leaf), ": pieces are planned one by one"));
+  }
+  return CheckBox(request);
 }
 
 bool Covers(const format::Box& box, const format::Shape& shape) {
@@ -107,6 +114,66 @@ void MergeEqual(std::vector<PlannedChunk>* chunks) {
     ++kept;
   }
   chunks->resize(kept);
+}
+
+// The piece as an array of its own.
+format::LeafRecord LeafOf(const format::LeafRecord& leaf, const format::PieceRecord& piece) {
+  format::LeafRecord own;
+  own.key = leaf.key;
+  own.kind = leaf.kind;
+  own.value_type = leaf.value_type;
+  own.dtype = leaf.dtype;
+  own.codec = leaf.codec;
+  own.shape = piece.shape;
+  own.chunk_shape = piece.chunk_shape;
+  own.chunk_count = format::ChunkCount(piece.shape, piece.chunk_shape);
+  own.logical_bytes = format::ChunkBytes(piece.shape, format::FindDType(leaf.dtype)->item_bytes);
+  const auto begin = leaf.chunks.begin() + static_cast<ptrdiff_t>(piece.first_chunk);
+  own.chunks.assign(begin, begin + static_cast<ptrdiff_t>(own.chunk_count));
+  return own;
+}
+
+// One for all requests of a leaf, so that chunks wanted twice are read once.
+using PieceLeaves = std::map<const format::PieceRecord*, const format::LeafRecord*>;
+
+Status AddPieces(const LoadRequest& request, PieceLeaves* leaves, PieceRequests* out) {
+  const format::LeafRecord& leaf = *request.leaf;
+  STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
+  STEPWELL_RETURN_IF_ERROR(CheckBox(request));
+  std::vector<int64_t> strides = request.strides_bytes;
+  if (strides.empty()) {
+    strides =
+        format::CStrides(format::Extents(request.box), format::FindDType(leaf.dtype)->item_bytes);
+  }
+  const uint64_t wanted = format::ChunkBytes(format::Extents(request.box), 1);
+  uint64_t found = 0;
+  for (const format::PieceRecord& piece : leaf.pieces) {
+    format::Box box{piece.origin, piece.origin};
+    for (size_t axis = 0; axis < strides.size(); ++axis) box.stop[axis] += piece.shape[axis];
+    LoadRequest part;
+    part.box = format::Intersection(box, request.box);
+    const uint64_t elements = format::ChunkBytes(format::Extents(part.box), 1);
+    if (elements == 0) continue;
+    found += elements;
+    const format::LeafRecord*& known = (*leaves)[&piece];
+    if (known == nullptr) known = &out->leaves.emplace_back(LeafOf(leaf, piece));
+    part.leaf = known;
+    part.out = request.out;
+    part.strides_bytes = strides;
+    for (size_t axis = 0; axis < strides.size(); ++axis) {
+      if (part.out != nullptr) {
+        part.out +=
+            static_cast<int64_t>(part.box.start[axis] - request.box.start[axis]) * strides[axis];
+      }
+      part.box.start[axis] -= piece.origin[axis];
+      part.box.stop[axis] -= piece.origin[axis];
+    }
+    out->requests.push_back(std::move(part));
+  }
+  if (found == wanted) return OkStatus();
+  return FailedPreconditionError(StrCat(LeafName(leaf), ": this part of a store has ", found,
+                                        " of ", wanted,
+                                        " elements; read the step through the whole store"));
 }
 
 }  // namespace
@@ -201,6 +268,24 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
   }
   if (chunk.offset_bytes > kOffsetMax) return bad("offset ", chunk.offset_bytes);
   return OkStatus();
+}
+
+bool HasPieces(const LoadRequest& request) {
+  return request.leaf != nullptr && request.leaf->kind == format::LeafKind::kArray &&
+         (request.leaf->partial || !request.leaf->pieces.empty());
+}
+
+Result<PieceRequests> SplitByPieces(std::span<const LoadRequest> requests) {
+  PieceRequests out;
+  PieceLeaves leaves;
+  for (const LoadRequest& request : requests) {
+    if (HasPieces(request)) {
+      STEPWELL_RETURN_IF_ERROR(AddPieces(request, &leaves, &out));
+    } else {
+      out.requests.push_back(request);
+    }
+  }
+  return out;
 }
 
 RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {

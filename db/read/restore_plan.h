@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,18 @@ struct RestorePlan {
 // kInvalidArgument: a box outside its array; kDataLoss: a record that contradicts itself (chunk
 // count, logical size against the grid, payload over the limits).
 Result<RestorePlan> PlanRestore(std::span<const LoadRequest> requests);
+
+// Requests for leaves whose pieces have chunk grids of their own, piece by piece: they fill between
+// them what was wanted; requests for whole leaves are copied. The pieces that they refer to are
+// here, and refer to nothing but the memory to be filled.
+struct PieceRequests {
+  std::list<format::LeafRecord> leaves;
+  std::vector<LoadRequest> requests;
+};
+bool HasPieces(const LoadRequest& request);
+// kDataLoss: a leaf's pieces contradict its record. kFailedPrecondition: they do not have all of a
+// box: this is a part of a store of several processes, opened by itself.
+Result<PieceRequests> SplitByPieces(std::span<const LoadRequest> requests);
 
 // Cuts `chunks` (any order; their records checked with CheckChunk) into reads. Equal chunks stay
 // apart.

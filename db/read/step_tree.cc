@@ -2,6 +2,7 @@
 #include "db/read/step_tree.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <string_view>
@@ -21,11 +22,6 @@ constexpr size_t kNearestMax = 3;
 constexpr size_t kListedMax = 8;
 constexpr size_t kComparedMax = 5000;       // places that an error compares with a path
 constexpr size_t kComparedBytesMax = 1000;  // of each
-
-// What stands below `outer` in the tree begins with its key.
-bool IsAtOrBelow(std::string_view inner, std::string_view outer) {
-  return inner.starts_with(outer);
-}
 
 // Insertions, deletions and substitutions of bytes between two texts.
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -87,6 +83,47 @@ std::string_view TypeName(format::PathComponent::Type type) {
   return "component";
 }
 
+using FoundRecords = std::map<std::string, LeafRecord>;
+using Levels = std::vector<format::KeyPath>;  // of a path's components, each with all its meanings
+
+// Finds `key`; whether it is there.
+Result<bool> Take(StepReader& reader, const std::string& key, FoundRecords* found) {
+  if (found->contains(key)) return true;
+  STEPWELL_ASSIGN_OR_RETURN(std::optional<LeafRecord> record, reader.Find(key));
+  if (!record) return false;
+  found->emplace(key, *std::move(record));
+  return true;
+}
+
+Status Follow(StepReader& reader, const std::string& item, std::span<const format::KeyPath> levels,
+              bool below, FoundRecords* found) {
+  std::vector<std::string> keys = {format::EncodeItem(item)};
+  STEPWELL_ASSIGN_OR_RETURN(const bool root, Take(reader, keys.front(), found));
+  if (!root) return OkStatus();
+  for (const format::KeyPath& level : levels) {
+    std::vector<std::string> next;
+    for (const std::string& key : keys) {
+      const LeafRecord& node = found->at(key);
+      if (node.kind != LeafKind::kNode) continue;
+      for (const format::PathComponent& component : level) {
+        STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
+        STEPWELL_ASSIGN_OR_RETURN(const bool there, Take(reader, key + last, found));
+        if (there) next.push_back(key + last);
+      }
+    }
+    keys = std::move(next);
+  }
+  if (!below) return OkStatus();
+  for (const std::string& key : keys) {
+    if (found->at(key).kind != LeafKind::kNode) continue;
+    STEPWELL_ASSIGN_OR_RETURN(std::vector<LeafRecord> records, reader.Leaves(key));
+    for (LeafRecord& record : records) {
+      found->insert_or_assign(found->end(), record.key, std::move(record));
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<StepTree> StepTree::Make(uint64_t step, std::span<const LeafRecord> records, bool only_state,
@@ -104,7 +141,8 @@ Result<StepTree> StepTree::Make(uint64_t step, std::span<const LeafRecord> recor
   };
   for (size_t number = 0; number < records.size(); ++number) {
     const std::string& key = records[number].key;
-    while (!open.empty() && !IsAtOrBelow(key, records[open.back()].key)) close(number);
+    // What stands below a record in the tree begins with its key.
+    while (!open.empty() && !key.starts_with(records[open.back()].key)) close(number);
     Place& place = tree.places_[number];
     if (open.empty()) {
       STEPWELL_ASSIGN_OR_RETURN(format::LeafKey decoded, format::DecodeLeafKey(key));
@@ -353,6 +391,39 @@ Status StepTree::Ambiguous(const PathPattern& path, const std::vector<size_t>& n
       StrCat("step ", step_, ": path \"", path.text(), "\" is ambiguous: ", Join(meanings, " or "),
              "; components with their types (in Python a tuple, with int for keys and indices and "
              "str for names), or the item's name in front, tell them apart"));
+}
+
+bool IsOnlyState(const format::StepRecord& step) {
+  return step.items.size() == 1 && step.items[0].name == "state";
+}
+
+Result<std::vector<LeafRecord>> FindAlong(StepReader& reader, const PathPattern& path,
+                                          const format::KeyPath& above, bool below) {
+  Levels levels;
+  for (size_t i = 1; i < above.size(); ++i) levels.push_back({above[i]});
+  for (const PatternComponent& component : path.components()) {
+    if (component.kind != PatternComponent::Kind::kLiteral) break;
+    levels.push_back(format::ComponentsSpelled(component.text));
+  }
+  below |= path.is_glob();
+  const std::span<const format::KeyPath> all = levels;
+  FoundRecords found;
+  if (!above.empty()) {
+    STEPWELL_RETURN_IF_ERROR(Follow(reader, above.front().name, all, below, &found));
+  } else {
+    const bool only_state = IsOnlyState(reader.step());
+    if (levels.empty() && (path.is_glob() || !only_state)) return std::vector<LeafRecord>();
+    if (only_state) STEPWELL_RETURN_IF_ERROR(Follow(reader, "state", all, below, &found));
+    const std::string* first = levels.empty() ? nullptr : &levels.front().front().name;
+    for (const format::ItemRecord& item : reader.step().items) {
+      if (first == nullptr || item.name != *first) continue;
+      STEPWELL_RETURN_IF_ERROR(Follow(reader, item.name, all.subspan(1), below, &found));
+    }
+  }
+  std::vector<LeafRecord> records;
+  records.reserve(found.size());
+  for (auto& [key, record] : found) records.push_back(std::move(record));
+  return records;
 }
 
 }  // namespace stepwell::db

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The records of a step as a tree, and which of them a path names (format/path.h).
+// The records of a step as a tree, and which of them a path names (format/path.h); and those that
+// a path can lead to, without the rest of the step.
 //
 // A path starts in the step, whose children are the items. In a step with `state` as its only item
 // it starts inside that item, and may also begin with the item's name.
@@ -30,7 +31,7 @@ class StepTree {
   // The step itself, above its items.
   static constexpr size_t kRoot = static_cast<size_t>(-1);
 
-  // `records`: in key order, as StepReader::Leaves and FindAlong (path_lookup.h) give them; they
+  // `records`: in key order, as StepReader::Leaves and FindAlong give them; they
   // outlive the tree. `only_state`: whether `state` is the only item of the step. `is_part`: they
   // come from FindAlong; then paths match by components alone.
   static Result<StepTree> Make(uint64_t step, std::span<const format::LeafRecord> records,
@@ -78,5 +79,15 @@ class StepTree {
   std::span<const format::LeafRecord> records_;
   std::vector<Place> places_;  // by record
 };
+
+// Whether the item's name may be left out of paths.
+bool IsOnlyState(const format::StepRecord& step);
+
+// The records on `path` and at its end, in key order; for a glob, or with `below`, also everything
+// under them. It reads no other records. `above`: where the path starts, the item first; {}: where
+// StepTree::Resolve starts. Empty if no record matches, or if the path starts with a wildcard.
+Result<std::vector<format::LeafRecord>> FindAlong(StepReader& reader,
+                                                  const format::PathPattern& path,
+                                                  const format::KeyPath& above, bool below);
 
 }  // namespace stepwell::db

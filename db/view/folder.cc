@@ -12,7 +12,6 @@
 #include "db/export/orbax/plan.h"
 #include "db/layout.h"
 #include "db/log/lock.h"
-#include "db/log/slot_file.h"
 #include "db/read/part_merge.h"
 #include "db/view/options.h"
 #include "format/orbax/orbax_files.h"
@@ -29,12 +28,9 @@ bool IsIn(const std::string& path, const std::string& folder) {
   return (path + "/").starts_with(folder + "/");
 }
 
-Result<std::string> StoreIdOf(io::FileSystem* file_system, const std::string& store_path) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto file,
-                            SlotFile::Open(file_system, store_path, /*write=*/false, nullptr));
-  STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, file->Read());
+std::string IdText(const format::Id128& id) {
   std::string text;
-  for (const uint8_t byte : slot.store_id) {
+  for (const uint8_t byte : id) {
     char hex[3];
     std::snprintf(hex, sizeof(hex), "%02x", byte);
     text += hex;
@@ -96,9 +92,8 @@ Result<std::unique_ptr<ViewFolder>> ViewFolder::Open(StoreReader& store, const s
     return InvalidArgumentError(
         StrCat(path, ": neither can a view be in its store nor the store in its view"));
   }
-  STEPWELL_ASSIGN_OR_RETURN(std::string store_id, StoreIdOf(file_system, store_path));
   std::unique_ptr<ViewFolder> folder(
-      new ViewFolder(file_system, absolute, store_path, std::move(store_id), checkpoint));
+      new ViewFolder(file_system, absolute, store_path, IdText(store.id()), checkpoint));
   STEPWELL_RETURN_IF_ERROR(folder->Claim());
   return folder;
 }

@@ -4,8 +4,7 @@
 //   STEPWELL_VIEW            whose view it is, in words too; locked by the process that serves it
 //   <step>/                  a checkpoint
 //   <step>/stepwell-view     which commit it is of; a reader that holds it (flock, shared) keeps
-//   the
-//                            checkpoint
+//                            the checkpoint
 #pragma once
 
 #include <functional>
@@ -45,9 +44,9 @@ class ViewFolder {
   std::string IdentityOf(const StoreSnapshot::Step& step) const;
 
   // These return false where a reader holds what is there under the name, which Remove minds
-  // unless `held_too`. Make: with `replace` the
-  // old one gives way at the very end. kUnavailable: the step is of another commit by now;
-  // kCancelled: `go_on`, which is asked now and then, said no.
+  // unless `held_too`. Make: with `replace` the old one gives way at the very end. kUnavailable:
+  // the step is of another commit by now; kCancelled: `go_on`, which is asked now and then, said
+  // no.
   Result<bool> Remove(const std::string& name, bool held_too);
   Result<bool> Make(StoreReader& store, const StoreSnapshot::Step& step, bool replace,
                     const std::function<bool()>& go_on);

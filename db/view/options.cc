@@ -2,12 +2,11 @@
 #include "db/view/options.h"
 
 #include <filesystem>
-#include <limits>
-#include <span>
 #include <utility>
 
 #include "db/layout.h"
 #include "format/orbax/json.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
@@ -35,27 +34,25 @@ std::string Text(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
-Result<std::string> StringAt(const JsonNode& object, std::string_view name) {
+Result<std::string> TextAt(const JsonNode& object, std::string_view name) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, object.Member(name));
-  if (!node.value().is_string()) return node.Error("is not text");
-  return node.value().get<std::string>();
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, node.Text());
+  return std::string(text);
 }
 
-Result<int> NumberAt(const JsonNode& object, std::string_view name, int max) {
+Result<int> NumberAt(const JsonNode& object, std::string_view name, uint64_t max) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, object.Member(name));
-  const bool known = node.value().is_number_integer() && node.value().get<int64_t>() >= 0 &&
-                     node.value().get<int64_t>() <= max;
-  if (!known) return node.Error("is out of range");
-  return node.value().get<int>();
+  STEPWELL_ASSIGN_OR_RETURN(const uint64_t number, node.Unsigned(max));
+  return static_cast<int>(number);
 }
 
-Result<std::vector<std::string>> StringsAt(const JsonNode& object, std::string_view name) {
+Result<std::vector<std::string>> TextsAt(const JsonNode& object, std::string_view name) {
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode node, object.Member(name));
-  if (!node.value().is_array()) return node.Error("is not a list");
+  STEPWELL_RETURN_IF_ERROR(node.CheckArray(kFileBytesMax));
   std::vector<std::string> texts;
-  for (const Json& each : node.value()) {
-    if (!each.is_string()) return node.Error("has what is not text");
-    texts.push_back(each.get<std::string>());
+  for (size_t i = 0; i < node.value().size(); ++i) {
+    STEPWELL_ASSIGN_OR_RETURN(const std::string_view text, node.At(i).Text());
+    texts.emplace_back(text);
   }
   return texts;
 }
@@ -63,7 +60,7 @@ Result<std::vector<std::string>> StringsAt(const JsonNode& object, std::string_v
 Result<RememberedView> ViewOf(const JsonNode& node) {
   constexpr int kAnyMode = 0777;
   RememberedView view;
-  STEPWELL_ASSIGN_OR_RETURN(view.path, StringAt(node, "path"));
+  STEPWELL_ASSIGN_OR_RETURN(view.path, TextAt(node, "path"));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode options, node.Member("options"));
   ExportOptions& out = view.checkpoint;
   STEPWELL_ASSIGN_OR_RETURN(const int layout, NumberAt(options, "layout", 1));
@@ -73,8 +70,8 @@ Result<RememberedView> ViewOf(const JsonNode& node) {
   out.leaves = static_cast<ExportLeaves>(leaves);
   out.on_unsupported = static_cast<OnUnsupported>(unsupported);
   STEPWELL_ASSIGN_OR_RETURN(out.zarr_format, NumberAt(options, "zarr", 3));
-  STEPWELL_ASSIGN_OR_RETURN(out.items, StringsAt(options, "items"));
-  STEPWELL_ASSIGN_OR_RETURN(out.step_prefix, StringAt(options, "step_prefix"));
+  STEPWELL_ASSIGN_OR_RETURN(out.items, TextsAt(options, "items"));
+  STEPWELL_ASSIGN_OR_RETURN(out.step_prefix, TextAt(options, "step_prefix"));
   STEPWELL_ASSIGN_OR_RETURN(out.step_digits, NumberAt(options, "step_digits", 1000));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode unnamed, options.Member("unnamed_default"));
   out.unnamed_default = unnamed.value() == Json(true);
@@ -98,23 +95,18 @@ Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
                                               const std::string& store_path) {
   std::vector<RememberedView> views;
   const std::string path = ViewsFilePath(store_path);
-  const auto file = file_system->Open(path, {});
-  if (file.status().code() == StatusCode::kNotFound) return views;
-  STEPWELL_RETURN_IF_ERROR(file.status());
-  std::string text(kFileBytesMax, '\0');
-  STEPWELL_ASSIGN_OR_RETURN(const size_t size,
-                            (*file)->ReadAt(0, std::as_writable_bytes(std::span(text))));
-  text.resize(size);
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kFileBytesMax));
+  if (!text) return views;
   STEPWELL_ASSIGN_OR_RETURN(
-      const Json json, format::orbax::ParseJson(path, text, format::orbax::JsonDialect::kStrict));
+      const Json json, format::orbax::ParseJson(path, *text, format::orbax::JsonDialect::kStrict));
   const JsonNode root(path, json);
-  STEPWELL_ASSIGN_OR_RETURN(const std::string of, StringAt(root, "store"));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string of, TextAt(root, "store"));
   STEPWELL_ASSIGN_OR_RETURN(const std::string here, CanonicalPath(store_path));
   if (of != here) return views;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode list, root.Member("views"));
-  if (!list.value().is_array()) return list.Error("is not a list");
-  for (const Json& each : list.value()) {
-    const JsonNode node(path, each);
+  STEPWELL_RETURN_IF_ERROR(list.CheckArray(kFileBytesMax));
+  for (size_t i = 0; i < list.value().size(); ++i) {
+    const JsonNode node = list.At(i);
     STEPWELL_ASSIGN_OR_RETURN(RememberedView view, ViewOf(node));
     views.push_back(std::move(view));
   }

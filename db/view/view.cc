@@ -180,7 +180,7 @@ void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, 
   const auto ready = [&] { return asked_ > asked || stop_; };
   milliseconds wait = milliseconds::max();
   if (Polls()) wait = options_.poll;
-  if (HoldsAny()) wait = std::min(wait, kHeldInterval);
+  if (counts_.held > 0) wait = std::min(wait, kHeldInterval);
   if (outcome == Outcome::kRetry) {
     const milliseconds retry = kRetryInterval * (1 << retries_);
     wait = Polls() ? std::min(retry, kRetryMaxReading) : std::min(wait, retry);
@@ -196,11 +196,6 @@ void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, 
 bool OrbaxView::AskedSince(uint64_t asked) const {
   const std::lock_guard lock(mutex_);
   return asked_ > asked;
-}
-
-bool OrbaxView::HoldsAny() const {
-  return std::any_of(shown_.begin(), shown_.end(),
-                     [](const auto& each) { return each.second.kept != nullptr; });
 }
 
 // Where changes are not announced: in stores of other processes.
@@ -272,8 +267,9 @@ bool OrbaxView::RemoveDead(const Wanted& wanted, bool held_too) {
       it = shown_.erase(it);
       continue;
     }
-    if (removed.ok() && it->second.kept == nullptr) it->second.kept = snapshot_;
-    if (!removed.ok()) {
+    if (removed.ok()) {
+      if (it->second.kept == nullptr) it->second.kept = snapshot_;
+    } else {
       Failed(removed.status().WithContext("removing what was deleted"));
       it->second.kept = nullptr;
       good = false;
@@ -349,6 +345,7 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     shown_.at(name).kept = snapshot_;
     return Outcome::kDone;
   }
+  bool is_refused = false;
   switch (made.status().code()) {
     case StatusCode::kCancelled:  // StopMaking()
       return Outcome::kDone;
@@ -362,13 +359,11 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     case StatusCode::kUnimplemented:
       if (!folder_->CheckThere().ok()) return Outcome::kRetry;
       refused_[name] = identity;
+      is_refused = true;
       break;
     default:
       break;
   }
-  const StatusCode code = made.status().code();
-  const bool is_refused =
-      code == StatusCode::kInvalidArgument || code == StatusCode::kUnimplemented;
   Failed(made.status().WithContext(StrCat("step ", step.step, " is not shown")));
   return is_refused ? Outcome::kDone : Outcome::kRetry;
 }

@@ -71,7 +71,6 @@ class OrbaxView final : public View {
   bool IsRefused(const std::string& name, const StoreSnapshot::Step& step) const;
   Wanted WantedOf(const StoreSnapshot& snapshot) const;
   void WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome);
-  bool HoldsAny() const;
   bool Polls() const;
   bool AskedSince(uint64_t asked) const;
   void Failed(const Status& status);

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "db/export/archive/archive.h"
-#include "db/export/orbax/convert.h"
-#include "db/export/orbax/slabs.h"
+#include "db/export/archive/plan.h"
+#include "db/export/orbax/numbers.h"
 #include "format/archive.h"
 #include "tests/db/support/export_support.h"
 #include "tests/db/support/stopping_file_system.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/export/orbax/json.h"
+#include "db/export/orbax/leaves.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an import kept of a root and of items goes back to its place, and nothing else does.
-#include "db/export/orbax/metadata.h"
+#include "db/export/orbax/plan.h"
 
 #include <gtest/gtest.h>
 

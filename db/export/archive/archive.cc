@@ -3,18 +3,16 @@
 #include "db/export/archive/archive.h"
 
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include <stepwell/npy.h>
 
 #include "db/export/archive/plan.h"
-#include "db/export/orbax/convert.h"
 #include "db/export/orbax/folder.h"
-#include "db/export/orbax/slabs.h"
-#include "db/export/orbax/temporary.h"
+#include "db/export/orbax/numbers.h"
 #include "format/archive.h"
+#include "format/piece.h"
 #include "io/open_disk.h"
 
 namespace stepwell::db {
@@ -66,22 +64,14 @@ class Output {
   std::string pending_;
 };
 
-// What a format has around the arrays' bytes. Calls come in the file's order.
+// What the formats have around the arrays' bytes. Calls come in the file's order.
 class ArchiveWriter {
  public:
-  virtual ~ArchiveWriter() = default;
-  virtual Status Begin(const ArchivePlan& plan) = 0;
-  virtual Status BeginArray(const ArchiveArray& array) = 0;
-  virtual Status Data(ConstBytes bytes) = 0;
-  virtual Status EndArray() = 0;
-  virtual Status End() = 0;
-};
+  ArchiveWriter(ArchiveFormat format, Output* out)
+      : is_npz_(format == ArchiveFormat::kNpz), out_(out) {}
 
-class SafetensorsWriter : public ArchiveWriter {
- public:
-  explicit SafetensorsWriter(Output* out) : out_(out) {}
-
-  Status Begin(const ArchivePlan& plan) override {
+  Status Begin(const ArchivePlan& plan) {
+    if (is_npz_) return OkStatus();
     std::vector<format::SafetensorsTensor> tensors;
     uint64_t end = 0;
     for (const ArchiveArray& array : plan.arrays) {
@@ -92,22 +82,9 @@ class SafetensorsWriter : public ArchiveWriter {
                               format::EncodeSafetensorsHeader(tensors, plan.metadata));
     return out_->Append(header);
   }
-  Status BeginArray(const ArchiveArray&) override { return OkStatus(); }
-  Status Data(ConstBytes bytes) override { return out_->Append(bytes); }
-  Status EndArray() override { return OkStatus(); }
-  Status End() override { return OkStatus(); }
 
- private:
-  Output* const out_;
-};
-
-class NpzWriter : public ArchiveWriter {
- public:
-  explicit NpzWriter(Output* out) : out_(out) {}
-
-  Status Begin(const ArchivePlan&) override { return OkStatus(); }
-
-  Status BeginArray(const ArchiveArray& array) override {
+  Status BeginArray(const ArchiveArray& array) {
+    if (!is_npz_) return OkStatus();
     const std::string header = EncodeNpyHeader(NpyDescr(array.dtype), array.shape);
     members_.push_back(
         {array.name + ".npy", header.size() + array.size_bytes, out_->end(), /*crc=*/0});
@@ -115,25 +92,26 @@ class NpzWriter : public ArchiveWriter {
     return Data(AsBytes(header));
   }
 
-  Status Data(ConstBytes bytes) override {
-    members_.back().crc = format::ExtendCrc32(members_.back().crc, bytes);
+  Status Data(ConstBytes bytes) {
+    if (is_npz_) members_.back().crc = format::ExtendCrc32(members_.back().crc, bytes);
     return out_->Append(bytes);
   }
 
-  Status EndArray() override {
+  Status EndArray() {
+    if (!is_npz_) return OkStatus();
     const format::ZipMember& member = members_.back();
-    std::string crc;
-    for (int shift = 0; shift < 32; shift += 8) {
-      crc += static_cast<char>((member.crc >> shift) & 0xFF);
-    }
-    return out_->Change(member.offset_bytes + format::kZipCrcOffset, crc);
+    return out_->Change(member.offset_bytes + format::kZipCrcOffset,
+                        AsText(std::as_bytes(std::span(&member.crc, 1))));
   }
 
-  Status End() override { return out_->Append(format::EncodeZipEnd(members_, out_->end())); }
+  Status End() {
+    return is_npz_ ? out_->Append(format::EncodeZipEnd(members_, out_->end())) : OkStatus();
+  }
 
  private:
+  const bool is_npz_;
   Output* const out_;
-  std::vector<format::ZipMember> members_;
+  std::vector<format::ZipMember> members_;  // of an .npz
 };
 
 // A part of an array that is loaded at once.
@@ -175,10 +153,8 @@ class Streamer {
     ArraySlabs slabs(array.shape, array.leaf->chunk_shape, item_bytes, kBatchBytesMax);
     std::optional<format::Box> box = slabs.Next();
     for (bool first = true; box; first = false) {
-      Piece piece{&array, *std::move(box), item_bytes, first, false};
-      for (size_t axis = 0; axis < array.shape.size(); ++axis) {
-        piece.stored_bytes *= piece.box.stop[axis] - piece.box.start[axis];
-      }
+      const uint64_t bytes = format::ChunkBytes(format::Extents(*box), item_bytes);
+      Piece piece{&array, *std::move(box), bytes, first, false};
       box = slabs.Next();
       piece.last = !box;
       STEPWELL_RETURN_IF_ERROR(AddPiece(std::move(piece)));
@@ -251,13 +227,8 @@ Status Write(StepReader* reader, const ArchivePlan& plan, const ArchiveOptions& 
   // A disk that is full says so now.
   if (data_bytes > 0) STEPWELL_RETURN_IF_ERROR(file->Allocate(0, data_bytes));
   Output output(file);
-  std::unique_ptr<ArchiveWriter> writer;
-  if (options.format == ArchiveFormat::kNpz) {
-    writer = std::make_unique<NpzWriter>(&output);
-  } else {
-    writer = std::make_unique<SafetensorsWriter>(&output);
-  }
-  STEPWELL_RETURN_IF_ERROR(Streamer(reader, plan, options, writer.get()).Run());
+  ArchiveWriter writer(options.format, &output);
+  STEPWELL_RETURN_IF_ERROR(Streamer(reader, plan, options, &writer).Run());
   return output.Flush();
 }
 

@@ -2,7 +2,6 @@
 #include "db/export/archive/plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -10,11 +9,14 @@
 
 #include <stepwell/npy.h>
 
-#include "db/export/orbax/convert.h"
+#include "db/export/orbax/numbers.h"
 #include "db/export/orbax/verdicts.h"
+#include "db/read/restore_plan.h"
+#include "db/read/step_tree.h"
 #include "format/archive.h"
 #include "format/key.h"
 #include "format/orbax/python_text.h"
+#include "format/path.h"
 
 namespace stepwell::db {
 namespace {
@@ -24,7 +26,6 @@ using format::LeafRecord;
 using format::ValueType;
 using format::orbax::Printable;
 
-constexpr std::string_view kOnlyItem = "state";
 constexpr std::string_view kNpySuffix = ".npy";
 
 const char* NameOf(ArchiveFormat format) {
@@ -36,24 +37,14 @@ bool Holds(ArchiveFormat format, DType dtype) {
                                        : !format::SafetensorsDType(dtype).empty();
 }
 
-std::string Spelled(const format::PathComponent& component) {
-  using Type = format::PathComponent::Type;
-  const bool named = component.type == Type::kKey || component.type == Type::kAttribute;
-  return named ? component.name : std::to_string(component.number);
-}
-
 // What a leaf becomes. With neither array nor reason: nothing, it holds no data.
 struct Translation {
-  std::optional<ArchiveArray> array;
-  std::string unsupported;
-  std::string widened;
+  std::optional<ArchiveArray> array = {};
+  std::string unsupported = {};
+  std::string widened = {};
 };
 
-Translation Unsupported(std::string reason) {
-  Translation out;
-  out.unsupported = std::move(reason);
-  return out;
-}
+Translation Unsupported(std::string reason) { return {.unsupported = std::move(reason)}; }
 
 class Translator {
  public:
@@ -75,12 +66,8 @@ class Translator {
   bool widen() const { return options_.on_unsupported == OnUnsupported::kWiden; }
 
   Result<Translation> Array(const LeafRecord& leaf) const {
+    STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
     const format::DTypeInfo* info = format::FindDType(leaf.dtype);
-    if (info == nullptr) return DataLossError("the leaf's record is damaged: its element type");
-    if (leaf.chunk_shape.size() != leaf.shape.size() ||
-        std::count(leaf.chunk_shape.begin(), leaf.chunk_shape.end(), 0U) != 0) {
-      return DataLossError("the leaf's record is damaged: the shape of its chunks");
-    }
     Translation out;
     out.array.emplace();
     out.array->leaf = &leaf;
@@ -125,20 +112,9 @@ class Translator {
   }
 
   Translation Int(const LeafRecord& leaf) const {
-    const std::string& text = leaf.inline_value;
-    const auto parse = [&text](auto* number) {
-      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-      return error == std::errc() && stop == text.data() + text.size() && !text.empty();
-    };
-    int64_t number = 0;
-    uint64_t large = 0;
-    if (leaf.chunk_count == 0 && parse(&number)) {
-      return Element("an int", DType::kInt64, std::as_bytes(std::span(&number, 1)));
-    }
-    if (leaf.chunk_count == 0 && parse(&large)) {
-      return Element("an int", DType::kUInt64, std::as_bytes(std::span(&large, 1)));
-    }
-    return Unsupported("is an int beyond 64 bits");
+    const auto number = IntegerElement(leaf.inline_value, DType::kInvalid);
+    if (leaf.chunk_count != 0 || !number) return Unsupported("is an int beyond 64 bits");
+    return Element("an int", number->dtype, AsBytes(number->bytes));
   }
 
   Result<Translation> Value(const LeafRecord& leaf) const {
@@ -193,8 +169,7 @@ class Planner {
 
   Status Add(const LeafRecord& record) {
     STEPWELL_ASSIGN_OR_RETURN(const format::LeafKey key, format::DecodeLeafKey(record.key));
-    const std::string path =
-        key.path.empty() ? key.item : StrCat(key.item, "/", format::PathToText(key.path));
+    const std::string path = LeafName(record);
     auto translated = translator_.Translate(record);
     if (!translated.ok()) return translated.status().WithContext(path);
     if (!translated->unsupported.empty()) {
@@ -203,7 +178,6 @@ class Planner {
     }
     if (!translated->array) return OkStatus();
     ArchiveArray& array = *translated->array;
-    array.path = path;
     array.name = NameFor(key);
     if (std::string reason = BadName(options_.format, array.name); !reason.empty()) {
       verdicts_.Unsupported(path, std::move(reason));
@@ -248,15 +222,14 @@ class Planner {
       }
       above = std::min(*subtree_depth_, key.path.size());
       if (above == key.path.size()) {  // the leaf itself
-        return key.path.empty() ? key.item : Spelled(key.path.back());
+        return key.path.empty() ? key.item : format::Spelling(key.path.back());
       }
     }
     std::string name;
-    const bool only = step_.items.size() == 1 && step_.items.front().name == kOnlyItem;
-    if (options_.subtree_key.empty() && (!only || key.path.empty())) name = key.item;
+    if (options_.subtree_key.empty() && (!IsOnlyState(step_) || key.path.empty())) name = key.item;
     for (size_t i = above; i < key.path.size(); ++i) {
       if (i > above || !name.empty()) name += '/';
-      name += Spelled(key.path[i]);
+      name += format::Spelling(key.path[i]);
     }
     return name;
   }
@@ -311,6 +284,46 @@ Result<ArchivePlan> PlanArchive(const format::StepRecord& step, std::span<const 
   Planner planner(step, options);
   for (const LeafRecord& leaf : leaves) STEPWELL_RETURN_IF_ERROR(planner.Add(leaf));
   return planner.Finish();
+}
+
+ArraySlabs::ArraySlabs(format::Shape shape, format::Shape chunk_shape, uint64_t item_bytes,
+                       uint64_t bytes_max)
+    : shape_(std::move(shape)), chunk_shape_(std::move(chunk_shape)) {
+  done_ = std::find(shape_.begin(), shape_.end(), 0U) != shape_.end();
+  if (done_ || shape_.empty()) return;
+  // The first axis of which one index has no more than `bytes_max` below it.
+  uint64_t below_bytes = item_bytes;
+  for (axis_ = shape_.size() - 1; axis_ > 0 && below_bytes * shape_[axis_] <= bytes_max; --axis_) {
+    below_bytes *= shape_[axis_];
+  }
+  count_max_ = std::max<uint64_t>(bytes_max / below_bytes, 1);
+  if (count_max_ > chunk_shape_[axis_]) count_max_ -= count_max_ % chunk_shape_[axis_];
+  next_.assign(axis_ + 1, 0);
+}
+
+std::optional<format::Box> ArraySlabs::Next() {
+  if (done_) return std::nullopt;
+  format::Box box = format::WholeArray(shape_);
+  if (shape_.empty()) {
+    done_ = true;
+    return box;
+  }
+  for (size_t axis = 0; axis < axis_; ++axis) {
+    box.start[axis] = next_[axis];
+    box.stop[axis] = next_[axis] + 1;
+  }
+  box.start[axis_] = next_[axis_];
+  box.stop[axis_] = std::min(next_[axis_] + count_max_, shape_[axis_]);
+  next_[axis_] = box.stop[axis_];
+  for (size_t axis = axis_; next_[axis] == shape_[axis]; --axis) {
+    if (axis == 0) {
+      done_ = true;
+      break;
+    }
+    next_[axis] = 0;
+    ++next_[axis - 1];
+  }
+  return box;
 }
 
 }  // namespace stepwell::db

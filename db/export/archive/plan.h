@@ -3,19 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "db/export/archive/archive.h"
+#include "format/grid.h"
 #include "format/records.h"
 
 namespace stepwell::db {
 
 struct ArchiveArray {
   std::string name;
-  std::string path;  // "item/path", for messages
   format::DType dtype = format::DType::kInvalid;
   format::Shape shape;
   const format::LeafRecord* leaf = nullptr;  // whose chunks these are; null: `element` is it
@@ -36,5 +37,25 @@ struct ArchivePlan {
 Result<ArchivePlan> PlanArchive(const format::StepRecord& step,
                                 std::span<const format::LeafRecord> leaves,
                                 const ArchiveOptions& options);
+
+// An array in parts that follow each other in C order.
+//
+// Boxes of at most `bytes_max` (or one element), which end on chunk borders where they can, so that
+// hardly a chunk is read twice. An array without elements has none.
+class ArraySlabs {
+ public:
+  ArraySlabs(format::Shape shape, format::Shape chunk_shape, uint64_t item_bytes,
+             uint64_t bytes_max);
+  // The next one; nothing after the last.
+  std::optional<format::Box> Next();
+
+ private:
+  const format::Shape shape_;
+  const format::Shape chunk_shape_;
+  size_t axis_ = 0;         // the one that is cut; those before it go index by index
+  uint64_t count_max_ = 1;  // of its indices in a slab
+  bool done_ = false;
+  format::Shape next_;  // of the next slab, up to axis_
+};
 
 }  // namespace stepwell::db

@@ -2,18 +2,22 @@
 #include "db/export/orbax/build.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <random>
 #include <utility>
 
-#include "db/export/orbax/metadata.h"
+#include "db/environment.h"
 #include "db/export/orbax/rewrite.h"
+#include "db/layout.h"
 #include "format/key.h"
+#include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
 
 using format::LeafRecord;
+
+constexpr std::string_view kMetadataFolder = "metadata";
 
 // What is to be exported, in key order.
 Result<std::vector<LeafRecord>> SelectedLeaves(StepReader& reader, const ExportOptions& options) {
@@ -63,16 +67,6 @@ Status LoadStrings(StepReader& reader, std::vector<LeafRecord>* leaves) {
   return OkStatus();
 }
 
-format::orbax::OcdbtUuid RandomUuid() {
-  std::random_device device;
-  format::orbax::OcdbtUuid uuid;
-  for (size_t i = 0; i < uuid.size(); i += 4) {
-    const uint32_t word = device();
-    std::memcpy(uuid.data() + i, &word, 4);
-  }
-  return uuid;
-}
-
 Status WriteFiles(const std::vector<ExportFile>& files, const std::string& below,
                   ExportFolder* folder) {
   for (const ExportFile& file : files) {
@@ -118,6 +112,66 @@ Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& place
 Status CheckExportOptions(const ExportOptions& options) {
   if (options.zarr_format == 2 || options.zarr_format == 3) return OkStatus();
   return InvalidArgumentError(StrCat("zarr is 2 or 3, not ", options.zarr_format));
+}
+
+Result<ExportTarget> FindExportTarget(io::FileSystem* file_system, const std::string& store,
+                                      uint64_t step, const std::string& destination,
+                                      const ExportOptions& options) {
+  ExportTarget target;
+  target.path = WithoutTrailingSlashes(destination);
+  if (target.path.empty()) return InvalidArgumentError("an export needs a destination");
+  STEPWELL_RETURN_IF_ERROR(CheckOutside(file_system, store, target.path));
+  if (options.layout != ExportLayout::kV0) return target;
+  STEPWELL_ASSIGN_OR_RETURN(const std::string name, ExportStepName(step, options));
+  if (!file_system->Stat(target.path).ok()) target.new_root = target.path;
+  target.path += "/" + name;
+  return target;
+}
+
+NewRoot::NewRoot(io::FileSystem* file_system, std::string path)
+    : file_system_(file_system), path_(std::move(path)) {}
+
+// Of an export that failed: what others have put there meanwhile stays.
+NewRoot::~NewRoot() {
+  if (!made_) return;
+  constexpr const char* kWhy = "another program uses it by now, or the file system failed";
+  io::Quietly([this] {
+    if (has_metadata_) {
+      file_system_->Remove(StrCat(path_, "/", format::orbax::kRootMetadataName)).IgnoreError(kWhy);
+      file_system_->RemoveDirectory(StrCat(path_, "/", kMetadataFolder)).IgnoreError(kWhy);
+    }
+    file_system_->RemoveDirectory(path_).IgnoreError(kWhy);
+  });
+}
+
+Status NewRoot::Make(const std::string& custom_metadata, uint32_t file_mode) {
+  if (path_.empty()) return OkStatus();
+  const Status made = file_system_->CreateDirectory(path_);
+  if (made.code() == StatusCode::kAlreadyExists) {
+    if (custom_metadata.empty()) return OkStatus();
+    return UnavailableError(StrCat(path_, " appeared meanwhile: export again"));
+  }
+  if (made.code() == StatusCode::kNotFound) {
+    STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system_, ParentOf(path_)));
+  }
+  STEPWELL_RETURN_IF_ERROR(made);
+  made_ = true;
+  STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(ParentOf(path_)));
+  return custom_metadata.empty() ? OkStatus() : WriteMetadata(custom_metadata, file_mode);
+}
+
+Status NewRoot::WriteMetadata(const std::string& custom_metadata, uint32_t file_mode) {
+  format::orbax::RootMetadata metadata;
+  metadata.custom_metadata = custom_metadata;
+  STEPWELL_ASSIGN_OR_RETURN(const std::string text, format::orbax::EncodeRootMetadata(metadata));
+  STEPWELL_ASSIGN_OR_RETURN(const auto folder,
+                            ExportFolder::Create(file_system_, StrCat(path_, "/", kMetadataFolder),
+                                                 {.file_mode = file_mode}));
+  const std::string_view name = format::orbax::kRootMetadataName;
+  STEPWELL_RETURN_IF_ERROR(folder->Write(name.substr(kMetadataFolder.size() + 1), text));
+  STEPWELL_RETURN_IF_ERROR(folder->Commit());
+  has_metadata_ = true;
+  return OkStatus();
 }
 
 Result<PreparedExport> PrepareExport(StepReader& reader, const ExportOptions& options,
@@ -175,11 +229,13 @@ Result<ExportReport> FinishCheckpoint(const format::StepRecord& step, PreparedEx
                                       const PlacedBytes& placed, const ExportOptions& options,
                                       const std::vector<ExportFile>& extra, ExportFolder* folder) {
   ExportPlan& plan = prepared.plan;
+  std::random_device device;
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const std::string below = plan.items[i].folder + "/";
     STEPWELL_RETURN_IF_ERROR(WriteFiles(prepared.item_files[i], below, folder));
     DatabaseInfo info;
-    info.uuid = RandomUuid();
+    info.uuid = std::bit_cast<format::orbax::OcdbtUuid>(
+        RandomId([&device] { return uint64_t{device()} << 32 | device(); }));
     info.commit_time_ns = static_cast<uint64_t>(std::max<int64_t>(step.time_ns, 0));
     info.zarr_format = options.zarr_format;
     STEPWELL_ASSIGN_OR_RETURN(const auto database,

@@ -18,6 +18,41 @@ namespace stepwell::db {
 // OK when `options` make sense for whatever step.
 Status CheckExportOptions(const ExportOptions& options);
 
+// ---- where it goes -----------------------------------------------------------------------------
+
+struct ExportTarget {
+  std::string path;      // of the checkpoint's directory
+  std::string new_root;  // that has to be made for it; "": none
+};
+
+// kInvalidArgument: no path, or one in the store.
+Result<ExportTarget> FindExportTarget(io::FileSystem* file_system, const std::string& store,
+                                      uint64_t step, const std::string& destination,
+                                      const ExportOptions& options);
+
+// A manager's root; it goes again unless Keep() was called.
+class NewRoot {
+ public:
+  // `path` may be "": then there is nothing to do.
+  NewRoot(io::FileSystem* file_system, std::string path);
+  ~NewRoot();
+  NewRoot(const NewRoot&) = delete;
+  NewRoot& operator=(const NewRoot&) = delete;
+
+  // Durable when this returns. `custom_metadata`: of the root, a JSON object; "": none.
+  // kUnavailable: it appeared meanwhile, and has no place for that.
+  Status Make(const std::string& custom_metadata, uint32_t file_mode);
+  void Keep() { made_ = false; }
+
+ private:
+  Status WriteMetadata(const std::string& custom_metadata, uint32_t file_mode);
+
+  io::FileSystem* const file_system_;
+  const std::string path_;
+  bool made_ = false;
+  bool has_metadata_ = false;
+};
+
 // ---- one after the other ----------------------------------------------------------------------
 
 // Everything that needs no disk but the store's: it comes before the first byte is written.
@@ -49,7 +84,7 @@ struct CheckpointBuild {
   io::FileSystem* file_system = nullptr;
   std::string path;  // of the checkpoint's directory
   ExportFolderOptions folder;
-  std::string linked_store;       // as ByteSource has it
+  std::string linked_store;       // as PlaceBytes has it
   std::vector<ExportFile> extra;  // further files in the checkpoint's directory
 };
 

@@ -28,60 +28,62 @@ bool IsWholeStep(const ExportOptions& options) {
 
 class Placer {
  public:
-  explicit Placer(const ByteSource& source) : source_(source) {
-    for (const ExportItem& item : source_.plan->items) {
+  Placer(StoreReader& store, const ExportPlan& plan, const ExportOptions& options,
+         const std::string& linked_store, ExportFolder* folder)
+      : store_(store),
+        plan_(plan),
+        options_(options),
+        linked_store_(linked_store),
+        folder_(folder),
+        file_system_(store.file_system()) {
+    for (const ExportItem& item : plan_.items) {
       item_segments_.push_back(SegmentsOf(item));
       segments_.insert(item_segments_.back().begin(), item_segments_.back().end());
     }
   }
 
   Result<PlacedBytes> Run() {
-    if (!source_.linked_store.empty()) return LinkSymbolically();
-    const ExportMode wanted = source_.options->mode;
+    if (!linked_store_.empty()) return LinkSymbolically();
+    const ExportMode wanted = options_.mode;
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
-    if (wanted == ExportMode::kReflink) {
-      auto cloned = Pack(/*clone=*/true);
-      if (cloned.ok()) return cloned;
-      return CannotClone(cloned.status());
-    }
     if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
-    if (IsWholeStep(*source_.options)) {
+    if (wanted == ExportMode::kAuto && IsWholeStep(options_)) {
       auto linked = Link(/*automatic=*/true);
       if (linked.ok() || !MayTryNext(linked.status())) return linked;
     }
     auto cloned = Pack(/*clone=*/true);
-    if (cloned.ok() || !MayTryNext(cloned.status())) return cloned;
-    return Pack(/*clone=*/false);
+    if (cloned.ok()) return cloned;
+    if (wanted == ExportMode::kReflink) return CannotClone(cloned.status());
+    return MayTryNext(cloned.status()) ? Pack(/*clone=*/false) : cloned;
   }
 
  private:
-  std::string StoreOf(uint32_t part) const { return PartPath(source_.store->path(), part); }
+  std::string StoreOf(uint32_t part) const { return PartPath(store_.path(), part); }
   std::string PathOf(PartSegment segment) const {
     return SegmentPath(StoreOf(segment.part), segment.segment);
   }
   std::string InItem(size_t item, std::string_view name) const {
-    return StrCat(source_.plan->items[item].folder, "/", name);
+    return StrCat(plan_.items[item].folder, "/", name);
   }
 
   Status Progress(uint64_t done, uint64_t total) const {
-    if (!source_.options->progress || source_.options->progress(done, total)) return OkStatus();
+    if (!options_.progress || options_.progress(done, total)) return OkStatus();
     return CancelledError("the export was cancelled");
   }
 
   // kFailedPrecondition: why links are not possible, or for `automatic` ones not wanted.
   Status CheckLinkable(bool automatic) const {
-    if (source_.store->untrusted()) {
+    if (store_.untrusted()) {
       return FailedPreconditionError(
           "the store is open as untrusted: nothing is linked to its files; use mode copy");
     }
-    const io::FileInfo& own = source_.folder->own_file();
+    const io::FileInfo& own = folder_->own_file();
     for (const PartSegment segment : segments_) {
-      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info,
-                                source_.file_system->Stat(PathOf(segment)));
+      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
       if (info.device != own.device) {
         return FailedPreconditionError(
-            StrCat(source_.folder->path(), " is on another file system than ",
-                   StoreOf(segment.part), ": there are no hard links between them; use mode copy"));
+            StrCat(folder_->path(), " is on another file system than ", StoreOf(segment.part),
+                   ": there are no hard links between them; use mode copy"));
       }
       if (!automatic) continue;
       if (info.owner != own.owner || (info.mode | kWriteModes) != (own.mode | kWriteModes)) {
@@ -101,7 +103,7 @@ class Placer {
     auto placed = LinkAndPack(&made);
     if (placed.ok()) return placed;
     for (const std::string& path : made) {  // another way must not find them in the directory
-      source_.file_system->Remove(path).IgnoreError("the folder's destructor tries again");
+      file_system_->Remove(path).IgnoreError("the folder's destructor tries again");
     }
     return placed;
   }
@@ -113,7 +115,7 @@ class Placer {
     for (const uint32_t part : parts) STEPWELL_RETURN_IF_ERROR(LinkPart(part, &open, made));
     PlacedBytes placed;
     for (const std::string& path : *made) {
-      STEPWELL_ASSIGN_OR_RETURN(const auto info, source_.file_system->Stat(path));
+      STEPWELL_ASSIGN_OR_RETURN(const auto info, file_system_->Stat(path));
       placed.linked_bytes += info.size_bytes;
     }
     placed.mode = ExportMode::kLink;
@@ -140,7 +142,7 @@ class Placer {
     for (const PartSegment segment : segments_) {
       if (segment.part == 0) own.insert(segment.segment);
     }
-    return source_.store->SealSegments(own);
+    return store_.SealSegments(own);
   }
 
   // Of sealed segments; takes them out of `open`. RECLAIM is held shared: reclaim looks at link
@@ -149,14 +151,13 @@ class Placer {
   // and is locked, by itself.
   Status LinkPart(uint32_t part, std::set<PartSegment>* open,
                   std::vector<std::string>* made) const {
-    const auto lock =
-        ReclaimLock::Acquire(source_.file_system, StoreOf(part), io::LockKind::kShared);
+    const auto lock = ReclaimLock::Acquire(file_system_, StoreOf(part), io::LockKind::kShared);
     if (lock.status().code() == StatusCode::kPermissionDenied) {
       return FailedPreconditionError(
           StrCat(lock.status().message(), " (links are made under this lock; use mode copy)"));
     }
     STEPWELL_RETURN_IF_ERROR(lock.status());
-    SegmentFiles files(source_.file_system, StoreOf(part), /*direct=*/false);
+    SegmentFiles files(file_system_, StoreOf(part), /*direct=*/false);
     FootprintCache edges(&files);
     for (const PartSegment segment : segments_) {
       if (segment.part != part) continue;
@@ -165,7 +166,7 @@ class Placer {
       open->erase(segment);
       for (size_t i = 0; i < item_segments_.size(); ++i) {
         if (!item_segments_[i].contains(segment)) continue;
-        const std::string name = source_.folder->Now(InItem(i, LinkedName(segment)));
+        const std::string name = folder_->Now(InItem(i, LinkedName(segment)));
         STEPWELL_RETURN_IF_ERROR(LinkOne(segment, name));
         made->push_back(name);
       }
@@ -185,10 +186,9 @@ class Placer {
     placed.mode = ExportMode::kLink;
     for (size_t i = 0; i < item_segments_.size(); ++i) {
       for (const PartSegment segment : item_segments_[i]) {
-        const std::string store = PartPath(source_.linked_store, segment.part);
-        STEPWELL_RETURN_IF_ERROR(
-            source_.file_system->SymbolicLink(SegmentPath(store, segment.segment),
-                                              source_.folder->Now(InItem(i, LinkedName(segment)))));
+        const std::string store = PartPath(linked_store_, segment.part);
+        STEPWELL_RETURN_IF_ERROR(file_system_->SymbolicLink(
+            SegmentPath(store, segment.segment), folder_->Now(InItem(i, LinkedName(segment)))));
       }
       placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
     }
@@ -196,7 +196,7 @@ class Placer {
   }
 
   Status LinkOne(PartSegment segment, const std::string& name) const {
-    const Status status = source_.file_system->Link(PathOf(segment), name);
+    const Status status = file_system_->Link(PathOf(segment), name);
     if (status.os_error() == EXDEV || status.os_error() == EPERM || status.os_error() == EMLINK) {
       return {StatusCode::kFailedPrecondition,
               StrCat(status.message(), " (hard links are not possible here; use mode copy)"),
@@ -206,19 +206,19 @@ class Placer {
   }
 
   Status GiveReadMode(PartSegment segment) const {
-    const uint32_t wanted = source_.options->file_mode & kReadModes;
-    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, source_.file_system->Stat(PathOf(segment)));
+    const uint32_t wanted = options_.file_mode & kReadModes;
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
     if ((info.mode & wanted) == wanted) return OkStatus();
-    const Status status = source_.file_system->SetMode(PathOf(segment), info.mode | wanted);
+    const Status status = file_system_->SetMode(PathOf(segment), info.mode | wanted);
     if (status.code() != StatusCode::kPermissionDenied) return status;
     return FailedPreconditionError(
         StrCat(status.message(), " (only its owner can let others read it; use mode copy)"));
   }
 
   void TakeWriteMode(PartSegment segment) const {
-    const auto info = source_.file_system->Stat(PathOf(segment));
+    const auto info = file_system_->Stat(PathOf(segment));
     if (!info.ok() || (info->mode & kWriteModes) == 0) return;
-    source_.file_system->SetMode(PathOf(segment), info->mode & ~kWriteModes)
+    file_system_->SetMode(PathOf(segment), info->mode & ~kWriteModes)
         .IgnoreError("a guard against others; the store itself looks at link counts");
   }
 
@@ -237,12 +237,12 @@ class Placer {
   Result<std::vector<std::vector<ByteRun>>> PackRuns(bool clone,
                                                      const std::set<PartSegment>* only) {
     // A selection takes none of its neighbours' bytes along.
-    const uint64_t granule = clone || IsWholeStep(*source_.options) ? kCloneGranuleBytes : 1;
-    const uint64_t wanted = source_.options->data_file_bytes;
+    const uint64_t granule = clone || IsWholeStep(options_) ? kCloneGranuleBytes : 1;
+    const uint64_t wanted = options_.data_file_bytes;
     const uint64_t file_bytes_max = wanted == 0 ? UINT64_MAX : AlignUp(wanted, kCloneGranuleBytes);
     std::vector<std::vector<ByteRun>> runs;
     uint64_t total = 0;
-    for (const ExportItem& item : source_.plan->items) {
+    for (const ExportItem& item : plan_.items) {
       runs.push_back(PlanRuns(item.arrays, granule, file_bytes_max, only));
       total += RunsEnd(runs.back());
     }
@@ -260,26 +260,30 @@ class Placer {
     }
     if (status.ok()) return runs;
     for (const std::string& name : made) {  // not in the way of another attempt
-      source_.file_system->Remove(source_.folder->Now(name))
-          .IgnoreError("the folder's destructor tries again");
+      file_system_->Remove(folder_->Now(name)).IgnoreError("the folder's destructor tries again");
     }
     return status;
   }
 
   Status PackFile(const std::string& name, std::span<const ByteRun> runs, bool clone,
                   uint64_t* done, uint64_t total) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, source_.folder->NewFile(name));
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, folder_->NewFile(name));
     const Status status = FillFromRuns(
-        source_.file_system, [this](PartSegment segment) { return PathOf(segment); }, runs, clone,
+        file_system_, [this](PartSegment segment) { return PathOf(segment); }, runs, clone,
         [&](uint64_t bytes) {
           *done += bytes;
           return Progress(*done, total);
         },
         file.get());
-    return status.ok() ? source_.folder->Finish(file.get()) : status;
+    return status.ok() ? folder_->Finish(file.get()) : status;
   }
 
-  const ByteSource& source_;
+  StoreReader& store_;
+  const ExportPlan& plan_;
+  const ExportOptions& options_;
+  const std::string& linked_store_;
+  ExportFolder* const folder_;
+  io::FileSystem* const file_system_;
   std::vector<std::set<PartSegment>> item_segments_;
   std::set<PartSegment> segments_;
 };
@@ -458,9 +462,10 @@ Status CannotClone(const Status& status) {
       StrCat(status.message(), missing ? " share blocks" : "", "; use mode copy"));
 }
 
-Result<PlacedBytes> PlaceBytes(const ByteSource& source) {
-  Placer placer(source);
-  return placer.Run();
+Result<PlacedBytes> PlaceBytes(StoreReader& store, const ExportPlan& plan,
+                               const ExportOptions& options, const std::string& linked_store,
+                               ExportFolder* folder) {
+  return Placer(store, plan, options, linked_store, folder).Run();
 }
 
 }  // namespace stepwell::db

@@ -97,17 +97,6 @@ bool MayTryNext(const Status& status);
 // Why something that was to be cloned alone failed.
 Status CannotClone(const Status& status);
 
-struct ByteSource {
-  io::FileSystem* file_system = nullptr;
-  StoreReader* store = nullptr;
-  ExportFolder* folder = nullptr;
-  const ExportPlan* plan = nullptr;
-  const ExportOptions* options = nullptr;
-  // Absolute path of the store, for symbolic links to its segments, which work as long as a process
-  // keeps the step; "": what `options` says.
-  std::string linked_store;
-};
-
 struct PlacedBytes {
   ExportMode mode = ExportMode::kAuto;
   std::vector<ChunkPlaces> items;  // as the plan's
@@ -117,6 +106,10 @@ struct PlacedBytes {
 
 // Makes the data files in the items' directories (which have a "d"), in the way that is asked for
 // or in the first that works. On failure what was made stays, for the folder's destructor.
-Result<PlacedBytes> PlaceBytes(const ByteSource& source);
+// `linked_store`: absolute path of the store, for symbolic links to its segments, which work as
+// long as a process keeps the step; "": what `options` says.
+Result<PlacedBytes> PlaceBytes(StoreReader& store, const ExportPlan& plan,
+                               const ExportOptions& options, const std::string& linked_store,
+                               ExportFolder* folder);
 
 }  // namespace stepwell::db

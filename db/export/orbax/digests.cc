@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
+#include <memory>
 #include <span>
 #include <utility>
 
+#include "db/export/orbax/numbers.h"
 #include "format/codec.h"
 #include "format/crc32c.h"
 #include "format/endian.h"
@@ -53,9 +54,7 @@ class Words {
   }
   template <typename Number>
   bool Next(Number* out, int base = 10) {
-    const std::string_view word = Next();
-    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), *out, base);
-    return error == std::errc() && stop == word.data() + word.size() && !word.empty();
+    return ParseInteger(Next(), out, base);
   }
   bool Rest(std::string* name) const {
     const Json json = Json::parse(rest_, nullptr, /*allow_exceptions=*/false);
@@ -104,6 +103,22 @@ bool DecodeLine(std::string_view line, ExportDigests* digests) {
   }
   data.chunks.push_back(chunk);
   return true;
+}
+
+// `*problem` says that the file is missing (then this is null), or has another size.
+Result<std::unique_ptr<io::File>> OpenToCheck(io::FileSystem* file_system, const std::string& path,
+                                              uint64_t bytes, std::string* problem) {
+  auto file = file_system->Open(path, {});
+  if (file.status().code() == StatusCode::kNotFound) {
+    *problem = "the file is missing";
+    return std::unique_ptr<io::File>();
+  }
+  STEPWELL_RETURN_IF_ERROR(file.status());
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, (*file)->Info());
+  if (info.size_bytes != bytes) {
+    *problem = StrCat("the file has ", info.size_bytes, " bytes, expected ", bytes);
+  }
+  return file;
 }
 
 // Of one file; reads far ahead, as chunks lie together.
@@ -188,17 +203,11 @@ class Verifier {
       problem.offset_bytes = offset;
       problem.message = std::move(message);
     };
-    const auto file = file_system_->Open(path, {});
-    if (file.status().code() == StatusCode::kNotFound) {
-      found(0, "the file is missing");
-      return OkStatus();
-    }
-    STEPWELL_RETURN_IF_ERROR(file.status());
-    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, (*file)->Info());
-    if (info.size_bytes != data.bytes) {
-      found(0, StrCat("the file has ", info.size_bytes, " bytes, expected ", data.bytes));
-    }
-    DataReader reader(file->get());
+    std::string wrong;
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, OpenToCheck(file_system_, path, data.bytes, &wrong));
+    if (!wrong.empty()) found(0, wrong);
+    if (file == nullptr) return OkStatus();
+    DataReader reader(file.get());
     for (const ChunkDigest& chunk : data.chunks) {
       const auto bytes = reader.Read(chunk.offset_bytes, chunk.stored_bytes);
       const Status status = bytes.ok() ? CheckChunk(chunk, *bytes) : bytes.status();
@@ -266,9 +275,8 @@ Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view te
 Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
                                                  const std::string& checkpoint) {
   const std::string path = StrCat(checkpoint, "/", kDigestsName);
-  const auto text = io::ReadSmallFile(file_system, path, kDigestsBytesMax);
-  if (text.status().code() == StatusCode::kNotFound) return std::optional<ExportDigests>();
-  if (!text.ok()) return text.status();
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kDigestsBytesMax));
+  if (!text) return std::optional<ExportDigests>();
   STEPWELL_ASSIGN_OR_RETURN(ExportDigests digests, DecodeDigests(path, *text));
   return std::optional(std::move(digests));
 }
@@ -278,18 +286,10 @@ Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,
                                                const FileDigest& digest) {
   VerifyProblem problem;
   problem.file = StrCat(checkpoint, "/", digest.name);
-  const auto file = file_system->Open(problem.file, {});
-  if (file.status().code() == StatusCode::kNotFound) {
-    problem.message = "the file is missing";
-    return std::optional(std::move(problem));
-  }
-  STEPWELL_RETURN_IF_ERROR(file.status());
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, (*file)->Info());
-  if (info.size_bytes != digest.bytes) {
-    problem.message = StrCat("the file has ", info.size_bytes, " bytes, expected ", digest.bytes);
-    return std::optional(std::move(problem));
-  }
-  DataReader reader(file->get());
+  STEPWELL_ASSIGN_OR_RETURN(const auto file,
+                            OpenToCheck(file_system, problem.file, digest.bytes, &problem.message));
+  if (!problem.message.empty()) return std::optional(std::move(problem));
+  DataReader reader(file.get());
   FileDigest found = digest;
   found.crc = 0;
   const uint64_t tail_bytes = std::min<uint64_t>(digest.bytes, format::kCrcBytes);

@@ -20,24 +20,6 @@ struct Entry {
   const std::string* bytes = nullptr;
 };
 
-// Chunk indices in C order.
-class ChunkIndices {
- public:
-  ChunkIndices(const format::Shape& shape, const format::Shape& chunk_shape)
-      : grid_(format::GridShape(shape, chunk_shape)), at_(grid_.size(), 0) {}
-  const format::Shape& at() const { return at_; }
-  void Next() {
-    for (size_t axis = at_.size(); axis-- > 0;) {
-      if (++at_[axis] < grid_[axis]) return;
-      at_[axis] = 0;
-    }
-  }
-
- private:
-  const format::Shape grid_;
-  format::Shape at_;
-};
-
 void AddArray(const ExportArray& array, const std::string& metadata, int zarr_format,
               std::vector<Entry>* entries) {
   entries->push_back(
@@ -47,11 +29,12 @@ void AddArray(const ExportArray& array, const std::string& metadata, int zarr_fo
                         &array.element});
     return;
   }
-  ChunkIndices indices(array.zarr.shape, array.zarr.chunk_shape);
-  for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-    entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, indices.at())),
-                        &chunk, nullptr});
-    indices.Next();
+  const format::Shape& chunk_shape = array.zarr.chunk_shape;
+  for (size_t i = 0; i < array.leaf->chunks.size(); ++i) {
+    format::Shape indices = format::ChunkOrigin(i, array.zarr.shape, chunk_shape);
+    for (size_t axis = 0; axis < indices.size(); ++axis) indices[axis] /= chunk_shape[axis];
+    entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, indices)),
+                        &array.leaf->chunks[i], nullptr});
   }
 }
 

@@ -16,20 +16,7 @@ namespace {
 // Says that a temporary directory is an export's, and by its lock whether that lives. Readers of
 // checkpoints do not mind it, should a crash leave it behind the rename.
 constexpr std::string_view kClaimName = "stepwell-export.lock";
-constexpr int kDepthMax = 8;
 constexpr size_t kNameBytesMax = 255;
-
-// Everything that exports make is less deep.
-void RemoveBelow(io::FileSystem* file_system, const std::string& path, int depth) {
-  const Status removed = file_system->Remove(path);
-  if (removed.ok() || depth > kDepthMax) return;
-  if (removed.os_error() != EISDIR && removed.os_error() != EPERM) return;
-  const auto names = file_system->List(path);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    RemoveBelow(file_system, StrCat(path, "/", name), depth + 1);
-  }
-  file_system->RemoveDirectory(path).IgnoreError("best effort: the next export tries again");
-}
 
 void RemoveContents(io::FileSystem* file_system, const std::string& folder) {
   const auto names = file_system->List(folder);
@@ -57,6 +44,14 @@ Status CheckName(const std::string& path) {
   if (name.find(kMark) == std::string_view::npos) return OkStatus();
   return InvalidArgumentError(
       StrCat(path, ": Orbax takes a name with \"", kMark, "\" for a save that was not finished"));
+}
+
+Status Taken(const std::string& path) {
+  return AlreadyExistsError(StrCat(path, " is there already; delete it, or choose another"));
+}
+
+Status Busy(const std::string& path) {
+  return UnavailableError(StrCat(path, ": another export is making it"));
 }
 
 // Who may read a file may look into its directory.
@@ -90,8 +85,16 @@ uint32_t ExportFileMode(StoreReader& store, uint32_t wanted) {
   return slot.ok() && (slot->mode & 077) == 0 ? 0600 : 0;
 }
 
-void RemoveTree(io::FileSystem* file_system, const std::string& path) {
-  RemoveBelow(file_system, path, 0);
+// Everything that exports make is less deep.
+void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth_max) {
+  const Status removed = file_system->Remove(path);
+  if (removed.ok() || depth_max < 0) return;
+  if (removed.os_error() != EISDIR && removed.os_error() != EPERM) return;
+  const auto names = file_system->List(path);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    RemoveTree(file_system, StrCat(path, "/", name), depth_max - 1);
+  }
+  file_system->RemoveDirectory(path).IgnoreError("best effort: the next export tries again");
 }
 
 Result<bool> LockNamed(io::FileSystem* file_system, io::File* claim) {
@@ -143,21 +146,15 @@ void ExportFolder::RemoveAbandoned(io::FileSystem* file_system, const std::strin
 
 Status ExportFolder::CheckFree() const {
   if (!options_.old_goes_to.empty()) return OkStatus();
-  const auto taken = [this] {
-    return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
-  };
   const auto there = file_system_->Stat(path_);
-  if (there.ok()) return taken();
+  if (there.ok()) return Taken(path_);
   if (there.status().code() != StatusCode::kNotFound) return there.status();
   // A symbolic link to nothing. Where the directory cannot be listed the rename notices.
   const auto names = file_system_->List(parent_);
   const std::string_view name = std::string_view(path_).substr(path_.rfind('/') + 1);
-  if (names.ok() && std::find(names->begin(), names->end(), name) != names->end()) return taken();
+  if (names.ok() && std::find(names->begin(), names->end(), name) != names->end())
+    return Taken(path_);
   return OkStatus();
-}
-
-Status ExportFolder::Busy() const {
-  return UnavailableError(StrCat(path_, ": another export is making it"));
 }
 
 // Of a temporary directory that is there: empties one whose claim is not held. An empty one is
@@ -165,7 +162,7 @@ Status ExportFolder::Busy() const {
 Status ExportFolder::TakeOver() const {
   const std::string claim = Now(kClaimName);
   const auto names = file_system_->List(temporary_);
-  if (names.status().code() == StatusCode::kNotFound) return Busy();
+  if (names.status().code() == StatusCode::kNotFound) return Busy(path_);
   if (!names.ok()) return names.status();
   const auto old = file_system_->Open(claim, {.write = true});
   if (old.status().code() == StatusCode::kNotFound) {
@@ -176,7 +173,7 @@ Status ExportFolder::TakeOver() const {
   }
   if (!old.ok()) return old.status();
   STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(file_system_, old->get()));
-  if (!dead) return Busy();
+  if (!dead) return Busy(path_);
   RemoveContents(file_system_, temporary_);
   return file_system_->Remove(claim);
 }
@@ -189,13 +186,13 @@ Status ExportFolder::ClaimTemporary() {
   if (!made.ok()) STEPWELL_RETURN_IF_ERROR(TakeOver());
   auto claim =
       file_system_->Open(Now(kClaimName), {.write = true, .create = true, .exclusive = true});
-  if (claim.status().code() == StatusCode::kAlreadyExists) return Busy();
+  if (claim.status().code() == StatusCode::kAlreadyExists) return Busy(path_);
   if (!claim.ok()) {
     if (made.ok()) file_system_->RemoveDirectory(temporary_).IgnoreError("it is empty");
     return claim.status();
   }
   STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system_, claim->get()));
-  if (!ours) return Busy();
+  if (!ours) return Busy(path_);
   claim_ = *std::move(claim);
   // It survives a power cut if anything does that is made here.
   return options_.sync ? file_system_->SyncDirectory(temporary_) : OkStatus();
@@ -260,7 +257,7 @@ Status ExportFolder::Commit() {
   if (Status status = file_system_->Rename(temporary_, path_); !status.ok()) {
     const int error = status.os_error();
     if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return status;
-    return AlreadyExistsError(StrCat(path_, " is there already; delete it, or choose another"));
+    return Taken(path_);
   }
   committed_ = true;
   if (Status status = options_.sync ? file_system_->SyncDirectory(parent_) : OkStatus();
@@ -271,6 +268,82 @@ Status ExportFolder::Commit() {
   file_system_->Remove(StrCat(path_, "/", kClaimName)).IgnoreError("it does no harm");
   claim_.reset();
   return OkStatus();
+}
+
+ExportTemporary::ExportTemporary(io::FileSystem* file_system, std::string path)
+    : file_system_(file_system),
+      path_(std::move(path)),
+      temporary_(StrCat(path_, ".stepwell-tmp")) {}
+
+Result<std::unique_ptr<ExportTemporary>> ExportTemporary::Create(io::FileSystem* file_system,
+                                                                 std::string path) {
+  std::unique_ptr<ExportTemporary> temporary(new ExportTemporary(file_system, std::move(path)));
+  STEPWELL_RETURN_IF_ERROR(temporary->CheckFree());
+  STEPWELL_RETURN_IF_ERROR(CheckIsDirectory(file_system, ParentOf(temporary->path_)));
+  STEPWELL_RETURN_IF_ERROR(temporary->Claim());
+  return temporary;
+}
+
+ExportTemporary::~ExportTemporary() {
+  if (file_ == nullptr) return;
+  io::Quietly([this] {
+    file_system_->Remove(temporary_).IgnoreError("the next export to there takes it over");
+  });
+  ForgetForkDescriptors(this);
+}
+
+Status ExportTemporary::CheckFree() const {
+  const auto there = file_system_->Stat(path_);
+  if (there.ok()) return Taken(path_);
+  return there.status().code() == StatusCode::kNotFound ? OkStatus() : there.status();
+}
+
+// What is there is not written to: it may have a second name.
+Status ExportTemporary::Claim() {
+  const io::OpenOptions anew = {.write = true, .create = true, .exclusive = true};
+  auto file = file_system_->Open(temporary_, anew);
+  if (file.status().code() == StatusCode::kAlreadyExists) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto old, file_system_->Open(temporary_, {.write = true}));
+    STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(file_system_, old.get()));
+    if (!dead) return Busy(path_);
+    STEPWELL_RETURN_IF_ERROR(file_system_->Remove(temporary_));
+    file = file_system_->Open(temporary_, anew);
+    if (file.status().code() == StatusCode::kAlreadyExists) return Busy(path_);
+  }
+  if (!file.ok()) return file.status();
+  file_ = *std::move(file);  // made here, so removed when the lock fails
+  STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system_, file_.get()));
+  if (!ours) {  // another export took it for a dead one's
+    file_.reset();
+    return Busy(path_);
+  }
+  CloseInForkedChild(this, file_->descriptor());
+  return OkStatus();
+}
+
+// A link, unlike a rename, replaces nothing that appeared meanwhile; some file systems have none.
+Status ExportTemporary::GiveName() const {
+  const Status linked = file_system_->Link(temporary_, path_);
+  if (linked.ok()) {
+    file_system_->Remove(temporary_).IgnoreError("it is complete; the name goes with the next one");
+    return OkStatus();
+  }
+  if (linked.code() == StatusCode::kAlreadyExists) return Taken(path_);
+  STEPWELL_RETURN_IF_ERROR(CheckFree());
+  return file_system_->Rename(temporary_, path_);
+}
+
+Result<uint64_t> ExportTemporary::Commit() {
+  STEPWELL_RETURN_IF_ERROR(file_->Sync());
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_->Info());
+  STEPWELL_RETURN_IF_ERROR(GiveName());
+  ForgetForkDescriptors(this);
+  file_.reset();
+  if (Status status = file_system_->SyncDirectory(ParentOf(path_)); !status.ok()) {
+    file_system_->Remove(path_).IgnoreError("best effort: the error says that it failed");
+    return status;
+  }
+  return info.size_bytes;
 }
 
 }  // namespace stepwell::db

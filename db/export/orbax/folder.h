@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory that appears whole or not at all: built in a sibling, synced bottom-up, renamed.
+// A directory, or a file, that appears whole or not at all: built in a sibling, synced bottom-up,
+// renamed.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct ExportFolderOptions {
 uint32_t ExportFileMode(StoreReader& store, uint32_t wanted);
 
 // Best effort; never follows a link.
-void RemoveTree(io::FileSystem* file_system, const std::string& path);
+void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth_max = 8);
 
 class ExportFolder {
  public:
@@ -70,7 +71,6 @@ class ExportFolder {
   Status TakeOver() const;
   Status ShowClaim();
   Status CheckFree() const;
-  Status Busy() const;
 
   io::FileSystem* const file_system_;
   const std::string path_;
@@ -83,6 +83,33 @@ class ExportFolder {
   uint64_t written_bytes_ = 0;
   std::vector<FileDigest> digests_;
   bool committed_ = false;
+};
+
+// The same for one file.
+class ExportTemporary {
+ public:
+  // Makes "<path>.stepwell-tmp", instead of what an export that died left there.
+  // kAlreadyExists: `path` is there; kUnavailable: another export works on it; kInvalidArgument:
+  // there is no directory to put it in.
+  static Result<std::unique_ptr<ExportTemporary>> Create(io::FileSystem* file_system,
+                                                         std::string path);
+  // Removes it unless Commit() succeeded.
+  ~ExportTemporary();
+
+  io::File* file() { return file_.get(); }
+  // Durable under its name; the size in bytes.
+  Result<uint64_t> Commit();
+
+ private:
+  ExportTemporary(io::FileSystem* file_system, std::string path);
+  Status CheckFree() const;
+  Status Claim();
+  Status GiveName() const;
+
+  io::FileSystem* const file_system_;
+  const std::string path_;
+  const std::string temporary_;
+  std::unique_ptr<io::File> file_;  // locked while this lives; null: not ours
 };
 
 // Takes the lock of a claim that may be removed or replaced meanwhile: false unless it is held, and

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "db/export/orbax/json.h"
+// Items that are JSON (format::ItemKind::kJson): trees of what JSON has.
+#include "db/export/orbax/leaves.h"
 
-#include <charconv>
-
+#include "db/export/orbax/numbers.h"
 #include "format/endian.h"
 #include "format/key.h"
 #include "format/orbax/json.h"
@@ -67,17 +67,10 @@ Result<Json> ValueOf(const LeafRecord& leaf, const format::KeyPath& path) {
       if (!format::orbax::IsUtf8(bytes)) return NoJson(path, "text that is no UTF-8");
       return Json(bytes);
     case ValueType::kInt: {
-      const char* const end = bytes.data() + bytes.size();
       int64_t number = 0;
-      if (auto [stop, error] = std::from_chars(bytes.data(), end, number);
-          error == std::errc() && stop == end) {
-        return Json(number);
-      }
       uint64_t large = 0;
-      if (auto [stop, error] = std::from_chars(bytes.data(), end, large);
-          error == std::errc() && stop == end) {
-        return Json(large);
-      }
+      if (ParseInteger(bytes, &number)) return Json(number);
+      if (ParseInteger(bytes, &large)) return Json(large);
       return NoJson(path, "an integer beyond 64 bits");
     }
     default:

@@ -21,63 +21,22 @@ std::string_view DTypeName(DType dtype) {
   return info == nullptr ? "of an unknown type" : info->name;
 }
 
-// The next wider type that Orbax has; `*same_bytes`: its stored bytes are the narrow one's.
-DType Wider(DType dtype, bool* same_bytes) {
-  *same_bytes = true;
-  switch (dtype) {
-    case DType::kUInt2:
-    case DType::kUInt4:
-      return DType::kUInt8;  // stored in a byte, high bits zero
-    case DType::kFloat8E4M3:
-      *same_bytes = false;
-      return DType::kFloat16;
-    default:
-      return DType::kInvalid;
-  }
+// The next wider type that Orbax has.
+DType Wider(DType dtype) {
+  const bool has_one =
+      dtype == DType::kUInt2 || dtype == DType::kUInt4 || dtype == DType::kFloat8E4M3;
+  return has_one ? WiderNumpyType(dtype) : DType::kInvalid;
 }
 
 // A NumPy scalar that .item() makes a Python number without loss: Orbax's "scalar". Not complex
 // ones: Orbax v1 takes no complex as a target.
 bool IsNumpyNumber(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-    case DType::kFloat16:
-    case DType::kFloat32:
-    case DType::kFloat64:
-      return true;
-    default:
-      return false;
-  }
+  return dtype == DType::kBool || IsSignedInteger(dtype) || IsUnsignedInteger(dtype) ||
+         dtype == DType::kFloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64;
 }
 
 Status Contradiction(std::string_view what) {
   return DataLossError(StrCat("the leaf's record is damaged: ", what));
-}
-
-Status CheckArray(const LeafRecord& leaf) {
-  const format::DTypeInfo* dtype = format::FindDType(leaf.dtype);
-  if (dtype == nullptr) return Contradiction("its element type is not known");
-  STEPWELL_RETURN_IF_ERROR(format::ElementCount(leaf.shape, dtype->item_bytes).status());
-  if (leaf.chunk_shape.size() != leaf.shape.size()) return Contradiction("its chunks' rank");
-  for (const uint64_t extent : leaf.chunk_shape) {
-    if (extent == 0) return Contradiction("an empty chunk");
-  }
-  if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count ||
-      leaf.chunk_count != format::ChunkCount(leaf.shape, leaf.chunk_shape)) {
-    return Contradiction("the number of its chunks");
-  }
-  for (const format::ChunkRecord& chunk : leaf.chunks) {
-    if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
-  }
-  return OkStatus();
 }
 
 // Of a merged step they are disjoint.
@@ -96,21 +55,23 @@ bool HasAllElements(const LeafRecord& leaf) {
 Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
   LeafTranslation out;
   const bool in_pieces = leaf.partial || !leaf.pieces.empty();
-  STEPWELL_RETURN_IF_ERROR(in_pieces ? CheckLeaf(leaf) : CheckArray(leaf));
+  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
+    out.unsupported = "its chunks are encoded in a way that this version does not know";
+    return out;
+  }
+  STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
+  for (const format::ChunkRecord& chunk : leaf.chunks) {
+    if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
+  }
   if (in_pieces && !HasAllElements(leaf)) {
     out.unsupported =
         "is in the stores of several processes, of which this is one; export the step of their "
         "root";
     return out;
   }
-  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
-    out.unsupported = "its chunks are encoded in a way that this version does not know";
-    return out;
-  }
   DType dtype = leaf.dtype;
-  bool same_bytes = true;
   if (!format::orbax::OrbaxHolds(dtype)) {
-    const DType wider = Wider(dtype, &same_bytes);
+    const DType wider = Wider(dtype);
     if (options.on_unsupported != OnUnsupported::kWiden || wider == DType::kInvalid) {
       out.unsupported = StrCat("is ", DTypeName(dtype), ", which TensorStore lacks");
       return out;
@@ -118,6 +79,9 @@ Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptio
     out.widened = StrCat(DTypeName(dtype), " became ", DTypeName(wider));
     dtype = wider;
   }
+  // A sub-byte integer is stored in a byte, with zero high bits.
+  const bool same_bytes =
+      format::FindDType(dtype)->item_bytes == format::FindDType(leaf.dtype)->item_bytes;
   ExportArray array;
   array.leaf = &leaf;
   array.rewrite = !same_bytes || in_pieces;
@@ -161,20 +125,6 @@ Result<LeafTranslation> Element(DType dtype, ConstBytes value, const ExportOptio
   return out;
 }
 
-Result<LeafTranslation> Element(const NumberElement& number, const ExportOptions& options) {
-  return Element(number.dtype, AsBytes(number.bytes), options);
-}
-
-Result<LeafTranslation> TranslateInt(const LeafRecord& leaf, const ExportOptions& options) {
-  if (leaf.chunk_count == 0) {
-    const auto number = IntegerElement(leaf.inline_value, leaf.dtype);
-    if (number) return Element(*number, options);
-  }
-  LeafTranslation out;
-  out.unsupported = "is an integer beyond 64 bits";
-  return out;
-}
-
 Result<LeafTranslation> TranslateValue(const LeafRecord& leaf, const ExportOptions& options) {
   LeafTranslation out;
   const ConstBytes bytes = AsBytes(leaf.inline_value);
@@ -182,11 +132,19 @@ Result<LeafTranslation> TranslateValue(const LeafRecord& leaf, const ExportOptio
     case format::ValueType::kNone:
       out.type = OrbaxType::kNone;
       return out;
-    case format::ValueType::kInt:
-      return TranslateInt(leaf, options);
-    case format::ValueType::kFloat:
+    case format::ValueType::kInt: {
+      const auto number = IntegerElement(leaf.inline_value, leaf.dtype);
+      if (leaf.chunk_count == 0 && number) {
+        return Element(number->dtype, AsBytes(number->bytes), options);
+      }
+      out.unsupported = "is an integer beyond 64 bits";
+      return out;
+    }
+    case format::ValueType::kFloat: {
       if (bytes.size() != sizeof(double)) return Contradiction("the size of a float");
-      return Element(FloatElement(format::LoadLittle<double>(bytes.data()), leaf.dtype), options);
+      const auto number = FloatElement(format::LoadLittle<double>(bytes.data()), leaf.dtype);
+      return Element(number.dtype, AsBytes(number.bytes), options);
+    }
     case format::ValueType::kBool:
       if (bytes.size() != 1) return Contradiction("the size of a bool");
       return Element(DType::kBool, bytes, options);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One leaf as Orbax has it. Pure; private to the planner of exports.
+// One leaf, or one item that is JSON (format::ItemKind::kJson), as Orbax has it. Pure; private to
+// the planner of exports.
 #pragma once
 
 #include <map>
@@ -31,5 +32,11 @@ class ShardingCache {
  private:
   std::map<std::string, std::optional<format::orbax::Sharding>> parsed_;
 };
+
+// The item as json.dumps writes it. `leaves`: its records, nodes too, in key order, of paths whose
+// first `path_prefix` components are left out; long strings have been loaded into inline_value.
+// kInvalidArgument: something that JSON has not, with its path. kDataLoss: records that contradict
+// each other.
+Result<std::string> EncodeJsonItem(std::span<const format::LeafRecord> leaves, size_t path_prefix);
 
 }  // namespace stepwell::db

@@ -1,60 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/export/orbax/numbers.h"
 
+#include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
-
-#include "db/export/orbax/convert.h"
+#include <cstdint>
+#include <cstring>
+#include <span>
 
 namespace stepwell::db {
 namespace {
 
 using format::DType;
 
-template <typename Integer>
-bool ParseWhole(std::string_view text, Integer* number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && stop == end;
-}
-
 std::string LowBytes(uint64_t bits, size_t count) {
-  std::string bytes;
-  for (size_t i = 0; i < count; ++i) bytes.push_back(static_cast<char>(bits >> (8 * i) & 0xFF));
-  return bytes;
-}
-
-// Bytes of an integer type, negative: of a signed one; 0: it is none.
-int IntegerBytes(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-      return -1;
-    case DType::kInt16:
-      return -2;
-    case DType::kInt32:
-      return -4;
-    case DType::kInt64:
-      return -8;
-    case DType::kUInt8:
-      return 1;
-    case DType::kUInt16:
-      return 2;
-    case DType::kUInt32:
-      return 4;
-    case DType::kUInt64:
-      return 8;
-    default:
-      return 0;
-  }
+  return std::string(AsText(std::as_bytes(std::span(&bits, 1)).first(count)));
 }
 
 // `bits`: the number in two's complement.
-bool Holds(int bytes, uint64_t bits, bool is_negative) {
-  if (bytes > 0) return !is_negative && (bytes == 8 || bits >> (8 * bytes) == 0);
-  if (bytes == 0) return false;
-  const uint64_t magnitude = is_negative ? ~bits : bits;
-  return magnitude >> (-8 * bytes - 1) == 0;
+bool Holds(DType dtype, uint64_t bits, bool is_negative) {
+  if (!IsSignedInteger(dtype) && !IsUnsignedInteger(dtype)) return false;
+  const int size_bits = 8 * format::FindDType(dtype)->item_bytes;
+  if (IsSignedInteger(dtype)) return (is_negative ? ~bits : bits) >> (size_bits - 1) == 0;
+  return !is_negative && (size_bits == 64 || bits >> size_bits == 0);
 }
 
 bool FitsFloat16(double number) {
@@ -65,20 +33,59 @@ bool FitsFloat16(double number) {
   return units == std::trunc(units);
 }
 
+// The bits of a number that float16 has.
+uint16_t Float16Bits(double value) {
+  const unsigned sign = std::signbit(value) ? 0x8000U : 0;
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00U);
+  if (std::isinf(value)) return static_cast<uint16_t>(sign | 0x7c00U);
+  if (value == 0) return static_cast<uint16_t>(sign);
+  int exponent = 0;
+  const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
+  constexpr int kSmallestExponent = -13;                            // of a normal one, so counted
+  if (exponent < kSmallestExponent) {
+    return static_cast<uint16_t>(sign | static_cast<unsigned>(std::ldexp(std::fabs(value), 24)));
+  }
+  const auto mantissa = static_cast<unsigned>(std::ldexp(fraction, 11)) & 0x3ffU;
+  return static_cast<uint16_t>(sign | (static_cast<unsigned>(exponent + 14) << 10) | mantissa);
+}
+
+// Elements of a byte each, whose values `function` makes wider ones.
+template <typename Wide, typename Function>
+void MapBytes(DType dtype, ConstBytes from, MutableBytes out, Function function) {
+  std::array<Wide, 256> table;
+  for (unsigned bits = 0; bits < table.size(); ++bits) {
+    const auto pattern = static_cast<uint8_t>(bits);
+    table[bits] = function(DecodeNumber(dtype, &pattern));
+  }
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Wide wide = table[std::to_integer<unsigned>(from[i])];
+    std::memcpy(out.data() + i * sizeof(Wide), &wide, sizeof(Wide));
+  }
+}
+
+void WidenBFloat16(ConstBytes from, MutableBytes out) {
+  constexpr size_t kNarrow = sizeof(uint16_t);
+  for (size_t i = 0; i < from.size() / kNarrow; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from.data() + i * kNarrow, kNarrow);
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    std::memcpy(out.data() + i * sizeof(wide), &wide, sizeof(wide));
+  }
+}
+
 }  // namespace
 
 std::optional<NumberElement> IntegerElement(std::string_view decimal, DType imported) {
   int64_t number = 0;
   uint64_t bits = 0;
-  const bool is_signed = ParseWhole(decimal, &number);
+  const bool is_signed = ParseInteger(decimal, &number);
   if (is_signed) {
     bits = static_cast<uint64_t>(number);
-  } else if (!ParseWhole(decimal, &bits)) {
+  } else if (!ParseInteger(decimal, &bits)) {
     return std::nullopt;
   }
-  const int bytes = IntegerBytes(imported);
-  if (Holds(bytes, bits, number < 0)) {
-    return NumberElement{imported, LowBytes(bits, static_cast<size_t>(std::abs(bytes)))};
+  if (Holds(imported, bits, number < 0)) {
+    return NumberElement{imported, LowBytes(bits, format::FindDType(imported)->item_bytes)};
   }
   return NumberElement{is_signed ? DType::kInt64 : DType::kUInt64, LowBytes(bits, 8)};
 }
@@ -95,6 +102,51 @@ NumberElement FloatElement(double number, DType imported) {
     return {imported, LowBytes(Float16Bits(number), 2)};
   }
   return {DType::kFloat64, LowBytes(std::bit_cast<uint64_t>(number), 8)};
+}
+
+DType WiderNumpyType(DType dtype) {
+  switch (dtype) {
+    case DType::kInt2:
+    case DType::kInt4:
+      return DType::kInt8;
+    case DType::kUInt2:
+    case DType::kUInt4:
+      return DType::kUInt8;
+    case DType::kFloat8E3M4:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E4M3B11FNUZ:
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E5M2FNUZ:
+    case DType::kFloat4E2M1FN:
+      return DType::kFloat16;
+    case DType::kFloat8E8M0FNU:
+    case DType::kBFloat16:
+      return DType::kFloat32;
+    default:
+      return DType::kInvalid;
+  }
+}
+
+void WidenElements(DType dtype, ConstBytes from, MutableBytes out) {
+  switch (dtype) {
+    case DType::kInt2:
+    case DType::kInt4:
+      return MapBytes<int8_t>(dtype, from, out,
+                              [](double value) { return static_cast<int8_t>(value); });
+    case DType::kUInt2:
+    case DType::kUInt4:
+      if (!from.empty()) std::memcpy(out.data(), from.data(), from.size());
+      return;
+    case DType::kBFloat16:
+      return WidenBFloat16(from, out);
+    case DType::kFloat8E8M0FNU:
+      return MapBytes<float>(dtype, from, out,
+                             [](double value) { return static_cast<float>(value); });
+    default:
+      return MapBytes<uint16_t>(dtype, from, out, Float16Bits);
+  }
 }
 
 }  // namespace stepwell::db

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "db/export/orbax/build.h"
-#include "db/export/orbax/root.h"
 
 namespace stepwell::db {
 

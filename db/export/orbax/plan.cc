@@ -7,10 +7,11 @@
 #include <set>
 #include <utility>
 
-#include "db/export/orbax/json.h"
 #include "db/export/orbax/leaves.h"
 #include "db/export/orbax/verdicts.h"
+#include "db/read/restore_plan.h"
 #include "format/key.h"
+#include "format/orbax/json.h"
 #include "format/orbax/ocdbt.h"
 #include "format/orbax/orbax_files.h"
 #include "format/orbax/python_text.h"
@@ -54,25 +55,25 @@ class ItemPlanner {
   Status Add(const LeafRecord& record, const format::KeyPath& path) {
     NoteVariables(record, path.size());
     auto translated = TranslateLeaf(record, options_);
-    if (!translated.ok()) return translated.status().WithContext(PathText(path));
+    if (!translated.ok()) return translated.status().WithContext(LeafName(record));
     if (!translated->unsupported.empty()) {
-      verdicts_->Unsupported(PathText(path), translated->unsupported);
+      verdicts_->Unsupported(LeafName(record), translated->unsupported);
       return OkStatus();
     }
     if (!translated->type) return OkStatus();
     if (path.size() < path_prefix_) return DataLossError("a leaf above its subtree");
     const format::KeyPath below(path.begin() + static_cast<ptrdiff_t>(path_prefix_), path.end());
     if (below.empty() && variables_.empty() && orbax::IsEmptyNode(*translated->type)) {
-      verdicts_->Unsupported(PathText(path), "is a tree without leaves");
+      verdicts_->Unsupported(LeafName(record), "is a tree without leaves");
       return OkStatus();
     }
     auto keys = orbax::TreeKeys(WithValues(below));
     if (!keys.ok()) {
-      verdicts_->Unsupported(PathText(path), keys.status().message());
+      verdicts_->Unsupported(LeafName(record), keys.status().message());
       return OkStatus();
     }
     Candidate candidate;
-    candidate.path = PathText(path);
+    candidate.path = LeafName(record);
     candidate.record = &record;
     candidate.leaf = std::move(*translated);
     candidate.keys = std::move(*keys);
@@ -129,10 +130,6 @@ class ItemPlanner {
     }
     path.insert(path.end(), next, below.end());
     return path;
-  }
-
-  std::string PathText(const format::KeyPath& path) const {
-    return path.empty() ? item_->name : StrCat(item_->name, "/", format::PathToText(path));
   }
 
   void Drop(Candidate* candidate, std::string reason) {
@@ -269,6 +266,29 @@ void PlanTexts(const format::StepRecord& step, ExportPlan* plan, ExportVerdicts*
   plan->items.push_back(std::move(metrics));
 }
 
+std::string PythonText(const orbax::Json& value) {
+  std::string text;
+  orbax::AppendPythonJson(value, &text);
+  return text;
+}
+
+bool IsImported(const orbax::Json& value) {
+  if (!value.is_object() || value.empty()) return false;
+  for (const auto& [key, part] : value.items()) {
+    if (key != kImportedRootKey && key != kImportedItemsKey) return false;
+    if (!part.is_object()) return false;
+  }
+  return true;
+}
+
+void PlaceItems(orbax::Json* items, ExportPlan* plan) {
+  for (ExportItem& item : plan->items) {
+    if (!item.json_file.empty() || !items->contains(item.name)) continue;
+    item.tree.custom_metadata = PythonText((*items)[item.name]);
+    items->erase(item.name);
+  }
+}
+
 }  // namespace
 
 Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const LeafRecord> leaves,
@@ -315,6 +335,27 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
   STEPWELL_RETURN_IF_ERROR(verdicts.Finish(&plan.skipped));
   if (nothing) return InvalidArgumentError("there is no leaf to export");
   return plan;
+}
+
+void PlaceImportedMetadata(bool makes_root, ExportPlan* plan) {
+  auto parsed = orbax::ParseJson("metadata", plan->custom_metadata, orbax::JsonDialect::kPython);
+  if (!parsed.ok() || !parsed->is_object()) return;
+  // An import's is the last of these keys.
+  std::string key(kImportedMetadataKey);
+  while (parsed->contains(key) && parsed->contains(key + "_")) key.push_back('_');
+  if (!parsed->contains(key) || !IsImported((*parsed)[key])) return;
+  orbax::Json& imported = (*parsed)[key];
+  if (imported.contains(kImportedItemsKey)) {
+    orbax::Json& items = imported[kImportedItemsKey];
+    PlaceItems(&items, plan);
+    if (items.empty()) imported.erase(kImportedItemsKey);
+  }
+  if (makes_root && imported.contains(kImportedRootKey)) {
+    plan->root_metadata = PythonText(imported[kImportedRootKey]);
+    imported.erase(kImportedRootKey);
+  }
+  if (imported.empty()) parsed->erase(key);
+  plan->custom_metadata = PythonText(*parsed);
 }
 
 Result<std::string> ExportStepName(uint64_t step, const ExportOptions& options) {

@@ -62,6 +62,17 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step,
                               std::span<const format::LeafRecord> leaves,
                               const ExportOptions& options);
 
+// What an import kept beside a checkpoint's own metadata, below "orbax", goes back to its place.
+//
+// The key below which an import keeps it; with "_" behind it where the checkpoint has such a key.
+inline constexpr std::string_view kImportedMetadataKey = "orbax";
+inline constexpr std::string_view kImportedRootKey = "root";
+inline constexpr std::string_view kImportedItemsKey = "items";  // an object by item
+
+// Moves it out of the plan's custom metadata: to items, and, where a root is made, to the root.
+// What has no place in this export, or was not written by an import, stays.
+void PlaceImportedMetadata(bool makes_root, ExportPlan* plan);
+
 // The name of the step's directory in a CheckpointManager's root. kInvalidArgument: a prefix that
 // is not a file name.
 Result<std::string> ExportStepName(uint64_t step, const ExportOptions& options);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "db/export/orbax/numbers.h"
 #include "format/codec.h"
 #include "format/grid.h"
 
@@ -69,11 +70,9 @@ class ArrayRewriter {
   Status Append(ConstBytes chunk, format::LeafRecord* rewritten) {
     const uint64_t item_bytes = format::FindDType(array_.zarr.dtype)->item_bytes;
     if (item_bytes != format::FindDType(array_.leaf->dtype)->item_bytes) {
-      wide_.resize(chunk.size());
-      std::transform(chunk.begin(), chunk.end(), wide_.begin(), [](std::byte bits) {
-        return Float16OfFloat8E4M3(std::to_integer<uint8_t>(bits));
-      });
-      chunk = std::as_bytes(std::span(wide_));
+      wide_.resize(chunk.size() * item_bytes);  // the narrow one is of a byte
+      WidenElements(array_.leaf->dtype, chunk, wide_);
+      chunk = wide_;
     }
     stored_.resize(format::PayloadBytesMax(array_.codec, chunk.size()));
     STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
@@ -94,29 +93,11 @@ class ArrayRewriter {
   uint64_t chunk_bytes_ = 0;
   std::vector<int64_t> strides_;
   std::vector<std::byte> loaded_;
-  std::vector<uint16_t> wide_;
+  std::vector<std::byte> wide_;
   std::vector<std::byte> stored_;
 };
 
 }  // namespace
-
-uint16_t Float16OfFloat8E4M3(uint8_t bits) {
-  constexpr int kBiasDifference = 15 - 7;
-  const auto sign = static_cast<unsigned>(bits & 0x80U) << 8;
-  int exponent = (bits >> 3) & 15;
-  unsigned mantissa = bits & 7U;
-  unsigned rest = 0;
-  if (exponent == 15) {
-    rest = mantissa == 0 ? 0x7c00U : 0x7e00U;  // infinity, and the one quiet NaN
-  } else if (exponent != 0 || mantissa != 0) {
-    if (exponent == 0) {  // subnormal there, normal here
-      for (exponent = 1; (mantissa & 8U) == 0; --exponent) mantissa <<= 1;
-      mantissa &= 7U;
-    }
-    rest = (static_cast<unsigned>(exponent + kBiasDifference) << 10) | (mantissa << 7);
-  }
-  return static_cast<uint16_t>(sign | rest);
-}
 
 Status RewriteItem(const LoadArrays& load, const std::string& file,
                    const std::function<Status()>& go_on, ExportFolder* folder, ExportItem* item,

@@ -15,9 +15,6 @@
 
 namespace stepwell::db {
 
-// float8_e4m3 (IEEE: with infinities) -> float16, which has every one of its values.
-uint16_t Float16OfFloat8E4M3(uint8_t bits);
-
 // Fills the memory of requests for arrays, as StepReader::Load does.
 using LoadArrays = std::function<Status(std::span<const LoadRequest>)>;
 
