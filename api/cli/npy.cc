@@ -77,7 +77,7 @@ Result<NpyHeader> MakeNpyHeader(const LeafInfo& leaf, const std::string& path_te
   if (descr.empty()) {
     const unsigned value_bits = 8U * info->item_bytes;
     if (!bits) {
-      return InvalidArgumentError(StrCat(
+      return FailedPreconditionError(StrCat(
           path_text, " is ", info->name, ", which NumPy itself does not have. Add --bits to ",
           "write it as uint", value_bits, "; np.load(FILE).view(ml_dtypes.", info->name,
           ") then has the values"));

@@ -27,7 +27,7 @@ class OutputFile {
   // Gives the file its name.
   Status Close();
   uint64_t bytes_written() const { return bytes_written_; }
-  // Nobody reads any more.
+  // The reader of the pipe is gone.
   bool ended() const { return ended_; }
 
  private:

@@ -187,7 +187,7 @@ class CudaLoad {
           StatusOf(cudaPointerGetAttributes(&attributes, request.out), "cudaPointerGetAttributes"));
       if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
         return InvalidArgumentError(
-            "the memory is no GPU's, as cudaMalloc gives it; for the host's say kHost");
+            "the memory is not a GPU's, as cudaMalloc gives it; for the host's say kHost");
       }
       const auto [found, is_new] = devices_.try_emplace(attributes.device, attributes.device);
       if (is_new) {

@@ -66,7 +66,7 @@ format::Shape Extents(const format::Box& box) {
   return extents;
 }
 
-// Nobody's mistake but the record's: the disk says more bytes than there are.
+// The record is wrong, not the caller: the disk says more bytes than there are.
 Result<Array> NewArray(const format::LeafRecord& leaf, format::Shape extents) {
   Array array;
   array.dtype = leaf.dtype;

@@ -234,7 +234,7 @@ void Engine::SegmentSynced(SegmentSync* sync) {
   }
 }
 
-// Durable: now visible, marked, and told.
+// Publishes the batch, updates the slot, completes the handles.
 void Engine::Publish() {
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "publish");
   const std::unique_ptr<CommitBatch> batch = std::move(batch_);

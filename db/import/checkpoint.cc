@@ -169,7 +169,7 @@ Status OrbaxCheckpoint::Load() {
 Status OrbaxCheckpoint::NotACheckpoint() {
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, FindOrbaxSteps(file_system_, path_));
   if (steps.empty()) {
-    return InvalidArgumentError(StrCat(path_, " is no Orbax checkpoint: there is neither ",
+    return InvalidArgumentError(StrCat(path_, " is not an Orbax checkpoint: there is neither ",
                                        format::orbax::kCheckpointMetadataName, " nor ",
                                        format::orbax::kTreeMetadataName, " in it"));
   }

@@ -16,7 +16,7 @@ namespace stepwell::db::import {
 Status EnsureRoom(uint64_t bytes, io::AlignedBuffer* buffer);
 
 // Decodes all chunks of a stored value, chunk `chunk_index` of the array's grid. `scratch` is for
-// chunks that are no run of the array's memory. Different chunks may be decoded at once.
+// chunks that are not one range of the array's memory. Different chunks may be decoded at once.
 Status DecodeValue(const ImportArray& array, uint64_t chunk_index, ConstBytes value,
                    io::AlignedBuffer* scratch);
 // The same where the value is absent: its elements become the fill value.

@@ -97,7 +97,7 @@ class LiveSteps {
   // The index has the step with this commit number (or there is no index): drop its overlay.
   void DropOverlay(uint64_t step, uint64_t commit);
   void DropOverlays();
-  // Who needs one segment.
+  // What needs one segment.
   struct SegmentUse {
     List live;                       // or not decided yet
     std::vector<DeadCommit> pinned;  // dead, but a reader may be reading them

@@ -41,7 +41,7 @@ Status WriteContact(io::File* lock_file, const LockContact& contact);
 // kNotFound: the holder gives none, or none yet.
 Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& store_path);
 
-// Who has a lock on the file, as far as it can be seen from this process, for people: "process 12,
+// The processes that have a lock on the file, as far as it can be seen from this process, for people: "process 12,
 // which is stopped". Reads /proc, so it is for errors only.
 std::string DescribeLockHolders(io::File* file);
 

@@ -141,8 +141,8 @@ Status ReadRun::Run(const ReadDone& done) {
   try {
     return RunAll(done);
   } catch (const std::exception&) {
-    const auto nobody = [](const PlannedRead&, std::span<const ChunkError>) { return false; };
-    while (busy_ > 0) Collect(nobody);
+    const auto keep_none = [](const PlannedRead&, std::span<const ChunkError>) { return false; };
+    while (busy_ > 0) Collect(keep_none);
     throw;
   }
 }

@@ -232,7 +232,7 @@ Status WriterStore::Close() {
 Status WriterStore::CloseInOrder() {
   views_.Close(/*keep=*/true);  // shows the last steps
   Status status = TakeError();
-  const bool was_frozen = freeze_->frozen();  // its error went to whom it concerned
+  const bool was_frozen = freeze_->frozen();  // its error went to the changes that it concerned
   if (engine_ == nullptr) return status;
   STEPWELL_RETURN_IF_ERROR(OnEngine([this] {
     engine_->BeginClose();

@@ -385,7 +385,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
       [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
   if (environment_.inline_mode) engine_->Step(/*wait=*/false);
   if (status.code() == StatusCode::kCancelled) {
-    // Nobody is to be told of it later, and the step's number is free again.
+    // No later call reports it, and the step's number is free again.
     const std::lock_guard lock(mutex_);
     const auto it = pending_.find(job->step);
     if (it != pending_.end() && it->second == job->state) pending_.erase(it);

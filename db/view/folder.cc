@@ -163,7 +163,7 @@ std::string ViewFolder::MarkText() const {
       "\n\n"
       "This directory shows the steps of a Stepwell store as Orbax checkpoints. They have\n"
       "symbolic links into the store and no data of their own: deleting or moving\n"
-      "the store ends this view. To ship a checkpoint use `stepwell export`.\n"
+      "the store ends this view. To hand a checkpoint on, use `stepwell export`.\n"
       "\n"
       "A step goes when the store deletes it, also while it is being read. To keep it\n"
       "meanwhile, hold a shared lock of the step's file `stepwell-view`:\n"

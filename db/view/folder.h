@@ -50,7 +50,7 @@ class ViewFolder {
   Result<bool> Remove(const std::string& name, bool held_too);
   Result<bool> Make(StoreReader& store, const StoreSnapshot::Step& step, bool replace,
                     const std::function<bool()>& go_on);
-  // Somebody else may serve it; nothing else is called afterwards.
+  // Another process may serve it; nothing else is called afterwards.
   void Release();
   // The directory is no longer a view.
   void Leave();

@@ -53,7 +53,7 @@ TEST_F(CTest, AStepGoesOutAsACheckpointAndComesBack) {
   EXPECT_C_ERROR(stepwell_export(store_, 1, nullptr, "", (out + "-b").c_str(), &options, nullptr),
                  STEPWELL_CANCELLED, "");
   EXPECT_C_ERROR(stepwell_import(store_, path().c_str(), 3, nullptr, nullptr),
-                 STEPWELL_INVALID_ARGUMENT, "no Orbax checkpoint");
+                 STEPWELL_INVALID_ARGUMENT, "not an Orbax checkpoint");
 }
 
 TEST_F(CTest, AStepGoesOutAsAnArchive) {

@@ -63,7 +63,7 @@ TEST_F(ApiFormatsTest, AnImportDoesAsItsOptionsSay) {
                "nothing");
   EXPECT_ERROR(store.Import(checkpoint, 8, {.memory_bytes_max = 1}), StatusCode::kResourceExhausted,
                "");
-  EXPECT_ERROR(store.Import(path(), 8), StatusCode::kInvalidArgument, "no Orbax checkpoint");
+  EXPECT_ERROR(store.Import(path(), 8), StatusCode::kInvalidArgument, "not an Orbax checkpoint");
 }
 
 TEST_F(ApiFormatsTest, WhatIsNoCheckpointSaysSo) {

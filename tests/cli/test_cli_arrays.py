@@ -213,7 +213,7 @@ def test_npy_into_a_file(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 def test_npy_of_what_numpy_lacks(store: pathlib.Path) -> None:
-    message = error("cat", store, 0, "half", "--npy", status=2)
+    message = error("cat", store, 0, "half", "--npy", status=1)
     assert "half is bfloat16, which NumPy itself does not have" in message
     assert "--bits" in message and "view(ml_dtypes.bfloat16)" in message
     half = npy(store, 0, "half", "--bits", "--slice", "::2")

@@ -43,6 +43,6 @@ def test_import_of_a_checkpoint(root: pathlib.Path, tmp_path: pathlib.Path) -> N
     assert "no step 9" in error("import", root, store, "--step", 9, status=3)
     assert "no such directory" in error("import", tmp_path / "x", store, status=3)
     (tmp_path / "empty").mkdir()
-    assert "no Orbax checkpoint" in error("import", tmp_path / "empty", store, status=2)
+    assert "not an Orbax checkpoint" in error("import", tmp_path / "empty", store, status=2)
     (next((root / "2").glob("default/d/*"))).write_bytes(b"")
     assert "manifest.ocdbt" in error("import", root / "2", store, status=4)

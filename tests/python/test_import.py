@@ -159,7 +159,7 @@ def test_refusals(store, saved, tmp_path):
     with pytest.raises(stepwell.CheckpointNotFoundError, match="nowhere"):
         store.import_checkpoint(tmp_path / "nowhere", 1)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(stepwell.InvalidArgumentError, match="is no Orbax checkpoint"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="is not an Orbax checkpoint"):
         store.import_checkpoint(tmp_path / "empty", 1)
     with pytest.raises(stepwell.InvalidArgumentError, match="is not the root"):
         store.import_checkpoints(tmp_path / "empty")

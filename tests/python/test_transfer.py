@@ -125,7 +125,7 @@ def test_refusals(saved: stepwell.Store, other: stepwell.Store, tmp_path: Path) 
         other.pull(memory)
     with pytest.raises(stepwell.StepNotFoundError):
         saved.push(8, memory, prefix="x")
-    with pytest.raises(stepwell.InvalidArgumentError, match="no URL"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="not a URL"):
         saved.push(7, 5)
     with pytest.raises(stepwell.InvalidArgumentError, match="inside the store"):
         saved.push(7, Path(saved.path) / "segments" / "x")

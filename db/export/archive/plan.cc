@@ -150,7 +150,7 @@ class Translator {
 
 // Why the format cannot have an array of this name; empty: it can.
 std::string BadName(ArchiveFormat format, const std::string& name) {
-  if (!format::orbax::IsUtf8(name)) return "its name is no UTF-8";
+  if (!format::orbax::IsUtf8(name)) return "its name is not UTF-8";
   if (format == ArchiveFormat::kSafetensors) {
     return name == format::kSafetensorsMetadata ? "its name is that of safetensors' metadata" : "";
   }
@@ -263,7 +263,7 @@ class Planner {
       if (format::orbax::IsUtf8(key) && format::orbax::IsUtf8(text)) {
         plan_.metadata.emplace_back(key, text);
       } else {
-        verdicts_.Unsupported(StrCat("the step's metadata ", Printable(key)), "is no UTF-8");
+        verdicts_.Unsupported(StrCat("the step's metadata ", Printable(key)), "is not UTF-8");
       }
     }
   }

@@ -54,7 +54,7 @@ Status Busy(const std::string& path) {
   return UnavailableError(StrCat(path, ": another export is making it"));
 }
 
-// Who may read a file may look into its directory.
+// A reader of a file may look into its directory.
 uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 0444) >> 2); }
 
 }  // namespace

@@ -38,7 +38,7 @@ Result<Json*> PlaceOf(const format::KeyPath& path, size_t path_prefix, Json* roo
     } else {
       if (component.type == PathComponent::Type::kIntKey) return NoJson(path, "an integer key");
       if (!at->is_object()) return damaged;
-      if (!format::orbax::IsUtf8(component.name)) return NoJson(path, "a key that is no UTF-8");
+      if (!format::orbax::IsUtf8(component.name)) return NoJson(path, "a key that is not UTF-8");
       auto& members = at->get_ref<Json::object_t&>();
       if (members.empty() || members.back().first != component.name) {
         members.emplace_back(component.name, nullptr);
@@ -64,7 +64,7 @@ Result<Json> ValueOf(const LeafRecord& leaf, const format::KeyPath& path) {
       return Json(format::LoadLittle<double>(AsBytes(bytes).data()));
     case ValueType::kStr:
       if (bytes.size() != leaf.logical_bytes) return damaged;
-      if (!format::orbax::IsUtf8(bytes)) return NoJson(path, "text that is no UTF-8");
+      if (!format::orbax::IsUtf8(bytes)) return NoJson(path, "text that is not UTF-8");
       return Json(bytes);
     case ValueType::kInt: {
       int64_t number = 0;

@@ -150,7 +150,7 @@ Result<LeafTranslation> TranslateValue(const LeafRecord& leaf, const ExportOptio
       return Element(DType::kBool, bytes, options);
     case format::ValueType::kStr:
       if (!format::orbax::IsUtf8(leaf.inline_value)) {
-        out.unsupported = "is a str with lone surrogates, which is no UTF-8";
+        out.unsupported = "is a str with lone surrogates, which is not UTF-8";
         return out;
       }
       out.type = OrbaxType::kString;

@@ -27,13 +27,18 @@ class ExportVerdicts {
       *skipped = std::move(skipped_);
       return OkStatus();
     }
-    const bool one = errors_.size() == 1;
-    std::string text = StrCat(format_, " cannot hold ");
-    if (!one) text += StrCat(errors_.size(), " parts of the step:");
+    constexpr const char* kAdvice =
+        "; on_unsupported \"skip\" leaves out what is unsupported, \"widen\" converts numbers";
+    std::string list;
     for (const auto& [path, reason] : errors_) {
-      text += StrCat(one ? "" : "\n  ", format::orbax::Printable(path), ": ", reason);
+      list +=
+          StrCat(errors_.size() == 1 ? "" : "\n  ", format::orbax::Printable(path), ": ", reason);
     }
-    return InvalidArgumentError(text);
+    if (errors_.size() == 1) {
+      return InvalidArgumentError(StrCat(format_, " cannot hold ", list, kAdvice));
+    }
+    return InvalidArgumentError(
+        StrCat(format_, " cannot hold ", errors_.size(), " parts of the step", kAdvice, ":", list));
   }
 
  private:

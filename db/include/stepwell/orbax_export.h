@@ -15,7 +15,7 @@ enum class ExportMode : uint8_t {
   kAuto,     // the first of the following that the destination allows
   kLink,     // hard links of whole segments: instant; the apparent size is that of the segments
   kReflink,  // clones of just the step's ranges: instant, compact
-  kCopy,     // sequential copies of just the step's ranges: any file system; for shipping
+  kCopy,     // sequential copies of just the step's ranges: any file system; to hand on
 };
 
 enum class ExportLayout : uint8_t {

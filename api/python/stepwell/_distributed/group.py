@@ -80,7 +80,7 @@ class Collective:
     number: int
     proposal: Proposal
     handle: GroupHandle
-    outline: list[str] = field(default_factory=list)  # of a save: what the fingerprint is of
+    tree_text: list[str] = field(default_factory=list)  # of a save: what the fingerprint is of
     prepared: _stepwell.Handle | None = None  # of a save
     error: BaseException | None = None  # why this process cannot do it
     snapshot: Snapshot | None = None  # of a snapshot
@@ -131,7 +131,7 @@ class Group(ABC):
                 op.prepared = self.writer.save(
                     step, part.rows, metadata, metrics, existing, to_numpy, part.wishes,
                     (self._save_id(op.number), self._parts))
-                op.outline = part.outline
+                op.tree_text = part.tree_text
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
             op.error = error
@@ -232,7 +232,7 @@ class Group(ABC):
             contents = self._contents(op)
         except Exception as cannot:
             error = cannot
-        vote = Vote(op.proposal, digest_of(op.outline),
+        vote = Vote(op.proposal, digest_of(op.tree_text),
                     None if error is None else Failure.of(error), op.handle.skipped, contents)
         directory = f"{self._run}/{op.number}"
         try:
@@ -347,10 +347,10 @@ class Group(ABC):
         """How the tree of `process` differs."""
         what = "telling its tree"
         self._coordinator.put(f"{directory}/explain", str(process))
-        text = wait_for(self._coordinator, f"{directory}/outline", process, self._timeout, what)
+        text = wait_for(self._coordinator, f"{directory}/tree_text", process, self._timeout, what)
         theirs = unpack_text(text, Value, process, what).value
         return (f"step {op.handle.step}: the processes save different trees: "
-                + difference(op.outline, theirs, process))
+                + difference(op.tree_text, theirs, process))
 
     # ---- the others -----------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Group(ABC):
             if "explain" in self._coordinator.keys(directory):
                 asked = self._coordinator.get(f"{directory}/explain", 1.0)
                 if asked == str(self._coordinator.index):
-                    self._coordinator.put(f"{directory}/outline", pack_text(Value(op.outline)))
+                    self._coordinator.put(f"{directory}/tree_text", pack_text(Value(op.tree_text)))
                 return self._coordinator.get(f"{directory}/decision", timeout)
         return None
 

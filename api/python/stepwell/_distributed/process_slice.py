@@ -31,18 +31,18 @@ from .messages import CheckpointVote
 class Part(NamedTuple):
     rows: list[tuple[str, list[Row]]]  # of each item
     wishes: list[Wish]  # about these rows
-    outline: list[str]  # the whole tree in words, the same on all processes: "path: what it is"
+    tree_text: list[str]  # the whole tree in words, the same on all processes: "path: what it is"
 
 
 def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
     """What `process` writes. Raises as flatten_items."""
     flats = walk_items(items, spread=True)
     only_state = list(items) == ["state"]
-    outline: list[str] = []
+    tree_text: list[str] = []
     for name, flat in flats:
         arrays = {leaf.row: leaf.array for leaf in flat.spread}
         _check(name, flat, only_state)
-        outline += [f"{name_in_items(name, row[0], only_state) or name}: "
+        tree_text += [f"{name_in_items(name, row[0], only_state) or name}: "
                     f"{_words(row, arrays.get(number))}" for number, row in enumerate(flat.rows)]
     asked = wishes(chunks, [(name, flat.rows) for name, flat in flats])
     # What is on one process alone looks different there: the others must not count it, either.
@@ -72,7 +72,7 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
     for _, flat in flats:
         flat.finish()
     return Part(rows, [(item, places[item, row], max_bytes, axes)
-                       for item, row, max_bytes, axes in asked if (item, row) in places], outline)
+                       for item, row, max_bytes, axes in asked if (item, row) in places], tree_text)
 
 
 def _words(row: Row, spread: Any) -> str:
@@ -193,9 +193,9 @@ def owners(arrays: Sequence[Spread],
 # ---- fingerprints -------------------------------------------------------------------------------
 
 
-def digest_of(outline: list[str]) -> str:
+def digest_of(tree_text: list[str]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for line in outline:
+    for line in tree_text:
         digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()
 

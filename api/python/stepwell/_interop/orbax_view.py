@@ -140,7 +140,7 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     committed and goes when it is deleted, so that evaluators can follow a training run.
 
     The checkpoints are a few small files each, with symbolic links to the store's own, so they are
-    of use only beside the store; to ship one, use `export`. A thread does the work: nothing that
+    of use only beside the store; to hand one on, use `export`. A thread does the work: nothing that
     goes wrong with the view fails or delays a save; it is logged, and counted in `stats()`.
 
     Readers that do not `pin` a step may see it go while they read it: Orbax raises then, and

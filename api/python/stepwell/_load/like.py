@@ -395,7 +395,7 @@ def _wanted(like: Any) -> str:
         dtype = like.dtype
         try:
             text = array_text(dtype, tuple(like.shape))
-        except TypeError:  # a PRNG key's dtype is no NumPy dtype
+        except TypeError:  # a PRNG key's dtype is not a NumPy dtype
             text = f"{dtype}[{', '.join(map(str, like.shape))}]"
         return f"a scalar {dtype}" if isinstance(like, np.generic) else text
     if like is None:

@@ -26,7 +26,7 @@ _TEMPORARY = ".stepwell-tmp-"  # an object of a directory while it is written
 
 
 @runtime_checkable
-class Bucket(Protocol):
+class ObjectStore(Protocol):
     """Objects by key below one place. Every call may come from several threads at once and raises
     what its library raises."""
 
@@ -50,7 +50,7 @@ class Bucket(Protocol):
         """All keys, and sizes in bytes."""
 
 
-class DirectoryBucket:
+class DirectoryStore:
     """Files below a directory of this machine; a file appears whole, and durable."""
 
     def __init__(self, root: str) -> None:
@@ -104,7 +104,7 @@ class DirectoryBucket:
         return found
 
 
-class ObstoreBucket:
+class Obstore:
     """A store of obstore, below a prefix."""
 
     def __init__(self, store: Any, prefix: str, url: str) -> None:
@@ -144,7 +144,7 @@ class ObstoreBucket:
         return found
 
 
-class FsspecBucket:
+class FileSystemStore:
     """A file system of fsspec, below a path."""
 
     def __init__(self, file_system: Any, root: str, url: str) -> None:
@@ -210,7 +210,7 @@ def local_path(place: Any) -> str | None:
     return None if "://" in url else os.path.abspath(url)
 
 
-def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> Bucket:
+def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> ObjectStore:
     scheme = url.partition("://")[0]
     local = local_path(url)
     shown = "/".join([url.rstrip("/"), prefix.strip("/")]).rstrip("/")
@@ -220,10 +220,10 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> 
                                        "object stores")
         if not create and not os.path.isdir(local):
             raise FileNotFoundError(f"{local}: there is no such directory")
-        return DirectoryBucket(os.path.join(local, prefix.strip("/")).rstrip("/"))
+        return DirectoryStore(os.path.join(local, prefix.strip("/")).rstrip("/"))
     obstore = _library("obstore.store")
     if obstore is not None and scheme in _OBSTORE_SCHEMES:
-        return ObstoreBucket(obstore.from_url(url, **options), prefix, shown)
+        return Obstore(obstore.from_url(url, **options), prefix, shown)
     fsspec = _library("fsspec")
     if fsspec is None:
         raise _no_library(shown)
@@ -233,11 +233,13 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> 
         if scheme in _OBSTORE_SCHEMES:
             raise _no_library(shown) from error
         raise Error(f"{shown}: {error}") from error
-    return FsspecBucket(file_system, f"{root.rstrip('/')}/{prefix.strip('/')}".rstrip("/"), shown)
+    path = f"{root.rstrip('/')}/{prefix.strip('/')}".rstrip("/")
+    return FileSystemStore(file_system, path, shown)
 
 
-def open_bucket(place: Any, prefix: str, options: Mapping[str, Any] | None, create: bool) -> Bucket:
-    """`place`: a URL or local path, a store of obstore, a file system of fsspec, or a Bucket.
+def open_object_store(place: Any, prefix: str, options: Mapping[str, Any] | None, create: bool
+                      ) -> ObjectStore:
+    """`place`: a URL or local path, a store of obstore, a file system of fsspec, or an ObjectStore.
     `create`: make a local directory. Raises Error when no library is there for it, and what the
     library raises."""
     if isinstance(place, (str, os.PathLike)):
@@ -247,12 +249,12 @@ def open_bucket(place: Any, prefix: str, options: Mapping[str, Any] | None, crea
     if hasattr(place, "cat_file") and hasattr(place, "_strip_protocol"):
         if not prefix.strip("/"):
             raise InvalidArgumentError("prefix says where in the file system")
-        return FsspecBucket(place, prefix, f"{type(place).__name__}:{prefix}")
+        return FileSystemStore(place, prefix, f"{type(place).__name__}:{prefix}")
     if type(place).__module__.split(".")[0] in ("obstore", "_obstore"):
-        return ObstoreBucket(place, prefix, f"{place!r}/{prefix}".rstrip("/"))
-    if isinstance(place, Bucket):
+        return Obstore(place, prefix, f"{place!r}/{prefix}".rstrip("/"))
+    if isinstance(place, ObjectStore):
         if prefix:
-            raise InvalidArgumentError("a Bucket is a place already: prefix is not for it")
+            raise InvalidArgumentError("an object store of your own has its prefix already")
         return place
-    raise InvalidArgumentError(f"{place!r} is no URL, no store of obstore, and no file system of "
+    raise InvalidArgumentError(f"{place!r} is not a URL, a store of obstore, or a file system of "
                                "fsspec")

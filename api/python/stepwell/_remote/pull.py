@@ -15,7 +15,7 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
-from .object_store import Bucket, open_bucket
+from .object_store import ObjectStore, open_object_store
 from .push_manifest import Manifest, Object
 from .transfer import Transfers, claimed, digest_of, told, work_path
 
@@ -37,7 +37,7 @@ class PullReport:
     skipped: bool = False
 
 
-def _find(bucket: Bucket) -> Manifest:
+def _find(bucket: ObjectStore) -> Manifest:
     manifest = push_manifest.read(bucket)
     if manifest is not None:
         return manifest
@@ -54,7 +54,7 @@ def _find(bucket: Bucket) -> Manifest:
 class _Receiver:
     """Objects into files below a directory; those that are there already are checked."""
 
-    def __init__(self, bucket: Bucket, folder: str, manifest: Manifest, transfers: Transfers
+    def __init__(self, bucket: ObjectStore, folder: str, manifest: Manifest, transfers: Transfers
                  ) -> None:
         self._bucket = bucket
         self._root = os.path.join(folder, "checkpoint")
@@ -113,8 +113,8 @@ class _Receiver:
         return bool(digest.hexdigest() == wanted.sha256)
 
     def _short(self, key: str, wanted: Object) -> CorruptionError:
-        return CorruptionError(f"{self._bucket.url}/{key} is damaged or missing: it has not the "
-                               f"{wanted.size} bytes that it was pushed with")
+        return CorruptionError(f"{self._bucket.url}/{key} is damaged or missing: it does not have "
+                               f"the {wanted.size} bytes that it was pushed with")
 
 
 def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix: str = "",
@@ -146,7 +146,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     names = item_names(items)
     with told("pull"):
         try:
-            bucket = open_bucket(src, prefix, storage_options, create=False)
+            bucket = open_object_store(src, prefix, storage_options, create=False)
         except FileNotFoundError as error:
             raise CheckpointNotFoundError(str(error)) from None
     with told(f"pull of {bucket.url}"):

@@ -15,7 +15,7 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
 from . import push_manifest
-from .object_store import Bucket, local_path, open_bucket
+from .object_store import ObjectStore, local_path, open_object_store
 from .push_manifest import Manifest, Object
 from .transfer import Transfers, claimed, digest_of, remove_tree, told, work_path
 
@@ -71,7 +71,7 @@ def _write_marks(root: str, url: str) -> None:
             file.write(_COMMITTED + "/".join(filter(None, [url, folder])))
 
 
-def _begin(bucket: Bucket, if_exists: str) -> bool:
+def _begin(bucket: ObjectStore, if_exists: str) -> bool:
     """Whether the push goes on. Raises StepExistsError."""
     there = bucket.list()
     if push_manifest.NAME in there:
@@ -85,7 +85,7 @@ def _begin(bucket: Bucket, if_exists: str) -> bool:
     return True
 
 
-def _take_over(bucket: Bucket, step: int, keys: set[str]) -> dict[str, int]:
+def _take_over(bucket: ObjectStore, step: int, keys: set[str]) -> dict[str, int]:
     """From here on no reader takes what is there for a checkpoint, and what pushes before this one
     put there and this one does not is gone. What is left, with sizes in bytes."""
     there = bucket.list()
@@ -99,7 +99,7 @@ def _take_over(bucket: Bucket, step: int, keys: set[str]) -> dict[str, int]:
     return there
 
 
-def _send(bucket: Bucket, root: str, step: int, verify: bool, progress: Progress | None
+def _send(bucket: ObjectStore, root: str, step: int, verify: bool, progress: Progress | None
           ) -> tuple[Manifest, int, int]:
     """Everything but the decision to do it; the number of objects and bytes that were sent."""
     sizes = {key: os.path.getsize(os.path.join(root, key))
@@ -133,7 +133,7 @@ def _send(bucket: Bucket, root: str, step: int, verify: bool, progress: Progress
     return manifest, len(sent), sum(sent)
 
 
-def _check_sent(bucket: Bucket, key: str, wanted: Object, check: Callable[[], None]) -> None:
+def _check_sent(bucket: ObjectStore, key: str, wanted: Object, check: Callable[[], None]) -> None:
     size = bucket.size(key)
     if size != wanted.size or (
             push_manifest.bucket_sha256(bucket, key, wanted.size, check) != wanted.sha256):
@@ -180,7 +180,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     if local and f"{os.path.realpath(local)}/".startswith(f"{os.path.realpath(self.path)}/"):
         raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
     with told(f"push of step {number}"):
-        bucket = open_bucket(dest, prefix, storage_options, create=True)
+        bucket = open_object_store(dest, prefix, storage_options, create=True)
     what = f"push of step {number} to {bucket.url}"
     with told(what):
         if not _begin(bucket, if_exists):

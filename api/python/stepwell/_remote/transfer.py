@@ -42,7 +42,7 @@ class Transfers:
     def run(self, work: Callable[[str], None], keys: Iterable[str]) -> None:
         from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-        with ThreadPoolExecutor(_WORKERS, "stepwell-ship") as pool:
+        with ThreadPoolExecutor(_WORKERS, "stepwell-transfer") as pool:
             futures = [pool.submit(work, key) for key in keys]
             try:
                 for each in wait(futures, return_when=FIRST_EXCEPTION).done:

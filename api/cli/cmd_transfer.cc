@@ -32,7 +32,7 @@ except ImportError as error:
 sys.exit(run(sys.argv[1:]))
 )PY";
 
-struct ShipArguments : StoreArguments {
+struct TransferArguments : StoreArguments {
   std::string url;
   std::vector<std::string> options;
   std::vector<std::string> items;
@@ -73,14 +73,14 @@ Result<Outcome> RunPython(std::vector<std::string> words) {
                                         ". STEPWELL_PYTHON says which Python to use"));
 }
 
-void AddCommon(const ShipArguments& arguments, bool json, std::vector<std::string>* words) {
+void AddCommon(const TransferArguments& arguments, bool json, std::vector<std::string>* words) {
   words->insert(words->end(), {"--if-exists", arguments.if_exists});
   for (const std::string& option : arguments.options) words->push_back("--option=" + option);
   if (!arguments.work_dir.empty()) words->push_back("--work-dir=" + arguments.work_dir);
   if (json) words->emplace_back("--json");
 }
 
-Result<Outcome> RunPush(const ShipArguments& arguments, bool json) {
+Result<Outcome> RunPush(const TransferArguments& arguments, bool json) {
   std::vector<std::string> words = {"push"};
   AddCommon(arguments, json, &words);
   words.insert(words.end(), {"--layout", arguments.layout, "--leaves", arguments.leaves,
@@ -91,7 +91,7 @@ Result<Outcome> RunPush(const ShipArguments& arguments, bool json) {
   return RunPython(std::move(words));
 }
 
-Result<Outcome> RunPull(const ShipArguments& arguments, bool json) {
+Result<Outcome> RunPull(const TransferArguments& arguments, bool json) {
   std::vector<std::string> words = {"pull"};
   AddCommon(arguments, json, &words);
   if (!arguments.step.empty()) {
@@ -115,7 +115,7 @@ void AddUrl(CLI::App* command, std::string* url) {
       ->required();
 }
 
-void AddShared(CLI::App* command, const std::shared_ptr<ShipArguments>& arguments) {
+void AddShared(CLI::App* command, const std::shared_ptr<TransferArguments>& arguments) {
   command
       ->add_option("--option", arguments->options,
                    "for the library that opens the URL, such as region=eu-west-1; credentials are "
@@ -131,7 +131,7 @@ void AddShared(CLI::App* command, const std::shared_ptr<ShipArguments>& argument
 }  // namespace
 
 void AddPush(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<ShipArguments>();
+  auto arguments = std::make_shared<TransferArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "push",
                  "copy a step to an object store, as an Orbax checkpoint with checksums",
@@ -154,7 +154,7 @@ void AddPush(CLI::App* program, Invocation* invocation) {
 }
 
 void AddPull(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<ShipArguments>();
+  auto arguments = std::make_shared<TransferArguments>();
   CLI::App* command =
       AddCommand(program, invocation, "pull", "save a step that push copied to an object store",
                  [=] { return RunPull(*arguments, invocation->json); });
