@@ -41,8 +41,8 @@ Status WriteContact(io::File* lock_file, const LockContact& contact);
 // kNotFound: the holder gives none, or none yet.
 Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& store_path);
 
-// The processes that have a lock on the file, as far as it can be seen from this process, for people: "process 12,
-// which is stopped". Reads /proc, so it is for errors only.
+// The processes that have a lock on the file, as far as this process can see, for people:
+// "process 12, which is stopped". Reads /proc, so it is for errors only.
 std::string DescribeLockHolders(io::File* file);
 
 // Of this boot of the machine; "" where it is not known.

@@ -11,7 +11,7 @@
 namespace stepwell::db {
 namespace {
 
-// The view is not wanted any more: the directory is gone from where it was, or is something else by now.
+// The view is not wanted any more: its directory is gone, or is something else by now.
 bool IsGivenUp(io::FileSystem* file_system, const std::string& path) {
   const auto is_there = [&](const std::string& name) {
     return file_system->Stat(name).status().code() != StatusCode::kNotFound;
