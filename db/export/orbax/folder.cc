@@ -33,6 +33,9 @@ void RemoveBelow(io::FileSystem* file_system, const std::string& path, int depth
 
 // All but the claim; an error unless all of it is gone.
 Status RemoveContents(io::FileSystem* file_system, const std::string& folder) {
+  // Where an export took its last rename back, because its sync failed, that rename may be durable:
+  // a power cut must not bring back the name of a finished export without its contents.
+  STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(folder)));
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(folder));
   for (const std::string& name : names) {
     if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name));
