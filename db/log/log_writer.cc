@@ -156,8 +156,21 @@ Status LogWriter::Roll(uint64_t step_bytes) {
   segment->nonce = header.nonce;
   const std::string path = SegmentPath(options_.store_path, segment->id);
   const uint64_t target = TargetBytes(step_bytes);
-  STEPWELL_RETURN_IF_ERROR(OpenFile(segment.get(), path, target));
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, segment->file->Info());
+  // The next try takes another name: this one's file may stay.
+  const auto give_up = [&](const Status& status) {
+    segment->file.reset();
+    options_.environment.file_system->Remove(path).IgnoreError(
+        "best effort: an empty segment is harmless");
+    ++next_id_;
+    return status;
+  };
+  if (const Status opened = OpenFile(segment.get(), path, target); !opened.ok()) {
+    if (opened.code() == StatusCode::kAlreadyExists) ++next_id_;  // not ours to remove
+    return opened;
+  }
+  const Result<io::FileInfo> info_or = segment->file->Info();
+  if (!info_or.ok()) return give_up(info_or.status());
+  const io::FileInfo& info = *info_or;
   block_bytes_ = BlockBytesOf(*segment->file, info);
   // The blocks of a recycled file are there and were written before: nothing to reserve.
   if (info.allocated_bytes >= info.size_bytes) {
@@ -182,14 +195,8 @@ Status LogWriter::Roll(uint64_t step_bytes) {
       options_.freeze->Trip(status);
     }
   }
-  if (!status.ok()) {
-    // Nothing was acknowledged in it; on a full disk this gives the blocks back.
-    segment->file.reset();
-    options_.environment.file_system->Remove(path).IgnoreError(
-        "best effort: an empty segment is harmless");
-    ++next_id_;
-    return status;
-  }
+  // Nothing was acknowledged in it; on a full disk this gives the blocks back.
+  if (!status.ok()) return give_up(status);
   ++next_id_;
   segment->dirty = true;
   // Those of earlier segments are behind their footers.

@@ -319,5 +319,35 @@ TEST(PlantedBugTest, AnEarlyAcknowledgementIsCaught) {
   EXPECT_GT(ImagesUntilCaught([](Rig* rig) { rig->machine.AcknowledgeEarly(); }), 0);
 }
 
+// A new segment's file is made, and looking at it fails: that save fails, the next takes another
+// file.
+TEST(DeviceErrorTest, ALookAtASegmentFailsOneSave) {
+  for (const OpKind kind : {OpKind::kLook, OpKind::kOpen, OpKind::kCreate}) {
+    bool struck = true;
+    for (uint64_t nth = 1; struck; ++nth) {
+      const auto world = SimWorld::Make({nth, kPlenty});
+      StoreMachine machine(world, nth);
+      const auto store = machine.Open({.segment_bytes = uint64_t{24} << 10});
+      ASSERT_OK(store.status());
+      world->AddFault({.kind = kind, .nth = nth, .path_contains = "/segments/"});
+      int failures = 0;
+      Steps saved;
+      for (uint64_t step = 1; step <= 8; ++step) {
+        const auto handle = SaveStep(store->get(), step, step);
+        const Status status = handle.ok() ? handle->Wait() : handle.status();
+        // Whether it still has its name is looked at before a save is acknowledged.
+        if (status.code() == StatusCode::kOutcomeUnknown) break;
+        failures += status.ok() ? 0 : 1;
+        if (status.ok()) saved[step] = HeldOf(step);
+      }
+      struck = world->faults_struck() > 0;
+      EXPECT_LE(failures, 1) << NameOf(kind) << " " << nth << "\n" << machine.log();
+      world->ClearFaults();
+      for (const auto& [step, held] : saved) ASSERT_OK(CheckStep(store->get(), step, held));
+      if (HasFailure()) return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stepwell::sim

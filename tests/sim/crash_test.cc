@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tests/sim/support/soak_seeds.h"
 #include "tests/sim/support/store_checker.h"
 #include "tests/sim/support/store_workload.h"
 
@@ -201,13 +202,9 @@ TEST(CrashTest, MovesEndWhereSegmentsAreSmall) {
 }
 
 void SoakRuns(bool small_segments) {
-  const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
-  const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
-  if (seed_text == nullptr && rounds_text == nullptr) {
-    GTEST_SKIP() << "STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS are not set";
-  }
-  const uint64_t first = seed_text == nullptr ? 1 : std::strtoull(seed_text, nullptr, 10);
-  const uint64_t rounds = rounds_text == nullptr ? 1 : std::strtoull(rounds_text, nullptr, 10);
+  uint64_t first = 1;
+  uint64_t rounds = 1;
+  if (!SeedsFromOutside(&first, &rounds)) GTEST_SKIP() << "STEPWELL_SIM_SEED is not set";
   const ImageCounts before = CheckedImages();
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     if (small_segments) {

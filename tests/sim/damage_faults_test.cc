@@ -40,21 +40,27 @@ struct Case {
   std::string path;
   std::string region;
   uint64_t offset_bytes = 0;
+  unsigned bit = 0;
 };
 
-class DamageFaults : public ::testing::TestWithParam<std::pair<uint64_t, bool>> {
+class DamageFaults : public ::testing::TestWithParam<SampleShape> {
  protected:
-  // A byte in the first and the last block of each region of each file.
+  // A bit in the first and the last block of each region of each file.
   std::vector<Case> Cases() const {
     std::vector<Case> all;
     for (const auto& [path, size] : sample_.world->Files()) {
       if (!IsOfTheStore(path)) continue;
       const std::string bytes = *sample_.world->Contents(path);
-      for (uint64_t at = 40; at < size; at += kBlock) {
-        all.push_back({path, RegionOf(path, bytes, at), at});
+      for (uint64_t block = 0; block < size; block += kBlock) {
+        Prng prng(block + size);
+        // Anywhere, or among the first bytes, where headers are.
+        const uint64_t length = std::min(prng.Coin() ? kBlock : uint64_t{128}, size - block);
+        const uint64_t at = block + prng.Below(length);
+        const auto bit = static_cast<unsigned>(prng.Below(8));
+        all.push_back({path, RegionOf(path, bytes, at), at, bit});
       }
     }
-    const Case lost = {kStorePath + "/STEPWELL", "all of it", 0};
+    const Case lost = {kStorePath + "/STEPWELL", "all of it", 0, 0};
     if (Every() > 4) {
       all.push_back(lost);
       return all;
@@ -72,7 +78,7 @@ class DamageFaults : public ::testing::TestWithParam<std::pair<uint64_t, bool>> 
 
   static void Damage(SimWorld* world, const Case& one) {
     if (one.region != "all of it") {
-      EXPECT_TRUE(world->FlipBit(one.path, one.offset_bytes, 3));
+      EXPECT_TRUE(world->FlipBit(one.path, one.offset_bytes, one.bit));
       return;
     }
     const std::string zeros(world->Contents(one.path)->size(), '\0');
@@ -83,8 +89,8 @@ class DamageFaults : public ::testing::TestWithParam<std::pair<uint64_t, bool>> 
   // and closed again. False: there is no n-th one.
   bool Strike(const Case& one, bool read_only, bool change, const Fault& fault) {
     const std::string what =
-        StrCat(sample_.name, ": ", one.region, " at ", one.path, ":", one.offset_bytes,
-               read_only ? ", read: " : ", written: ", NameOf(*fault.kind), " ", fault.nth,
+        StrCat(sample_.name, ": ", one.region, " at ", one.path, ":", one.offset_bytes, " bit ",
+               one.bit, read_only ? ", read: " : ", written: ", NameOf(*fault.kind), " ", fault.nth,
                " fails with errno ", fault.os_error);
     const auto world = sample_.world->CrashImageProcessKill(1);
     Damage(world.get(), one);
@@ -107,7 +113,7 @@ class DamageFaults : public ::testing::TestWithParam<std::pair<uint64_t, bool>> 
     const bool has_copy = HasCopy(one.region) && !change;
     std::string wrong;
     for (const Steps& wanted : legal) {
-      wrong = Examine(world, wanted, /*with_writer=*/false, has_copy);
+      wrong = Examine(world, wanted, {.has_copy = has_copy});
       if (wrong.empty()) break;
     }
     EXPECT_EQ(wrong, "") << what;
@@ -153,16 +159,16 @@ class DamageFaults : public ::testing::TestWithParam<std::pair<uint64_t, bool>> 
     store->Reclaim().status().IgnoreError("its disk fails");
   }
 
-  const Sample sample_ = MakeSample(GetParam().first, GetParam().second);
+  const Sample sample_ = MakeSample(GetParam());
   uint64_t struck_ = 0;
 };
 
 INSTANTIATE_TEST_SUITE_P(Stores, DamageFaults,
-                         ::testing::Values(std::pair{1, false}, std::pair{3, true},
-                                           std::pair{3, false}),
+                         ::testing::Values(SampleShape{1, false}, SampleShape{3, true},
+                                           SampleShape{3, false}),
                          [](const auto& param) {
-                           return StrCat(param.param.first == 1 ? "OneSession" : "Sessions",
-                                         param.param.second ? "Closed" : "Killed");
+                           return StrCat(param.param.sessions == 1 ? "OneSession" : "Sessions",
+                                         param.param.clean ? "Closed" : "Killed");
                          });
 
 // Blocks that cannot be read stay so; too little memory and too few descriptors pass.
@@ -202,11 +208,11 @@ TEST_P(DamageFaults, AWriterThatIsCutOff) {
         world->FreezeNow();
       }
       ++struck_;
-      ASSERT_EQ(Examine(ImageOf(*world, nth), sample_.wanted, /*with_writer=*/nth % 8 == 0,
-                        HasCopy(one.region)),
+      ASSERT_EQ(Examine(ImageOf(*world, nth), sample_.wanted,
+                        {.with_writer = nth % 8 == 0, .has_copy = HasCopy(one.region)}),
                 "")
           << sample_.name << ": " << one.region << " at " << one.path << ":" << one.offset_bytes
-          << ", cut off at operation " << nth;
+          << " bit " << one.bit << ", cut off at operation " << nth;
     }
   }
   std::cout << struck_ << " cuts\n";

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Power cuts and kills at every operation of an export. In each image the export is there whole or
-// not at all, and whole once Export returned; the store is as it must be; the next export to the
-// same place comes to its end; what was exported stays while the store reclaims everything.
+// Power cuts, kills and failures at every operation of an export. In each image the export is there
+// whole or not at all, and whole once Export returned; the store is as it must be; the next export
+// to the same place comes to its end; what was exported stays while the store reclaims everything.
 //
 // For longer runs: STEPWELL_SIM_SEED, STEPWELL_SIM_ROUNDS, as README.md here says.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cerrno>
 #include <iostream>
+#include <optional>
 
 #include "tests/db/support/export_support.h"
+#include "tests/sim/support/soak_seeds.h"
 #include "tests/sim/support/store_checker.h"
 #include "tests/sim/support/store_workload.h"
 
@@ -41,17 +43,21 @@ Status CheckPlace(const std::shared_ptr<SimWorld>& world, const std::string& pla
   return db::CheckExported(&files, place, seed, SpecsOf(seed));
 }
 
-// An export after some actions of a workload, stopped at its operation `stop` (0: never).
+// An export after some actions of a workload; stopped at its operation `stop` (0: never), or with
+// an operation that fails.
 struct ExportRun {
-  ExportRun(const ExportCase& what, uint64_t stop) : world(SimWorld::Make({what.seed, kPlenty})) {
-    SimFileSystem files(world);
-    StoreMachine machine(world, what.seed);
-    Workload workload(&machine, what.seed, UsualShape(what.seed, false));
+  ExportRun(const ExportCase& what, uint64_t stop, const std::optional<Fault>& fault = {})
+      : world(SimWorld::Make({what.seed, kPlenty})),
+        files(world),
+        machine(world, what.seed),
+        workload(&machine, what.seed, UsualShape(what.seed, false)) {
     // Until there is an open store with a step to export.
     for (int i = 0; i < 100 && problem.empty(); ++i) {
       workload.Act();
       problem = workload.problem();
       if (i < 15 || workload.store() == nullptr) continue;
+      // Else the fault would meet what is still to be written of saves.
+      if (fault) workload.store()->Wait().IgnoreError("of a disk that was full");
       const auto steps = ReadAll(workload.store());
       if (steps.ok() && !steps->empty()) {
         step = steps->rbegin()->first;
@@ -65,20 +71,26 @@ struct ExportRun {
     if (!files.CreateDirectory("/out").ok() || !files.SyncDirectory("/").ok()) problem = "mkdir";
     const uint64_t before = world->mutating_ops();
     if (stop > 0) world->FreezeAt(before + stop);
+    if (fault) world->AddFault(*fault);
     const auto report = db::Export(*workload.store(), step, "/out/x", OptionsOf(what, &files));
+    world->ClearFaults();
     exported = report.ok();
-    if (!exported && !world->frozen()) problem = report.status().ToString();
+    error = report.status();
+    if (!exported && !world->frozen() && !fault) problem = error.ToString();
     operations = world->mutating_ops() - before;
     legal = workload.model().Legal();
-    if (stop == 0) world->FreezeNow();  // before the workload closes the store
   }
 
   std::shared_ptr<SimWorld> world;
+  SimFileSystem files;
+  StoreMachine machine;
+  Workload workload;
   std::string problem;
   bool found = false;
   uint64_t step = 0;
   uint64_t seed = 0;
   bool exported = false;
+  Status error;
   uint64_t operations = 0;
   std::vector<Steps> legal;
 };
@@ -183,15 +195,114 @@ TEST(ExportCrashTest, AStopAtEveryOperation) {
   EXPECT_GE(counts.leftovers, 100U);
 }
 
+std::vector<Fault> FaultsOfExports() {
+  using Effect = Fault::Effect;
+  std::vector<Fault> faults;
+  const auto add = [&](OpKind kind, int os_error, Effect effect = Effect::kFail) {
+    faults.push_back({.kind = kind, .os_error = os_error, .effect = effect});
+  };
+  for (const int os_error : {EIO, ENOMEM}) add(OpKind::kRead, os_error);
+  add(OpKind::kRead, EIO, Effect::kShort);
+  for (const int os_error : {EIO, EMFILE}) add(OpKind::kOpen, os_error);
+  add(OpKind::kLook, EIO);
+  for (const int os_error : {EIO, ENOSPC}) add(OpKind::kWrite, os_error);
+  for (const OpKind kind : {OpKind::kAllocate, OpKind::kCreate, OpKind::kRename, OpKind::kLink}) {
+    add(kind, ENOSPC);
+  }
+  add(OpKind::kRemove, EIO);
+  for (const OpKind kind : {OpKind::kSync, OpKind::kSyncDirectory}) {
+    add(kind, EIO);
+    add(kind, EIO, Effect::kDoAndFail);
+  }
+  return faults;
+}
+
+// What a failed export left: nothing under its name, or all of it. The store goes on, in the same
+// process and after a crash, and so does the next export.
+void CheckFailed(ExportRun* run, const ExportCase& what, bool may_freeze, uint64_t image,
+                 Counts* counts) {
+  const std::string place = PlaceOf(what, run->step);
+  const bool there = run->files.Stat(place).ok();
+  ++counts->images;
+  counts->whole += there ? 1 : 0;
+  EXPECT_TRUE(there || !run->exported) << "an export that was reported is not there";
+  if (there) ASSERT_OK(CheckPlace(run->world, place, run->seed));
+  const auto crashed = ImageOf(*run->world, image);
+  const bool left = SimFileSystem(crashed).Stat(place).ok();
+  EXPECT_TRUE(left || !run->exported) << "an export that was reported is gone";
+  if (left) ASSERT_OK(CheckPlace(crashed, place, run->seed));
+  ASSERT_EQ(CheckImage(crashed, run->legal, {image, false, 0}), "");
+  db::Store* store = run->workload.store();
+  std::unique_ptr<db::Store> reopened;
+  // Links want whole segments, so the log is written to, and freezes as with every failed write.
+  const auto handle = SaveStep(store, kCheckedStep, 7);
+  Status saved = handle.ok() ? handle->Wait() : handle.status();
+  if (saved.code() == StatusCode::kFailedPrecondition && may_freeze) {
+    run->workload.Drop();
+    auto opened = run->machine.Open({});
+    ASSERT_OK(opened.status());
+    reopened = std::move(*opened);
+    store = reopened.get();
+    saved = SaveStep(store, kCheckedStep, 7)->Wait();
+  }
+  ASSERT_OK(saved);
+  ASSERT_OK(CheckStep(store, kCheckedStep, HeldOf(7)));
+  const auto steps = ReadAll(store);
+  ASSERT_OK(steps.status());
+  if (steps->contains(run->step)) {  // else retention has dropped it
+    const Status again =
+        db::Export(*store, run->step, "/out/x", OptionsOf(what, &run->files)).status();
+    if (!there || again.code() != StatusCode::kAlreadyExists) ASSERT_OK(again);
+    ASSERT_OK(CheckPlace(run->world, place, run->seed));
+  }
+  // Its bytes are its own from here on.
+  ASSERT_OK(store->Reclaim().status());
+  if (there) ASSERT_OK(CheckPlace(run->world, place, run->seed));
+}
+
+// The n-th operation of each kind fails, once or from there on.
+void FailEverywhere(const ExportCase& what, uint64_t stride, Counts* counts) {
+  for (Fault fault : FaultsOfExports()) {
+    Prng prng(what.seed * 31 + static_cast<uint64_t>(*fault.kind));
+    for (fault.nth = 1 + prng.Below(stride);; fault.nth += stride) {
+      fault.forever = prng.OneIn(3);
+      ExportRun run(what, 0, fault);
+      ASSERT_EQ(run.problem, "");
+      if (!run.found || run.world->faults_struck() == 0) break;
+      SCOPED_TRACE(StrCat("seed ", what.seed, ", ", NameOf(*fault.kind), " ", fault.nth,
+                          fault.forever ? " and all later ones" : "", " failed, errno ",
+                          fault.os_error, ", effect ", static_cast<int>(fault.effect), ": ",
+                          run.error.ToString()));
+      const bool may_freeze = fault.kind == OpKind::kWrite || fault.kind == OpKind::kSync ||
+                              fault.kind == OpKind::kSyncDirectory;
+      CheckFailed(&run, what, may_freeze, prng.Below(1'000'000), counts);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(ExportCrashTest, AFaultAtEveryOperation) {
+  Counts counts;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const ExportCase& what : CasesOf(seed)) {
+      FailEverywhere(what, 5, &counts);
+      if (HasFailure()) return;
+    }
+  }
+  std::cout << counts.images << " exports with a fault, " << counts.whole << " of them whole\n";
+  EXPECT_GE(counts.images, 150U);
+  EXPECT_GE(counts.whole, 10U);
+}
+
 TEST(ExportCrashTest, Soak) {
-  const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
-  const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
-  const uint64_t first = seed_text == nullptr ? 1 : std::strtoull(seed_text, nullptr, 10);
-  const uint64_t rounds = rounds_text == nullptr ? 1 : std::strtoull(rounds_text, nullptr, 10);
+  uint64_t first = 1;
+  uint64_t rounds = 1;
+  if (!SeedsFromOutside(&first, &rounds)) GTEST_SKIP() << "STEPWELL_SIM_SEED is not set";
   Counts counts;
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     for (const ExportCase& what : CasesOf(seed)) {
       StopEverywhere(what, 1, 3, &counts);
+      if (!HasFailure()) FailEverywhere(what, 3, &counts);
       if (HasFailure()) {
         std::cout << "replay with STEPWELL_SIM_SEED=" << seed << " STEPWELL_SIM_ROUNDS=1\n";
         return;

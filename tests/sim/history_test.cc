@@ -5,21 +5,13 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tests/sim/support/soak_seeds.h"
 #include "tests/sim/support/store_checker.h"
 #include "tests/sim/support/store_history.h"
 #include "tests/sim/support/store_workload.h"
 
 namespace stepwell::sim {
 namespace {
-
-// As `STEPWELL_SIM_SEED` and `STEPWELL_SIM_ROUNDS` say; false: neither is set.
-bool SeedsFromOutside(uint64_t* first, uint64_t* rounds) {
-  const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
-  const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");
-  if (seed_text != nullptr) *first = std::strtoull(seed_text, nullptr, 10);
-  if (rounds_text != nullptr) *rounds = std::strtoull(rounds_text, nullptr, 10);
-  return seed_text != nullptr || rounds_text != nullptr;
-}
 
 void RunHistories(const char* what, uint64_t first, uint64_t rounds, bool faults) {
   const ImageCounts before = CheckedImages();

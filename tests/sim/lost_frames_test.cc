@@ -110,7 +110,7 @@ class LostFramesTest : public ::testing::TestWithParam<uint64_t> {
     return restored;
   }
 
-  const Sample sample_ = MakeSample(GetParam(), /*clean=*/true, /*with_index=*/true);
+  const Sample sample_ = MakeSample({GetParam(), /*clean=*/true, /*with_index=*/true});
   const std::vector<ChainFrame> chain_ = ChainOf(*sample_.world);
 };
 

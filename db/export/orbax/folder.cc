@@ -18,18 +18,27 @@ namespace {
 constexpr std::string_view kClaimName = "stepwell-export.lock";
 constexpr size_t kNameBytesMax = 255;
 
-void RemoveContents(io::FileSystem* file_system, const std::string& folder) {
-  const auto names = file_system->List(folder);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+// All but the claim; an error unless all of it is gone.
+Status RemoveContents(io::FileSystem* file_system, const std::string& folder) {
+  // Where an export took its last rename back, because its sync failed, that rename may be durable:
+  // a power cut must not bring back the name of a finished export without its contents.
+  STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(folder)));
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(folder));
+  for (const std::string& name : names) {
     if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name));
   }
+  STEPWELL_ASSIGN_OR_RETURN(const auto left, file_system->List(folder));
+  for (const std::string& name : left) {
+    if (name != kClaimName) return UnavailableError(StrCat(folder, "/", name, " stays"));
+  }
   // Before the claim goes: a power cut must not bring back what was in it without it.
-  file_system->SyncDirectory(folder).IgnoreError("best effort");
+  return file_system->SyncDirectory(folder);
 }
 
-// The claim last: without it the directory has no owner.
+// The claim last, and only when nothing else is left: without it the directory has no owner, and
+// no export would touch it again.
 void RemoveClaimed(io::FileSystem* file_system, const std::string& folder) {
-  RemoveContents(file_system, folder);
+  if (!RemoveContents(file_system, folder).ok()) return;  // the next export tries again
   file_system->Remove(StrCat(folder, "/", kClaimName)).IgnoreError("the next export tries again");
   file_system->RemoveDirectory(folder).IgnoreError("the next export tries again");
 }
@@ -174,7 +183,7 @@ Status ExportFolder::TakeOver() const {
   if (!old.ok()) return old.status();
   STEPWELL_ASSIGN_OR_RETURN(const bool dead, LockNamed(file_system_, old->get()));
   if (!dead) return Busy(path_);
-  RemoveContents(file_system_, temporary_);
+  STEPWELL_RETURN_IF_ERROR(RemoveContents(file_system_, temporary_));
   return file_system_->Remove(claim);
 }
 

@@ -11,63 +11,116 @@
 namespace stepwell::sim {
 namespace {
 
+// Even: with an item that can be deleted; two leaves of few bytes beside it.
+constexpr uint64_t kSeedWithExtra = 20;
+
 class SampleMaker {
  public:
-  SampleMaker(uint64_t sessions, bool clean, bool with_index)
-      : world_(SimWorld::Make({7 + sessions, kPlenty})), machine_(world_, 7) {
-    for (uint64_t session = 0; session < sessions; ++session) {
-      store_ = std::move(*machine_.Open({.with_index = with_index}));
+  explicit SampleMaker(const SampleShape& shape)
+      : world_(SimWorld::Make({7 + shape.sessions, kPlenty})), machine_(world_, 7) {
+    sample_.spec.with_index = shape.with_index;
+    if (shape.group) sample_.spec.group = db::StoreGroup{format::Id128{}, 0};
+    for (uint64_t session = 0; session < shape.sessions; ++session) {
+      store_ = std::move(*machine_.Open(sample_.spec));
       if (session == 0) {
         for (uint64_t step = 10; step < 14; ++step) Save(step);
-        Note(store_->Delete(std::vector<uint64_t>{10}));
-        steps_.erase(10);
+        Delete(10);
         Pin(12, true);
       }
       Save(11);  // replaces it, each time with another value
       if (session > 0) {
         Pin(12, session % 2 == 0);
         Save(20 + session);
-        Note(store_->Delete(std::vector<uint64_t>{20 + session}));
-        steps_.erase(20 + session);
+        Delete(20 + session);
       }
+      if (session < 2) DeleteItem(15 + session);
+      if (shape.group) SaveInGroup(session);
       Save(30 + session);
       Pin(13, session % 2 == 0);  // frames behind that of the newest step
       Pin(11, true);
       Pin(11, false);
-      if (session + 1 < sessions) Note(store_->Close());  // STEPWELL then says that it was
+      // STEPWELL then says that it was closed.
+      if (session + 1 < shape.sessions || shape.clean) Note(store_->Close());
     }
-    if (clean) EXPECT_OK(store_->Close());
-    sample_.name =
-        StrCat(sessions, sessions == 1 ? " session, " : " sessions, ", clean ? "closed" : "killed");
+    sample_.name = NameOf(shape);
     sample_.world = world_->CrashImageProcessKill(1);
     sample_.wanted = steps_;
-    sample_.with_index = with_index;
+    sample_.undecided = undecided_;
   }
 
   Sample Take() { return std::move(sample_); }
 
  private:
+  // After each change.
   void Note(const Status& status) {
     EXPECT_TRUE(status.ok()) << status.ToString();
-    sample_.older_slots.push_back(*world_->Contents("/store/STEPWELL"));
+    SampleState& state = sample_.states.emplace_back();
+    state.steps = steps_;
+    state.undecided = undecided_;
+    for (const auto& [path, size] : world_->Files()) {
+      if (path.ends_with("/STEPWELL")) state.slots = *world_->Contents(path);
+      if (path.ends_with(".seg")) state.segments[path] = *world_->Contents(path);
+    }
   }
-  void Save(uint64_t step) {
-    const uint64_t seed = SmallSeed(++seeds_);
-    Note(SaveStep(store_.get(), step, seed, db::IfExists::kReplace)->Wait());
+  void Save(uint64_t step) { Save(step, SmallSeed(++seeds_)); }
+  void Save(uint64_t step, uint64_t seed) {
     steps_[step] = HeldOf(seed);
+    Note(SaveStep(store_.get(), step, seed, db::IfExists::kReplace)->Wait());
+  }
+  void Delete(uint64_t step) {
+    steps_.erase(step);
+    Note(store_->Delete(std::vector<uint64_t>{step}));
   }
   void Pin(uint64_t step, bool pinned) {
-    Note(store_->SetPinned(std::vector<uint64_t>{step}, pinned));
     steps_[step] = SeedOf(steps_[step]) | (pinned ? kPinned : 0);
+    Note(store_->SetPinned(std::vector<uint64_t>{step}, pinned));
+  }
+  void DeleteItem(uint64_t step) {
+    Save(step, kSeedWithExtra);
+    steps_[step] = kSeedWithExtra;
+    Note(store_->DeleteItems(step, std::vector<std::string>{"extra"}));
+  }
+  // One step is committed, one aborted, one left for the next session to commit.
+  void SaveInGroup(uint64_t session) {
+    const uint64_t step = 40 + 3 * session;
+    if (session > 0) Decide(step - 1, true);
+    for (uint64_t i = 0; i < 3; ++i) Prepare(step + i);
+    Decide(step, true);
+    Decide(step + 1, false);
+  }
+  void Prepare(uint64_t step) {
+    undecided_.insert(step);  // the number of the step is that of the save
+    Note(SaveStep(store_.get(), step, SmallSeed(step), db::IfExists::kError,
+                  db::GroupSave{db::SaveId(step), {0}})
+             ->Wait());
+  }
+  void Decide(uint64_t step, bool commit) {
+    undecided_.erase(step);
+    if (commit) steps_[step] = HeldOf(SmallSeed(step));
+    Note(store_->Decide(commit ? db::Commit(step, step) : db::Abort(step, step)).status());
   }
 
   std::shared_ptr<SimWorld> world_;
   StoreMachine machine_;
   std::unique_ptr<db::Store> store_;
   Steps steps_;
+  std::set<uint64_t> undecided_;
   uint64_t seeds_ = 0;
   Sample sample_;
 };
+
+// What is wrong with the prepared steps; "": nothing.
+std::string LookAtPrepared(db::Store* store, const std::set<uint64_t>& undecided, bool* errors) {
+  const auto prepared = store->Prepared();
+  *errors = *errors || !prepared.ok();
+  if (!prepared.ok()) return "";
+  std::set<format::Id128> there;
+  for (const auto& step : *prepared) there.insert(step.group.save_id);
+  for (const uint64_t save : undecided) {
+    if (there.erase(db::SaveId(save)) == 0) return "an undecided step is missing";
+  }
+  return there.empty() ? "" : "a decided step is undecided";
+}
 
 }  // namespace
 
@@ -99,15 +152,26 @@ bool IsOfTheStore(const std::string& path) {
   return path.ends_with("/STEPWELL") || path.ends_with(".seg");
 }
 
-Sample MakeSample(uint64_t sessions, bool clean, bool with_index) {
-  return SampleMaker(sessions, clean, with_index).Take();
+std::string NameOf(const SampleShape& shape) {
+  return StrCat(shape.sessions, shape.sessions == 1 ? " session, " : " sessions, ",
+                shape.clean ? "closed" : "killed", shape.group ? ", of a group" : "");
+}
+
+Sample MakeSample(const SampleShape& shape) { return SampleMaker(shape).Take(); }
+
+uint64_t& RefusedOpens() {
+  static uint64_t count = 0;
+  return count;
 }
 
 std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spec, bool* whole,
-                 std::unique_ptr<db::Store>* opened) {
+                 std::unique_ptr<db::Store>* opened, const std::set<uint64_t>& undecided) {
   *whole = false;
   auto store = machine->Open(spec);
-  if (!store.ok()) return "";
+  if (!store.ok()) {
+    ++RefusedOpens();
+    return "";
+  }
   bool named = !(*store)->recovery().problems.empty();
   const auto report = (*store)->Verify({});
   named = named || !report.ok() || !report->problems.empty();
@@ -142,6 +206,9 @@ std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spe
       missing = "a pin is wrong";
     }
   }
+  if (std::string wrong = LookAtPrepared(store->get(), undecided, &errors); !wrong.empty()) {
+    missing = wrong;
+  }
   // A trainer goes on from the newest: an older one is a step back without a word.
   if (const auto newest = (*store)->Newest(); newest.ok()) {
     const uint64_t expected = wanted.empty() ? 0 : wanted.rbegin()->first;
@@ -155,34 +222,41 @@ std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spe
   return "";
 }
 
-std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, bool with_writer,
-                    bool has_copy) {
+std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, const Demands& demands) {
   bool whole = false;
+  const auto look = [&](const std::string& when, StoreMachine* machine, const OpenSpec& spec,
+                        std::unique_ptr<db::Store>* store) -> std::string {
+    const std::string wrong = Look(machine, wanted, spec, &whole, store, demands.undecided);
+    if (!wrong.empty()) return when + wrong;
+    if (*store == nullptr && demands.must_open) {
+      return StrCat(when, "does not open: ", machine->Open(spec).status().ToString());
+    }
+    if (demands.has_copy && !whole) return when + "not repaired from the copy";
+    return "";
+  };
+  const OpenSpec reads = {.read_only = true};
   {
     StoreMachine machine(world, 1);
     std::unique_ptr<db::Store> store;
-    const std::string wrong = Look(&machine, wanted, {.read_only = true}, &whole, &store);
-    if (!wrong.empty()) return "reader: " + wrong;
-    if (has_copy && !whole) return "reader: not repaired from the copy";
+    const std::string wrong = look("reader: ", &machine, reads, &store);
+    if (!wrong.empty() || !demands.with_writer) return wrong;
   }
-  if (!with_writer) return "";
   {
     StoreMachine machine(world, 2);
     std::unique_ptr<db::Store> store;
-    const std::string wrong = Look(&machine, wanted, {}, &whole, &store);
-    if (!wrong.empty()) return "writer: " + wrong;
+    const std::string wrong = look("writer: ", &machine, demands.spec, &store);
+    if (!wrong.empty()) return wrong;
     if (store != nullptr) {
       const auto handle = SaveStep(store.get(), kNewStep, SmallSeed(1000));
       if (handle.ok() && handle->Wait().ok()) wanted[kNewStep] = HeldOf(SmallSeed(1000));
       store->Close().IgnoreError("a damaged store may say so");
     }
   }
-  for (const bool read_only : {true, false}) {
+  for (const OpenSpec& spec : {reads, demands.spec}) {
     StoreMachine machine(world, 3);
     std::unique_ptr<db::Store> store;
-    const std::string wrong = Look(&machine, wanted, {.read_only = read_only}, &whole, &store);
-    if (!wrong.empty()) return "after a writer: " + wrong;
-    if (has_copy && !whole) return "after a writer: not repaired from the copy";
+    const std::string wrong = look("after a writer: ", &machine, spec, &store);
+    if (!wrong.empty()) return wrong;
   }
   return "";
 }

@@ -3,10 +3,13 @@
 // acknowledged version or an error, and what is missing is named.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "tests/db/support/group_support.h"
 #include "tests/sim/support/store_workload.h"
 
 namespace stepwell::sim {
@@ -17,13 +20,30 @@ inline constexpr uint64_t kNewStep = 1'000'000;
 // Of steps that lie in their commit frame alone, but for one payload of 28 bytes.
 constexpr uint64_t SmallSeed(uint64_t i) { return kTiny | (3 * i + 2); }
 
+struct SampleShape {
+  uint64_t sessions = 1;
+  bool clean = true;  // the last session is closed, else killed
+  bool with_index = false;
+  bool group = false;  // with steps of a group of one: prepared, committed, aborted, undecided
+};
+std::string NameOf(const SampleShape& shape);
+
+// The files and what they hold, after an acknowledged change.
+struct SampleState {
+  Steps steps;
+  std::set<uint64_t> undecided;  // numbers of saves that are prepared
+  std::string slots;             // STEPWELL
+  std::map<std::string, std::string> segments;
+};
+
 // A store, and what it must give.
 struct Sample {
   std::string name;
   std::shared_ptr<SimWorld> world;
   Steps wanted;
-  std::vector<std::string> older_slots;  // STEPWELL as it was after each acknowledged change
-  bool with_index = false;
+  std::set<uint64_t> undecided;
+  OpenSpec spec;                    // of its writer
+  std::vector<SampleState> states;  // after each change; the last one is that of now
 };
 
 // STEPWELL, or a segment.
@@ -33,16 +53,23 @@ std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t
 // Of frames that are written twice (FORMAT.md, "Copies").
 bool HasCopy(const std::string& region);
 
-// Saves, replaces, deletes, pins, in so many sessions; the last one is closed, or killed.
-Sample MakeSample(uint64_t sessions, bool clean, bool with_index = false);
+// Saves, replaces, deletes (of items, too), pins, in so many sessions.
+Sample MakeSample(const SampleShape& shape);
 
 // One look at the store: what is wrong with it, in a few words that stand for a class; "" where all
-// is right or named.
+// is right or named. `opened` stays null where the store does not open.
 std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spec, bool* whole,
-                 std::unique_ptr<db::Store>* opened);
+                 std::unique_ptr<db::Store>* opened, const std::set<uint64_t>& undecided = {});
 
-// Readers look, a writer opens and saves, readers look again. With `has_copy` all must be there.
-std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, bool with_writer,
-                    bool has_copy = false);
+struct Demands {
+  bool with_writer = false;  // readers look, a writer opens and saves, readers look again
+  bool has_copy = false;     // all must be there
+  bool must_open = false;    // else an error of the open is as good as any
+  OpenSpec spec = {};
+  std::set<uint64_t> undecided = {};
+};
+std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, const Demands& demands);
+// How often a store did not open, in this process.
+uint64_t& RefusedOpens();
 
 }  // namespace stepwell::sim

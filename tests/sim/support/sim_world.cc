@@ -128,6 +128,11 @@ void SimWorld::Trace(OpKind kind, std::string_view path, ByteRange range,
 Status SimWorld::BeginOp(OpKind kind, std::string_view path, Fault::Effect* effect,
                          ByteRange range) {
   const bool mutating = kind > OpKind::kLook;
+  if (hook_ && !std::exchange(in_hook_, true)) {
+    const Hook hook = hook_;  // which may set another one
+    hook(kind);
+    in_hook_ = false;
+  }
   if (effect != nullptr) *effect = Fault::Effect::kFail;
   if (mutating) {
     if (!frozen_ && freeze_at_ != 0 && ops_ + 1 >= freeze_at_) FreezeLocked();
@@ -183,6 +188,17 @@ void SimWorld::FreezeNow() {
 bool SimWorld::frozen() const {
   const std::lock_guard lock(mutex_);
   return frozen_;
+}
+
+void SimWorld::SetHook(Hook hook) {
+  const std::lock_guard lock(mutex_);
+  hook_ = std::move(hook);
+}
+
+bool SimWorld::HasLocks(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const InodeRef inode = Find(path);
+  return inode != nullptr && !inode->locks.empty();
 }
 
 void SimWorld::AddFault(const Fault& fault) {

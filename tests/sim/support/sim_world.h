@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated machine's state: its tree of files, its generator, its counter of operations and
 // its planned faults. The fault model is at the head of sim_disk.h. Thread-safe: one mutex guards
-// everything. A world outlives its file systems, files and disks through shared_ptr.
+// everything; it is recursive, for hooks. A world outlives its file systems, files and disks
+// through shared_ptr.
 #pragma once
 
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -96,6 +98,14 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   void FreezeNow();
   bool frozen() const;
 
+  // --- another process runs in between ---
+  // Called before each operation (not before one of the hook's own), when the machine is as that
+  // operation finds it. null: no more.
+  using Hook = std::function<void(OpKind kind)>;
+  void SetHook(Hook hook);
+  // Whether an open file has a lock on that path.
+  bool HasLocks(const std::string& path) const;
+
   // The machine after a power cut now (or at the freeze): a new world of which all is durable. This
   // world stays as it is, so that many images can be made of one state.
   std::shared_ptr<SimWorld> Crash(const CrashOptions& options) const;
@@ -172,7 +182,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
                                      bool none, Prng* prng);
   std::vector<InodeRef> Reachable() const;
 
-  mutable std::mutex mutex_;
+  mutable std::recursive_mutex mutex_;
   Prng prng_;
   uint64_t capacity_bytes_;
   bool can_punch_ = true;
@@ -186,6 +196,8 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   std::array<uint64_t, kOpKinds> counts_{};
   uint64_t freeze_at_ = 0;  // 0: never
   bool frozen_ = false;
+  Hook hook_;
+  bool in_hook_ = false;
   std::list<InFlightWrite*> in_flight_;             // writes that SimDisks have not applied yet
   std::vector<InFlightWrite> in_flight_at_freeze_;  // copies: their owners go on to fail them
 };

@@ -26,7 +26,7 @@ inline Shape UsualShape(uint64_t seed, bool with_index) {
   shape.with_index = with_index;
   return shape;
 }
-// Segments smaller and larger than a step, few and thousands of live steps, readers that stay.
+// Segments smaller and larger than a step, few live steps and ten thousand, readers that stay.
 Shape ShapeOf(uint64_t seed);
 std::string ToText(const Shape& shape);
 

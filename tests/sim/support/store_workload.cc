@@ -64,12 +64,13 @@ uint64_t HeldOf(uint64_t seed) {
 }
 
 Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
-                                db::IfExists if_exists) {
+                                db::IfExists if_exists, const std::optional<db::GroupSave>& group) {
   const std::vector<db::LeafSpec> specs = SpecsOf(seed);
   std::vector<std::vector<float>> scratch;
   scratch.reserve(specs.size() + 1);
   db::SaveRequest request = db::MakeRequest(step, seed, specs, &scratch);
   request.if_exists = if_exists;
+  request.group = group;
   if (HeldOf(seed) & kHasExtra) {
     scratch.push_back(db::LeafData(kExtra, seed));
     db::LeafInput leaf;
@@ -204,6 +205,8 @@ bool Workload::SaveFirstSteps() {
     auto handle = SaveStep(store_.get(), next_step_, seed);
     if (!Expect(handle.status(), "save")) return false;
     model_.Saved(next_step_++, HeldOf(seed), keep_, std::move(*handle));
+    // The model's states in flight have all these steps, each.
+    if (i % 256 == 255 && !WaitAll()) return false;
   }
   return WaitAll();
 }

@@ -26,7 +26,8 @@ std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
 // What a save under this seed holds: every other one has an item "extra" beside "state".
 uint64_t HeldOf(uint64_t seed);
 Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
-                                db::IfExists if_exists = db::IfExists::kError);
+                                db::IfExists if_exists = db::IfExists::kError,
+                                const std::optional<db::GroupSave>& group = std::nullopt);
 // Wrong bytes are kInternal; what the store itself refuses has the store's code.
 Status CheckStep(db::StepReader* reader, uint64_t held);
 Status CheckStep(db::Store* store, uint64_t step, uint64_t held);
