@@ -112,7 +112,12 @@ class Writer {
   }
 
   Status ExportStep(uint64_t step) {
-    const std::string name = StrCat("export", ++number_of_exports_);
+    // What it must have is in its name (crash_soak_check.cc).
+    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store_->Read(step));
+    const std::string& text = reader->step().metadata_json;  // {"seed": N}
+    if (text.size() < 10) return InternalError("metadata " + text);
+    const std::string name =
+        StrCat("export", ++number_of_exports_, "_", step, "_", std::stoull(text.substr(9)));
     ExportOptions options;
     options.mode = Below(2) == 0 ? ExportMode::kLink : ExportMode::kCopy;
     const auto report = Export(*store_, step, exports_ + "/" + name, options);

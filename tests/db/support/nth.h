@@ -58,9 +58,11 @@ class StoresOwn {
 // ---- the process (nth_workload.cc) ------------------------------------------------------------
 
 // Uses a store in `folder` in every way, and says on `out`, a line each: "begin KIND STEP SEED",
-// then "ok", "no TEXT" or "unknown TEXT"; "exported NAME"; "wrong TEXT"; at its end "done CALLS".
+// then "ok", "no TEXT" or "unknown TEXT"; "exported NAME"; "archived NAME"; "group begin", then
+// "group ok|no|unknown"; "wrong TEXT"; at its end "done CALLS".
 void RunWorkload(const std::string& folder, io::DiskKind disk, const Fault& fault, int out);
-// Whether the store, and the exports, are as those lines say; else what is wrong, in *problem.
+// Whether the store, the exports and the group are as those lines say; else what is wrong, in
+// *problem (nth_check.cc).
 bool CheckStore(const std::string& folder, const std::vector<std::string>& lines,
                 std::string* problem);
 

@@ -5,49 +5,28 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
-#include <sstream>
 
-#include "db/export/export.h"
-#include "db/export/orbax/digests.h"
+#include "db/export/archive/archive.h"
 #include "db/import/import.h"
-#include "tests/db/soak/crash_soak.h"
+#include "db/view/view.h"
 #include "tests/db/support/big_state.h"
+#include "tests/db/support/group_support.h"
 #include "tests/db/support/nth.h"
-#include "tests/db/support/store_support.h"
+#include "tests/db/support/nth_state.h"
 
 namespace stepwell::db::nth {
 namespace {
 
 using soak::Change;
-using soak::LiveStep;
-using soak::State;
-
-constexpr uint64_t kImported = 50;
-constexpr uint64_t kBig = 60;  // whose seed is its size
-
-std::vector<LeafSpec> Leaves() {
-  return {{"held", {70, 300}, true, false},
-          {"copied", {90, 100}, false, false},
-          {"flat", {30000}, false, true},
-          {"none", {0}, false, false}};
-}
-
-StoreOptions OptionsOf(io::DiskKind disk) {
-  StoreOptions options;
-  options.disk = disk;
-  options.segment_bytes = 256 << 10;  // a few steps
-  options.staging_bytes = 32 << 20;
-  options.threads = 2;
-  return options;
-}
 
 class Workload {
  public:
   Workload(const std::string& folder, io::DiskKind disk, const Fault& fault, int out)
       : path_(folder + "/store"),
+        group_(folder + "/group"),
+        view_path_(folder + "/view"),
         exports_(folder + "/exports"),
         disk_(disk),
         fault_(fault),
@@ -61,11 +40,16 @@ class Workload {
     Check();
     Make({Change::Kind::kDelete, 2, 0});
     Save(3, 103);
+    ShowInView();
     ExportStep(3, ExportMode::kCopy);
     ExportStep(1, ExportMode::kLink);
+    ExportArchiveOf(3);
     Import();
+    SaveAndDeleteItem();
+    AskTheWriter();
     Use([&] { return store_->Reclaim().status(); });
     Use([&] { return store_->Verify({}).status(); });
+    Use([&] { return store_->Repair(/*accept_losses=*/true).status(); });
     Use([&] {
       store_->Stats();
       return store_->Wait();
@@ -82,6 +66,7 @@ class Workload {
     Check();
     if (fault_.kind == Fault::Kind::kMemory) SaveBig();
     Close();
+    SaveAsGroup();
     Say(StrCat("done ", Counted()));
   }
 
@@ -108,7 +93,11 @@ class Workload {
   }
   template <typename Call>
   void Use(Call&& call) {
-    if (store_ != nullptr) Of(call).IgnoreError("it changes nothing");
+    if (store_ != nullptr) Try(call);
+  }
+  template <typename Call>
+  void Try(Call&& call) {
+    Of(call).IgnoreError("it changes nothing that is looked for");
     threw_ = false;
   }
 
@@ -172,14 +161,107 @@ class Workload {
     SaveRequested({Change::Kind::kSave, kBig, fault_.n << 19}, std::move(request));
   }
 
-  void Make(const Change& change) {
-    if (store_ == nullptr) return;
+  void Make(const Change& change) { MakeThrough(store_.get(), change); }
+  void MakeThrough(Store* store, const Change& change) {
+    if (store == nullptr) return;
     Begin(change);
     Outcome(Of([&] {
       return change.kind == Change::Kind::kDelete
-                 ? store_->Delete({&change.step, 1})
-                 : store_->SetPinned({&change.step, 1}, change.kind == Change::Kind::kPin);
+                 ? store->Delete({&change.step, 1})
+                 : store->SetPinned({&change.step, 1}, change.kind == Change::Kind::kPin);
     }));
+  }
+
+  // A step of two items, then without the second: a change of the step like a replacement.
+  void SaveAndDeleteItem() {
+    std::vector<std::vector<float>> scratch;
+    scratch.reserve(Leaves().size());
+    SaveRequest request = MakeRequest(kOfItems, 110, Leaves(), &scratch);
+    ItemInput extra;
+    extra.name = "extra";
+    LeafInput leaf;
+    leaf.record.key = KeyOf("extra", "text");
+    leaf.record.kind = format::LeafKind::kValue;
+    leaf.record.value_type = format::ValueType::kStr;
+    leaf.value = "more";
+    extra.leaves.push_back(std::move(leaf));
+    request.items.push_back(std::move(extra));
+    SaveRequested({Change::Kind::kSave, kOfItems, 110 + kWithExtra}, std::move(request));
+    if (store_ == nullptr) return;
+    Begin({Change::Kind::kSave, kOfItems, 110});
+    const std::vector<std::string> items = {"extra"};
+    Outcome(Of([&] { return store_->DeleteItems(kOfItems, items); }));
+  }
+
+  // The same changes, asked of the writer by a second store.
+  void AskTheWriter() {
+    if (store_ == nullptr) return;
+    StoreOptions options = OptionsOf(disk_);
+    options.through_writer = true;
+    options.create = false;
+    std::unique_ptr<Store> beside;
+    Of([&] {
+      auto opened = Store::Open(path_, options);
+      if (opened.ok()) beside = std::move(*opened);
+      return opened.status();
+    }).IgnoreError("then the rest is left out");
+    threw_ = false;
+    MakeThrough(beside.get(), {Change::Kind::kPin, 1, 0});
+    MakeThrough(beside.get(), {Change::Kind::kUnpin, 1, 0});
+    MakeThrough(beside.get(), {Change::Kind::kDelete, kOfItems, 0});
+    Use([&] { return beside != nullptr ? beside->Reclaim().status() : OkStatus(); });
+    const StoresOwn own;
+    beside.reset();
+  }
+
+  // The thread of a view makes JSON, whose destructor ends the process where it has no memory.
+  void ShowInView() {
+    if (fault_.kind == Fault::Kind::kAlloc) return;
+    Use([&]() -> Status {
+      STEPWELL_ASSIGN_OR_RETURN(const auto view, OpenView(*store_, view_path_, {}));
+      // One that fails tries again later: that is not waited for.
+      return view->WaitUntilCurrent(std::chrono::milliseconds(200)).status();
+    });
+  }
+
+  void ExportArchiveOf(uint64_t step) {
+    if (store_ == nullptr) return;
+    ArchiveOptions options;
+    options.on_unsupported = OnUnsupported::kSkip;  // the text
+    const std::string name = StrCat("archive", step);
+    const Status status =
+        Of([&] { return ExportArchive(*store_, step, exports_ + "/" + name, options).status(); },
+           /*has_json=*/true);
+    if (!std::exchange(threw_, false) && status.ok()) Say("archived " + name);
+  }
+
+  // Two parts of a group in one process: a step that is committed, and one that is aborted.
+  void SaveAsGroup() {
+    std::optional<GroupStores> group;
+    Of([&] {
+      auto opened = GroupStores::Open(group_, 2, OptionsOf(disk_));
+      if (opened.ok()) group.emplace(std::move(*opened));
+      return opened.status();
+    }).IgnoreError("then the rest is left out");
+    threw_ = false;
+    if (group) {
+      Say("group begin");
+      Status status = Of([&]() -> Status {
+        STEPWELL_RETURN_IF_ERROR(group->PrepareAll(1, 1));
+        return group->part(0)->Decide(Commit(1, 1)).status();
+      });
+      // A decision that threw may have been made.
+      if (std::exchange(threw_, false)) status = {StatusCode::kOutcomeUnknown, "it threw"};
+      const bool unknown = status.code() == StatusCode::kOutcomeUnknown;
+      Say(status.ok() ? "group ok" : unknown ? "group unknown" : "group no");
+      Try([&]() -> Status {
+        STEPWELL_RETURN_IF_ERROR(group->PrepareAll(2, 2));
+        return group->DecideAll(Abort(2, 2)).status();
+      });
+      Try([&] { return group->Close(); });
+    }
+    const StoresOwn own;
+    group.reset();
   }
 
   void ExportStep(uint64_t step, ExportMode mode) {
@@ -240,86 +322,13 @@ class Workload {
     SaveRequested({Change::Kind::kSave, kImported, 103}, std::move(request));
   }
 
-  const std::string path_, exports_;
+  const std::string path_, group_, view_path_, exports_;
   const io::DiskKind disk_;
   const Fault fault_;
   const int out_;
   bool threw_ = false;
   std::unique_ptr<Store> store_;
 };
-
-// Behind every line: what may be live.
-std::vector<State> StatesAfter(const std::vector<std::string>& lines, std::string* problem) {
-  std::vector<State> states = {{}};
-  Change change;
-  bool open_change = false;
-  const auto may_be = [&](bool also_without) {
-    std::vector<State> after = also_without ? states : std::vector<State>{};
-    for (State state : states) {
-      change.ApplyTo(&state);
-      if (std::find(after.begin(), after.end(), state) == after.end()) after.push_back(state);
-    }
-    states = std::move(after);
-    open_change = false;
-  };
-  for (const std::string& line : lines) {
-    std::istringstream words(line);
-    std::string what;
-    words >> what;
-    if (what == "begin") {
-      int kind = 0;
-      words >> kind >> change.step >> change.seed;
-      change.kind = static_cast<Change::Kind>(kind);
-      open_change = true;
-    }
-    if (what == "ok") may_be(/*also_without=*/false);
-    if (what == "unknown") may_be(/*also_without=*/true);
-    if (what == "no") open_change = false;
-    if (what == "wrong:") *problem = line;
-  }
-  if (open_change) may_be(/*also_without=*/true);
-  return states;
-}
-
-Result<State> Found(Store* store) {
-  State found;
-  STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
-  for (const StepSummary& summary : steps) {
-    const uint64_t step = summary.step.step;
-    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
-    const std::string& text = reader->step().metadata_json;
-    if (text.size() < 10) return InternalError("metadata " + text);
-    const uint64_t seed = std::stoull(text.substr(9));
-    if (step < kImported) {
-      STEPWELL_RETURN_IF_ERROR(CheckSeeded(reader.get(), seed, Leaves()));
-    } else if (step == kBig) {
-      STEPWELL_RETURN_IF_ERROR(CheckBig(store, step, seed));
-    }
-    found[step] = {seed, summary.step.pinned};
-  }
-  return found;
-}
-
-Status LookAt(const std::string& path, bool read_only, const std::vector<State>& states,
-              bool save_more) {
-  StoreOptions options = OptionsOf(io::DiskKind::kPosix);
-  options.read_only = read_only;
-  STEPWELL_ASSIGN_OR_RETURN(const auto store, Store::Open(path, options));
-  for (const std::string& problem : store->recovery().problems) return DataLossError(problem);
-  STEPWELL_ASSIGN_OR_RETURN(State found, Found(store.get()));
-  if (std::find(states.begin(), states.end(), found) == states.end()) {
-    std::string text = StrCat("found ", ToText(found), ", legal is");
-    for (const State& state : states) text += " " + ToText(state);
-    return InternalError(text);
-  }
-  STEPWELL_ASSIGN_OR_RETURN(const VerifyReport report, store->Verify({}));
-  for (const VerifyProblem& problem : report.problems) return DataLossError(problem.message);
-  if (save_more) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto handle, SaveSeeded(store.get(), 9, 109, Leaves()));
-    STEPWELL_RETURN_IF_ERROR(handle.Wait());
-  }
-  return store->Close();
-}
 
 // RocksDB is not made for exceptions: where its own functions have no memory they end the process,
 // which then counts as killed. Says "crash", and whose, and waits to be looked at.
@@ -354,28 +363,6 @@ void RunWorkload(const std::string& folder, io::DiskKind disk, const Fault& faul
   Workload workload(folder, disk, fault, out);
   if (!Arm(fault)) _exit(4);
   workload.Run();
-}
-
-bool CheckStore(const std::string& folder, const std::vector<std::string>& lines,
-                std::string* problem) {
-  std::vector<State> states = StatesAfter(lines, problem);
-  if (!problem->empty()) return false;
-  Status status = LookAt(folder + "/store", /*read_only=*/false, states, /*save_more=*/true);
-  if (status.ok()) {
-    for (State& state : states) state[9] = {109, false};
-    status = LookAt(folder + "/store", /*read_only=*/true, states, /*save_more=*/false);
-  }
-  for (const std::string& line : lines) {
-    const std::string place = folder + "/exports/" + line.substr(std::min<size_t>(9, line.size()));
-    if (!status.ok() || !line.starts_with("exported ")) continue;
-    const auto report = VerifyExport(io::LocalFileSystem(), place, {});
-    status = report.status();
-    if (report.ok() && !report->problems.empty()) {
-      status = DataLossError(report->problems.front().message);
-    }
-  }
-  if (!status.ok()) *problem = status.ToString();
-  return status.ok();
 }
 
 }  // namespace stepwell::db::nth
