@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frame headers, whole frames, and the slots of STEPWELL. The first byte picks which, and whether
-// checksums are made right first, so that what lies behind them is reached too.
+// Frame headers, whole frames, copies of frames, and the slots of STEPWELL. The first byte picks
+// which, and whether checksums are made right first, so that what lies behind them is reached too.
 #include <cstring>
 
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/frame.h"
+#include "format/frame_copy.h"
 #include "format/records.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"
@@ -60,6 +61,29 @@ void Slot(std::string bytes, bool fix) {
   Check(second.ok() && *second == *slot, "a slot changed on the way");
 }
 
+// As it lies behind another frame, of a segment whose nonce is zero.
+void Copy(std::string bytes, bool fix) {
+  constexpr size_t kCrcAt = 64;
+  if (fix) FixSum(&bytes, kCrcAt + format::kCrcBytes);
+  const auto header = format::DecodeFrameCopyHeader(AsBytes(bytes), {});
+  if (!header.ok()) return;
+  format::FrameCopy copy;
+  copy.place = header->place;
+  copy.bytes = bytes.substr(format::kCopyHeaderBytes, header->length_bytes);
+  std::string again(format::FrameCopySpace(copy.bytes.size()), '\0');
+  format::EncodeFrameCopy(copy, {}, {reinterpret_cast<std::byte*>(again.data()), again.size()});
+  const auto second = format::DecodeFrameCopyHeader(AsBytes(again), {});
+  Check(second.ok() && second->place == header->place &&
+            second->length_bytes == copy.bytes.size() &&
+            second->crc == format::Crc32c(AsBytes(copy.bytes)),
+        "a copy's header changed on the way");
+  const auto frame = format::OpenFrameCopy(copy);
+  if (!frame.ok()) return;
+  Check(frame->header.crc == copy.place.crc, "a copy of another frame is opened");
+  Check(!frame->whole || format::CheckFramePayload(frame->header, AsBytes(frame->payload)).ok(),
+        "a whole copy with another payload");
+}
+
 }  // namespace
 }  // namespace stepwell::fuzz
 
@@ -69,7 +93,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   const uint8_t mode = input.Byte();
   const bool fix = (mode & 1) != 0;
-  if ((mode & 2) == 0) {
+  if ((mode & 4) != 0) {
+    Copy(std::string(input.rest_text()), fix);
+  } else if ((mode & 2) == 0) {
     Frame(std::string(input.rest_text()), fix);
   } else {
     Slot(std::string(input.rest_text()), fix);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every record and every frame payload of format/records.h: the first byte picks the decoder, the
-// rest is the message. What decodes must survive encoding and decoding again.
+// rest is the message. What decodes must survive encoding and decoding again; the part of a list of
+// records that is decoded alone is that part of all of them.
+#include <algorithm>
 #include <array>
 
 #include "format/key.h"
@@ -36,10 +38,56 @@ void LeafValue(ConstBytes bytes) {
   Check(second.ok() && *second == *first, "a leaf value changed on the way");
 }
 
+// Compressed: the bytes depend on the library's version.
+void CatalogPage(ConstBytes bytes) {
+  const auto first = DecodeCatalogPage(bytes);
+  if (!first.ok()) return;
+  const auto page = EncodeCatalogPage(*first);
+  Check(page.ok(), page.status().ToString());
+  const auto second = DecodeCatalogPage(AsBytes(*page));
+  Check(second.ok() && *second == *first, "a page of a catalog changed on the way");
+}
+
+// Range, then the message. Sorted as the writer sorts them, or nothing is said.
+void RecordsIn(ConstBytes bytes, bool of_commit) {
+  Input input(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  KeyRange range;
+  range.first = input.Text(input.Below(16));
+  range.end = input.Text(input.Below(16));
+  const ConstBytes message = input.rest();
+  std::vector<LeafRecord> all;
+  if (of_commit) {
+    const auto commit = DecodeCommit(message);
+    const auto head = DecodeCommitHead(message);
+    Check(!commit.ok() || head.ok(), "a commit decodes, and its head does not");
+    if (commit.ok()) {
+      all = commit->records;
+      Check(head->commit.step == commit->step && head->commit.kills == commit->kills &&
+                head->commit.blocks == commit->blocks && head->commit.records.empty(),
+            "the head of a commit says something else");
+    }
+  } else if (auto records = DecodeRecords(message); records.ok()) {
+    all = std::move(*records);
+  }
+  const auto part =
+      of_commit ? DecodeCommitRecordsIn(message, range) : DecodeRecordsIn(message, range);
+  if (!part.ok()) return;
+  for (const LeafRecord& leaf : *part) {
+    Check(leaf.key >= range.first && (range.end.empty() || leaf.key < range.end),
+          "a record outside the range");
+  }
+  const auto by_key = [](const LeafRecord& a, const LeafRecord& b) { return a.key < b.key; };
+  if (all.empty() || !std::is_sorted(all.begin(), all.end(), by_key)) return;
+  std::erase_if(all, [&](const LeafRecord& leaf) {
+    return leaf.key < range.first || (!range.end.empty() && leaf.key >= range.end);
+  });
+  Check(*part == all, "a range of records is not that part of all of them");
+}
+
 using Decoder = void (*)(ConstBytes);
 
 // In the order of make_corpus.cc.
-constexpr std::array<Decoder, 12> kDecoders = {
+constexpr std::array<Decoder, 17> kDecoders = {
     [](ConstBytes b) { RoundTrip("step record", DecodeStepRecord, EncodeStepRecord, b); },
     LeafValue,
     [](ConstBytes b) { RoundTrip("chunk record", DecodeChunkRecord, EncodeChunkRecord, b); },
@@ -52,6 +100,11 @@ constexpr std::array<Decoder, 12> kDecoders = {
     [](ConstBytes b) { RoundTrip("meta", DecodeMeta, EncodeMeta, b); },
     [](ConstBytes b) { RoundTrip("footer", DecodeFooter, EncodeFooter, b); },
     [](ConstBytes b) { RoundTrip("trailer", DecodeTrailer, EncodeTrailer, b); },
+    CatalogPage,
+    [](ConstBytes b) { RoundTrip("decided", DecodeDecided, EncodeDecided, b); },
+    [](ConstBytes b) { RoundTrip("loss", DecodeLoss, EncodeLoss, b); },
+    [](ConstBytes b) { RecordsIn(b, true); },
+    [](ConstBytes b) { RecordsIn(b, false); },
 };
 
 }  // namespace

@@ -15,6 +15,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const EditResult edits = ApplyEdits(machine.files(), kStorePath, &input);
   const MemoryLimit limit(edits.input_bytes, {size_t{16} << 20, 16}, {size_t{256} << 20, 512});
   Exercise([&](stepwell::db::StoreOptions options) { return machine.Open(std::move(options)); },
-           base.history, edits.forged);
+           base.history, DamageOf(edits, base.marked));
   return 0;
 }

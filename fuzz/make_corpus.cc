@@ -7,9 +7,15 @@
 #include <map>
 #include <string>
 
+#include "db/export/orbax/digests.h"
+#include "db/store/mailbox.h"
+#include "db/view/options.h"
 #include "format/codec.h"
 #include "format/endian.h"
+#include "format/frame_copy.h"
+#include "format/orbax/base64.h"
 #include "fuzz/support/check.h"
+#include "fuzz/support/checkpoints.h"
 #include "fuzz/support/edit.h"
 #include "fuzz/support/frames.h"
 #include "fuzz/support/stores.h"
@@ -66,6 +72,14 @@ void Records(Corpus* corpus) {
       {"chunk_record", 2}, {"chunk_record_hash", 2}, {"segment_header", 3}, {"catalog", 4},
       {"epoch", 5},        {"records", 6},           {"commit", 7},         {"delete", 8},
       {"meta", 9},         {"footer", 10},           {"trailer", 11}};
+  const format::Catalog entries = format::ExampleCatalogEntries();
+  corpus->Add("records", Byte(12) + format::EncodeCatalogPage(entries).value());
+  corpus->Add("records", Byte(13) + format::EncodeDecided(format::ExampleDecided()));
+  corpus->Add("records", Byte(14) + format::EncodeLoss(format::ExampleLoss()));
+  const std::string range = Byte(3) + "a" + Byte(0) + "b" + Byte(2) + "zz";
+  corpus->Add("records", Byte(15) + range + format::EncodeCommit(format::ExampleCommit()));
+  const std::vector<format::LeafRecord> leaves = {format::ExampleArray(), format::ExampleValue()};
+  corpus->Add("records", Byte(16) + range + format::EncodeRecords(leaves));
   for (const format::Golden& golden : format::MakeGolden()) {
     const auto decoder = decoders.find(golden.name);
     if (decoder != decoders.end()) corpus->Add("records", Byte(decoder->second) + golden.bytes);
@@ -81,6 +95,17 @@ void Frames(Corpus* corpus) {
                 Byte(fix) + format::EncodeFrame(format::ExampleFrameHeader(), "", 1, nullptr));
     const auto slot = format::EncodeSlot(format::ExampleSlot());
     corpus->Add("frames", Byte(2 | fix) + std::string(AsText(slot)));
+    format::FrameCopy copy;
+    copy.place = format::ExamplePlace(3);
+    copy.bytes = format::EncodeFrame(format::ExampleFrameHeader(), commit, 1, &copy.place.crc);
+    copy.place.length_bytes = static_cast<uint32_t>(copy.bytes.size());
+    for (const size_t cut : {size_t{0}, size_t{4}}) {  // whole, and shorter than the original
+      copy.bytes.resize(copy.bytes.size() - cut);
+      std::string encoded(format::FrameCopySpace(copy.bytes.size()), '\0');
+      format::EncodeFrameCopy(copy, {},
+                              {reinterpret_cast<std::byte*>(encoded.data()), encoded.size()});
+      corpus->Add("frames", Byte(4 | fix) + encoded);
+    }
   }
 }
 
@@ -192,6 +217,63 @@ void Stores(Corpus* corpus) {
   }
 }
 
+void Checkpoints(Corpus* corpus) {
+  Prng prng(10);
+  for (size_t checkpoint = 0; checkpoint < BaseCheckpoints().size(); ++checkpoint) {
+    for (uint8_t flags = 0; flags < 4; ++flags) {
+      const std::string begin = Byte(checkpoint) + Byte(flags);
+      corpus->Add("import", begin);
+      for (uint8_t kind = 0; kind < static_cast<uint8_t>(EditKind::kSlot); ++kind) {
+        corpus->Add(
+            "import",
+            begin + EncodeEdit(static_cast<EditKind>(kind), static_cast<uint8_t>(prng.Next()),
+                               static_cast<uint32_t>(prng.Next()), Little(prng.Below(20))));
+      }
+    }
+  }
+}
+
+// Numbered as the kinds in fuzz_texts.cc.
+void Texts(Corpus* corpus) {
+  db::ExportDigests digests;
+  digests.files = {{"_METADATA", 700, 0x12345678, 9}, {"a \"name\"", 0, 0, 0}};
+  digests.data = {{"d/1", 9000, {{0, 4100, 7}, {4100, 4, 8}}}, {"d/2", 0, {}}};
+  corpus->Add("texts", Byte(0) + db::EncodeDigests(digests));
+  const std::string key = "0123456789abcdef";
+  const std::string begin = Byte(key.size()) + key;
+  using Kind = db::WriterRequest::Kind;
+  corpus->Add("texts", Byte(1) + begin + db::EncodeRequest(key, {Kind::kDelete, {1, 2}, {}}));
+  corpus->Add("texts",
+              Byte(1) + begin + db::EncodeRequest(key, {Kind::kDeleteItems, {7}, {"a", ""}}));
+  db::ReclaimReport report;
+  report.bytes_before = 123;
+  report.bytes_linked = 5;
+  corpus->Add("texts", Byte(2) + begin + db::EncodeReply(key, report));
+  corpus->Add("texts", Byte(2) + begin + db::EncodeReply(key, NotFoundError("no such step")));
+  const std::string holder = "pid=7 boot=0123-4567 start=89";
+  corpus->Add("texts", Byte(3) + holder + "\n");
+  corpus->Add("texts", Byte(3) + holder + " socket=stepwell-1 ask=" + key + " answer=b\n");
+  corpus->Add("texts", Byte(4) + "00000000000000000042\n" + Byte(0));
+  corpus->Add("texts", Byte(4) + "18446744073709551615\n" + Byte(1));
+  db::ExportOptions options;
+  options.items = {"state"};
+  corpus->Add("texts", Byte(5) + R"({"store": "/s", "views": [{"path": "/v", "options": )" +
+                           db::ViewOptionsText(options) + "}]}\n");
+  for (const char* spec : {R"(["x", "y"])", R"([["x"], null])", "[]"}) {
+    corpus->Add(
+        "texts",
+        Byte(6) + Byte(2) + std::string("\x08\x00\x06\x00", 4) +
+            R"({"sharding_type": "NamedSharding", "shape": [2, 2], "axis_names": ["x", "y"],)" +
+            R"("partition_spec": )" + spec +
+            R"(, "device_mesh": {"mesh": [[{"id": 3}, {"id": 2}], [{"id": 1}, {"id": 0}]]}})");
+  }
+  corpus->Add("texts", Byte(6) + Byte(0) +
+                           R"({"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_0"})");
+  corpus->Add("texts", Byte(7) + Byte(14) + "data=2,model=4" + "((data, model), None)");
+  corpus->Add("texts", Byte(7) + Byte(3) + "a=1" + "a");
+  corpus->Add("texts", Byte(8) + format::orbax::EncodeBase64("state.params/w"));
+}
+
 void Commands(Corpus* corpus) {
   for (const char* arguments :
        {"ls\ns", "ls\ns\n--json", "show\ns", "show\ns\nlatest\nstate/w", "show\ns\n30\n--json",
@@ -224,6 +306,8 @@ int main(int argc, char** argv) {
   stepwell::fuzz::Ocdbt(&corpus);
   stepwell::fuzz::OrbaxFiles(&corpus);
   stepwell::fuzz::Stores(&corpus);
+  stepwell::fuzz::Checkpoints(&corpus);
+  stepwell::fuzz::Texts(&corpus);
   stepwell::fuzz::Commands(&corpus);
   return 0;
 }

@@ -68,6 +68,7 @@ class Editor {
       : files_(files), store_path_(std::move(store_path)) {}
 
   void Apply(const Edit& edit, EditResult* result) {
+    result_ = result;
     const uint64_t blocks = std::max<uint64_t>(1, edit.size / kDiskBlockBytes);
     const uint64_t block = edit.where % blocks * kDiskBlockBytes;
     switch (edit.kind) {
@@ -82,7 +83,7 @@ class Editor {
       case EditKind::kExtend:
         return Write(edit.path, edit.size + edit.where % kExtendBytesMax, edit.bytes);
       case EditKind::kRemove:
-        return files_->Remove(edit.path).IgnoreError("not there");
+        return Remove(edit.path);
       case EditKind::kSwapBlocks:
         return Swap(edit);
       case EditKind::kZeroBlocks:
@@ -91,22 +92,40 @@ class Editor {
       case EditKind::kDuplicate:
         return Copy(edit.path, NewName(edit));
       case EditKind::kRename:
-        return files_->Rename(edit.path, NewName(edit)).IgnoreError("not there");
+        return Rename(edit.path, NewName(edit));
       case EditKind::kSlot:
         return ChangeSlot(edit);
       case EditKind::kForge:
-        return Forge(edit, result);
+        return Forge(edit);
       case EditKind::kCount:
         return;
     }
   }
 
  private:
+  void Note(const std::string& path) {
+    if (path == db::SlotFilePath(store_path_)) result_->slots_damaged = true;
+    if (path.starts_with(db::SegmentsPath(store_path_))) result_->log_damaged = true;
+  }
+
   void Write(const std::string& path, uint64_t at, std::string_view bytes) {
+    Note(path);
     if (!bytes.empty()) WriteFile(files_, path, at, bytes);
   }
 
+  void Remove(const std::string& path) {
+    Note(path);
+    files_->Remove(path).IgnoreError("not there");
+  }
+
+  void Rename(const std::string& from, const std::string& to) {
+    Note(from);
+    Note(to);
+    files_->Rename(from, to).IgnoreError("not there");
+  }
+
   void Truncate(const std::string& path, uint64_t size) {
+    Note(path);
     const auto file = files_->Open(path, {.write = true});
     if (file.ok()) (*file)->Truncate(size).IgnoreError("an edit that cannot be made");
   }
@@ -167,12 +186,13 @@ class Editor {
     *fields[(edit.where >> 1) % fields.size()] = number;
     slot->clean = (edit.where & 0x100) != 0;
     if ((edit.where & 0x200) != 0) slot->durable_place.length_bytes = edit.where >> 12;
+    result_->slot_forged = true;
     const auto encoded = format::EncodeSlot(*slot);
     Write(path, at, AsText(encoded));
   }
 
   // Bytes of a frame's payload, or a number of its header.
-  void Forge(const Edit& edit, EditResult* result) {
+  void Forge(const Edit& edit) {
     std::vector<StoredFrame> frames = FindFrames(files_, store_path_);
     if (frames.empty() || edit.bytes.empty()) return;
     const size_t which = (edit.where & 0xFFF) % frames.size();
@@ -192,12 +212,13 @@ class Editor {
       const size_t size = std::min<size_t>(edit.bytes.size(), frame.payload.size() - at);
       std::copy_n(edit.bytes.begin(), size, frame.payload.begin() + static_cast<ptrdiff_t>(at));
     }
-    result->forged = true;
+    result_->forged = true;
     WriteForged(files_, store_path_, std::move(frames), which);
   }
 
   io::FileSystem* const files_;
   const std::string store_path_;
+  EditResult* result_ = nullptr;
 };
 
 }  // namespace

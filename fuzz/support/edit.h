@@ -27,9 +27,17 @@ enum class EditKind : uint8_t {
   kCount,
 };
 
-// What was done. After forging anything may be found, as after a save of something else.
+// What was done.
 struct EditResult {
+  // Anything may be found, as after a save of something else.
   bool forged = false;
+  // An older state of the store may be found. That takes a slot with other marks, or damage both of
+  // STEPWELL and of the log: a frame of which no slot and no later frame speaks cannot be told from
+  // one that was never finished (db/DESIGN.md, "Limits").
+  bool may_roll_back() const { return slot_forged || (slots_damaged && log_damaged); }
+  bool slot_forged = false;
+  bool slots_damaged = false;
+  bool log_damaged = false;
   uint64_t input_bytes = 0;  // of all files but BALLAST, before or after, whichever is more
 };
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fuzz/support/stores.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "db/layout.h"
 #include "db/save/plan.h"
 #include "format/key.h"
 #include "fuzz/support/check.h"
+#include "fuzz/support/frames.h"
 #include "tests/sim/support/inline_environment.h"
 
 namespace stepwell::fuzz {
@@ -58,7 +61,7 @@ class StateBuilder {
     }
     leaf.data = reinterpret_cast<const std::byte*>(data->data());
     leaf.hold = data;
-    state_[leaf.record.key] = *data;
+    leaves_[leaf.record.key] = *data;
     request_.items.back().leaves.push_back(std::move(leaf));
   }
 
@@ -66,7 +69,7 @@ class StateBuilder {
     db::LeafInput leaf = Leaf(path, LeafKind::kValue);
     leaf.record.value_type = type;
     leaf.value = value;
-    state_[leaf.record.key] = value;
+    leaves_[leaf.record.key] = value;
     request_.items.back().leaves.push_back(std::move(leaf));
   }
 
@@ -74,12 +77,12 @@ class StateBuilder {
     db::LeafInput leaf = Leaf(path, LeafKind::kNode);
     leaf.record.container = container;
     leaf.record.child_count = children;
-    state_[leaf.record.key] = "";
+    leaves_[leaf.record.key] = "";
     request_.items.back().leaves.push_back(std::move(leaf));
   }
 
   db::SaveRequest TakeRequest() { return std::move(request_); }
-  SavedState TakeState() { return std::move(state_); }
+  Leaves TakeLeaves() { return std::move(leaves_); }
 
  private:
   db::LeafInput Leaf(const format::KeyPath& path, LeafKind kind) {
@@ -92,25 +95,27 @@ class StateBuilder {
 
   uint64_t seed_;
   db::SaveRequest request_;
-  SavedState state_;
+  Leaves leaves_;
 };
 
 StateBuilder MakeState(uint64_t step, uint64_t seed) {
   StateBuilder state(step, seed);
   state.Item("state");
-  state.Node({}, ContainerKind::kDict, 5);
+  const bool has_nothing = seed % 3 == 0;
+  const bool has_large = seed == 5;
+  state.Node({}, ContainerKind::kDict, 5 + (has_nothing ? 1 : 0) + (has_large ? 1 : 0));
   state.Array({Name("w")}, DType::kFloat32, {30, 50}, false);
-  state.Array({Name("w2"), {PathComponent::Type::kIndex, 3, ""}}, DType::kBFloat16, {7}, false);
+  state.Node({Name("w2")}, ContainerKind::kList, 1);
+  state.Array({Name("w2"), {PathComponent::Type::kIndex, 0, ""}}, DType::kBFloat16, {7}, false);
   state.Array({Name("zeros")}, DType::kFloat32, {40, 200}, true);
   state.Value({Name("lr")}, ValueType::kFloat, Noise(8, seed, false));
   state.Value({Name("text")}, ValueType::kStr, Noise(seed % 2 == 0 ? 5 : 5000, 'a', true));
-  if (seed % 3 == 0) state.Array({Name("nothing")}, DType::kInt8, {0, 3}, false);
-  if (seed == 5) {  // several chunks
-    state.Array({Name("large")}, DType::kInt16, {3, 190'000}, true);
-  }
+  if (has_nothing) state.Array({Name("nothing")}, DType::kInt8, {0, 3}, false);
+  if (has_large) state.Array({Name("large")}, DType::kInt16, {3, 190'000}, true);  // several chunks
   if (seed % 2 == 1) {
     state.Item("config");
-    state.Value({}, ValueType::kStr, StrCat("{\"n\": ", seed, "}"));
+    state.Node({}, ContainerKind::kDict, 2);
+    state.Value({Name("text")}, ValueType::kStr, StrCat("{\"n\": ", seed, "}"));
     state.Array({Name("bits")}, DType::kInt4, {13}, true);
   }
   return state;
@@ -118,6 +123,24 @@ StateBuilder MakeState(uint64_t step, uint64_t seed) {
 
 // What the stores are made by; the first that goes wrong ends the process: a bug, of either side.
 void Must(const Status& status) { Check(status.ok(), "making stores: ", status.ToString()); }
+
+// Whether the change happened, or may have.
+bool Noted(const Status& status, uint64_t step, History* history) {
+  const bool is_unknown = status.code() == StatusCode::kOutcomeUnknown;
+  if (is_unknown) history->unknown.insert(step);
+  return is_unknown || status.ok();
+}
+
+uint64_t DurableMark(const std::shared_ptr<sim::SimWorld>& world) {
+  sim::SimFileSystem files(world);
+  const std::string bytes = ReadFile(&files, db::SlotFilePath(kStorePath));
+  uint64_t mark = 0;
+  for (uint64_t at = 0; at + format::kSlotBytes <= bytes.size(); at += format::kSlotBytes) {
+    const auto slot = format::DecodeSlot(AsBytes(bytes).subspan(at, format::kSlotBytes));
+    if (slot.ok()) mark = std::max(mark, slot->durable_commit);
+  }
+  return mark;
+}
 
 class Maker {
  public:
@@ -135,8 +158,8 @@ class Maker {
     Must(SaveSeeded(store_.get(), step, seed, db::IfExists::kReplace, &made_.history));
   }
   void DropConfig(uint64_t step) { Must(DeleteConfig(store_.get(), step, &made_.history)); }
-  void Pin(uint64_t step) { Must(store_->SetPinned({&step, 1}, true)); }
-  void Delete(uint64_t step) { Must(store_->Delete({&step, 1})); }
+  void Pin(uint64_t step) { Must(PinStep(store_.get(), step, true, &made_.history)); }
+  void Delete(uint64_t step) { Must(DeleteStep(store_.get(), step, &made_.history)); }
   void Close() {
     Must(store_->Close());
     store_.reset();
@@ -155,9 +178,17 @@ class Maker {
     made_.world = world_->CrashImageProcessKill(2);
     return std::move(made_);
   }
-  BaseStore PowerCut() {
-    made_.world = world_->Crash({.seed = 3, .odds = {}, .names = {}});
-    return std::move(made_);
+  // The first power cut that leaves STEPWELL so.
+  BaseStore PowerCut(uint64_t newest_step, bool marked) {
+    const auto newest = store_->Read(newest_step);
+    Must(newest.status());
+    for (uint64_t seed = 3; seed < 100; ++seed) {
+      made_.world = world_->Crash({.seed = seed, .odds = {}, .names = {}});
+      made_.marked = DurableMark(made_.world) >= (*newest)->step().commit;
+      if (made_.marked == marked) return std::move(made_);
+    }
+    Check(false, "no power cut leaves STEPWELL so");
+    return {};
   }
 
  private:
@@ -201,8 +232,8 @@ BaseStore MakeKilled() {
   return maker.Killed();
 }
 
-BaseStore MakePowerCut() {
-  Maker maker("power-cut");
+BaseStore MakePowerCut(bool marked) {
+  Maker maker(marked ? "power-cut-marked" : "power-cut");
   maker.Open(db::CodecPolicy::kRaw);
   maker.Save(1, 1);
   maker.Save(2, 2);
@@ -210,7 +241,7 @@ BaseStore MakePowerCut() {
   maker.Open(db::CodecPolicy::kRaw);
   maker.Save(3, 3);
   maker.Save(1, 4);
-  return maker.PowerCut();
+  return maker.PowerCut(1, marked);
 }
 
 BaseStore MakeEmpty() {
@@ -227,8 +258,9 @@ const std::vector<BaseStore>& BaseStores() {
     made->push_back(MakeClosed());
     made->push_back(MakeCompressed());
     made->push_back(MakeKilled());
-    made->push_back(MakePowerCut());
+    made->push_back(MakePowerCut(false));
     made->push_back(MakeEmpty());
+    made->push_back(MakePowerCut(true));
     return made;
   }();
   return *stores;
@@ -249,32 +281,57 @@ Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
   return db::OpenStore(kStorePath, options, std::move(environment));
 }
 
-SavedState SeededState(uint64_t step, uint64_t seed) { return MakeState(step, seed).TakeState(); }
-
 Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists if_exists,
                   History* history) {
   StateBuilder state = MakeState(step, seed);
   db::SaveRequest request = state.TakeRequest();
   request.if_exists = if_exists;
+  SavedStep saved = {state.TakeLeaves(), request.metadata_json, request.metrics_json};
   STEPWELL_ASSIGN_OR_RETURN(const db::SaveHandle handle, store->Save(std::move(request)));
-  STEPWELL_RETURN_IF_ERROR(handle.Wait());
-  (*history)[step].push_back(state.TakeState());
-  return OkStatus();
+  const Status status = handle.Wait();
+  if (Noted(status, step, history)) {
+    history->saved[step].push_back(saved);
+    history->live[step] = {std::move(saved), false};
+  }
+  return status;
 }
 
 Status DeleteConfig(db::Store* store, uint64_t step, History* history) {
   const std::vector<std::string> items = {"config"};
-  STEPWELL_RETURN_IF_ERROR(store->DeleteItems(step, items));
-  std::vector<SavedState>& states = (*history)[step];
-  const size_t count = states.size();
-  for (size_t i = 0; i < count; ++i) {
-    SavedState left = states[i];
-    std::erase_if(left, [&](const auto& leaf) {
+  const Status status = store->DeleteItems(step, items);
+  if (!Noted(status, step, history)) return status;
+  const auto drop = [&](SavedStep* saved) {
+    std::erase_if(saved->leaves, [&](const auto& leaf) {
       return leaf.first.starts_with(format::EncodeItem(items[0]));
     });
+  };
+  std::vector<SavedStep>& states = history->saved[step];
+  const size_t count = states.size();
+  for (size_t i = 0; i < count; ++i) {
+    SavedStep left = states[i];
+    drop(&left);
     states.push_back(std::move(left));
   }
-  return OkStatus();
+  if (const auto live = history->live.find(step); live != history->live.end()) {
+    drop(&live->second.state);
+  }
+  return status;
+}
+
+Status DeleteStep(db::Store* store, uint64_t step, History* history) {
+  const Status status = store->Delete({&step, 1});
+  if (Noted(status, step, history)) history->live.erase(step);
+  return status;
+}
+
+Status PinStep(db::Store* store, uint64_t step, bool pinned, History* history) {
+  const Status status = store->SetPinned({&step, 1}, pinned);
+  if (Noted(status, step, history)) {
+    if (const auto live = history->live.find(step); live != history->live.end()) {
+      live->second.pinned = pinned;
+    }
+  }
+  return status;
 }
 
 }  // namespace stepwell::fuzz

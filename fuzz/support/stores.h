@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,18 +20,37 @@ namespace stepwell::fuzz {
 
 inline const std::string kStorePath = "/store";
 
-// What one save put into a step: leaf key -> bytes of the array or value ("" for nodes).
-using SavedState = std::map<std::string, std::string>;
-// Every state that was saved in each step, the oldest first.
-using History = std::map<uint64_t, std::vector<SavedState>>;
+// Leaf key -> bytes of the array or value ("" for nodes).
+using Leaves = std::map<std::string, std::string>;
+// What one save put into a step.
+struct SavedStep {
+  Leaves leaves;
+  std::string metadata_json;
+  std::string metrics_json;
+};
+struct History {
+  // Every state that was saved in each step, the oldest first.
+  std::map<uint64_t, std::vector<SavedStep>> saved;
+  // What is there now: the newest state, and whether it is pinned.
+  struct Live {
+    SavedStep state;
+    bool pinned = false;
+  };
+  std::map<uint64_t, Live> live;
+  // A change of it ended with kOutcomeUnknown.
+  std::set<uint64_t> unknown;
+};
 
 struct BaseStore {
   std::string name;
   std::shared_ptr<sim::SimWorld> world;  // at rest: nobody has it open; at kStorePath
   History history;
+  // STEPWELL names the newest commit. Otherwise its frame or payloads, damaged, cannot be told from
+  // what was never finished (db/DESIGN.md, "Limits").
+  bool marked = true;
 };
-// Closed cleanly (raw; with blosc, large arrays), left open by a kill, cut off by a power loss,
-// without a step. The same in every process.
+// Closed cleanly (raw; with blosc, large arrays), left open by a kill, cut off by a power loss
+// before STEPWELL was durable, without a step, cut off afterwards. The same in every process.
 const std::vector<BaseStore>& BaseStores();
 
 // One process on a simulated machine. Outlives what it opens.
@@ -49,12 +69,13 @@ class Machine {
   const bool with_index_;
 };
 
-// The state that SaveSeeded saves.
-SavedState SeededState(uint64_t step, uint64_t seed);
-// Saves a state that follows from `seed` and waits for it; on success `history` has it.
+// Changes of a store, noted in `history` when they succeed or may have.
+// Saves a state that follows from `seed` and waits for it.
 Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists if_exists,
                   History* history);
-// Takes the item "config" out of a step (every other seed has it); `history` has what is left.
+// Takes the item "config" out of a step (every other seed has it).
 Status DeleteConfig(db::Store* store, uint64_t step, History* history);
+Status DeleteStep(db::Store* store, uint64_t step, History* history);
+Status PinStep(db::Store* store, uint64_t step, bool pinned, History* history);
 
 }  // namespace stepwell::fuzz
