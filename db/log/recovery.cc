@@ -32,7 +32,8 @@ Status Commit(const FrameHeader& header, const FramePlace& place, const std::str
   STEPWELL_ASSIGN_OR_RETURN(auto commit, format::DecodeCommit(AsBytes(payload)));
   format::StepRecord& step = commit.step;
   if (step.commit != header.commit) {
-    return DataLossError("a commit frame's two commit numbers differ");
+    const char* const kind = header.kind == FrameKind::kPrepared ? "prepared" : "commit";
+    return DataLossError(StrCat("a ", kind, " frame's two commit numbers differ"));
   }
   if (header.kind == FrameKind::kPrepared &&
       (!step.group || step.group->state != format::GroupState::kPrepared ||

@@ -3,8 +3,9 @@
 
 Markdown keeps to 100 columns and names the subject of a sentence (a process, a caller, no "who" or
 "nobody"). Its links and their anchors exist, and so does what code and documents cite:
-`DESIGN.md, "Readers"` and `FORMAT.md, section 4` name a section. Prints one line for each breach
-and exits 1 when there is one. Tested by test_check_documents.py.
+`DESIGN.md, "Readers"` and `FORMAT.md, section 4` name a section. The tests that DESIGN.md's tables
+name are there. Prints one line for each breach and exits 1 when there is one. Tested by
+test_check_documents.py.
 """
 
 import pathlib
@@ -27,6 +28,12 @@ CITED_BEHIND = re.compile(r'section "([^"]+)" of `?((?:\.\./|\w+/)*[A-Z]+\.md)')
 CITED_NUMBERS = re.compile(r"((?:\.\./|\w+/)*[A-Z]+\.md)`?,? sections? (\d+)(?: to (\d+))?")
 VAGUE = re.compile(r"\b(?:who|whoever|whom|nobody|somebody)\b", re.IGNORECASE)
 RULE = re.compile(r"\([^()]*\brules? \d+[^()]*\)")
+# In the last cell of a table: a file or a folder of tests; a further file of the folder named last;
+# a test, or its suite; a mutant.
+TEST_PATH = re.compile(r"(?:tests|fuzz)/[\w/.]+\w")
+TEST_FILE = re.compile(r"(?:fuzz|test)_\w+|\w+_(?:test|soak)")
+TEST_NAME = re.compile(r"([A-Z]\w*Test|Damage[A-Z]\w+)(?:\.(\w+))?")
+MUTANTS = re.compile(r"\bmutants? ((?:\w+(?:, )?)+)")
 KNOWN = {"DESIGN.md": "db/DESIGN.md", "FORMAT.md": "format/FORMAT.md"}
 
 
@@ -109,6 +116,47 @@ def check_citations(path: pathlib.Path, name: str, text: str, root: pathlib.Path
         yield f"{name}: {rule} cites a list that is not here"
 
 
+def there_is(root: pathlib.Path, path: str) -> bool:
+    return any((root / (path + suffix)).exists() for suffix in ("", ".cc", ".py"))
+
+
+def missing_tests(cell: str, root: pathlib.Path, sources: str) -> Iterator[str]:
+    """What a cell like `tests/db/kill_test, nth_test; StoreTest.Name` names and is not there."""
+    for names in MUTANTS.findall(cell):
+        for name in filter(None, names.split(", ")):
+            if not (root / f"tests/sim/mutants/{name}.mutant").is_file():
+                yield f"mutant {name}"
+    folder = ""
+    for word in re.findall(r"[\w./]+", MUTANTS.sub("", cell)):
+        word = word.rstrip(".")
+        if TEST_PATH.fullmatch(word):
+            folder = word if (root / word).is_dir() else word.rpartition("/")[0]
+            if not there_is(root, word):
+                yield word
+        elif TEST_FILE.fullmatch(word):
+            path = f"fuzz/{word}" if word.startswith("fuzz_") else f"{folder}/{word}"
+            if not there_is(root, path):
+                yield path
+        elif name := TEST_NAME.fullmatch(word):
+            suite, test = name.groups()
+            pattern = rf"\bTEST(?:_\w)?\({suite}, {test or ''}" + (r"\)" if test else "")
+            if not re.search(pattern, sources):
+                yield word
+
+
+def check_guards(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
+    """Of each row of a table the last cell, where that is one of tests."""
+    rows = [(number, line) for number, line in enumerate(text.splitlines(), 1)
+            if line.startswith("| ") and re.search(r"tests/|fuzz_|Test\b", line)]
+    if not rows:
+        return
+    sources = "\n".join(path.read_text(encoding="utf-8")
+                        for path in sorted((root / "tests").rglob("*_test.cc")))
+    for number, line in rows:
+        for missing in missing_tests(line.rstrip(" |").rpartition("|")[2], root, sources):
+            yield f"{name}:{number}: {missing}: there is no such test"
+
+
 def check(root: pathlib.Path) -> list[str]:
     problems = []
     for path in check_layers.source_files(root):
@@ -119,6 +167,8 @@ def check(root: pathlib.Path) -> list[str]:
         if path.suffix == ".md":
             problems += check_prose(name, text)
             problems += check_links(path, name, text, root)
+        if name == KNOWN["DESIGN.md"]:
+            problems += check_guards(name, text, root)
         problems += check_citations(path, name, text, root)
     return problems
 

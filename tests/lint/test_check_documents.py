@@ -22,7 +22,16 @@ def house(tmp_path: pathlib.Path) -> pathlib.Path:
         (tmp_path / folder).mkdir()
     (tmp_path / "db/DESIGN.md").write_text(DESIGN)
     (tmp_path / "db/README.md").write_text("# db\n\n## Rooms\n\n## What it's, and `more`\n")
+    for name in ("tests/db/kill_test.cc", "tests/db/soak/crash_soak.cc", "tests/sim/mutants/x.mutant",
+                 "tests/python/test_group.py", "fuzz/fuzz_store.cc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("TEST_F(KillTest, LosesNothing) {}\n")
     return tmp_path
+
+
+GUARDS = """| G1 | durable | tests/db/kill_test; tests/db/soak/crash_soak |
+| G2 | more | tests/db (KillTest, KillTest.LosesNothing; mutants x), tests/python/test_group; fuzz_store |
+"""
 
 
 @pytest.mark.parametrize(
@@ -63,3 +72,28 @@ def test_a_breach_is_caught(house: pathlib.Path, name: str, text: str, message: 
     problems = check_documents.check(house)
     assert len(problems) == 1, problems
     assert message in problems[0]
+
+
+def test_guards_that_are_there_are_no_breach(house: pathlib.Path) -> None:
+    (house / "db/DESIGN.md").write_text(DESIGN + "\n" + GUARDS)
+    assert check_documents.check(house) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "missing"),
+    [
+        ("tests/db/soak/crash_soak", "tests/db/crash_soak", "tests/db/crash_soak"),
+        ("tests/db/kill_test;", "tests/db/kill_test, pins_test;", "tests/db/pins_test"),
+        ("test_group", "test_groups", "tests/python/test_groups"),
+        ("(KillTest,", "(PinTest,", "PinTest"),
+        ("KillTest.LosesNothing", "KillTest.LosesAll", "KillTest.LosesAll"),
+        ("mutants x", "mutants y", "mutant y"),
+        ("fuzz_store", "fuzz_stores", "fuzz/fuzz_stores"),
+    ],
+)
+def test_a_guard_that_is_gone_is_caught(
+        house: pathlib.Path, name: str, other: str, missing: str) -> None:
+    (house / "db/DESIGN.md").write_text(DESIGN + "\n" + GUARDS.replace(name, other, 1))
+    problems = check_documents.check(house)
+    assert len(problems) == 1, problems
+    assert problems[0].endswith(f": {missing}: there is no such test")

@@ -18,7 +18,7 @@
 namespace stepwell::db::nth {
 namespace {
 
-constexpr std::chrono::seconds kHang{60};
+constexpr std::chrono::seconds kHang{180};  // without a line: a machine may be busy
 
 struct Ended {
   std::vector<std::string> lines;
@@ -59,7 +59,7 @@ Ended RunApart(const std::function<void(int)>& body) {
   }
   close(ends[1]);
   std::string text;
-  const auto deadline = std::chrono::steady_clock::now() + kHang;
+  auto deadline = std::chrono::steady_clock::now() + kHang;
   for (;;) {
     pollfd wait{ends[0], POLLIN, 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -74,6 +74,7 @@ Ended RunApart(const std::function<void(int)>& body) {
     const ssize_t size = read(ends[0], buffer.data(), buffer.size());
     if (size <= 0) break;
     text.append(buffer.data(), static_cast<size_t>(size));
+    deadline = std::chrono::steady_clock::now() + kHang;
     const size_t crash = text.find("crash");
     if (ended.crashed || crash == std::string::npos || text.back() != '\n') continue;
     ended.crashed = true;
