@@ -6,7 +6,6 @@
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/frame.h"
-#include "format/frame_copy.h"
 #include "format/records.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small texts and messages that come from files and from other processes, one kind a run, by the
 // first byte: checksums of an export, what is sent to a writer and back, LOCK, readers' pins,
-// VIEWS, shardings, base64. What decodes encodes to what decodes to the same.
+// VIEWS, shardings. What decodes encodes to what decodes to the same.
 #include <array>
 #include <vector>
 
@@ -12,7 +12,6 @@
 #include "db/mesh/sharding.h"
 #include "db/store/mailbox.h"
 #include "db/view/options.h"
-#include "format/orbax/base64.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/frames.h"
 #include "fuzz/support/input.h"
@@ -160,15 +159,10 @@ void Meshes(Input* input) {
   }
 }
 
-void Base64(Input* input) {
-  const auto bytes = format::orbax::DecodeBase64(input->rest_text());
-  Check(!bytes || format::orbax::EncodeBase64(*bytes) == input->rest_text(), "not what is encoded");
-}
-
 using Kind = void (*)(Input*);
 // In the order of make_corpus.cc.
-constexpr std::array<Kind, 9> kKinds = {Digests, Request,  Reply,  Lock,  Pins,
-                                        Views,   Sharding, Meshes, Base64};
+constexpr std::array<Kind, 8> kKinds = {Digests, Request, Reply,    Lock,
+                                        Pins,    Views,   Sharding, Meshes};
 
 }  // namespace
 }  // namespace stepwell::fuzz

@@ -12,8 +12,7 @@
 #include "db/view/options.h"
 #include "format/codec.h"
 #include "format/endian.h"
-#include "format/frame_copy.h"
-#include "format/orbax/base64.h"
+#include "format/frame.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/checkpoints.h"
 #include "fuzz/support/edit.h"
@@ -271,7 +270,6 @@ void Texts(Corpus* corpus) {
                            R"({"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_0"})");
   corpus->Add("texts", Byte(7) + Byte(14) + "data=2,model=4" + "((data, model), None)");
   corpus->Add("texts", Byte(7) + Byte(3) + "a=1" + "a");
-  corpus->Add("texts", Byte(8) + format::orbax::EncodeBase64("state.params/w"));
 }
 
 void Commands(Corpus* corpus) {
