@@ -22,15 +22,16 @@ def house(tmp_path: pathlib.Path) -> pathlib.Path:
         (tmp_path / folder).mkdir()
     (tmp_path / "db/DESIGN.md").write_text(DESIGN)
     (tmp_path / "db/README.md").write_text("# db\n\n## Rooms\n\n## What it's, and `more`\n")
-    for name in ("tests/db/kill_test.cc", "tests/db/soak/crash_soak.cc", "tests/sim/mutants/x.mutant",
-                 "tests/python/test_group.py", "fuzz/fuzz_store.cc"):
+    for name in ("tests/db/kill_test.cc", "tests/db/soak/crash_soak.cc",
+                 "tests/sim/mutants/x.mutant", "tests/python/test_group.py", "fuzz/fuzz_store.cc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("TEST_F(KillTest, LosesNothing) {}\n")
     return tmp_path
 
 
 GUARDS = """| G1 | durable | tests/db/kill_test; tests/db/soak/crash_soak |
-| G2 | more | tests/db (KillTest, KillTest.LosesNothing; mutants x), tests/python/test_group; fuzz_store |
+| G2 | more | tests/db (KillTest, KillTest.LosesNothing; mutants x), tests/python/test_group; \
+fuzz_store |
 """
 
 
