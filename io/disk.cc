@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/disk.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <new>
 
@@ -38,6 +40,11 @@ Status Freeze::Check() const {
 Status Freeze::first_error() const {
   std::lock_guard lock(mutex_);
   return error_;
+}
+
+uint64_t FileBytesMax() {
+  struct rlimit limit {};
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
 Result<bool> IsNamed(FileSystem* file_system, File* file) {

@@ -158,6 +158,10 @@ class FileSystem {
 // Whether an open file still is what its path names: not removed, nor replaced.
 Result<bool> IsNamed(FileSystem* file_system, File* file);
 
+// The largest file that this process may write (RLIMIT_FSIZE, `ulimit -f`); the kernel refuses
+// bytes beyond it with EFBIG, and sends SIGXFSZ, which ends a process that does not ignore it.
+uint64_t FileBytesMax();
+
 // One read, write or sync, owned by its submitter until OnComplete has run. Its memory (`vectors`
 // and what they point at) must stay valid until then.
 class Op {

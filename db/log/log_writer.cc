@@ -24,6 +24,7 @@ constexpr size_t kSparesMax = 4;
 // fallocate waits for the direct writes in flight to the file (measured: 2 to 26 ms on ext4).
 constexpr uint64_t kReserveBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kReserveBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kFooterShareOfFile = 16;
 constexpr uint64_t kReservedBlocks = 2;  // for the frame of a delete on a full disk
 
 Status WriteAligned(io::File& file, uint64_t offset, const std::string& bytes) {
@@ -119,7 +120,10 @@ Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_
   // A segment that has nothing but its catalog takes whatever comes, else none would; one with a
   // large catalog has room for half of a segment of steps all the same.
   const uint64_t begin = current_->catalog.end_bytes;
-  const uint64_t full = std::max(target_bytes_, begin + target_bytes_ / 2);
+  // The process may not write files as large as that: the rest is for the footer.
+  const uint64_t file_bytes_max = AlignDown(io::FileBytesMax(), block_bytes_);
+  const uint64_t full = std::min(std::max(target_bytes_, begin + target_bytes_ / 2),
+                                 file_bytes_max - file_bytes_max / kFooterShareOfFile);
   if (current_->end_bytes > std::max<uint64_t>(4 * block_bytes_, begin) &&
       current_->end_bytes + length_bytes > full) {
     // Where there is no room for another segment there may be some for a frame in this one.
@@ -128,12 +132,19 @@ Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_
   }
   Segment* segment = current_;
   const uint64_t end = segment->end_bytes + length_bytes;
-  const uint64_t needed = may_use_reserve ? end : end + kReservedBlocks * block_bytes_;
+  if (end > file_bytes_max) {
+    return ResourceExhaustedError(StrCat("this process may write files of ", io::FileBytesMax(),
+                                         " bytes (RLIMIT_FSIZE, ulimit -f); ",
+                                         segment->file->path(), " needs ", end,
+                                         " bytes to take this step"));
+  }
+  const uint64_t needed =
+      std::min(may_use_reserve ? end : end + kReservedBlocks * block_bytes_, file_bytes_max);
   if (needed > segment->allocated_bytes) {
     const uint64_t ahead =
         std::clamp(AlignUp(step_bytes, block_bytes_), kReserveBytesMin, kReserveBytesMax);
     uint64_t wanted = std::max(needed, std::min(full, segment->end_bytes + ahead));
-    wanted = AlignUp(wanted, block_bytes_);
+    wanted = std::min(AlignUp(wanted, block_bytes_), file_bytes_max);
     Status status =
         segment->file->Allocate(segment->allocated_bytes, wanted - segment->allocated_bytes);
     if (status.code() == StatusCode::kResourceExhausted && wanted > needed) {

@@ -21,7 +21,6 @@ namespace {
 
 using testing::AlignedCopy;
 using testing::Create;
-using testing::InChild;
 using testing::OpenKind;
 using testing::Pattern;
 using testing::PollAll;

@@ -8,7 +8,6 @@
 namespace stepwell::io {
 namespace {
 
-using testing::InChild;
 
 std::string OpenWith(const char* value, DiskKind kind) {
   return InChild([=]() -> std::string {

@@ -15,19 +15,9 @@
 
 #include "db/store.h"
 #include "format/key.h"
+#include "tests/io/support/expect_ok.h"
 
 namespace stepwell::db {
-
-#define ASSERT_OK(expr)                                                \
-  do {                                                                 \
-    const ::stepwell::Status assert_ok_status = (expr);                \
-    ASSERT_TRUE(assert_ok_status.ok()) << assert_ok_status.ToString(); \
-  } while (false)
-#define EXPECT_OK(expr)                                                \
-  do {                                                                 \
-    const ::stepwell::Status expect_ok_status = (expr);                \
-    EXPECT_TRUE(expect_ok_status.ok()) << expect_ok_status.ToString(); \
-  } while (false)
 
 struct LeafSpec {
   std::string name;

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <functional>
+#include <string>
+
+#include <stepwell/text.h>
 
 // There where the linker was told to want it: a weak reference takes nothing out of an archive.
 extern "C" void __gcov_dump() __attribute__((weak));  // NOLINT(bugprone-reserved-identifier)
@@ -13,6 +19,33 @@ namespace stepwell {
 [[noreturn]] inline void EndChild(int status) {
   if (__gcov_dump != nullptr) __gcov_dump();
   _exit(status);
+}
+
+// Runs `body` in a forked child, so that it may change limits of the whole process. Empty when it
+// returned an empty string; otherwise what it said, or how it died.
+inline std::string InChild(const std::function<std::string()>& body) {
+  int ends[2];
+  if (pipe(ends) != 0) return "pipe failed";
+  const pid_t child = fork();
+  if (child < 0) return "fork failed";
+  if (child == 0) {
+    close(ends[0]);
+    const std::string said = body();
+    const bool whole =
+        write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size());
+    EndChild(whole ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string said;
+  char part[512];
+  for (ssize_t got = 0; (got = read(ends[0], part, sizeof(part))) > 0;) {
+    said.append(part, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  int state = 0;
+  waitpid(child, &state, 0);
+  if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) said += StrCat(" (child died: ", state, ")");
+  return said;
 }
 
 }  // namespace stepwell

@@ -19,25 +19,9 @@
 #include "io/disk.h"
 #include "io/open_disk.h"
 #include "tests/io/support/end_child.h"
-
-#define EXPECT_OK(expr)                                                              \
-  do {                                                                               \
-    const ::stepwell::Status expect_ok_ = ::stepwell::io::testing::ToStatus((expr)); \
-    EXPECT_TRUE(expect_ok_.ok()) << #expr << ": " << expect_ok_.ToString();          \
-  } while (false)
-#define ASSERT_OK(expr)                                                              \
-  do {                                                                               \
-    const ::stepwell::Status assert_ok_ = ::stepwell::io::testing::ToStatus((expr)); \
-    ASSERT_TRUE(assert_ok_.ok()) << #expr << ": " << assert_ok_.ToString();          \
-  } while (false)
+#include "tests/io/support/expect_ok.h"
 
 namespace stepwell::io::testing {
-
-inline Status ToStatus(const Status& status) { return status; }
-template <typename T>
-Status ToStatus(const Result<T>& result) {
-  return result.status();
-}
 
 // A new directory on a real disk (not a tmpfs where that can be helped), removed at the end.
 class TempDir {
@@ -136,33 +120,6 @@ inline std::unique_ptr<Disk> OpenKind(DiskKind kind, unsigned depth = 8) {
   options.depth = depth;
   Result<std::unique_ptr<Disk>> disk = OpenDisk(options);
   return disk.ok() ? std::move(disk).value() : nullptr;
-}
-
-// Runs `body` in a forked child, so that it may change limits of the whole process. Empty when it
-// returned an empty string; otherwise what it said, or how it died.
-inline std::string InChild(const std::function<std::string()>& body) {
-  int ends[2];
-  if (pipe(ends) != 0) return "pipe failed";
-  const pid_t child = fork();
-  if (child < 0) return "fork failed";
-  if (child == 0) {
-    close(ends[0]);
-    const std::string said = body();
-    const bool whole =
-        write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size());
-    EndChild(whole ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string said;
-  char part[512];
-  for (ssize_t got = 0; (got = read(ends[0], part, sizeof(part))) > 0;) {
-    said.append(part, static_cast<size_t>(got));
-  }
-  close(ends[0]);
-  int state = 0;
-  waitpid(child, &state, 0);
-  if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) said += StrCat(" (child died: ", state, ")");
-  return said;
 }
 
 }  // namespace stepwell::io::testing
