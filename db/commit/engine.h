@@ -269,6 +269,8 @@ class Engine {
   Status MendHeaders(const LogState& state);
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
+  // For others to see, not synced; false: not now, the next commit tries again.
+  bool UpdateSlot();
   void NoteCatalog(const Segment& segment);
   void MarkDurable();
   void SlotSynced();

@@ -278,10 +278,7 @@ void Engine::Publish() {
 // without looking, and so what may be erased on the strength of it. No handle waits for
 // this sync.
 void Engine::MarkDurable() {
-  if (Status status = WriteSlot(/*sync=*/false); !status.ok()) {
-    options_.freeze->Trip(status);
-    return;
-  }
+  if (!UpdateSlot()) return;
   if (slot_sync_ != nullptr) {
     slot_sync_again_ = true;
     return;

@@ -100,6 +100,15 @@ Status Engine::WriteSlot(bool sync) {
   return status;
 }
 
+// Without a new slot on a full disk the one before is true still: other processes see later what
+// was committed, a crash is recovered from by a scan, and no space is given back on its strength.
+bool Engine::UpdateSlot() {
+  const Status status = WriteSlot(/*sync=*/false);
+  if (!status.ok() && status.code() != StatusCode::kResourceExhausted)
+    options_.freeze->Trip(status);
+  return status.ok();
+}
+
 // Files that were removed take writes and syncs without an error, until they are closed: that would
 // acknowledge steps that can never be opened.
 Status Engine::CheckNotRemoved() {
@@ -317,7 +326,7 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
   if (durable && commit > slot_.index_commit) {
     slot_.index_commit = commit;
     if (options_.freeze->frozen()) return;
-    if (Status status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
+    UpdateSlot();
   }
 }
 
@@ -438,7 +447,7 @@ Status Engine::RollSegments(uint64_t guard) {
     STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
     segment->dirty = false;
     NoteCatalog(*segment);
-    if (status = WriteSlot(/*sync=*/false); !status.ok()) options_.freeze->Trip(status);
+    UpdateSlot();
   }
   ForgetFailedWrites();
   NoteSegments();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space that comes back on ext4 and XFS, which allocate, punch and account each in its own way.
+// Space that comes back on file systems that allocate, punch and account each in its own way.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -60,7 +60,9 @@ TEST_P(FileSystemsTest, SpaceComesBackByPunchingAndByRecycling) {
     // 30 steps of 0.8 MB; what the files gave up, the file system has.
     const uint64_t gone = used - DiskUse(path_);
     EXPECT_GT(gone, 20 * kMiB);
-    EXPECT_GT(FreeBytes() + kMiB, free + gone);
+    // Btrfs keeps an extent until the last block of it goes.
+    const uint64_t kept_bytes = GetParam() == FsKind::kBtrfs ? gone / 2 : kMiB;
+    EXPECT_GT(FreeBytes() + kept_bytes, free + gone);
   }
   ASSERT_OK(store->Delete(StepNumbers(store.get())));
   SaveRange(store.get(), 200, 240);
@@ -140,10 +142,10 @@ TEST_P(FileSystemsTest, AReaderOnAReadOnlyMount) {
   ASSERT_OK((*reader)->Close());
 }
 
-INSTANTIATE_TEST_SUITE_P(On, FileSystemsTest, ::testing::Values(FsKind::kExt4, FsKind::kXfs),
-                         [](const auto& test) {
-                           return test.param == FsKind::kXfs ? "Xfs" : "Ext4";
-                         });
+INSTANTIATE_TEST_SUITE_P(On, FileSystemsTest,
+                         ::testing::Values(FsKind::kExt4, FsKind::kXfs, FsKind::kBtrfs,
+                                           FsKind::kTmpfs),
+                         [](const auto& test) { return FsName(test.param); });
 
 }  // namespace
 }  // namespace stepwell::db

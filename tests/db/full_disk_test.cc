@@ -21,7 +21,8 @@ using ::testing::HasSubstr;
 
 class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::DiskKind>> {
  protected:
-  FullDiskTest() : mount_(std::get<0>(GetParam()), 96 * kMiB) {}
+  FullDiskTest()
+      : mount_(std::get<0>(GetParam()), SmallestBytes(std::get<0>(GetParam()), 96 * kMiB)) {}
   void SetUp() override { ASSERT_MOUNTED(mount_); }
 
   StoreOptions Options() {
@@ -220,14 +221,16 @@ TEST_P(FullDiskTest, ALinkedSegmentGrowsWhereThereIsNoRoomForAnother) {
   ExpectAll(store.get());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, FullDiskTest,
-    ::testing::Combine(::testing::Values(FsKind::kExt4, FsKind::kTmpfs),
-                       ::testing::Values(io::DiskKind::kUring, io::DiskKind::kPosix)),
-    [](const auto& param) {
-      return std::string(std::get<0>(param.param) == FsKind::kExt4 ? "Ext4" : "Tmpfs") +
-             (std::get<1>(param.param) == io::DiskKind::kUring ? "Uring" : "Posix");
-    });
+INSTANTIATE_TEST_SUITE_P(All, FullDiskTest,
+                         ::testing::Combine(::testing::Values(FsKind::kExt4, FsKind::kTmpfs,
+                                                              FsKind::kXfs, FsKind::kBtrfs),
+                                            ::testing::Values(io::DiskKind::kUring,
+                                                              io::DiskKind::kPosix)),
+                         [](const auto& param) {
+                           return FsName(std::get<0>(param.param)) +
+                                  (std::get<1>(param.param) == io::DiskKind::kUring ? "Uring"
+                                                                                    : "Posix");
+                         });
 
 std::vector<std::pair<std::string, uint64_t>> Listing(const std::string& path) {
   std::vector<std::pair<std::string, uint64_t>> files;

@@ -152,6 +152,57 @@ TEST_F(LimitsTest, FourThousandSegmentsWithSixtyFourDescriptors) {
   EXPECT_OK((*opened)->Close());
 }
 
+// As many live segments as a process may have files open by default, and more.
+TEST_F(LimitsTest, TwelveHundredLiveSegmentsUnderTheDefaultLimit) {
+  constexpr uint64_t kSegments = 1200;
+  const DescriptorLimit limit(1024);
+  const TempDir memory("/dev/shm");  // thousands of syncs
+  const std::string path = memory / "run";
+  StoreOptions options = Options();
+  options.segment_bytes = 1;
+  const Signal saved;
+  const pid_t child = Fork([&] {
+    const auto store = Store::Open(path, options);
+    if (!store.ok()) return false;
+    for (uint64_t step = 0; (*store)->Stats().segments < kSegments; ++step) {
+      if (!SaveTiny(store->get(), step).ok()) return false;
+    }
+    saved.Raise();
+    pause();
+    return true;
+  });
+  saved.Wait();
+  Kill(child);
+
+  std::vector<uint64_t> steps;
+  const auto check = [&](Store* store) {
+    steps = StepNumbers(store);
+    EXPECT_GE(steps.size(), kSegments / 2);
+    for (const uint64_t step : steps) ASSERT_OK(CheckSeeded(store, step, step, kTiny));
+    const auto verified = store->Verify({});
+    ASSERT_OK(verified.status());
+    EXPECT_THAT(verified->problems, IsEmpty());
+    EXPECT_LT(OpenBelow(path).size(), 600U);
+  };
+  StoreOptions reading = options;
+  reading.read_only = true;
+  auto reader = Store::Open(path, reading);
+  ASSERT_OK(reader.status());
+  check(reader->get());
+  ASSERT_OK((*reader)->Close());
+  auto store = Store::Open(path, options);
+  ASSERT_OK(store.status());
+  check(store->get());
+  EXPECT_OK(SaveTiny(store->get(), steps.back() + 1));
+  // All but one go at once, and their files with them.
+  ASSERT_OK((*store)->Delete(steps));
+  ASSERT_OK((*store)->Reclaim().status());
+  EXPECT_THAT(StepNumbers(store->get()), ElementsAre(steps.back() + 1));
+  EXPECT_OK(CheckSeeded(store->get(), steps.back() + 1, steps.back() + 1, kTiny));
+  EXPECT_LT((*store)->Stats().segments, 60U);  // those that hold catalogs
+  EXPECT_OK((*store)->Close());
+}
+
 TEST_F(LimitsTest, AFollowingReaderKeepsNothingThatWasRemoved) {
   const auto writer = Open(Tiny());
   const auto reader = Open(Reading());

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iostream>
 
+#include "format/frame.h"
 #include "tests/sim/support/damage_sample.h"
 
 namespace stepwell::sim {
@@ -53,9 +54,12 @@ class DamageFaults : public ::testing::TestWithParam<SampleShape> {
       const std::string bytes = *sample_.world->Contents(path);
       for (uint64_t block = 0; block < size; block += kBlock) {
         Prng prng(block + size);
-        // Anywhere, or among the first bytes, where headers are.
-        const uint64_t length = std::min(prng.Coin() ? kBlock : uint64_t{128}, size - block);
-        const uint64_t at = block + prng.Below(length);
+        // Anywhere, or among the first bytes, where headers are; what lies behind a frame harms
+        // nothing.
+        const uint64_t header_bytes = std::min<uint64_t>(format::kFrameHeaderBytes, size - block);
+        const uint64_t length = prng.Coin() ? std::min(kBlock, size - block) : header_bytes;
+        uint64_t at = block + prng.Below(length);
+        if (RegionOf(path, bytes, at) == "padding") at = block + prng.Below(header_bytes);
         const auto bit = static_cast<unsigned>(prng.Below(8));
         all.push_back({path, RegionOf(path, bytes, at), at, bit});
       }

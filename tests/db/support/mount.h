@@ -29,6 +29,26 @@ inline constexpr uint64_t kBtrfsBytesMin = 128 * kMiB;  // nor mkfs.btrfs, about
 
 enum class FsKind { kExt4, kTmpfs, kXfs, kBtrfs };
 
+inline std::string FsName(FsKind kind) {
+  switch (kind) {
+    case FsKind::kExt4:
+      return "Ext4";
+    case FsKind::kTmpfs:
+      return "Tmpfs";
+    case FsKind::kXfs:
+      return "Xfs";
+    case FsKind::kBtrfs:
+      return "Btrfs";
+  }
+  return "";
+}
+
+// `bytes`, or as many as a file system of the kind has at least.
+inline uint64_t SmallestBytes(FsKind kind, uint64_t bytes) {
+  if (kind == FsKind::kXfs) return std::max(bytes, kXfsBytesMin);
+  return kind == FsKind::kBtrfs ? std::max(bytes, kBtrfsBytesMin) : bytes;
+}
+
 // A mounted file system; unmounted at the end, whatever happened.
 class Mount {
  public:

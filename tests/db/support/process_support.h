@@ -66,14 +66,14 @@ class ChildProcess {
 
   // SIGKILL, and waits until it is gone.
   void Kill() {
-    kill(pid_, SIGKILL);
+    if (pid_ > 0) kill(pid_, SIGKILL);
     Wait();
   }
 
   // As waitpid reports it.
   int Wait() {
-    int status = 0;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    int status = pid_ > 0 ? 0 : -1;  // it never ran
+    while (pid_ > 0 && waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }
     pid_ = 0;
     return status;
