@@ -106,7 +106,7 @@ class Engine {
 
   // ---- engine thread, for reclaim ----------------------------------------------------------
   // Why nothing may be erased or moved now.
-  Status MayErase() const;
+  Status MayErase();
   bool closing() const { return closing_; }
   bool CommitInFlight() const { return batch_ != nullptr || slot_sync_ != nullptr; }
   // Whether something died by a commit that a slot sync under way is to vouch for.
@@ -271,6 +271,7 @@ class Engine {
   Status WriteSlot(bool sync);
   // For others to see, not synced; false: not now, the next commit tries again.
   bool UpdateSlot();
+  Status SlotBehindError() const;
   void NoteCatalog(const Segment& segment);
   void MarkDurable();
   void SlotSynced();
@@ -288,6 +289,7 @@ class Engine {
   format::FramePlace tip_place_;
   std::string tip_copy_;       // of that frame, for the slot
   uint64_t durable_mark_ = 0;  // the newest commit that a synced slot names
+  bool slot_behind_ = false;   // the disk was full: the slot is not that of the last commit
   std::unique_ptr<SlotSync> slot_sync_;
   bool slot_sync_again_ = false;
   bool killed_unmarked_ = false;            // by a commit that no slot sync covers yet

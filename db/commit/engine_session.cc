@@ -101,9 +101,11 @@ Status Engine::WriteSlot(bool sync) {
 }
 
 // Without a new slot on a full disk the one before is true still: other processes see later what
-// was committed, a crash is recovered from by a scan, and no space is given back on its strength.
+// was committed, and a crash is recovered from by a scan. What the old slot names must stay
+// (MayErase).
 bool Engine::UpdateSlot() {
   const Status status = WriteSlot(/*sync=*/false);
+  slot_behind_ = !status.ok();
   if (!status.ok() && status.code() != StatusCode::kResourceExhausted)
     options_.freeze->Trip(status);
   return status.ok();
@@ -330,11 +332,19 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
   }
 }
 
-Status Engine::MayErase() const {
+Status Engine::SlotBehindError() const {
+  return ResourceExhaustedError(
+      StrCat(options_.store_path, ": the disk is full: STEPWELL cannot be ",
+             "written, and nothing is erased that it names; ", "remove other files"));
+}
+
+Status Engine::MayErase() {
   if (closing_ || !started_ || log_->current() == nullptr) {
     return FailedPreconditionError(options_.store_path + ": the store is closed");
   }
+  if (slot_behind_ && !options_.freeze->frozen()) MarkDurable();
   if (options_.freeze->frozen()) return options_.freeze->Check();
+  if (slot_behind_) return SlotBehindError();
   if (losses_.empty()) return OkStatus();
   // What a lost frame kept alive is not known.
   return FailedPreconditionError(StrCat(options_.store_path,
@@ -447,7 +457,9 @@ Status Engine::RollSegments(uint64_t guard) {
     STEPWELL_RETURN_IF_ERROR(segment->file->Sync());
     segment->dirty = false;
     NoteCatalog(*segment);
-    UpdateSlot();
+    if (!UpdateSlot()) {
+      return options_.freeze->frozen() ? options_.freeze->Check() : SlotBehindError();
+    }
   }
   ForgetFailedWrites();
   NoteSegments();

@@ -121,6 +121,51 @@ TEST_P(FullDisk, DeletingGivesTheSpaceBackThatSavingNeeds) {
   ASSERT_OK(store->Close());
 }
 
+// As on btrfs, which writes nothing in place: the slot of STEPWELL has no room, the log has.
+// Changes are acknowledged, a crash loses none of them, and nothing goes that the old slot names.
+TEST_P(FullDisk, ASlotThatCannotBeWrittenIsTriedAgain) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    Rig rig(seed);
+    const OpenSpec spec{.with_index = GetParam(), .segment_bytes = uint64_t{24} << 10};
+    auto store = rig.Open(spec);
+    Steps kept;
+    uint64_t step = 0;
+    const auto save = [&](uint64_t count) {
+      for (; count > 0; --count, ++step) {
+        ASSERT_OK(rig.Save(store.get(), step));
+        kept[step] = step;
+      }
+    };
+    const auto check = [&] {
+      EXPECT_EQ(CheckImage(rig.world->Crash({seed, {}, {}}), {kept}, {seed, GetParam(), 1}), "");
+    };
+    save(4);
+    rig.world->AddFault({.kind = OpKind::kWrite,
+                         .forever = true,
+                         .os_error = ENOSPC,
+                         .path_contains = "/STEPWELL"});
+    save(6 + seed);
+    check();
+    ASSERT_OK(store->Delete(std::vector<uint64_t>{1, 2, 5}));
+    for (const uint64_t dead : {1, 2, 5}) kept.erase(dead);
+    check();
+    const size_t files = rig.world->Files().size();
+    const Status refused = store->Reclaim().status();
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+    EXPECT_THAT(refused.message(), HasSubstr("STEPWELL cannot be written"));
+    EXPECT_GE(rig.world->Files().size(), files);
+    check();
+    EXPECT_GT(rig.world->faults_struck(), 0U);
+    rig.world->ClearFaults();
+    if (seed % 2 == 0) save(1);
+    ASSERT_OK(store->Reclaim().status());
+    check();
+    ASSERT_OK(store->Close());
+    check();
+  }
+}
+
 // What saves had written when the disk was full is given back while the store goes on.
 TEST_P(FullDisk, RefusedSavesLeaveNoSegmentsBehind) {
   Rig rig(4);

@@ -131,6 +131,13 @@ class Mount {
     struct statvfs info {};
     return statvfs(point_.c_str(), &info) == 0 ? uint64_t{info.f_bavail} * info.f_frsize : 0;
   }
+  // A file of so many bytes.
+  bool Fill(const std::string& name, uint64_t bytes) const {
+    const int file = open((*this / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    const bool filled = posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0;
+    close(file);
+    return filled;
+  }
   // Leaves not one block for anybody else.
   void FillUp(const std::string& name) const {
     const int file = open((*this / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
