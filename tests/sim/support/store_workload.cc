@@ -375,8 +375,21 @@ bool Workload::OpenReaderThatStays() {
   if (!Expect(store.status(), "open for reading")) return false;
   auto reader = (*store)->Read(step);
   if (!Expect(reader.status(), StrCat("step ", step, " for a reader that stays"))) return false;
+  if (tolerant_ && CheckStep(reader->get(), held).code() == StatusCode::kInternal) {
+    return SlotIsBehind(step, held);
+  }
   readers_.push_back({std::move(*store), std::move(*reader), held});
   return true;
+}
+
+// A reader saw another version than the newest: right only where STEPWELL could not be written. The
+// store is frozen then, or it was a full disk; reclaim tries to write it again.
+bool Workload::SlotIsBehind(uint64_t step, uint64_t held) {
+  const Status behind = store_->Reclaim().status();
+  if (!behind.ok()) return Expect(behind, "reclaim behind a slot");
+  auto store = machine_->Open({.read_only = true});
+  if (!Expect(store.status(), "open for reading, again")) return false;
+  return Expect(CheckStep(store->get(), step, held), StrCat("step ", step, ", read again"));
 }
 
 bool Workload::CheckReaders() {

@@ -70,6 +70,7 @@ class Workload {
   bool SaveFirstSteps();
   uint64_t NextSeed();
   bool OpenReaderThatStays();
+  bool SlotIsBehind(uint64_t step, uint64_t held);
   bool CheckReaders();
   bool Squeeze(bool on);
   bool Close();
