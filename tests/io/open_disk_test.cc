@@ -8,7 +8,6 @@
 namespace stepwell::io {
 namespace {
 
-
 std::string OpenWith(const char* value, DiskKind kind) {
   return InChild([=]() -> std::string {
     setenv("STEPWELL_DISK", value, 1);
