@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From arrays to tasks: the values that make them up, memory for them, what is read at once.
 #include <algorithm>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 #include "db/import/decode.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stores that cp, rsync or mv took while a writer saved, or over an older copy. Files are copied
 // one after the other, at different times: what a copy gives is right, and what it lacks is named.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "db/export/orbax/bytes.h"
 #include "db/export/orbax/files.h"
 #include "format/orbax/ocdbt_read.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
+#include <tuple>
 
 #include "db/environment.h"
 #include "db/layout.h"

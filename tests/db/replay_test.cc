@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "tests/db/support/big_state.h"
 #include "tests/db/support/replay.h"

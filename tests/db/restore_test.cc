@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/db/support/restore_support.h"
 
 namespace stepwell::db::restore_tests {

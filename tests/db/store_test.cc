@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <condition_variable>
 #include <future>
 #include <thread>
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <tuple>
+
 #include "db/view/view.h"
 #include "io/thread.h"
 #include "tests/db/support/process_support.h"

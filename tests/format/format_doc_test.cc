@@ -3,6 +3,7 @@
 // worked hex example.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>

@@ -6,6 +6,7 @@
 // STEPWELL_SIM_SEED chooses other bits and other garbage.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <iostream>

@@ -9,6 +9,7 @@
 // A round is a disk with three writers, or with ten faults, and that many images of it. It follows
 // from seed + its number but for threads and time. Appends a line of JSON to FILE. Exit status 0:
 // all of it held.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
