@@ -328,14 +328,15 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
   if (durable && commit > slot_.index_commit) {
     slot_.index_commit = commit;
     if (options_.freeze->frozen()) return;
+    if (slot_behind_) return MarkDurable();  // a commit has still to be vouched for
     UpdateSlot();
   }
 }
 
 Status Engine::SlotBehindError() const {
-  return ResourceExhaustedError(
-      StrCat(options_.store_path, ": the disk is full: STEPWELL cannot be ",
-             "written, and nothing is erased that it names; ", "remove other files"));
+  return ResourceExhaustedError(options_.store_path +
+                                ": the disk is full: STEPWELL cannot be written, and nothing is "
+                                "erased that it names; remove other files");
 }
 
 Status Engine::MayErase() {
