@@ -78,7 +78,7 @@ struct Disk {
 
 // Saves `count` small steps, one deep, in segments of `segment_bytes`; closes the store.
 std::shared_ptr<SimWorld> WorldOf(uint64_t count, uint64_t segment_bytes) {
-  auto world = SimWorld::Make({1, uint64_t{1} << 40});
+  auto world = SimWorld::Make({1, kUnlimitedBytes});
   StoreMachine machine(world, 1);
   auto store = machine.Open({.segment_bytes = segment_bytes});
   EXPECT_TRUE(store.ok()) << store.status().ToString();
@@ -92,7 +92,7 @@ std::shared_ptr<SimWorld> WorldOf(uint64_t count, uint64_t segment_bytes) {
 
 TEST(CatalogTest, ManyLiveStepsFitAndTakeTheirOwnSpace) {
   constexpr uint64_t kSteps = 5000;
-  const auto world = SimWorld::Make({1, uint64_t{1} << 40});
+  const auto world = SimWorld::Make({1, kUnlimitedBytes});
   StoreMachine machine(world, 1);
   auto store = machine.Open({.segment_bytes = 512 << 10});
   ASSERT_OK(store.status());
@@ -120,7 +120,7 @@ TEST(CatalogTest, ManyLiveStepsFitAndTakeTheirOwnSpace) {
 
 TEST(CatalogTest, LongNamesOfItemsFit) {
   constexpr uint64_t kSteps = 80;
-  const auto world = SimWorld::Make({1, uint64_t{1} << 40});
+  const auto world = SimWorld::Make({1, kUnlimitedBytes});
   StoreMachine machine(world, 1);
   auto store = machine.Open({.segment_bytes = 4 << 20});
   ASSERT_OK(store.status());
@@ -178,7 +178,7 @@ TEST(CatalogTest, FollowsChangesThroughCrashesAndReclaim) {
   size_t longest = 0;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     Prng prng(seed);
-    auto world = SimWorld::Make({seed, uint64_t{1} << 40});
+    auto world = SimWorld::Make({seed, kUnlimitedBytes});
     PinnedSteps model;
     uint64_t next = 0;
     for (int session = 0; session < 6; ++session) {
@@ -293,7 +293,7 @@ TEST_F(DamagedCatalogTest, AFailedReadIsNoDamage) {
 // Catalogs that a writer of ours never writes.
 class HostileCatalogTest : public ::testing::Test {
  protected:
-  HostileCatalogTest() : disk_(SimWorld::Make({1, uint64_t{1} << 40})) {
+  HostileCatalogTest() : disk_(SimWorld::Make({1, kUnlimitedBytes})) {
     EXPECT_OK(disk_.files.CreateDirectory(kStorePath));
     EXPECT_OK(disk_.files.CreateDirectory(db::SegmentsPath(kStorePath)));
   }

@@ -37,7 +37,7 @@ struct FoundFrame {
 
 // A small store of several segments, with steps replaced, deleted and pinned; not closed.
 std::shared_ptr<SimWorld> MakeStore(bool closed, uint64_t segment_bytes = uint64_t{48} << 10) {
-  const auto world = SimWorld::Make({11, kPlenty});
+  const auto world = SimWorld::Make({11, kUnlimitedBytes});
   StoreMachine machine(world, 11);
   auto store = std::move(*machine.Open({.segment_bytes = segment_bytes}));
   for (uint64_t step = 0; step < 12; ++step) {

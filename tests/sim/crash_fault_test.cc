@@ -17,7 +17,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 struct Rig {
-  explicit Rig(uint64_t seed) : world(SimWorld::Make({seed, kPlenty})), machine(world, seed) {}
+  explicit Rig(uint64_t seed)
+      : world(SimWorld::Make({seed, kUnlimitedBytes})), machine(world, seed) {}
   std::unique_ptr<db::Store> Open(const OpenSpec& spec = {}) {
     auto store = machine.Open(spec);
     EXPECT_TRUE(store.ok()) << store.status().ToString() << "\n" << machine.log();
@@ -183,7 +184,7 @@ TEST_P(FullDisk, RefusedSavesLeaveNoSegmentsBehind) {
     const auto large = SaveStep(store.get(), 1'000'000 + round, kLarge | (2 * round));
     ASSERT_OK(large.status());
     EXPECT_EQ(large->Wait().code(), StatusCode::kResourceExhausted);
-    rig.world->SetCapacity(kPlenty);
+    rig.world->SetCapacity(kUnlimitedBytes);
     for (uint64_t i = 0; i < 4; ++i) ASSERT_OK(rig.Save(store.get(), 4 * round + i));
     if (round >= 20) most = std::max(most, segments());
   }
@@ -371,7 +372,7 @@ TEST(DeviceErrorTest, ALookAtASegmentFailsOneSave) {
   for (const OpKind kind : {OpKind::kLook, OpKind::kOpen, OpKind::kCreate}) {
     bool struck = true;
     for (uint64_t nth = 1; struck; ++nth) {
-      const auto world = SimWorld::Make({nth, kPlenty});
+      const auto world = SimWorld::Make({nth, kUnlimitedBytes});
       StoreMachine machine(world, nth);
       const auto store = machine.Open({.segment_bytes = uint64_t{24} << 10});
       ASSERT_OK(store.status());

@@ -21,7 +21,7 @@ constexpr uint64_t kIndexImages = 250;
 // A workload on a new machine that stops at mutating operation `stop` (0: never).
 struct Run {
   Run(uint64_t seed, bool with_index, uint64_t stop, int actions)
-      : world(SimWorld::Make({seed, kPlenty})) {
+      : world(SimWorld::Make({seed, kUnlimitedBytes})) {
     world->FreezeAt(stop);
     StoreMachine machine(world, seed);
     Workload workload(&machine, seed, UsualShape(seed, with_index));
@@ -67,7 +67,7 @@ void StopEverywhere(uint64_t seed, bool with_index, int actions, uint64_t stride
 void RandomRun(uint64_t seed, const Shape& shape) {
   const bool with_index = shape.with_index;
   Prng prng(seed);
-  const auto world = SimWorld::Make({seed, kPlenty});
+  const auto world = SimWorld::Make({seed, kUnlimitedBytes});
   StoreMachine machine(world, seed);
   Workload workload(&machine, seed, shape);
   const uint64_t actions = 20 + prng.Below(60);
@@ -158,7 +158,7 @@ TEST(CrashTest, AStepWithThousandsOfLeaves) {
   };
   bool finished = false;
   for (uint64_t stop = 8; !finished; ++stop) {
-    const auto world = SimWorld::Make({stop, kPlenty});
+    const auto world = SimWorld::Make({stop, kUnlimitedBytes});
     StoreMachine machine(world, stop);
     auto store = machine.Open({.segment_bytes = uint64_t{8} << 20});
     ASSERT_OK(store.status());
@@ -183,7 +183,7 @@ TEST(CrashTest, AStepWithThousandsOfLeaves) {
 TEST(CrashTest, MovesEndWhereSegmentsAreSmall) {
   constexpr uint64_t kOps = 20'000;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    const auto world = SimWorld::Make({seed, kPlenty});
+    const auto world = SimWorld::Make({seed, kUnlimitedBytes});
     world->SetCanPunch(false);
     StoreMachine machine(world, seed);
     Prng prng(seed);

@@ -47,7 +47,7 @@ Status CheckPlace(const std::shared_ptr<SimWorld>& world, const std::string& pla
 // an operation that fails.
 struct ExportRun {
   ExportRun(const ExportCase& what, uint64_t stop, const std::optional<Fault>& fault = {})
-      : world(SimWorld::Make({what.seed, kPlenty})),
+      : world(SimWorld::Make({what.seed, kUnlimitedBytes})),
         files(world),
         machine(world, what.seed),
         workload(&machine, what.seed, UsualShape(what.seed, false)) {
@@ -67,7 +67,7 @@ struct ExportRun {
       }
     }
     if (!found) return;
-    world->SetCapacity(kPlenty);
+    world->SetCapacity(kUnlimitedBytes);
     if (!files.CreateDirectory("/out").ok() || !files.SyncDirectory("/").ok()) problem = "mkdir";
     const uint64_t before = world->mutating_ops();
     if (stop > 0) world->FreezeAt(before + stop);

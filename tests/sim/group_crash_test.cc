@@ -17,7 +17,7 @@ uint64_t StopGroupEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t total = 0;
   uint64_t images = 0;
   for (uint64_t stop = 0; stop <= total; stop += stop == 0 ? 1 : stride) {
-    const auto world = SimWorld::Make({seed, kPlenty});
+    const auto world = SimWorld::Make({seed, kUnlimitedBytes});
     world->FreezeAt(stop);  // 0: never
     StoreMachine machine(world, seed);
     GroupExpected expected;
@@ -56,7 +56,7 @@ TEST(GroupCrashTest, AStopAtEveryOperation) {
 TEST(GroupCrashTest, ARepeatedDecisionWaitsForTheFirst) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
-    const auto world = SimWorld::Make({seed, kPlenty});
+    const auto world = SimWorld::Make({seed, kUnlimitedBytes});
     StoreMachine machine(world, seed);
     PartStores stores;
     ASSERT_OK(stores.Open(&machine));

@@ -117,7 +117,7 @@ bool FailGroupAt(uint64_t seed, int actions, std::optional<OpKind> kind, uint64_
   const uint64_t kind_number = kind ? 1 + static_cast<uint64_t>(*kind) : 0;
   const uint64_t image = (seed * 100003 + nth) * 16 + kind_number;
   Prng prng(image);  // each choice on its own
-  const auto world = SimWorld::Make({seed, kPlenty});
+  const auto world = SimWorld::Make({seed, kUnlimitedBytes});
   StoreMachine machine(world, seed);
   const Fault fault = DrawGroupFault(kind, nth, &prng);
   const std::string where = StrCat("seed ", seed, ": ", Describe(fault));

@@ -30,7 +30,7 @@ TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 80, /*fault
 
 // After a power cut STEPWELL is as last synced, and one read, open or look of the recovery fails.
 void FailEachReadOfARecovery(uint64_t seed, bool crash_first, bool read_only) {
-  const auto world = SimWorld::Make({seed, kPlenty});
+  const auto world = SimWorld::Make({seed, kUnlimitedBytes});
   StoreMachine machine(world, seed);
   Shape shape = ShapeOf(seed);
   shape.first_steps = 0;
@@ -88,7 +88,7 @@ void FailEachOperationOf(uint64_t seed, OpKind kind, int os_error) {
   shape.first_steps = 0;
   shape.segment_bytes = uint64_t{48} << 10;
   for (uint64_t nth = 1;; nth += 1 + nth / 8) {
-    const auto world = SimWorld::Make({seed, kPlenty});
+    const auto world = SimWorld::Make({seed, kUnlimitedBytes});
     StoreMachine machine(world, seed);
     Workload workload(&machine, seed, shape);
     ASSERT_TRUE(workload.Open()) << workload.problem();

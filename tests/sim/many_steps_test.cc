@@ -22,7 +22,7 @@ const OpenSpec kManySpec = {.segment_bytes = uint64_t{4} << 20};
 class ManySteps {
  public:
   explicit ManySteps(uint64_t count) {
-    world_ = SimWorld::Make({count, kPlenty});
+    world_ = SimWorld::Make({count, kUnlimitedBytes});
     StoreMachine machine(world_, count);
     const auto store = machine.Open(kManySpec);
     if (!store.ok()) return;

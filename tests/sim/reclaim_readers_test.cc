@@ -35,7 +35,7 @@ std::string ToText(const SceneShape& shape) {
 class Scene {
  public:
   explicit Scene(const SceneShape& shape)
-      : world_(SimWorld::Make({shape.seed, kPlenty})),
+      : world_(SimWorld::Make({shape.seed, kUnlimitedBytes})),
         prng_(shape.seed * 977 + shape.segment_bytes),
         writer_(world_, shape.seed),
         other_(world_, shape.seed + 1) {

@@ -113,7 +113,7 @@ class RecoveryTest : public ::testing::Test {
     return *machine_;
   }
 
-  std::shared_ptr<SimWorld> world_ = SimWorld::Make({7, kPlenty});
+  std::shared_ptr<SimWorld> world_ = SimWorld::Make({7, kUnlimitedBytes});
   uint64_t machines_ = 0;
   std::unique_ptr<StoreMachine> machine_;
   std::unique_ptr<db::Store> store_;
@@ -177,7 +177,7 @@ TEST_F(RecoveryTest, AStepThatTheChainEndedNeedsNoPayloads) {
   store_.reset();
   machine_.reset();
   machines_ = 0;
-  world_ = SimWorld::Make({7, kPlenty});
+  world_ = SimWorld::Make({7, kUnlimitedBytes});
   save();  // the same once more
   ASSERT_OK(SaveStep(store_.get(), 11, kHeld, db::IfExists::kReplace).status());
   ASSERT_OK(store_->Wait());
@@ -198,7 +198,7 @@ TEST_F(RecoveryTest, AnAcknowledgedReplacementSurvivesEachCut) {
   for (uint64_t stop = 1, ended = 0; ended == 0; ++stop) {
     store_.reset();
     machine_.reset();
-    world_ = SimWorld::Make({7, kPlenty});
+    world_ = SimWorld::Make({7, kUnlimitedBytes});
     Open(kSmall);
     Save(10, 1);
     world_->FreezeAt(world_->mutating_ops() + stop);
@@ -353,7 +353,7 @@ TEST_F(RecoveryTest, ADamagedCopyCostsNoOther) {
 // Those that open makes, and those that an open made that was killed at once.
 TEST(NewStoreTest, DirectoriesAboveItSurviveEachCut) {
   for (const bool made_before : {false, true}) {
-    const auto world = SimWorld::Make({1, kPlenty});
+    const auto world = SimWorld::Make({1, kUnlimitedBytes});
     if (made_before) {
       SimFileSystem files(world);
       ASSERT_OK(files.CreateDirectory("/runs"));

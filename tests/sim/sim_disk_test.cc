@@ -14,7 +14,7 @@ namespace {
 const CrashOptions kDropAllCrash = {1, SectorOdds{0, 1, 0, 0}, NameLoss::kPrefix};
 
 struct Machine {
-  explicit Machine(uint64_t seed = 1) : world(SimWorld::Make({seed, uint64_t{1} << 40})) {}
+  explicit Machine(uint64_t seed = 1) : world(SimWorld::Make({seed, kUnlimitedBytes})) {}
   explicit Machine(std::shared_ptr<SimWorld> image) : world(std::move(image)) {}
 
   std::unique_ptr<io::File> Open(const std::string& path, bool direct = false) {

@@ -18,7 +18,7 @@ constexpr uint64_t kSeedWithExtra = 20;
 class SampleMaker {
  public:
   explicit SampleMaker(const SampleShape& shape)
-      : world_(SimWorld::Make({7 + shape.sessions, kPlenty})), machine_(world_, 7) {
+      : world_(SimWorld::Make({7 + shape.sessions, kUnlimitedBytes})), machine_(world_, 7) {
     sample_.spec.with_index = shape.with_index;
     if (shape.group) sample_.spec.group = db::StoreGroup{format::Id128{}, 0};
     for (uint64_t session = 0; session < shape.sessions; ++session) {

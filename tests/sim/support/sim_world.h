@@ -61,6 +61,8 @@ struct Fault {
   ByteRange range = {};            // only reads and writes that touch it match; length 0: all
 };
 
+inline constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;  // a disk that never fills
+
 // How unsynced name operations survive a power cut.
 enum class NameLoss : uint8_t {
   kPrefix,              // a prefix of all of them: one journal
@@ -83,7 +85,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
  public:
   struct Options {
     uint64_t seed = 1;
-    uint64_t capacity_bytes = uint64_t{1} << 40;
+    uint64_t capacity_bytes = kUnlimitedBytes;
   };
 
   static std::shared_ptr<SimWorld> Make(const Options& options);

@@ -93,7 +93,7 @@ std::string Check(const std::shared_ptr<SimWorld>& image, const std::vector<Step
   std::string problem;
   Steps seen;
   const uint64_t seed = check.seed % 1000;
-  image->SetCapacity(kPlenty);
+  image->SetCapacity(kUnlimitedBytes);
   std::optional<Steps> read;
   if (check.seed % 2 == 0) read = ReadOnly(&machine, legal, &problem);
   if (!problem.empty()) return StrCat("reading only: ", problem);

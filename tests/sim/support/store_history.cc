@@ -19,7 +19,7 @@ class History {
       : options_(options),
         prng_(options.seed),
         shape_(ShapeOf(options.seed)),
-        world_(SimWorld::Make({options.seed, kPlenty})) {
+        world_(SimWorld::Make({options.seed, kUnlimitedBytes})) {
     shape_.with_index = options.with_index;
   }
 
@@ -80,7 +80,7 @@ class History {
     world_ = std::move(next);
     world_->FreezeAt(0);
     world_->ClearFaults();
-    world_->SetCapacity(kPlenty);
+    world_->SetCapacity(kUnlimitedBytes);
     return "";
   }
 

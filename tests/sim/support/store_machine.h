@@ -14,7 +14,6 @@
 namespace stepwell::sim {
 
 inline const std::string kStorePath = "/store";
-inline constexpr uint64_t kPlenty = uint64_t{1} << 40;  // bytes of a disk that never fills
 
 struct OpenSpec {
   std::optional<uint64_t> keep_latest = std::nullopt;

@@ -224,7 +224,7 @@ bool Workload::Squeeze(bool on) {
   squeezed_ = on;
   any_ = false;
   SimWorld& world = machine_->world();
-  world.SetCapacity(on ? world.UsedBytes() + prng_.Below(400'000) : kPlenty);
+  world.SetCapacity(on ? world.UsedBytes() + prng_.Below(400'000) : kUnlimitedBytes);
   return true;
 }
 
