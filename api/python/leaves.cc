@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/leaves.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -17,9 +21,6 @@ namespace {
 namespace nb = nanobind;
 using format::PathComponent;
 
-// The second field of a row.
-enum class RowTag : long { kNode = 0, kArray = 1, kValue = 2, kJax = 3, kShards = 4 };
-
 std::string_view BytesOf(PyObject* object) {
   char* data = nullptr;
   Py_ssize_t size = 0;
@@ -33,51 +34,25 @@ int64_t IntOf(PyObject* object) {
   return number;
 }
 
-// A row, with its fields by number.
-class Row {
- public:
-  explicit Row(PyObject* tuple) : tuple_(tuple) {
-    if (!PyTuple_Check(tuple)) throw nb::type_error("a row must be a tuple");
-  }
-  PyObject* at(Py_ssize_t index) const {
-    PyObject* field = PyTuple_GetItem(tuple_, index);  // borrowed, checks the range
-    if (field == nullptr) nb::raise_python_error();
-    return field;
-  }
-  int64_t number(Py_ssize_t index) const { return IntOf(at(index)); }
-  std::string text(Py_ssize_t index) const {
-    PyObject* field = at(index);
-    return field == Py_None ? std::string() : TextOf(field);
-  }
-  bool flag(Py_ssize_t index) const { return at(index) == Py_True; }
-  // A last field that only some rows have.
-  std::string text_if_there(Py_ssize_t index) const {
-    return index < PyTuple_GET_SIZE(tuple_) ? text(index) : std::string();
-  }
-
- private:
-  PyObject* tuple_;
-};
-
-void FillComponent(const Row& component, PathComponent* out) {
-  out->type = static_cast<PathComponent::Type>(component.number(0));
-  switch (out->type) {
-    case PathComponent::Type::kIntKey:
-    case PathComponent::Type::kIndex:
-      out->number = component.number(1);
-      break;
-    default:
-      out->name = TextOf(component.at(1));
+void FillComponent(PyObject* component, PathComponent* out) {
+  if (!PyTuple_Check(component)) throw nb::type_error("a component must be a tuple");
+  PyObject* type = PyTuple_GetItem(component, 0);  // borrowed, checks the range
+  PyObject* value = type == nullptr ? nullptr : PyTuple_GetItem(component, 1);
+  if (value == nullptr) nb::raise_python_error();
+  out->type = static_cast<PathComponent::Type>(IntOf(type));
+  if (format::IsNumber(out->type)) {
+    out->number = IntOf(value);
+  } else {
+    out->name = TextOf(value);
   }
 }
 
-format::KeyPath PathOf(PyObject* components) {
-  if (!PyTuple_Check(components)) throw nb::type_error("a path must be a tuple");
+format::KeyPath PathOf(const nb::tuple& components) {
   format::KeyPath path;
-  const Py_ssize_t count = PyTuple_GET_SIZE(components);
+  const Py_ssize_t count = PyTuple_GET_SIZE(components.ptr());
   path.reserve(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    FillComponent(Row(PyTuple_GET_ITEM(components, i)), &path.emplace_back());
+    FillComponent(PyTuple_GET_ITEM(components.ptr(), i), &path.emplace_back());
   }
   return path;
 }
@@ -133,20 +108,9 @@ void FillFrom(Memory memory, db::LeafInput* leaf) {
   leaf->hold = std::move(memory.hold);
 }
 
-format::Shape ShapeOf(PyObject* tuple) {
-  const Row row(tuple);
-  format::Shape shape(static_cast<size_t>(PyTuple_GET_SIZE(tuple)));
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    shape[axis] = static_cast<uint64_t>(row.number(static_cast<Py_ssize_t>(axis)));
-  }
-  return shape;
-}
-
-// (path, kShards, shards, …, shape, shard_shape, origins, partial)
 void FillFromShards(const Row& row, const nb::object& to_numpy, db::LeafInput* leaf) {
-  PyObject* shards = row.at(2);
+  PyObject* shards = row.data.ptr();
   if (!PyList_Check(shards)) throw nb::type_error("a row's shards must be a list");
-  const Row origins(row.at(10));
   using Holds = std::vector<std::shared_ptr<const void>>;
   auto holds = std::make_shared<Holds>();
   const Py_ssize_t count = PyList_GET_SIZE(shards);
@@ -154,71 +118,53 @@ void FillFromShards(const Row& row, const nb::object& to_numpy, db::LeafInput* l
     PyObject* shard = PyList_GET_ITEM(shards, i);
     Memory memory =
         PyArray_Check(shard) ? MemoryOfArray(shard, /*hold=*/true) : MemoryOfJax(shard, to_numpy);
-    if (row.at(9) == Py_None) return FillFrom(std::move(memory), leaf);  // the only one
+    if (!row.shard_shape) return FillFrom(std::move(memory), leaf);  // the only one
     holds->push_back(std::move(memory.hold));
-    leaf->shards.push_back({ShapeOf(origins.at(i)), std::move(memory.shape), memory.data,
-                            std::move(memory.strides_bytes)});
+    leaf->shards.push_back({row.origins.at(static_cast<size_t>(i)), std::move(memory.shape),
+                            memory.data, std::move(memory.strides_bytes)});
   }
-  leaf->record.shape = ShapeOf(row.at(8));
-  if (PyObject* shard_shape = row.at(9); shard_shape != Py_None) {
-    leaf->shard_shape = ShapeOf(shard_shape);
-  }
-  leaf->partial = row.flag(11);
+  leaf->record.shape = row.shape;
+  if (row.shard_shape) leaf->shard_shape = *row.shard_shape;
+  leaf->partial = row.partial;
   leaf->hold = std::move(holds);
 }
 
 db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::object& to_numpy) {
   db::LeafInput leaf;
   format::LeafRecord& record = leaf.record;
-  record.key = ValueOrThrow(format::EncodeLeafKey(item, PathOf(row.at(0))));
-  Py_ssize_t field_count = 0;  // behind these, perhaps, the types of Variables around the value
-  switch (static_cast<RowTag>(row.number(1))) {
-    case RowTag::kNode:  // (path, tag, container, type_name, child_count)
-      record.kind = format::LeafKind::kNode;
-      record.container = static_cast<format::ContainerKind>(row.number(2));
-      record.type_name = row.text(3);
-      record.child_count = static_cast<uint64_t>(row.number(4));
-      field_count = 5;
+  record.key = ValueOrThrow(format::EncodeLeafKey(item, PathOf(row.path)));
+  record.kind = row.tag == RowTag::kNode    ? format::LeafKind::kNode
+                : row.tag == RowTag::kValue ? format::LeafKind::kValue
+                                            : format::LeafKind::kArray;
+  record.value_type = row.value_type;
+  switch (row.tag) {
+    case RowTag::kNode:
+      record.container = row.container;
+      record.type_name = TextOf(row.type_name.ptr());
+      record.child_count = row.child_count;
       break;
-    case RowTag::kArray:  // (path, tag, array, dtype, value_type)
-      record.kind = format::LeafKind::kArray;
-      FillFrom(MemoryOfArray(row.at(2), /*hold=*/false), &leaf);
-      record.dtype = static_cast<format::DType>(row.number(3));
-      record.value_type = static_cast<format::ValueType>(row.number(4));
-      field_count = 5;
+    case RowTag::kArray:
+      FillFrom(MemoryOfArray(row.data.ptr(), /*hold=*/false), &leaf);
       break;
-    case RowTag::kValue:  // (path, tag, value_type, bytes)
-      record.kind = format::LeafKind::kValue;
-      record.value_type = static_cast<format::ValueType>(row.number(2));
-      leaf.value = BytesOf(row.at(3));
+    case RowTag::kValue:
+      leaf.value = BytesOf(row.data.ptr());
       record.logical_bytes = leaf.value.size();
-      field_count = 4;
       break;
-    case RowTag::kJax:  // (path, tag, array, dtype, weak_type, sharding)
-      record.kind = format::LeafKind::kArray;
-      record.value_type = format::ValueType::kJaxArray;
-      FillFrom(MemoryOfJax(row.at(2), to_numpy), &leaf);
-      record.dtype = static_cast<format::DType>(row.number(3));
-      record.weak_type = row.flag(4);
-      record.sharding_json = row.text(5);
-      field_count = 6;
+    case RowTag::kJax:
+      FillFrom(MemoryOfJax(row.data.ptr(), to_numpy), &leaf);
       break;
     case RowTag::kShards:
-      // (path, tag, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
-      // origins, partial)
-      record.kind = format::LeafKind::kArray;
       FillFromShards(row, to_numpy, &leaf);
-      record.dtype = static_cast<format::DType>(row.number(3));
-      record.value_type = static_cast<format::ValueType>(row.number(4));
-      record.weak_type = row.flag(5);
-      record.prng_impl = row.text(6);
-      record.sharding_json = row.text(7);
-      field_count = 12;
-      break;
-    default:
-      throw nb::value_error("unknown row tag");
   }
-  record.variable_types = row.text_if_there(field_count);
+  if (record.kind == format::LeafKind::kArray) {
+    record.dtype = static_cast<format::DType>(row.dtype);
+    record.weak_type = row.weak_type;
+    record.prng_impl = TextOf(row.prng_impl.ptr());
+    record.sharding_json = TextOf(row.sharding.ptr());
+    leaf.chunk_bytes_max = row.chunk_bytes_max;
+    leaf.chunk_axes = row.chunk_axes;
+  }
+  record.variable_types = TextOf(row.variable_types.ptr());
   return leaf;
 }
 
@@ -235,44 +181,33 @@ std::string TextOf(PyObject* object) {
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
-nb::object TextObject(std::string_view text) {
+nb::str TextObject(std::string_view text) {
   nb::object object = nb::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
   if (!object.is_valid()) {
     PyErr_Clear();
     object = nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
                                             "backslashreplace"));
+    if (!object.is_valid()) nb::raise_python_error();
   }
-  return object;
+  return nb::borrow<nb::str>(object);
 }
 
 PathComponent ComponentFromPython(nb::handle component) {
   PathComponent out;
-  FillComponent(Row(component.ptr()), &out);
+  FillComponent(component.ptr(), &out);
   return out;
 }
 
-std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy, nb::list wishes) {
+std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) {
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
-    const Row pair(entry.ptr());
+    const auto [name, rows] = nb::cast<std::pair<nb::str, nb::list>>(entry);
     db::ItemInput& input = inputs.emplace_back();
-    input.name = pair.text(0);
-    PyObject* rows = pair.at(1);
-    if (!PyList_Check(rows)) throw nb::type_error("an item's rows must be a list");
-    const Py_ssize_t count = PyList_GET_SIZE(rows);
-    input.leaves.reserve(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      input.leaves.push_back(LeafFromRow(input.name, Row(PyList_GET_ITEM(rows, i)), to_numpy));
-    }
-  }
-  for (nb::handle entry : wishes) {
-    const Row wish(entry.ptr());
-    db::LeafInput& leaf = inputs.at(static_cast<size_t>(wish.number(0)))
-                              .leaves.at(static_cast<size_t>(wish.number(1)));
-    leaf.chunk_bytes_max = static_cast<uint64_t>(wish.number(2));
-    for (const uint64_t axis : ShapeOf(wish.at(3))) {
-      leaf.chunk_axes.push_back(static_cast<uint32_t>(axis));
+    input.name = TextOf(name.ptr());
+    input.leaves.reserve(nb::len(rows));
+    for (nb::handle row : rows) {
+      input.leaves.push_back(LeafFromRow(input.name, nb::cast<const Row&>(row), to_numpy));
     }
   }
   return inputs;
@@ -314,6 +249,49 @@ void BindRows(nb::module_& m) {
       .value("STR", format::ValueType::kStr)
       .value("BYTES", format::ValueType::kBytes)
       .value("COMPLEX", format::ValueType::kComplex);
+
+  using nb::arg;
+  nb::class_<Row>(m, "Row")
+      .def(
+          "__init__",
+          [](Row* self, nb::tuple path, RowTag tag, nb::object data, int dtype,
+             format::ValueType value_type) {
+            new (self) Row{.path = std::move(path),
+                           .tag = tag,
+                           .data = std::move(data),
+                           .dtype = dtype,
+                           .value_type = value_type};
+          },
+          arg("path"), arg("tag"), arg("data").none() = nb::none(), arg("dtype") = 0,
+          arg("value_type") = format::ValueType::kNone,
+          nb::sig("def __init__(self, path: tuple[tuple[int, typing.Any], ...], tag: RowTag, "
+                  "data: typing.Any = None, dtype: int = 0, "
+                  "value_type: ValueType = ...) -> None"))
+      .def_ro("path", &Row::path,
+              nb::for_getter(nb::sig("def path(self) -> tuple[tuple[int, typing.Any], ...]")))
+      .def_ro("tag", &Row::tag)
+      .def_rw("data", &Row::data, nb::for_getter(nb::sig("def data(self) -> typing.Any")),
+              nb::for_setter(nb::sig("def data(self, value: typing.Any) -> None")))
+      .def_ro("dtype", &Row::dtype)
+      .def_ro("value_type", &Row::value_type)
+      .def_rw("container", &Row::container)
+      .def_rw("type_name", &Row::type_name)
+      .def_rw("child_count", &Row::child_count)
+      .def_rw("weak_type", &Row::weak_type)
+      .def_rw("prng_impl", &Row::prng_impl)
+      .def_rw("sharding", &Row::sharding)
+      .def_rw("shape", &Row::shape)
+      .def_prop_rw(
+          "shard_shape", [](const Row& row) { return row.shard_shape; },
+          [](Row& row, std::optional<std::vector<uint64_t>> shape) {
+            row.shard_shape = std::move(shape);
+          },
+          nb::for_setter(arg("value").none()))
+      .def_rw("origins", &Row::origins)
+      .def_rw("partial", &Row::partial)
+      .def_rw("variable_types", &Row::variable_types)
+      .def_rw("chunk_bytes_max", &Row::chunk_bytes_max)
+      .def_rw("chunk_axes", &Row::chunk_axes);
 }
 
 }  // namespace stepwell::python

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's flattened leaves as the engine's inputs. Row formats: stepwell/_pytree/tree.py.
+// Python's flattened leaves as the engine's inputs.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,20 +14,52 @@
 
 namespace stepwell::python {
 
-// `items`: list of (name, rows). `to_numpy`: called with a jax.Array whose memory cannot be viewed
-// directly; returns an ndarray that is not changed elsewhere. `wishes`: list of (number of the
-// item, of the row, chunk_bytes_max, chunk_axes). Raises on bad paths. Needs the GIL.
-std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy,
-                                           nanobind::list wishes);
+// In what form a row has its data.
+enum class RowTag : uint8_t { kNode, kArray, kValue, kJax, kShards };
+
+// A container or leaf of a tree that is saved, as stepwell/_pytree/tree.py makes it.
+struct Row {
+  nanobind::tuple path;  // of components, (type, value)
+  RowTag tag = RowTag::kNode;
+  // kArray: an ndarray. kJax: a jax.Array on one CPU device. kShards: a list of single-device
+  // jax.Arrays on CPU devices, or of ndarrays that are not changed. kValue: bytes. kNode: None.
+  nanobind::object data;
+  int dtype = 0;  // its number in the format
+  format::ValueType value_type = format::ValueType::kNone;
+  // kNode
+  format::ContainerKind container = format::ContainerKind::kNotContainer;
+  nanobind::str type_name = nanobind::str("");
+  uint64_t child_count = 0;
+  // kJax, kShards
+  bool weak_type = false;
+  nanobind::str prng_impl = nanobind::str("");
+  nanobind::str sharding = nanobind::str("");
+  // kShards
+  std::vector<uint64_t> shape{};
+  std::optional<std::vector<uint64_t>> shard_shape{};  // none: one shard is the whole array
+  std::vector<std::vector<uint64_t>> origins{};        // where in the array each shard begins
+  bool partial = false;                                // other processes save the rest
+  // Of what is the value of an NNX Variable: that one's type; of nested ones all, outermost first,
+  // with a space between.
+  nanobind::str variable_types = nanobind::str("");
+  // db::LeafInput's
+  uint64_t chunk_bytes_max = 0;
+  std::vector<uint32_t> chunk_axes{};
+};
+
+// `items`: list of (name, list of Row). `to_numpy`: called with a jax.Array whose memory cannot be
+// viewed directly; returns an ndarray that is not changed elsewhere. Raises on bad paths. Needs the
+// GIL.
+std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy);
 
 // A str as UTF-8, lone surrogates as their three bytes.
 std::string TextOf(PyObject* text);
 // The str of UTF-8 with such surrogates; other bytes as "\\xff".
-nanobind::object TextObject(std::string_view text);
+nanobind::str TextObject(std::string_view text);
 // A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
 
-// The enums of rows: IntEnums, since rows have their numbers.
+// Rows and their enums.
 void BindRows(nanobind::module_& m);
 
 }  // namespace stepwell::python

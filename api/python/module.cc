@@ -48,28 +48,11 @@ namespace {
 namespace nb = nanobind;
 using std::chrono::milliseconds;
 
-// (kind, count, duration in ns, metric, larger is better), as policy.py makes them.
-using Rule = std::tuple<int, uint64_t, int64_t, std::string, bool>;
-
-std::vector<db::KeepRule> RulesFromPython(const std::vector<Rule>& rules) {
-  std::vector<db::KeepRule> out;
-  for (const auto& [kind, count, duration_ns, metric, larger_is_better] : rules) {
-    db::KeepRule rule;
-    rule.kind = static_cast<db::KeepRule::Kind>(kind);
-    rule.count = count;
-    rule.duration = std::chrono::nanoseconds(duration_ns);
-    rule.metric = metric;
-    rule.larger_is_better = larger_is_better;
-    out.push_back(std::move(rule));
-  }
-  return out;
-}
-
 // ---- the store --------------------------------------------------------------------------------
 
 class Core {
  public:
-  Core(std::string path, bool read_only, const std::vector<Rule>& keep, uint64_t staging_bytes,
+  Core(std::string path, bool read_only, std::vector<db::KeepRule> keep, uint64_t staging_bytes,
        size_t threads, int codec, std::string trace,
        std::optional<uint64_t> reclaim_bytes_per_second, const std::optional<GroupPair>& group,
        bool untrusted, bool private_files)
@@ -79,7 +62,7 @@ class Core {
     options.untrusted = untrusted;
     options.private_files = private_files;
     options.group = GroupFromPython(group);
-    options.keep = RulesFromPython(keep);
+    options.keep = std::move(keep);
     options.trace_path = std::move(trace);
     if (reclaim_bytes_per_second) options.reclaim_bytes_per_second = *reclaim_bytes_per_second;
     options.staging_bytes = staging_bytes;
@@ -111,11 +94,11 @@ class Core {
 
   std::unique_ptr<Handle> Save(uint64_t step, nb::list items, std::string metadata,
                                std::string metrics, int if_exists, nb::object to_numpy,
-                               nb::list wishes, const std::optional<GroupSavePair>& group) {
+                               const std::optional<GroupSavePair>& group) {
     db::SaveRequest request;
     request.step = step;
     request.group = GroupSaveFromPython(group);
-    request.items = ItemsFromPython(std::move(items), std::move(to_numpy), std::move(wishes));
+    request.items = ItemsFromPython(std::move(items), std::move(to_numpy));
     request.metadata_json = std::move(metadata);
     request.metrics_json = std::move(metrics);
     request.if_exists = static_cast<db::IfExists>(if_exists);
@@ -350,8 +333,26 @@ NB_MODULE(_stepwell, m) {
   sp::BindReader(m);
   sp::BindReports(m);
 
+  using stepwell::db::KeepRule;
+  nb::enum_<KeepRule::Kind>(m, "KeepKind")
+      .value("LATEST", KeepRule::Kind::kLatest)
+      .value("EVERY", KeepRule::Kind::kEvery)
+      .value("BEST", KeepRule::Kind::kBest)
+      .value("DURATION", KeepRule::Kind::kDuration)
+      .value("BYTES", KeepRule::Kind::kBytes)
+      .value("PINNED", KeepRule::Kind::kPinned);
+  nb::class_<KeepRule>(m, "KeepRule")
+      .def(
+          "__init__",
+          [](KeepRule* self, KeepRule::Kind kind, uint64_t count, int64_t duration_ns,
+             std::string metric, bool larger_is_better) {
+            new (self) KeepRule{kind, count, std::chrono::nanoseconds(duration_ns),
+                                std::move(metric), larger_is_better};
+          },
+          arg("kind"), arg("count"), arg("duration_ns"), arg("metric"), arg("larger_is_better"));
+
   nb::class_<sp::Core>(m, "Core")
-      .def(nb::init<std::string, bool, const std::vector<sp::Rule>&, uint64_t, size_t, int,
+      .def(nb::init<std::string, bool, std::vector<stepwell::db::KeepRule>, uint64_t, size_t, int,
                     std::string, std::optional<uint64_t>, const std::optional<sp::GroupPair>&, bool,
                     bool>(),
            arg("path"), arg("read_only"), arg("keep"), arg("staging_bytes"), arg("threads"),
@@ -367,10 +368,9 @@ NB_MODULE(_stepwell, m) {
       .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
            arg("decision_number"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
-           arg("if_exists"), arg("to_numpy"), arg("wishes"), arg("group").none() = nb::none(),
-           nb::sig("def save(self, step: int, items: list[tuple[str, list[tuple[object, ...]]]], "
+           arg("if_exists"), arg("to_numpy"), arg("group").none() = nb::none(),
+           nb::sig("def save(self, step: int, items: list[tuple[str, list[Row]]], "
                    "metadata: str, metrics: str, if_exists: int, to_numpy: object, "
-                   "wishes: list[tuple[int, int, int, tuple[int, ...]]], "
                    "group: tuple[bytes, list[int]] | None = None) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
            arg("if_exists"), arg("group").none() = nb::none())

@@ -51,8 +51,8 @@ nb::object ComponentObject(const PathComponent& component) {
   return nb::make_tuple(static_cast<int>(component.type), NameObject(component));
 }
 
-nb::object TupleOf(const std::vector<uint64_t>& numbers) {
-  nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(numbers.size())));
+ShapeTuple TupleOf(const std::vector<uint64_t>& numbers) {
+  auto tuple = nb::steal<ShapeTuple>(PyTuple_New(static_cast<Py_ssize_t>(numbers.size())));
   for (size_t i = 0; i < numbers.size(); ++i) {
     PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
                      PyLong_FromUnsignedLongLong(numbers[i]));
@@ -84,11 +84,6 @@ uint64_t SizeBytes(const LeafRecord& record, const format::Box& box) {
 
 std::byte* DataOf(const nb::object& array) {
   return static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
-}
-
-nb::tuple StatsTuple(const db::LoadStats& stats) {
-  return nb::make_tuple(stats.bytes_read, stats.bytes_needed, stats.bytes_out, stats.reads,
-                        stats.chunks);
 }
 
 db::LoadStats LoadOrThrow(db::StepReader& reader, const std::vector<db::LoadRequest>& requests) {
@@ -210,17 +205,17 @@ LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRec
       records_(std::move(records)),
       pid_(getpid()) {}
 
-LeafTable::LeafTable(uint64_t step, bool only_state, const nb::list& places)
-    : step_(step), only_state_(only_state), pid_(getpid()) {
-  for (nb::handle place : places) {
-    const auto [item, components, is_node] =
-        nb::cast<std::tuple<nb::object, nb::list, bool>>(place);
-    format::KeyPath path;
-    for (nb::handle component : components) path.push_back(ComponentFromPython(component));
-    LeafRecord& record = records_.emplace_back();
-    record.key = ValueOrThrow(format::EncodeLeafKey(TextOf(item.ptr()), path));
-    record.kind = is_node ? LeafKind::kNode : LeafKind::kValue;
+LeafTable::LeafTable(uint64_t step, const std::vector<EncodedRecord>& encoded)
+    : step_(step), pid_(getpid()) {
+  std::set<std::string> items;
+  for (const auto& [key, value] : encoded) {
+    const ConstBytes bytes{reinterpret_cast<const std::byte*>(value.c_str()), value.size()};
+    records_.push_back(
+        ValueOrThrow(format::DecodeLeafValue(std::string_view(key.c_str(), key.size()), bytes)));
+    items.insert(ValueOrThrow(format::DecodeLeafKey(records_.back().key)).item);
   }
+  std::ranges::sort(records_, {}, &LeafRecord::key);
+  only_state_ = items == std::set<std::string>{"state"};
 }
 
 LeafTable::~LeafTable() {
@@ -228,47 +223,66 @@ LeafTable::~LeafTable() {
   if (pid_ != getpid()) new std::shared_ptr<db::StepReader>(std::move(reader_));
 }
 
-nb::list LeafTable::Rows() const {
-  nb::list rows;
+std::vector<Record> LeafTable::Records() const {
+  std::vector<python::Record> found;
+  found.reserve(records_.size());
   std::vector<size_t> open;  // nodes that hold the current record, outermost first
   for (size_t index = 0; index < records_.size(); ++index) {
     const LeafRecord& record = records_[index];
-    format::LeafKey key = ValueOrThrow(format::DecodeLeafKey(record.key));
+    const format::LeafKey key = ValueOrThrow(format::DecodeLeafKey(record.key));
     while (!open.empty() && !IsBelow(record.key, records_[open.back()].key)) open.pop_back();
-    const Py_ssize_t parent = open.empty() ? -1 : static_cast<Py_ssize_t>(open.back());
-    nb::object component = nb::none();
-    if (!key.path.empty()) component = ComponentObject(key.path.back());
-    nb::object dtype = nb::none();
-    if (record.kind == LeafKind::kArray) {
-      dtype = nb::borrow(reinterpret_cast<PyObject*>(Descriptor(record)));
-    }
-    rows.append(nb::make_tuple(
-        parent, component, TextObject(key.item), key.path.size(), static_cast<int>(record.kind),
-        static_cast<int>(record.value_type), static_cast<int>(record.container),
-        TextObject(record.type_name), dtype, TupleOf(record.shape), record.weak_type,
-        TextObject(record.prng_impl), TextObject(record.sharding_json), TupleOf(record.chunk_shape),
-        record.logical_bytes, TupleOf(record.shard_shape), TextObject(record.variable_types)));
+    python::Record& out = found.emplace_back();
+    if (!open.empty()) out.parent = static_cast<Py_ssize_t>(open.back());
+    out.component = key.path.empty() ? nb::none() : ComponentObject(key.path.back());
+    out.item = TextObject(key.item);
+    out.depth = key.path.size();
+    out.kind = record.kind;
+    out.value_type = record.value_type;
+    out.container = record.container;
+    out.type_name = TextObject(record.type_name);
+    out.dtype = record.kind == LeafKind::kArray
+                    ? nb::borrow(reinterpret_cast<PyObject*>(Descriptor(record)))
+                    : nb::none();
+    out.shape = TupleOf(record.shape);
+    out.weak_type = record.weak_type;
+    out.prng_impl = TextObject(record.prng_impl);
+    out.sharding = TextObject(record.sharding_json);
+    out.chunk_shape = TupleOf(record.chunk_shape);
+    out.logical_bytes = record.logical_bytes;
+    out.shard_shape = TupleOf(record.shard_shape);
+    out.variable_types = TextObject(record.variable_types);
     if (record.kind == LeafKind::kNode) open.push_back(index);
   }
-  return rows;
+  return found;
 }
 
-const LeafRecord& LeafTable::Record(size_t index) const {
+std::vector<EncodedRecord> LeafTable::EncodedRecords() const {
+  std::vector<EncodedRecord> encoded;
+  encoded.reserve(records_.size());
+  for (const LeafRecord& record : records_) {
+    const std::string value = format::EncodeLeafValue(record);
+    encoded.emplace_back(nb::bytes(record.key.data(), record.key.size()),
+                         nb::bytes(value.data(), value.size()));
+  }
+  return encoded;
+}
+
+const LeafRecord& LeafTable::RecordAt(size_t index) const {
   if (index >= records_.size()) throw nb::index_error("no such record");
   return records_[index];
 }
 
-nb::tuple LeafTable::ReadBoxes(const std::vector<BoxWanted>& boxes) {
+nb::tuple LeafTable::ReadBoxes(const std::vector<Wanted>& boxes) {
   db::LoadStats stats;
   nb::list objects = ReadRecords(boxes, &stats);
-  return nb::make_tuple(objects, StatsTuple(stats));
+  return nb::make_tuple(objects, stats);
 }
 
 // Arrays as ndarrays, values as bytes.
-nb::list LeafTable::ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadStats* stats) {
+nb::list LeafTable::ReadRecords(const std::vector<Wanted>& boxes, db::LoadStats* stats) {
   ArrayMemory memory;
-  for (const auto& [index, start, stop, numa_node] : boxes) {
-    const LeafRecord& record = Record(index);
+  for (const auto& [leaf, start, stop, numa_node] : boxes) {
+    const LeafRecord& record = RecordAt(leaf);
     if (record.kind != LeafKind::kArray) continue;
     memory.Expect(start ? SizeBytes(record, BoxOf(record, *start, *stop)) : record.logical_bytes,
                   numa_node);
@@ -276,8 +290,8 @@ nb::list LeafTable::ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadSta
   nb::list objects;
   std::vector<db::LoadRequest> requests;
   requests.reserve(boxes.size());
-  for (const auto& [index, start, stop, numa_node] : boxes) {
-    const LeafRecord& record = Record(index);
+  for (const auto& [leaf, start, stop, numa_node] : boxes) {
+    const LeafRecord& record = RecordAt(leaf);
     db::LoadRequest request;
     request.leaf = &record;
     if (record.kind == LeafKind::kArray) {
@@ -305,7 +319,7 @@ nb::list LeafTable::ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadSta
 size_t LeafTable::EndOf(std::optional<size_t> index) const {
   if (!index) return records_.size();
   size_t end = *index;
-  while (end < records_.size() && IsBelow(records_[end].key, Record(*index).key)) ++end;
+  while (end < records_.size() && IsBelow(records_[end].key, RecordAt(*index).key)) ++end;
   return end;
 }
 
@@ -333,10 +347,10 @@ nb::object LeafTable::Build(std::optional<size_t> index, nb::list values) const 
 }
 
 nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value) {
-  std::vector<BoxWanted> wanted;
+  std::vector<Wanted> wanted;
   const std::vector<size_t> leaves = LeavesBelow(index);
   wanted.reserve(leaves.size());
-  for (size_t leaf : leaves) wanted.emplace_back(leaf, std::nullopt, std::nullopt, kAnyNumaNode);
+  for (size_t leaf : leaves) wanted.push_back({.leaf = leaf});
   db::LoadStats stats;
   nb::list values = ReadRecords(wanted, &stats);
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -347,19 +361,14 @@ nb::tuple LeafTable::Load(std::optional<size_t> index, nb::callable decode_value
       values[i] = values[i][nb::make_tuple()];
     }
   }
-  return nb::make_tuple(Build(index, std::move(values)), StatsTuple(stats));
+  return nb::make_tuple(Build(index, std::move(values)), stats);
 }
 
-nb::list LeafTable::Paths() const {
-  nb::list paths;
-  for (const LeafRecord& record : records_) {
-    const format::LeafKey key = ValueOrThrow(format::DecodeLeafKey(record.key));
-    nb::list components;
-    for (const PathComponent& component : key.path) components.append(ComponentObject(component));
-    paths.append(nb::make_tuple(nb::bytes(record.key.data(), record.key.size()),
-                                TextObject(key.item), components));
-  }
-  return paths;
+std::vector<nb::bytes> LeafTable::Keys() const {
+  std::vector<nb::bytes> keys;
+  keys.reserve(records_.size());
+  for (const LeafRecord& record : records_) keys.emplace_back(record.key.data(), record.key.size());
+  return keys;
 }
 
 nb::dict LeafTable::Pieces() const {
@@ -408,22 +417,63 @@ void BindRecords(nb::module_& m) {
   m.def("memory_near", &MemoryNear, arg("size_bytes"), arg("numa_node"));
   m.def("numa_node_of_pci_device", &io::NumaNodeOfPciDevice, arg("bus_id"));
 
+  using db::LoadStats;
+  nb::class_<LoadStats>(m, "LoadStats")
+      .def(nb::init<>())
+      .def_ro("bytes_read", &LoadStats::bytes_read)
+      .def_ro("bytes_needed", &LoadStats::bytes_needed)
+      .def_ro("bytes_out", &LoadStats::bytes_out)
+      .def_ro("reads", &LoadStats::reads)
+      .def_ro("chunks", &LoadStats::chunks)
+      .def("__add__", [](const LoadStats& a, const LoadStats& b) {
+        return LoadStats{a.bytes_read + b.bytes_read, a.bytes_needed + b.bytes_needed,
+                         a.bytes_out + b.bytes_out, a.reads + b.reads, a.chunks + b.chunks};
+      });
+  nb::class_<Wanted>(m, "Wanted")
+      .def(
+          "__init__",
+          [](Wanted* self, size_t leaf, std::optional<Extents> start, std::optional<Extents> stop,
+             int numa_node) {
+            new (self) Wanted{leaf, std::move(start), std::move(stop), numa_node};
+          },
+          arg("leaf"), arg("start").none() = nb::none(), arg("stop").none() = nb::none(),
+          arg("numa_node") = -1)
+      .def_ro("leaf", &Wanted::leaf)
+      .def_ro("start", &Wanted::start)
+      .def_ro("stop", &Wanted::stop)
+      .def_ro("numa_node", &Wanted::numa_node);
+  nb::class_<Record>(m, "Record")
+      .def_ro("parent", &Record::parent)
+      .def_ro("component", &Record::component,
+              nb::for_getter(nb::sig("def component(self) -> tuple[int, typing.Any] | None")))
+      .def_ro("item", &Record::item)
+      .def_ro("depth", &Record::depth)
+      .def_ro("kind", &Record::kind)
+      .def_ro("value_type", &Record::value_type)
+      .def_ro("container", &Record::container)
+      .def_ro("type_name", &Record::type_name)
+      .def_ro("dtype", &Record::dtype, nb::for_getter(nb::sig("def dtype(self) -> typing.Any")))
+      .def_ro("shape", &Record::shape)
+      .def_ro("weak_type", &Record::weak_type)
+      .def_ro("prng_impl", &Record::prng_impl)
+      .def_ro("sharding", &Record::sharding)
+      .def_ro("chunk_shape", &Record::chunk_shape)
+      .def_ro("logical_bytes", &Record::logical_bytes)
+      .def_ro("shard_shape", &Record::shard_shape)
+      .def_ro("variable_types", &Record::variable_types);
+
   nb::class_<LeafTable>(m, "LeafTable")
-      .def(nb::init<uint64_t, bool, const nb::list&>(), arg("step"), arg("only_state"),
-           arg("places"),
-           nb::sig("def __init__(self, step: int, only_state: bool, "
-                   "places: list[tuple[str, list[tuple[int, str | int]], bool]]) -> None"))
+      .def(nb::init<uint64_t, const std::vector<EncodedRecord>&>(), arg("step"), arg("records"))
       .def("__len__", &LeafTable::size)
-      .def("rows", &LeafTable::Rows, nb::sig("def rows(self) -> list[tuple[object, ...]]"))
+      .def("records", &LeafTable::Records)
+      .def("encoded_records", &LeafTable::EncodedRecords)
       .def("read_boxes", &LeafTable::ReadBoxes, arg("boxes"),
-           nb::sig("def read_boxes(self, boxes: "
-                   "list[tuple[int, list[int] | None, list[int] | None, int]]) -> "
-                   "tuple[list[object], tuple[int, int, int, int, int]]"))
+           nb::sig("def read_boxes(self, boxes: list[Wanted]) -> "
+                   "tuple[list[typing.Any], LoadStats]"))
       .def("leaves_below", &LeafTable::LeavesBelow, arg("index").none())
       .def("build", &LeafTable::Build, arg("index").none(), arg("values"),
            nb::sig("def build(self, index: int | None, values: list[object]) -> object"))
-      .def("paths", &LeafTable::Paths,
-           nb::sig("def paths(self) -> list[tuple[bytes, str, list[tuple[int, str | int]]]]"))
+      .def("keys", &LeafTable::Keys)
       .def("pieces", &LeafTable::Pieces,
            nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
       .def("shardings", &LeafTable::Shardings)
@@ -432,7 +482,7 @@ void BindRecords(nb::module_& m) {
                    "below: int | None = None) -> tuple[int | None, list[int]]"))
       .def("load", &LeafTable::Load, arg("index").none(), arg("decode_value"),
            nb::sig("def load(self, index: int | None, decode_value: object) "
-                   "-> tuple[object, tuple[int, int, int, int, int]]"));
+                   "-> tuple[typing.Any, LoadStats]"));
 }
 
 }  // namespace stepwell::python

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "db/read/step_tree.h"
@@ -17,8 +17,39 @@
 namespace stepwell::python {
 
 using Extents = std::vector<uint64_t>;
-// A leaf, or the box start <= i < stop of an array, in memory of a NUMA node (-1: any).
-using BoxWanted = std::tuple<size_t, std::optional<Extents>, std::optional<Extents>, int>;
+using ShapeTuple = nanobind::typed<nanobind::tuple, uint64_t, nanobind::ellipsis>;
+
+// A leaf, or the box start <= i < stop of an array.
+struct Wanted {
+  size_t leaf = 0;
+  std::optional<Extents> start{};  // with stop, or neither: all of the leaf
+  std::optional<Extents> stop{};
+  int numa_node = -1;  // in whose memory; -1: any
+};
+
+// A leaf record as Python looks at it.
+struct Record {
+  Py_ssize_t parent = -1;      // number of the container that it is in; -1: it is an item
+  nanobind::object component;  // the last of its path; None for an item's root
+  nanobind::str item;
+  size_t depth = 0;
+  format::LeafKind kind{};
+  format::ValueType value_type{};
+  format::ContainerKind container{};
+  nanobind::str type_name;
+  nanobind::object dtype;  // np.dtype of an array, else None
+  ShapeTuple shape;
+  bool weak_type = false;
+  nanobind::str prng_impl;
+  nanobind::str sharding;
+  ShapeTuple chunk_shape;
+  uint64_t logical_bytes = 0;
+  ShapeTuple shard_shape;        // () also: there was one shard
+  nanobind::str variable_types;  // of the NNX Variables around it, outermost first; "": none
+};
+
+// (key, value) of a record without its chunks, as format/records.h encodes them.
+using EncodedRecord = std::pair<nanobind::bytes, nanobind::bytes>;
 
 // A step's leaf records; pins the step while it lives.
 class LeafTable {
@@ -26,19 +57,19 @@ class LeafTable {
   // `is_part`: `records` are of db::FindAlong, not all of the step.
   LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<format::LeafRecord> records,
             bool is_part = false);
-  // For Resolve alone: [(item, [component, …], whether it is a node)] in key order.
-  LeafTable(uint64_t step, bool only_state, const nanobind::list& places);
+  // From what EncodedRecords of several tables gave, in any order: all but what reads.
+  LeafTable(uint64_t step, const std::vector<EncodedRecord>& encoded);
   ~LeafTable();
   LeafTable(const LeafTable&) = delete;
   LeafTable& operator=(const LeafTable&) = delete;
 
   size_t size() const { return records_.size(); }
-  // One tuple a record, in key order; fields: stepwell/_pytree/records.py.
-  nanobind::list Rows() const;
-  // (objects, stats): arrays as ndarrays, values as bytes, in the order of `boxes`: (index, start,
-  // stop, numa_node) each, start and stop None for all of a leaf. Each chunk is read once, however
-  // many boxes want it.
-  nanobind::tuple ReadBoxes(const std::vector<BoxWanted>& boxes);
+  // In key order, as are all lists here.
+  std::vector<Record> Records() const;
+  std::vector<EncodedRecord> EncodedRecords() const;
+  // (objects, stats): arrays as ndarrays, values as bytes, in the order of `boxes`. Each chunk is
+  // read once, however many boxes want it.
+  nanobind::tuple ReadBoxes(const std::vector<Wanted>& boxes);
   // (object, stats): record `index`, with all that is below a node in containers as they were
   // stored: dict, list and tuple, everything else as a dict; none: a dict of the items.
   // `decode_value`: (value type, bytes) -> object.
@@ -47,9 +78,8 @@ class LeafTable {
   std::vector<size_t> LeavesBelow(std::optional<size_t> index) const;
   // What Load gives, from the values of those leaves.
   nanobind::object Build(std::optional<size_t> index, nanobind::list values) const;
-  // [(key, item, [component, …])] of all records; keys sort as the records do. A part need not have
-  // the records above its leaves.
-  nanobind::list Paths() const;
+  // A part need not have the records above its leaves.
+  std::vector<nanobind::bytes> Keys() const;
   // {index: [(origin, shape), …]} of arrays that several processes have pieces of: those that are
   // here, in a part that is read by itself.
   nanobind::dict Pieces() const;
@@ -60,12 +90,12 @@ class LeafTable {
   nanobind::tuple Resolve(nanobind::handle path, std::optional<int64_t> below);
 
  private:
-  const format::LeafRecord& Record(size_t index) const;
-  nanobind::list ReadRecords(const std::vector<BoxWanted>& boxes, db::LoadStats* stats);
+  const format::LeafRecord& RecordAt(size_t index) const;
+  nanobind::list ReadRecords(const std::vector<Wanted>& boxes, db::LoadStats* stats);
   // One past the last record at or below `index`.
   size_t EndOf(std::optional<size_t> index) const;
 
-  std::shared_ptr<db::StepReader> reader_;  // null: for Resolve alone
+  std::shared_ptr<db::StepReader> reader_;  // null: of encoded records
   uint64_t step_ = 0;
   bool only_state_ = false;
   bool is_part_ = false;

@@ -23,7 +23,7 @@ def test_messages_come_as_they_were_sent():
     assert messages.decode(messages.encode(Value({"a": 1})), Value, 0, "x").value == {"a": 1}
 
 
-@pytest.mark.parametrize("text", ["2 {}", "{\"error\": null}", "", "x"])
+@pytest.mark.parametrize("text", ["1 {}", "{\"error\": null}", "", "x"])
 def test_another_version_is_a_clear_error(text: str):
     with pytest.raises(stepwell.PeerError, match="process 3 speaks version .*install") as caught:
         messages.decode(text, Vote, 3, "save 7")

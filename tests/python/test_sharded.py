@@ -227,7 +227,7 @@ with stepwell.open(path, codec="raw") as store:
     reads = []
     read = Source.read_boxes
     Source.read_boxes = lambda source, boxes: (
-        reads.append(len({leaf for leaf, *_ in boxes})) or read(source, boxes))
+        reads.append(len({box.leaf for box in boxes})) or read(source, boxes))
     device_placement.BATCH_BYTES = 3 << 20
     in_batches = store.load(0, like=like, cast=True)
     assert reads == [1, 1, 2], reads

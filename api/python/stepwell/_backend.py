@@ -10,7 +10,7 @@ from . import _stepwell
 from ._interop.export_options import ExportReport, ExportRequest, run_export
 from ._interop.orbax_source import OrbaxSource, check_new
 from ._load.source import Account, Source
-from ._pytree.chunks import Chunks, wishes
+from ._pytree.chunks import Chunks, set_chunk_shapes
 from ._pytree.sharding import to_numpy
 from ._pytree.tree import flatten_items
 from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
@@ -102,8 +102,8 @@ class OneProcess(CoreReads):
              chunks: Chunks | None) -> Operation:
         with paused():
             rows = flatten_items(trees)
-            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
-                                     wishes(chunks, rows))
+            set_chunk_shapes(chunks, rows)
+            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy)
             del rows  # before collections go on: they would look at each
         return handle
 

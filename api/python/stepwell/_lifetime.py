@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
+from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
@@ -17,8 +18,6 @@ from ._runtime import service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
-
-_LOAD_STATS = ("bytes_read", "bytes_needed", "bytes_out", "reads", "chunks")
 
 
 def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float, disks: Disks
@@ -44,7 +43,7 @@ class OpenStore(NotCopied):
         self.read_only = read_only
         self._generation = service.generation
         self._pending = Pending()
-        self._last_load: dict[str, int] = dict.fromkeys(_LOAD_STATS, 0)
+        self._last_load = _stepwell.LoadStats()
         service.start()
         service.sync_log_level()
         self._backend = _backend(path, read_only, make_core, process_timeout, disks)
@@ -205,8 +204,8 @@ class OpenStore(NotCopied):
                 "comes first and goes on when the handler returns: set a flag in it, or raise "
                 "(sys.exit), which gives that step up; then save or close the store")
 
-    def _account(self, stats: tuple[int, int, int, int, int]) -> None:
-        self._last_load = dict(zip(_LOAD_STATS, stats, strict=True))
+    def _account(self, stats: _stepwell.LoadStats) -> None:
+        self._last_load = stats
 
     # ---- changes ----
 

@@ -29,8 +29,8 @@ from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, check
                                  if_exists_number, json_text, problem_path, step_number,
                                  step_numbers)
 from ._runtime.gc_pause import paused
-from ._runtime.stats import (ReclaimReport, RepairReport, StoreStats, VerifyProblem, VerifyReport,
-                             named)
+from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
+                             VerifyReport, named)
 from ._runtime.text import brief
 from ._views import StepView, Tree
 from .errors import (CorruptionError, InvalidArgumentError, Mismatch, MismatchError,
@@ -116,8 +116,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         own = path == root and not read_only  # parts keep what part 0 keeps
         return _stepwell.Core(
             os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-            keep._rules if own and keep is not None else [], staging_bytes or 0, threads or 0,
-            _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
+            keep._for_engine() if own and keep is not None else [], staging_bytes or 0,
+            threads or 0, _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
             reclaim_bytes_per_second, group, untrusted, private)
 
     store = Store(root, read_only, make_core, process_timeout, disks)
@@ -464,4 +464,5 @@ class Store(OpenStore):
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""
         self._check_open()
         return cast(StoreStats, {**self._backend.stats(), "recovery": self._backend.recovery(),
-                                 "last_load": dict(self._last_load)})
+                                 "last_load": {name: getattr(self._last_load, name)
+                                               for name in LoadStats.__annotations__}})

@@ -16,6 +16,7 @@ import re
 from datetime import timedelta
 from typing import Literal, NamedTuple, SupportsIndex
 
+from ._stepwell import KeepKind, KeepRule
 from .errors import InvalidArgumentError
 
 __all__ = ["BestN", "ByteBudget", "EveryN", "KeepFor", "LatestN", "Pinned", "Policy"]
@@ -26,9 +27,9 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 
 
 class _Rule(NamedTuple):
-    """A rule as the engine takes it (KeepRule in db/commit/retention.h)."""
+    """A KeepRule of the engine, as one that can be compared, copied and pickled."""
 
-    kind: int
+    kind: KeepKind
     number: int = 0  # of steps or bytes
     duration_ns: int = 0
     metric: str = ""
@@ -49,8 +50,11 @@ class Policy:
         self._parts = tuple({rule: (rule, text) for rule, text in parts}.values())
 
     @property
-    def _rules(self) -> list[tuple[int, int, int, str, bool]]:
+    def _rules(self) -> list[_Rule]:
         return [rule for rule, _ in self._parts]
+
+    def _for_engine(self) -> list[KeepRule]:
+        return [KeepRule(*rule) for rule in self._rules]
 
     def __or__(self, other: Policy) -> Policy:
         if not isinstance(other, Policy):
@@ -78,7 +82,7 @@ class LatestN(Policy):
 
     def __init__(self, n: SupportsIndex) -> None:
         self.n = _count("LatestN", n)
-        self._parts = ((_Rule(0, self.n), f"LatestN({self.n})"),)
+        self._parts = ((_Rule(KeepKind.LATEST, self.n), f"LatestN({self.n})"),)
 
 
 class EveryN(Policy):
@@ -88,7 +92,7 @@ class EveryN(Policy):
 
     def __init__(self, n: SupportsIndex) -> None:
         self.n = _count("EveryN", n)
-        self._parts = ((_Rule(1, self.n), f"EveryN({self.n})"),)
+        self._parts = ((_Rule(KeepKind.EVERY, self.n), f"EveryN({self.n})"),)
 
 
 class BestN(Policy):
@@ -110,7 +114,7 @@ class BestN(Policy):
             raise InvalidArgumentError(f"BestN's mode is 'min' or 'max', not {mode!r}")
         self.metric = metric
         self.mode = mode
-        self._parts = ((_Rule(2, self.n, metric=metric, larger_is_better=mode == "max"),
+        self._parts = ((_Rule(KeepKind.BEST, self.n, metric=metric, larger_is_better=mode == "max"),
                         f"BestN({self.n}, {metric!r}, mode={mode!r})"),)
 
 
@@ -136,7 +140,7 @@ class KeepFor(Policy):
         if not 0 <= nanos <= _COUNT_MAX:
             raise InvalidArgumentError(
                 f"KeepFor's duration is 0 seconds to 292 years, not {self.duration}")
-        self._parts = ((_Rule(3, duration_ns=nanos),
+        self._parts = ((_Rule(KeepKind.DURATION, duration_ns=nanos),
                         f"KeepFor({self.duration / timedelta(seconds=1):g})"),)
 
 
@@ -153,7 +157,7 @@ class ByteBudget(Policy):
 
     def __init__(self, size: SupportsIndex | str) -> None:
         self.nbytes = _bytes(size)
-        self._parts = ((_Rule(4, self.nbytes), f"ByteBudget({self.nbytes})"),)
+        self._parts = ((_Rule(KeepKind.BYTES, self.nbytes), f"ByteBudget({self.nbytes})"),)
 
 
 class Pinned(Policy):
@@ -162,7 +166,7 @@ class Pinned(Policy):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self._parts = ((_Rule(5), "Pinned()"),)
+        self._parts = ((_Rule(KeepKind.PINNED), "Pinned()"),)
 
 
 def _count(name: str, n: SupportsIndex) -> int:

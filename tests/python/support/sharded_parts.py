@@ -47,15 +47,14 @@ def main() -> None:
     assert item == "state"
     out = {}
     for row in rows:
-        name = path_text(row[0])
-        if row[1] != SHARDS:
-            out[f"{name}|row"] = np.array(row[1])
+        name = path_text(row.path)
+        if row.tag != SHARDS:
+            out[f"{name}|row"] = np.array(int(row.tag))
             continue
-        _, _, shards, *_, shape, shard_shape, origins, partial = row
-        out[f"{name}|shape"] = np.array(shape)
-        out[f"{name}|shard"] = np.array(shard_shape if shard_shape is not None else shape)
-        out[f"{name}|partial"] = np.array(partial)
-        for origin, shard in zip(origins, shards, strict=True):
+        out[f"{name}|shape"] = np.array(row.shape)
+        out[f"{name}|shard"] = np.array(row.shape if row.shard_shape is None else row.shard_shape)
+        out[f"{name}|partial"] = np.array(row.partial)
+        for origin, shard in zip(row.origins, row.data, strict=True):
             out[f"{name}|at {' '.join(map(str, origin))}"] = np.asarray(shard)
     np.savez(f"{folder}/{process}.npz", **out)
 

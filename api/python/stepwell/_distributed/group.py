@@ -129,7 +129,7 @@ class Group(ABC):
                 if not self.leader:  # the leader decides about the step that is there
                     metadata, metrics, existing = "", "", if_exists_number("replace")
                 op.prepared = self.writer.save(
-                    step, part.rows, metadata, metrics, existing, to_numpy, part.wishes,
+                    step, part.rows, metadata, metrics, existing, to_numpy,
                     (self._save_id(op.number), self._parts))
                 op.tree_text = part.tree_text
                 del part  # before collections go on: they would look at each row
@@ -178,7 +178,7 @@ class Group(ABC):
                     self.writer.import_orbax(share.step, plan, share.part, existing, save)
                     if plan is not None and share.part is not None else
                     self.writer.save(share.step, [(name, []) for name in share.items], "", "",
-                                     existing, to_numpy, [], save))
+                                     existing, to_numpy, save))
         except BaseException as error:
             op.error = op.handle.failed = error
             if not agreed or not isinstance(error, Exception):

@@ -16,10 +16,11 @@ from typing import Any, TypeVar, cast
 from .. import _stepwell
 from .._backend import SourceOf, StepOf
 from .._interop.export_options import ExportReport, ExportRequest
-from .._load.source import Account, Source, Stats, Wanted
+from .._load.source import Account, Source
 from .._runtime.arguments import Progress, check_items
 from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
+from .._stepwell import LoadStats, Wanted
 from ..errors import Error, OutcomeUnknownError
 from .coordinator import broadcast, receive
 from .group import Collective, Group, _log
@@ -43,7 +44,7 @@ class _Source(Source):
     def all_or_none(self, load: Callable[[], T]) -> T:
         return self._table.all_or_none(load)
 
-    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], LoadStats]]:
         return self._table.read_batches(batches)
 
 

@@ -18,17 +18,16 @@ import numpy as np
 
 from .. import _stepwell
 from .._load.device_placement import Box, empty_aligned
-from .._load.source import ANY, Stats, Wanted
-from .._pytree.records import NODE, ROOT, VALUE, PathLike, Record, StoredTree
-from .._pytree.tree import KEY, LIST, TUPLE, Component
+from .._load.source import ANY
+from .._pytree.records import VALUE, StoredTree
 from .._runtime.gc_pause import paused
+from .._stepwell import LoadStats, Wanted
 from ..errors import CorruptionError
 from .lockstep import Lockstep
 from .messages import Value, Wants, pack, unpack
 
 M = TypeVar("M")
 T = TypeVar("T")
-Key = tuple[Component, ...]
 
 
 class Share(NamedTuple):
@@ -38,11 +37,6 @@ class Share(NamedTuple):
     core: _stepwell.Core
     reader: _stepwell.Reader
     table: _stepwell.LeafTable
-    records: list[Record]
-
-    def keys(self) -> list[Key]:
-        """Of the records: the path of each, its item first."""
-        return [((KEY, item), *path) for _, item, path in self.table.paths()]
 
     @property
     def save_id(self) -> str:
@@ -124,71 +118,37 @@ def _holding(memory: Memory, cut: _Cut) -> tuple[Box, Any]:
 class Table:
     """As `_stepwell.LeafTable`. Whatever reads, all processes do, each for what it wants."""
 
-    def __init__(self, step: int, rows: list[tuple[Any, ...]], partial: Sequence[int],
+    def __init__(self, records: _stepwell.LeafTable, step: int, partial: Sequence[int],
                  alone: dict[int, int], shares: Sequence[Share], lockstep: Lockstep) -> None:
-        """`partial`: leaves of which parts have pieces; `alone`: leaves that one part has, which
-        is not part 0, with its number. All others are part 0's."""
+        """`records`: of all parts. `partial`: leaves of which parts have pieces; `alone`: leaves
+        that one part has, which is not part 0, with its number. All others are part 0's."""
         self._step = step
         self._what = f"loading step {step}"
         self._lockstep = lockstep
-        self._rows = rows
+        self._keys = records.keys()
+        self.records, self.resolve = records.records, records.resolve
+        self.leaves_below, self.build = records.leaves_below, records.build
+        self.shardings = records.shardings
         self.tree = StoredTree(cast(_stepwell.LeafTable, self))
         self._mine = self._pieces(set(partial), alone, shares)
         self._owned: list[dict[int, list[Box]]] | None = None  # by process, once gathered
-        self._places: _stepwell.LeafTable | None = None  # of all records, once a path was resolved
         self._shared_error: BaseException | None = None  # the error that all processes know of
 
     # ---- records ----
 
     def __len__(self) -> int:
-        return len(self._rows)
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self._rows
-
-    def shardings(self) -> list[str]:
-        return sorted({record.sharding for record in self.tree.records} - {""})
-
-    def resolve(self, path: PathLike | None, below: int | None = None
-                ) -> tuple[int | None, list[int]]:
-        if self._places is None:
-            places = [(self.tree.components(number), record.kind == NODE)
-                      for number, record in enumerate(self.tree.records)]
-            self._places = _stepwell.LeafTable(
-                self._step, self.tree.only_state,
-                [(item, below, is_node) for ((_, item), *below), is_node in places])
-        return self._places.resolve(path, below)
-
-    def leaves_below(self, index: int | None) -> list[int]:
-        return list(self.tree.leaves(ROOT if index is None else index))
-
-    def build(self, index: int | None, values: list[Any]) -> Any:
-        number = ROOT if index is None else index
-        given = dict(zip(self.leaves_below(index), values, strict=True))
-
-        def built(number: int) -> Any:
-            if number in given:
-                return given[number]
-            children = self.tree.children[number]
-            container = 0 if number == ROOT else self.tree.records[number].container
-            if container in (LIST, TUPLE):
-                items = [built(child) for child in children.values()]
-                return tuple(items) if container == TUPLE else items
-            return {name: built(child) for (_, name), child in children.items()}
-
-        return built(number)
+        return len(self._keys)
 
     def _pieces(self, partial: set[int], alone: dict[int, int], shares: Sequence[Share]
                 ) -> dict[int, list[_Piece]]:
         """What is here of each leaf."""
-        numbers = {tuple(self.tree.components(number)): number for number in range(len(self))}
-        leaves: list[int | None]
+        numbers = {key: number for number, key in enumerate(self._keys)}
         found: dict[int, list[_Piece]] = {}
         for share in shares:
             boxes = share.table.pieces()
-            leaves = [numbers.get(key) for key in share.keys()]
-            for number, (leaf, record) in enumerate(zip(leaves, share.records, strict=True)):
-                if leaf is None or record.kind == NODE:
+            for number, key in enumerate(share.table.keys()):
+                leaf = numbers.get(key)
+                if leaf is None or self.tree.is_node(leaf):
                     continue
                 if leaf in partial:
                     have = [tuple([(start, start + extent) for start, extent
@@ -233,21 +193,23 @@ class Table:
         """The largest of all processes' numbers."""
         return max([int(each.value) for each in self._all_gather(lambda: Value(work()))])
 
-    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
         first, *_ = self.read_batches([wanted])
         return first
 
-    def read_batches(self, batches: Sequence[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+    def read_batches(self, batches: Sequence[list[Wanted]]
+                     ) -> Iterator[tuple[list[Any], LoadStats]]:
         """Each as read_boxes gives it. Where other processes have more, nothing behind the last."""
         count = len(batches)
         most = self._most(lambda: count)
         for number in range(most):
             yield self._read(batches[number] if number < count else [])
 
-    def _read(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+    def _read(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
         index = self._lockstep.index
         wants = [(leaf, self._whole(leaf) if start is None or stop is None
-                  else tuple(zip(start, stop, strict=True))) for leaf, start, stop, _ in wanted]
+                  else tuple(zip(start, stop, strict=True)))
+                 for leaf, start, stop in [(want.leaf, want.start, want.stop) for want in wanted]]
         with paused():
             everyones = self._gather_wants(wants)
             assert self._owned is not None
@@ -256,12 +218,13 @@ class Table:
         memory: Memory = {}
         given: set[int] = set()  # arrays of `memory` that are some of `raws`
         raws: list[Any] = []
-        stats: Stats = (0,) * 5
+        stats = LoadStats()
 
         def ready() -> int:
             nonlocal stats
             self._check_whole(wants, takes)
-            nodes = {(cut.leaf, cut.piece, cut.box): wanted[cut.want][3] for cut in takes[index]}
+            nodes = {(cut.leaf, cut.piece, cut.box): wanted[cut.want].numa_node
+                     for cut in takes[index]}
             stats = self._read_own(sends, nodes, memory)
             raws.extend([None] * len(wants))
             for cut in takes[index]:
@@ -275,7 +238,7 @@ class Table:
         most = self._most(ready)
         for want, (leaf, box) in enumerate(wants):
             if raws[want] is None:
-                raws[want] = empty_aligned(_shape(box), self._dtype(leaf), wanted[want][3])
+                raws[want] = empty_aligned(_shape(box), self._dtype(leaf), wanted[want].numa_node)
         outgoing = [[array[cut.within(box)] for cut in cuts
                      for box, array in [_holding(memory, cut)]] for cuts in sends]
         incoming = [[raws[cut.want][cut.within(wants[cut.want][1])] for cut in cuts]
@@ -321,7 +284,7 @@ class Table:
                     f"{_count(box)} elements of it")
 
     def _read_own(self, sends: list[list[_Cut]], nodes: dict[tuple[int, int, Box], int],
-                  memory: Memory) -> Stats:
+                  memory: Memory) -> LoadStats:
         """Reads what any process wants of the pieces here, each chunk once and no other; `nodes`:
         the NUMA node of what is wanted here."""
         asked: dict[tuple[int, int], list[Box]] = {}
@@ -334,16 +297,16 @@ class Table:
                 boxes = [piece.box]
             by_share.setdefault(piece.share.part, []).extend(
                 [(key, piece, box) for box in _outermost(boxes)])
-        total: Stats = (0,) * 5
+        total = LoadStats()
         for reads in by_share.values():
             table = reads[0][1].share.table
             raws, stats = table.read_boxes([
-                (piece.number, None, None, ANY)
+                Wanted(piece.number)
                 if self.tree.records[key[0]].kind == VALUE
-                else (piece.number, [start for start, _ in box], [stop for _, stop in box],
+                else Wanted(piece.number, [start for start, _ in box], [stop for _, stop in box],
                       nodes.get((*key, box), ANY))
                 for key, piece, box in reads])
-            total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+            total += stats
             for (key, _, box), raw in zip(reads, raws, strict=True):
                 array = np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
                 memory.setdefault(key, {})[box] = array

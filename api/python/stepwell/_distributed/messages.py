@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from .. import errors
 from ..errors import Error, OutcomeUnknownError, PeerError
 
-VERSION = 1
+VERSION = 2
 
 M = TypeVar("M")
 _KINDS: dict[str, type] = {}
@@ -127,7 +127,8 @@ class StepVote:
 
     parts: list[tuple[int, str]]  # part, save id
     stored_bytes: int
-    alone: list[Any]  # arrays of which a part has all: part, key, path, record
+    # Arrays of which a part has all, with it: LeafTable.encoded_records, in hexadecimal digits.
+    alone: list[tuple[int, str, str]]
 
 
 @_message
@@ -184,7 +185,7 @@ class StepContents:
     stored_bytes: int
     items: list[Any]
     save_id: str
-    rows: list[list[Any]]  # records
+    records: list[tuple[str, str]]  # LeafTable.encoded_records, in hexadecimal digits, by key
     alone: list[tuple[int, int]]  # leaves that one part has, which is not part 0: leaf, part
     partial: list[int]  # leaves of which parts have pieces
 

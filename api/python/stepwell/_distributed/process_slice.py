@@ -20,17 +20,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .. import _stepwell
-from .._pytree.chunks import Chunks, Wish, wishes
+from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import Layout
-from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, Row, SpreadLeaf, name_in_items,
+from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, SpreadLeaf, name_in_items,
                             walk_items)
+from .._stepwell import Row
 from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
 from .messages import CheckpointVote
 
 
 class Part(NamedTuple):
     rows: list[tuple[str, list[Row]]]  # of each item
-    wishes: list[Wish]  # about these rows
     tree_text: list[str]  # the whole tree in words, the same on all processes: "path: what it is"
 
 
@@ -42,16 +42,15 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
     for name, flat in flats:
         arrays = {leaf.row: leaf.array for leaf in flat.spread}
         _check(name, flat, only_state)
-        tree_text += [f"{name_in_items(name, row[0], only_state) or name}: "
-                    f"{_words(row, arrays.get(number))}" for number, row in enumerate(flat.rows)]
-    asked = wishes(chunks, [(name, flat.rows) for name, flat in flats])
+        tree_text += [f"{name_in_items(name, row.path, only_state) or name}: "
+                      f"{_words(row, arrays.get(number))}" for number, row in enumerate(flat.rows)]
+    set_chunk_shapes(chunks, [(name, flat.rows) for name, flat in flats])
     # What is on one process alone looks different there: the others must not count it, either.
     leaves = [leaf for _, flat in flats for leaf in flat.spread if len(_processes(leaf.array)) > 1]
     dealt = iter(owners([Spread(tuple(leaf.array.shape), leaf.array.dtype.itemsize,
                                 leaf.array.sharding) for leaf in leaves]))
     rows: list[tuple[str, list[Row]]] = []
-    places: dict[tuple[int, int], int] = {}  # (item, row of the tree) to its row here
-    for number, (name, flat) in enumerate(flats):
+    for name, flat in flats:
         elsewhere = set()
         layout: Layout | None
         for leaf in flat.spread:
@@ -62,30 +61,25 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
             else:
                 flat.complete(leaf, layout)
         own = {leaf.row for leaf in flat.spread} | flat.meshes
-        kept: list[Row] = []
-        for row_number, row in enumerate(flat.rows):
-            if row_number not in elsewhere and (process == 0 or row_number in own):
-                places[number, row_number] = len(kept)
-                kept.append(row)
-        rows.append((name, kept))
+        rows.append((name, [row for number, row in enumerate(flat.rows)
+                            if number not in elsewhere and (process == 0 or number in own)]))
     # Copies from other devices are on their way for all of them before the first is waited for.
     for _, flat in flats:
         flat.finish()
-    return Part(rows, [(item, places[item, row], max_bytes, axes)
-                       for item, row, max_bytes, axes in asked if (item, row) in places], tree_text)
+    return Part(rows, tree_text)
 
 
 def _words(row: Row, spread: Any) -> str:
     """What must be the same on all processes of a leaf or container; without ": ". `spread`: the
     array, if it has parts on several."""
-    if row[1] == NODE:
-        return f"container {row[2]} {row[3]}".rstrip()
-    if row[1] == VALUE:
-        return f"value of type {row[2]}"
+    if row.tag == NODE:
+        return f"container {int(row.container)} {row.type_name}".rstrip()
+    if row.tag == VALUE:
+        return f"value of type {int(row.value_type)}"
     if spread is not None and len(_processes(spread)) > 1:
-        return f"{spread.dtype}{list(spread.shape)} {row[7]}".rstrip().replace(": ", ":")
-    array = spread if spread is not None else row[2][0] if row[1] == SHARDS else row[2]
-    shape = row[8] if row[1] == SHARDS else array.shape
+        return f"{spread.dtype}{list(spread.shape)} {row.sharding}".rstrip().replace(": ", ":")
+    array = spread if spread is not None else row.data[0] if row.tag == SHARDS else row.data
+    shape = row.shape if row.tag == SHARDS else array.shape
     return f"{array.dtype}{list(shape)}"
 
 
@@ -96,7 +90,7 @@ def _processes(array: Any) -> set[int]:
 def _check(item: str, flat: Flattener, only_state: bool) -> None:
     for leaf in flat.spread:
         if not leaf.info.is_mesh:
-            text = name_in_items(item, flat.rows[leaf.row][0], only_state)
+            text = name_in_items(item, flat.rows[leaf.row].path, only_state)
             (process,) = _processes(leaf.array)
             raise UnsupportedLeafError(
                 f"cannot save {text or 'the state itself'}: it is on one device of process "

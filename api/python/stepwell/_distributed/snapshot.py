@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from .. import _stepwell
-from .._pytree.dtypes import NUMBERS
-from .._pytree.records import ARRAY, Record
-from .._pytree.tree import Component
+from .._pytree.records import ARRAY
 from .._runtime.stats import StepSummary
 from ..errors import Error, StepNotFoundError
-from .local_disks_table import Key, Share, Table
+from .local_disks_table import Share, Table
 from .lockstep import Lockstep
 from .messages import StepContents, StepNews, StepVote
-
-_DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
 
 
 class StepList:
@@ -45,22 +41,6 @@ class StepList:
         self._all = dict(sorted(now.items()))
 
 
-def _row_sent(record: Record) -> list[Any]:
-    return list(record._replace(dtype=None if record.dtype is None else NUMBERS[record.dtype]))
-
-
-def _row_received(row: list[Any]) -> tuple[Any, ...]:
-    record = Record._make(row)
-    return tuple(record._replace(
-        component=None if record.component is None else tuple(record.component),
-        dtype=None if record.dtype is None else _DTYPES[record.dtype], shape=tuple(record.shape),
-        chunk_shape=tuple(record.chunk_shape), shard_shape=tuple(record.shard_shape)))
-
-
-def _key_received(key: list[list[Any]]) -> Key:
-    return tuple([cast(Component, tuple(component)) for component in key])
-
-
 class Snapshot:
     """What is in a step, as all processes see it: each votes, process 0 merges the votes and
     broadcasts the outcome, the others receive it. Keeps what is here from being reclaimed while it
@@ -77,22 +57,20 @@ class Snapshot:
                 if part == 0:
                     raise
                 continue  # it was not saved by this part
-            table = reader.leaves()
-            self.shares.append(Share(part, core, reader, table,
-                                     [Record._make(row) for row in table.rows()]))
+            self.shares.append(Share(part, core, reader, reader.leaves()))
         self.contents: StepContents | None = None
 
     def vote(self) -> StepVote:
         """Told with it: arrays of which a part other than 0 has all, on a mesh of one process."""
-        alone = []
+        alone: list[tuple[int, str, str]] = []
         for share in self.shares:
             if share.part == 0:
                 continue
             partial = share.table.pieces()
-            paths = share.table.paths()
-            alone += [[share.part, paths[number][0].hex(), key, _row_sent(record)]
-                      for number, (key, record)
-                      in enumerate(zip(share.keys(), share.records, strict=True))
+            alone += [(share.part, key.hex(), value.hex())
+                      for number, ((key, value), record)
+                      in enumerate(zip(share.table.encoded_records(), share.table.records(),
+                                       strict=True))
                       if record.kind == ARRAY and number not in partial]
         return StepVote([(share.part, share.save_id) for share in self.shares],
                         sum(share.reader.stored_bytes for share in self.shares), alone)
@@ -110,27 +88,22 @@ class Snapshot:
                 f"run has part {_numbers(missing)}: on disks of their own, a run needs the "
                 "machines, and the numbers of their processes, of the run that saved; on a file "
                 "system that all share it may have any number of processes")
-        rows = [_row_sent(record) for record in root.records]
-        keys = [key for key, *_ in root.table.paths()]
-        numbers = {key: number for number, key in enumerate(root.keys())}
-        alone: dict[int, int] = {}
-        for part, key, path, row in [leaf for vote in votes for leaf in vote.alone]:
-            place = _key_received(path)
-            if place in numbers or part not in parts:
-                continue  # part 0's counts, or that of a lower part
-            numbers[place] = len(rows)
-            alone[len(rows)] = part
-            row[0] = numbers.get(place[:-1], -1)
-            rows.append(row)
-            keys.append(bytes.fromhex(key))
-        order = sorted(range(len(rows)), key=keys.__getitem__)
-        now = {number: place for place, number in enumerate(order)}
-        rows = [[now.get(rows[number][0], -1), *rows[number][1:]] for number in order]
+        records = {key.hex(): value.hex() for key, value in root.table.encoded_records()}
+        keys = root.table.keys()
+        partial = [keys[number].hex() for number in root.table.pieces()]
+        owner: dict[str, int] = {}
+        for part, key, value in [leaf for vote in votes for leaf in vote.alone]:
+            if key not in records and part in parts:  # part 0's counts, or that of a lower part
+                records[key] = value
+                owner[key] = part
+        # Hexadecimal digits sort as the bytes do.
+        number = {key: number for number, key in enumerate(sorted(records))}
         self.contents = StepContents(
             reader.commit, reader.time_ns, reader.pinned, reader.metadata_json,
             reader.metrics_json, reader.logical_bytes, sum(vote.stored_bytes for vote in votes),
-            reader.items(), save_id, rows, [(now[number], part) for number, part in alone.items()],
-            [now[number] for number in root.table.pieces()])
+            reader.items(), save_id, sorted(records.items()),
+            [(number[key], part) for key, part in owner.items()],
+            [number[key] for key in partial])
         return self.contents
 
     def receive(self, contents: StepContents) -> None:
@@ -150,9 +123,9 @@ class Reader:
         assert contents is not None
         self._contents = contents
         self.step = snapshot.step
-        self.table = Table(self.step, [_row_received(row) for row in contents.rows],
-                           contents.partial, dict(contents.alone), snapshot.shares,
-                           lockstep)
+        records = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in contents.records]
+        self.table = Table(_stepwell.LeafTable(self.step, records), self.step, contents.partial,
+                           dict(contents.alone), snapshot.shares, lockstep)
         self.tree = self.table.tree
         self.shares = [share for share in snapshot.shares
                        if share.part == 0 or share.save_id == contents.save_id]

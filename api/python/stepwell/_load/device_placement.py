@@ -26,7 +26,8 @@ import numpy as np
 from .. import _stepwell
 from .._pytree.records import ARRAY
 from .._runtime.gc_pause import paused
-from .source import ANY, Source, Stats, Wanted, in_batches
+from .._stepwell import LoadStats, Wanted
+from .source import ANY, Source, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 
@@ -161,12 +162,12 @@ def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
         requests = [_request(source, slot, layouts) for slot in slots]
         batches = _batches(requests)
     values: list[Any] = []
-    total: Stats = (0,) * 5
+    total = LoadStats()
     on_the_way: list[Any] = []
     order = iter(batches)
     for raws, stats in source.read_batches([_wanted(batch) for batch in batches]):
         batch = next(order, None)
-        total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+        total += stats
         if batch is None:  # other processes have more
             continue
         with paused():
@@ -221,9 +222,9 @@ def _wanted(batch: list[_Request]) -> list[Wanted]:
     wanted: list[Wanted] = []
     for (number, *_), boxes, nodes, _ in batch:
         if boxes is None:
-            wanted.append((number, None, None, nodes[0]))
+            wanted.append(Wanted(number, numa_node=nodes[0]))
         else:
-            wanted += [(number, [start for start, _ in box], [stop for _, stop in box], node)
+            wanted += [Wanted(number, [start for start, _ in box], [stop for _, stop in box], node)
                        for box, node in zip(boxes, nodes, strict=True)]
     return wanted
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, Record, StoredTree, array_text
+from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, StoredTree, array_text
 from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
                             decode_value, is_array_like, is_inside_equinox, is_static, open_node,
                             path_text, rebuild, type_name)
 from .._runtime.gc_pause import paused
 from .._runtime.text import LISTED_MAX
-from .._stepwell import ValueType
+from .._stepwell import Record, ValueType
 from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
 from .device_placement import Cast, Slot, Target, read_slots, same
 from .source import Source
@@ -385,7 +385,7 @@ def _has_value(node: Any) -> bool:
     return isinstance(node, Mapping) and list(node) == ["value"]
 
 
-def _value_type(like: Any) -> int:
+def _value_type(like: Any) -> ValueType:
     found = (number for kind, number in _VALUE_TYPES if isinstance(like, kind))
     return next(found, ValueType.BYTES)
 

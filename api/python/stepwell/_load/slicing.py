@@ -12,11 +12,12 @@ import math
 import operator
 from collections.abc import Iterator
 from types import EllipsisType
-from typing import Any, NamedTuple, SupportsIndex, cast
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from .source import ANY, Source, Stats, Wanted, in_batches
+from .._stepwell import LoadStats, Wanted
+from .source import Source, in_batches
 
 Index = SupportsIndex | slice | EllipsisType | None
 
@@ -105,13 +106,12 @@ def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[
     out = np.empty([len(axis) for axis in axes], record.dtype)
     batches = in_batches(itertools.product(*pieces), lambda box: record.dtype.itemsize * math.prod(
         [piece.taken.stop - piece.taken.start for piece in box]), BATCH_BYTES)
-    wanted: list[list[Wanted]] = [
-        [(number, [piece.taken.start for piece in box], [piece.taken.stop for piece in box], ANY)
-         for box in batch] for batch in batches]
-    total: Stats = (0,) * 5
+    wanted = [[Wanted(number, [piece.taken.start for piece in box],
+                      [piece.taken.stop for piece in box]) for box in batch] for batch in batches]
+    total = LoadStats()
     order = iter(batches)
     for raws, stats in source.read_batches(wanted):
-        total = cast(Stats, tuple([a + b for a, b in zip(total, stats, strict=True)]))
+        total += stats
         for box, raw in zip(next(order, []), raws, strict=True):
             strides = tuple([slice(None, None, piece.taken.step) for piece in box])
             out[tuple([piece.to for piece in box])] = raw[strides]

@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 from .. import _stepwell
 from .._pytree.records import PathLike, Selection, StoredTree, resolve
 from .._pytree.tree import Component
+from .._stepwell import LoadStats, Wanted
 
 T = TypeVar("T")
 ANY = -1  # NUMA node: it does not matter
-# A leaf, or the elements start <= i < stop of an array (LeafTable.read_boxes), and a NUMA node.
-Wanted = tuple[int, list[int] | None, list[int] | None, int]
-Stats = tuple[int, int, int, int, int]
-Account = Callable[[Stats], None]
+Account = Callable[[LoadStats], None]
 
 
 class Source:
@@ -36,11 +34,11 @@ class Source:
         """`load`; where all processes read together, an error of one is one on all."""
         return load()
 
-    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], Stats]:
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
         self.check()
         return self.tree.table.read_boxes(wanted)
 
-    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], Stats]]:
+    def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], LoadStats]]:
         """Each as read_boxes gives it, one read ahead in a thread. Where all processes read
         together there may be more: empty ones."""
         if len(batches) == 1:
@@ -89,7 +87,7 @@ class Source:
     def read(self, number: int, start: list[int] | None = None, stop: list[int] | None = None
              ) -> Any:
         """One leaf, or a box of it."""
-        (raw,), stats = self.read_boxes([(number, start, stop, ANY)])
+        (raw,), stats = self.read_boxes([Wanted(number, start, stop)])
         self.account(stats)
         return raw
 

@@ -7,8 +7,9 @@ import operator
 from collections.abc import Mapping
 
 from .. import _stepwell
+from .._stepwell import Row
 from ..errors import InvalidArgumentError
-from .tree import ARRAY, JAX, SHARDS, Row
+from .tree import ARRAY, JAX, SHARDS
 
 # format::kChunkBytesAskedMin, kChunkBytesMax
 _BYTES_MIN, _BYTES_MAX = 4096, 4 << 20
@@ -51,15 +52,13 @@ class ChunkShape:
 
 
 Chunks = ChunkShape | Mapping[str, ChunkShape]
-# (number of the item, number of the row, max_bytes, axes) of one array: api/python/leaves.h
-Wish = tuple[int, int, int, tuple[int, ...]]
 
 
-def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wish]:
-    """What is asked for each array of a flattened state. Of several patterns that match the first
-    counts; one that matches no array is an InvalidArgumentError."""
+def set_chunk_shapes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> None:
+    """Tells the rows of a flattened state what is asked for each array. Of several patterns that
+    match the first counts; one that matches no array is an InvalidArgumentError."""
     if chunks is None:
-        return []
+        return
     if isinstance(chunks, ChunkShape):
         chunks = {"**": chunks}
     if not isinstance(chunks, Mapping):
@@ -77,12 +76,11 @@ def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wi
     shapes = list(chunks.values())
     unused = {place for place, pattern in enumerate(patterns) if not pattern.takes_all}
     only_state = [name for name, _ in items] == ["state"]
-    found: list[Wish] = []
-    for number, (item, rows) in enumerate(items):
-        for row_number, row in enumerate(rows):
-            if row[1] not in (ARRAY, JAX, SHARDS):
+    for item, rows in items:
+        for row in rows:
+            if row.tag not in (ARRAY, JAX, SHARDS):
                 continue
-            names = [str(component[1]) for component in row[0]]
+            names = [str(component[1]) for component in row.path]
             readings = [names, [item, *names]] if only_state else [[item, *names]]
             matching = {place for reading in readings for depth in range(len(reading) + 1)
                         for place in literals.get(tuple(reading[:depth]), ())}
@@ -90,10 +88,10 @@ def wishes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> list[Wi
                             if any(pattern.takes(reading) for reading in readings))
             if matching:
                 shape = shapes[min(matching)]
-                found.append((number, row_number, shape.max_bytes, shape.axes or ()))
+                row.chunk_bytes_max = shape.max_bytes
+                row.chunk_axes = shape.axes or ()
                 unused -= matching
     if unused:
         raise InvalidArgumentError(
             "chunks: no array matches "
             + ", ".join(repr(path) for place, path in enumerate(chunks) if place in unused))
-    return found

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _stepwell
-from .._stepwell import LeafKind
+from .._stepwell import LeafKind, Record
 from ..errors import AmbiguousPathError
 from .tree import ATTRIBUTE, INDEX, INT_KEY, KEY, Component, path_text
 
@@ -25,28 +25,6 @@ ROOT = -1  # above the items of a step
 PathLike = str | tuple[str | int, ...]
 
 
-class Record(NamedTuple):
-    """One row of LeafTable.rows(), in C++ (api/python/records.cc)."""
-
-    parent: int  # ROOT: it is an item
-    component: Component | None  # the last of its path; None for an item's root
-    item: str
-    depth: int
-    kind: int
-    value_type: int
-    container: int
-    type_name: str
-    dtype: Any  # np.dtype of an array
-    shape: tuple[int, ...]
-    weak_type: bool
-    prng_impl: str
-    sharding: str
-    chunk_shape: tuple[int, ...]
-    logical_bytes: int
-    shard_shape: tuple[int, ...]  # () also: there was one shard
-    variable_types: str  # of the NNX Variables around it, outermost first; "": there is none
-
-
 class StoredTree:
     """Records of a step by number, with children. Number ROOT is the step; its children are the
     items. Numbers follow the key order, so a node comes before what is in it."""
@@ -55,8 +33,7 @@ class StoredTree:
         """`only_state`: for a table that has but a part of the step."""
         self.table = table
         self._only_state = only_state
-        make = Record._make
-        self.records: list[Record] = [make(row) for row in table.rows()]
+        self.records: list[Record] = table.records()
         self.children: dict[int, dict[Component, int]] = {ROOT: {}}
         self._spelled: dict[int, dict[str, list[int]]] = {}
         children = self.children

@@ -2,19 +2,8 @@
 """Pytrees to rows and back.
 
 A *component* is a tuple (type, value): (KEY, "a"), (INT_KEY, 5), (INDEX, 0), (ATTRIBUTE, "name");
-a *path* is a tuple of components. A *row* is what the C++ side takes (api/python/leaves.cc):
-
-    (path, NODE, container, type_name, child_count)
-    (path, ARRAY, ndarray, dtype, value_type)
-    (path, VALUE, value_type, bytes)
-    (path, JAX, jax.Array, dtype, weak_type, sharding)
-    (path, SHARDS, shards, dtype, value_type, weak_type, prng_impl, sharding, shape, shard_shape,
-     origins, partial)
-
-The value of an NNX Variable has that one's type as a field more, at the end (of nested ones all,
-outermost first, with a space between). JAX is for an array on one CPU device, SHARDS for any other:
-`shards` is a list of single-device jax.Arrays on CPU devices, or ndarrays that are not changed, and
-`origins` says where in the array each begins; `partial`: other processes save the rest.
+a *path* is a tuple of components. A *row* is a container or leaf as the C++ side takes it (struct
+Row in api/python/leaves.h). Its tag is JAX for an array on one CPU device, SHARDS for any other.
 
 JAX is looked up in `sys.modules` and never imported from here: where it is not loaded there can be
 no JAX value.
@@ -33,23 +22,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._runtime.text import listed
-from .._stepwell import ComponentType, ContainerKind, RowTag, ValueType
+from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .sharding import Layout, ShardingInfo
 
 Component = tuple[int, Any]
 Path = tuple[Component, ...]
-Row = tuple[Any, ...]
 
 INT_KEY, INDEX = ComponentType.INT_KEY, ComponentType.INDEX
 KEY, ATTRIBUTE = ComponentType.KEY, ComponentType.ATTRIBUTE
 NODE, ARRAY, VALUE = RowTag.NODE, RowTag.ARRAY, RowTag.VALUE
 JAX, SHARDS = RowTag.JAX, RowTag.SHARDS
-_FIELD_COUNTS = {NODE: 5, ARRAY: 5, VALUE: 4, JAX: 6, SHARDS: 12}
 DICT, LIST, TUPLE = ContainerKind.DICT, ContainerKind.LIST, ContainerKind.TUPLE
 NAMEDTUPLE, OBJECT = ContainerKind.NAMEDTUPLE, ContainerKind.OBJECT
-TRANSPARENT = -1  # an NNX Variable: its child stands in its place
+TRANSPARENT = ContainerKind.NOT_CONTAINER  # an NNX Variable: its child stands in its place
 
 DEPTH_MAX = 250  # components of a path; the format's limit is 256
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -81,7 +68,7 @@ class TooDeepError(Exception):
 class Opened(NamedTuple):
     """One container, opened: its kind, its type's name, its children in its own order."""
 
-    kind: int
+    kind: ContainerKind
     type_name: str
     children: list[tuple[Component, Any]]
 
@@ -203,7 +190,7 @@ def is_array_like(leaf: object) -> bool:
 _INT_TEXT_BITS_MAX = 2000  # from here on Python's own conversions may refuse (4300 digits)
 
 
-def encode_value(value: Any) -> tuple[int, bytes] | None:
+def encode_value(value: Any) -> tuple[ValueType, bytes] | None:
     """(value type, bytes) of a Python scalar, str, bytes or None; None for anything else."""
     if value is None:
         return ValueType.NONE, b""
@@ -291,7 +278,7 @@ class Flattener:
             return True
         value = encode_value(node)
         if value is not None:
-            self.rows.append((path, VALUE, value[0], value[1]))
+            self.rows.append(Row(path, VALUE, value[1], value_type=value[0]))
             return True
         try:
             opened = open_node(node) if len(path) < DEPTH_MAX else None
@@ -303,13 +290,15 @@ class Flattener:
         if opened.kind == TRANSPARENT:
             return self._walk_variable(opened, path, in_equinox)
         in_equinox = in_equinox or is_inside_equinox(node)
-        row = len(self.rows)
-        self.rows.append(())
+        row = Row(path, NODE)
+        row.container = opened.kind
+        row.type_name = opened.type_name
+        self.rows.append(row)
         count = 0
         walk = self.walk
         for component, child in opened.children:
             count += walk(child, (*path, component), in_equinox)
-        self.rows[row] = (path, NODE, opened.kind, opened.type_name, count)
+        row.child_count = count
         return True
 
     def _walk_variable(self, opened: Opened, path: Path, in_equinox: bool) -> bool:
@@ -317,8 +306,7 @@ class Flattener:
         added = any([self.walk(child, path, in_equinox) for _, child in opened.children])
         if len(self.rows) > number:
             row = self.rows[number]
-            count = _FIELD_COUNTS[row[1]]
-            self.rows[number] = (*row[:count], " ".join([opened.type_name, *row[count:]]))
+            row.variable_types = f"{opened.type_name} {row.variable_types}".rstrip()
         return added
 
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
@@ -337,7 +325,7 @@ class Flattener:
                                    "node"))
         return True
 
-    def _add_numpy(self, array: np.ndarray[Any, Any], path: Path, value_type: int) -> None:
+    def _add_numpy(self, array: np.ndarray[Any, Any], path: Path, value_type: ValueType) -> None:
         number = NUMBERS.get(array.dtype)
         if number is None:
             number = number_of(array.dtype)
@@ -346,7 +334,7 @@ class Flattener:
                 return
             native = np.dtype(array.dtype.newbyteorder("=").str)
             array = array.astype(native)
-        self.rows.append((path, ARRAY, array, number, value_type))
+        self.rows.append(Row(path, ARRAY, array, number, value_type))
 
     def _add_jax(self, array: Any, path: Path) -> None:
         if array.is_deleted():
@@ -360,27 +348,36 @@ class Flattener:
         if info.direct:
             if self._may_spread and info.is_mesh:
                 self.meshes.add(len(self.rows))
-            self.rows.append((path, JAX, array, number, array.weak_type, info.json))
+            row = Row(path, JAX, array, number, ValueType.JAX)
+            row.weak_type = array.weak_type
+            row.sharding = info.json
+            self.rows.append(row)
             return
         self._add_shards(array, path, number, ValueType.JAX, "", info)
 
-    def _add_shards(self, array: Any, path: Path, number: int, value_type: int, prng: str,
+    def _add_shards(self, array: Any, path: Path, number: int, value_type: ValueType, prng: str,
                     info: ShardingInfo) -> None:
+        row = Row(path, SHARDS, [], number, value_type)
+        row.weak_type = array.weak_type
+        row.prng_impl = prng
+        row.sharding = info.json
+        row.shape = array.shape
         if not info.here and self._may_spread:
             self.spread.append(SpreadLeaf(len(self.rows), array, info))
-            self.rows.append((path, SHARDS, [], number, value_type, array.weak_type, prng,
-                              info.json, array.shape, None, (), False))
-            return
-        if not info.here and not info.replicated:
+        elif not info.here and not info.replicated:
             self.bad.append((path, "has shards on other processes; under jax.distributed all of "
                                    "them open the store and save together"))
             return
-        if self._may_spread and info.is_mesh:
-            self.meshes.add(len(self.rows))
-        layout = info.layout(array)
-        self.rows.append((path, SHARDS, self._shards(array, info, layout), number, value_type,
-                          array.weak_type, prng, info.json, array.shape, layout.shard_shape,
-                          layout.origins, False))
+        else:
+            if self._may_spread and info.is_mesh:
+                self.meshes.add(len(self.rows))
+            self._set_shards(row, array, info, info.layout(array))
+        self.rows.append(row)
+
+    def _set_shards(self, row: Row, array: Any, info: ShardingInfo, layout: Layout) -> None:
+        row.data = self._shards(array, info, layout)
+        row.shard_shape = layout.shard_shape
+        row.origins = layout.origins
 
     def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
         """The single-device arrays to be saved of an array. On CPU devices they can be viewed; of
@@ -412,10 +409,9 @@ class Flattener:
 
     def complete(self, leaf: SpreadLeaf, layout: Layout) -> None:
         """The row of a leaf of which this process saves `layout`, and others the rest."""
-        fields = self.rows[leaf.row]
-        self.rows[leaf.row] = (*fields[:2], self._shards(leaf.array, leaf.info, layout),
-                               *fields[3:9], layout.shard_shape, layout.origins,
-                               layout.shard_shape is not None, *fields[12:])
+        row = self.rows[leaf.row]
+        self._set_shards(row, leaf.array, leaf.info, layout)
+        row.partial = layout.shard_shape is not None
 
     def finish(self) -> None:
         """Waits for what comes from other devices. All of it is on its way by now."""
