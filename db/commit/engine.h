@@ -210,7 +210,7 @@ class Engine {
 
   int64_t AgeTime(int64_t wall_ns);
   bool RunPosted();
-  bool DropBallast();
+  bool MakeRoom();
   Status CheckNotRemoved();
   template <typename Work>
   void PanicOnThrow(Work work);
@@ -271,7 +271,6 @@ class Engine {
   Status WriteSlot(bool sync);
   // For others to see, not synced; false: not now, the next commit tries again.
   bool UpdateSlot();
-  Status SlotBehindError() const;
   void NoteCatalog(const Segment& segment);
   void MarkDurable();
   void SlotSynced();

@@ -118,7 +118,7 @@ Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint6
   auto spot = log_->Place(run.bytes, step_bytes, /*may_use_reserve=*/may_drop_ballast);
   // A delete must work on a full disk: that is how space comes back.
   if (may_drop_ballast && spot.status().code() == StatusCode::kResourceExhausted) {
-    DropBallast();
+    MakeRoom();
     spot = log_->Place(run.bytes, step_bytes, /*may_use_reserve=*/true);
   }
   STEPWELL_ASSIGN_OR_RETURN(run.spot, std::move(spot));
@@ -166,7 +166,9 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   return place;
 }
 
-bool Engine::DropBallast() {
+// Spares first: they make writes faster, the ballast makes them possible.
+bool Engine::MakeRoom() {
+  if (log_ != nullptr && log_->DropSpares()) return true;
   return options_.environment.file_system->Remove(BallastFilePath(options_.store_path)).ok();
 }
 
@@ -176,15 +178,16 @@ void Engine::FrameWritten(FrameWrite* write) {
   bytes_written_ += write->vector.iov_len;
   options_.instruments->DiskSpan("write frame", write->submitted_ns, Trace::kNoStep,
                                  write->vector.iov_len);
-  if (write->status.code() == StatusCode::kResourceExhausted && DropBallast()) {
-    // The chain goes through this frame: it is written once more, where the ballast was.
+  // kAborted: the log was frozen before the write began. A full disk may have taken a part, which
+  // counts also when the second try finds the log frozen.
+  if (write->status.code() != StatusCode::kAborted || write->transferred_bytes > 0) {
+    batch_->reached_disk = true;
+  }
+  if (write->status.code() == StatusCode::kResourceExhausted && MakeRoom()) {
+    // The chain goes through this frame: it is written once more, where that was.
     ++write->segment->writes_in_flight;
     options_.disk->Submit(write);
     return;
-  }
-  // kAborted: the log was frozen before the write began.
-  if (write->status.code() != StatusCode::kAborted || write->transferred_bytes > 0) {
-    batch_->reached_disk = true;
   }
   if (!write->status.ok()) {
     options_.freeze->Trip(write->status);

@@ -45,6 +45,12 @@ Result<uint64_t> EndOfCatalog(const SegmentInfo& info, SegmentFiles& files) {
 
 constexpr uint64_t kRollGainBytes = uint64_t{1} << 20;
 
+Status SlotBehindError() {
+  return ResourceExhaustedError(
+      "the disk is full: STEPWELL cannot be written, and nothing is erased that it names; remove "
+      "other files");
+}
+
 }  // namespace
 
 void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
@@ -57,7 +63,8 @@ void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
   }
   const auto free = file_system->FreeBytes(store_path);
   if (!free.ok()) return;
-  const uint64_t bytes = std::min(kBallastBytesMax, AlignDown(*free / kBallastShareOfFree, 4096));
+  const uint64_t bytes = AlignDown(
+      std::min({kBallastBytesMax, *free / kBallastShareOfFree, io::FileBytesMax()}), 4096);
   if (bytes < kBallastBytesMin) return;
   auto ballast = file_system->Open(path, {.write = true, .create = true});
   if (!ballast.ok()) return;
@@ -94,7 +101,7 @@ void Engine::NoteCatalog(const Segment& segment) {
 Status Engine::WriteSlot(bool sync) {
   Status status = options_.slot_file->Write(slot_, sync);
   // Where writes go to new blocks (btrfs) also this one needs room.
-  if (status.code() == StatusCode::kResourceExhausted && DropBallast()) {
+  while (status.code() == StatusCode::kResourceExhausted && MakeRoom()) {
     status = options_.slot_file->Write(slot_, sync);
   }
   return status;
@@ -206,7 +213,8 @@ Status Engine::Start(const LogState& state) {
   log_ = std::make_unique<LogWriter>(std::move(log), highest + 1, epoch_);
   log_->FindSpares();
   Status status = log_->Start();
-  if (status.code() == StatusCode::kResourceExhausted && DropBallast()) status = log_->Start();
+  // Spares that are too large for the first segment have the room that it lacks.
+  while (status.code() == StatusCode::kResourceExhausted && MakeRoom()) status = log_->Start();
   STEPWELL_RETURN_IF_ERROR(status);
   block_bytes_ = log_->block_bytes();
   // A killed writer's last frame has no copy yet.
@@ -333,23 +341,16 @@ void Engine::IndexReached(uint64_t commit, bool durable) {
   }
 }
 
-Status Engine::SlotBehindError() const {
-  return ResourceExhaustedError(options_.store_path +
-                                ": the disk is full: STEPWELL cannot be written, and nothing is "
-                                "erased that it names; remove other files");
-}
-
 Status Engine::MayErase() {
   if (closing_ || !started_ || log_->current() == nullptr) {
-    return FailedPreconditionError(options_.store_path + ": the store is closed");
+    return FailedPreconditionError("the store is closed");
   }
   if (slot_behind_ && !options_.freeze->frozen()) MarkDurable();
   if (options_.freeze->frozen()) return options_.freeze->Check();
   if (slot_behind_) return SlotBehindError();
   if (losses_.empty()) return OkStatus();
   // What a lost frame kept alive is not known.
-  return FailedPreconditionError(StrCat(options_.store_path,
-                                        ": nothing is erased while this is not accepted: ",
+  return FailedPreconditionError(StrCat("nothing is erased while this is not accepted: ",
                                         DescribeLoss(losses_.front()), ". See `stepwell repair`"));
 }
 
@@ -459,7 +460,8 @@ Status Engine::RollSegments(uint64_t guard) {
     segment->dirty = false;
     NoteCatalog(*segment);
     if (!UpdateSlot()) {
-      return options_.freeze->frozen() ? options_.freeze->Check() : SlotBehindError();
+      return options_.freeze->frozen() ? options_.freeze->Check()
+                                       : SlotBehindError().WithContext(options_.store_path);
     }
   }
   ForgetFailedWrites();

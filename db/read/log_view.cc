@@ -207,7 +207,12 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
     const bool same_writer = log_ != nullptr && lives == log_live_;
     // The newest slot is being written at this moment. What was seen once stays seen.
     const auto is_behind = [&] { return same_writer && lives && slot.sequence < log_sequence_; };
-    const auto is_same = [&] { return same_writer && slot.sequence == log_sequence_; };
+    // A writer that is only opening has written no slot yet, and the one that is there may be older
+    // than what the scan without a writer has found: that stays seen.
+    const bool just_opening = log_ != nullptr && lives && !log_live_;
+    const auto is_same = [&] {
+      return (same_writer || just_opening) && slot.sequence == log_sequence_;
+    };
     if (newest != nullptr && (is_same() || is_behind())) return newest;
     auto view = std::make_shared<LogView>(source_);
     const bool may_pin = !source_->environment.without_pins;

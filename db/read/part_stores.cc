@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "db/group.h"
+#include "db/log/slot_file.h"
 #include "db/read/step_reader.h"
 
 namespace stepwell::db {
@@ -44,6 +45,16 @@ Result<std::shared_ptr<StepReader>> ReadShare(LogFollower& store, const format::
   const LogStep* found = FindShare(*view->log, step);
   if (found == nullptr) return NoShare(store, step);
   return store.Read(view, *found);
+}
+
+// Then what is missing is no damage: where a full disk keeps STEPWELL from being written, part 0's
+// or this one's, a part shows an older state than the other.
+bool IsBesideWriter(const LogFollower& store) {
+  const auto slot = SlotFile::Open(store.source()->environment.file_system, store.path(),
+                                   /*write=*/false, nullptr);
+  if (!slot.ok()) return false;
+  const auto lives = store.source()->WriterLives(slot->get());
+  return lives.ok() && *lives;
 }
 
 }  // namespace
@@ -95,6 +106,14 @@ Result<std::shared_ptr<StepReader>> PartStores::Read(uint32_t part,
     auto reader = ReadShare(*store, step);
     if (reader.ok() || attempt > 0) {
       if (reader.status().code() != StatusCode::kNotFound) return reader;
+      if (IsBesideWriter(*store)) {
+        return UnavailableError(
+            StrCat("step ", step.step, " was saved by parts ", PartsText(step.group->parts),
+                   "; part ", part, " (", store->path(),
+                   ") does not show it now: its STEPWELL, or that of part 0, may be older than its "
+                   "log, as a full disk leaves it; try again when there is room, or when the "
+                   "processes that write are gone"));
+      }
       return WithoutPart(part, step,
                          StrCat("(", store->path(),
                                 ") does not have it: it is older, or the step "

@@ -70,6 +70,8 @@ Status SimWorld::WriteLocked(Inode* inode, uint64_t offset, ConstBytes data,
     if (frozen_ && !was_frozen) {
       in_flight_at_freeze_.push_back(
           {inode->shared_from_this(), offset, std::string(AsText(data))});
+    } else if (!frozen_ && effect == Fault::Effect::kDoAndFail) {
+      inode->Write(offset, data);
     } else if (!frozen_ && status.code() != StatusCode::kResourceExhausted) {
       Land(inode, offset, data, &prng_);
     }

@@ -49,7 +49,7 @@ struct Fault {
     kFail,       // with os_error; a failed write may land in part, a failed sync loses data
     kLose,       // writes and syncs only: reports success, changes nothing
     kMisdirect,  // writes only: reports success, lands on another sector of the file
-    kDoAndFail,  // syncs only, of files and directories: everything is durable, os_error comes back
+    kDoAndFail,  // everything is done (a sync: durable), os_error comes back; writes and syncs only
     kShort       // reads only: fewer bytes than there are, as at the end of a file
   };
   std::optional<OpKind> kind = {};  // none: any mutating operation
