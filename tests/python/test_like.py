@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import optax
 import pytest
-from equality import bits
+from equality import bits, same
 
 import stepwell
 
@@ -218,3 +221,19 @@ def test_a_missing_leaf_is_an_error(store, stored, wanted, message):
     assert message in str(info.value)
     with pytest.raises(stepwell.MismatchError):
         store.load_or({"x": wanted, "w": 0})
+
+
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16, np.ndarray, jnp.float32])
+def test_classes_come_from_like(store, kind):
+    class Layer(eqx.Module):
+        weight: jax.Array
+        dtype: Any
+
+    for step, make in enumerate([lambda weight: {"weight": weight, "dtype": kind},
+                                 lambda weight: Layer(weight, kind)]):
+        store.save(step, make(jnp.ones(2))).result()
+        assert list(store.tree(step)) == ["weight"]
+        loaded = store.load(step, like=make(jnp.zeros(2)))
+        assert same(loaded, make(jnp.ones(2)))
+    with pytest.raises(stepwell.MismatchError, match="weight: stored float32.2., `like` has a"):
+        store.load(0, like={"weight": kind})

@@ -181,8 +181,9 @@ def check_called(tree: Any, name: str) -> None:
 
 
 def is_array_like(leaf: object) -> bool:
-    """Arrays, concrete or abstract (jax.ShapeDtypeStruct and its kin)."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    """Arrays, concrete or abstract (jax.ShapeDtypeStruct and its kin). Not the classes of NumPy's
+    scalars, np.float32 for one, which have descriptors of these names."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
 
 
 # ---- values -----------------------------------------------------------------------------------
