@@ -121,6 +121,13 @@ def test_memmap(store, tmp_path):
     assert store.load(0, "x").tolist() == [3] * 10
 
 
+def test_texts_and_keys_of_numpy_are_those_of_python(round_trip):
+    state = {"names": [np.str_("a"), np.bytes_(b"b")], np.int64(3): np.str_("")}
+    loaded = round_trip(state)
+    assert loaded == {"names": ["a", b"b"], 3: ""}
+    assert [type(each) for each in loaded["names"]] == [str, bytes]
+
+
 def test_masked_arrays_are_refused(store):
     with pytest.raises(stepwell.UnsupportedLeafError, match="x: is a MaskedArray"):
         store.save(0, {"x": np.ma.array([1, 2], mask=[0, 1])})

@@ -57,6 +57,19 @@ def random_index(chance, shape):
     return tuple(index)
 
 
+def test_stored_arrays_stand_for_arrays(store):
+    state = {"x": np.arange(6.0).reshape(2, 3), "zero": np.float32(0), "three": np.int16(3)}
+    store.save(0, state).result()
+    view = store[0]
+    assert not view["zero"] and view["three"]
+    assert (int(view["three"]), float(view["three"])) == (3, 3.0)
+    with pytest.raises(ValueError, match="more than one element"):
+        bool(view["x"])
+    loaded = store.load(0, "x", like=view["x"])
+    assert isinstance(loaded, np.ndarray)
+    np.testing.assert_array_equal(loaded, state["x"])
+
+
 def test_slices_are_those_of_numpy(store):
     array = np.arange(37 * 29 * 11).reshape(37, 29, 11)
     store.save(1, {"x": array}, chunks=stepwell.ChunkShape(4096, (1, 0))).result()

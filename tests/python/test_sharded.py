@@ -343,3 +343,54 @@ assert _stepwell.memory_near(0, 0).shape == (0,)
 print("ok")
 """, path, **EIGHT)
     assert (status, out) == (0, "ok\n"), err
+
+
+def test_arrays_without_elements_that_jit_makes(run_python, path):
+    # XLA does not split them, whatever their sharding says.
+    status, out, err = run_python(START + """
+split = NamedSharding(mesh, P("data", "model"))
+key = NamedSharding(mesh, P("model"))
+state = {"rows": jax.jit(lambda x: x * 2, out_shardings=split)(jnp.zeros((0, 8))),
+         "columns": jax.jit(lambda: jnp.zeros((4, 0), jnp.bfloat16), out_shardings=split)(),
+         "w": jax.device_put(np.ones((4, 8), np.float32), split),
+         "keys": jax.jit(lambda: jax.random.split(jax.random.key(0), 4)[:0], out_shardings=key)()}
+assert state["columns"].addressable_data(0).shape != split.shard_shape((4, 0))
+with stepwell.open(path) as store:
+    store.save(0, state).result()
+    for loaded in (store.load(0, like=state), store.load(0)):
+        for name, array in state.items():
+            got = loaded[name]
+            assert (got.shape, got.dtype, got.sharding) == (
+                array.shape, array.dtype, array.sharding), name
+    np.testing.assert_array_equal(loaded["w"], np.ones((4, 8)))
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err
+
+
+def test_reduced_and_unreduced_arrays(run_python, path):
+    status, out, err = run_python(START + """
+from jax.sharding import AxisType
+mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+with jax.set_mesh(mesh), stepwell.open(path) as store:
+    w = np.arange(32, dtype=np.float32).reshape(8, 4)
+    reduced = jax.reshard(w, P(None, None, reduced={"x"}))
+    rows = jax.reshard(w, P("x"))
+    unreduced = jax.jit(lambda a: jax.lax.dot_general(
+        a, a, (((0,), (0,)), ((), ())), out_sharding=P(unreduced={"x"})))(rows)
+    store.save(0, {"w": reduced}).result()
+    loaded = store.load(0, like={"w": reduced})["w"]
+    assert loaded.sharding == reduced.sharding
+    for got in (loaded, store.load(0)["w"]):
+        for shard in got.addressable_shards:
+            np.testing.assert_array_equal(shard.data, w)
+    fails(stepwell.UnsupportedLeafError, lambda: store.save(1, {"a": {"sum": unreduced}}),
+          "a/sum: is unreduced over 'x'", "jax.reshard")
+    store.save(1, {"sum": w.T @ w}).result()
+    fails(stepwell.MismatchError, lambda: store.load(1, like={"sum": unreduced}),
+          "sum: stored float32[4, 4]", "unreduced over 'x'")
+    fails(stepwell.MismatchError,
+          lambda: store.load(1, mesh=mesh, specs=P(unreduced={"x"})), "unreduced over 'x'")
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err

@@ -252,3 +252,16 @@ def test_plain_containers_are_built_as_they_were_stored(store):
     assert state["s"].tolist() == [0, 1, 2]
     assert store.load(0, "state/z/4") == {3: "three", "3": b"three"}
     assert store.load(0, "state/a") == (None, [[]])
+
+
+def test_arrays_that_cannot_be_saved_are_not_left_out_of_equinox_modules(store):
+    class Odd(eqx.Module):
+        weight: jax.Array
+        other: Any
+
+    for other in (np.ma.masked_array([1.0, 2.0]), jax.ShapeDtypeStruct((2,), jnp.float32),
+                  jax.new_ref(jnp.ones(2))):
+        with pytest.raises(stepwell.UnsupportedLeafError, match="cannot save other: is "):
+            store.save(0, Odd(jnp.ones(2), other))
+    with pytest.raises(stepwell.UnsupportedLeafError, match="is a ShapeDtypeStruct"):
+        store.save(0, eqx.filter_eval_shape(eqx.nn.Linear, 2, 2, key=jax.random.key(0)))

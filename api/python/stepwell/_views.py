@@ -171,6 +171,15 @@ class ArrayView(NotCopied):
         array: np.ndarray[Any, Any] = self._source.read(self._number)
         return array if dtype is None else array.astype(dtype, copy=False)
 
+    def __bool__(self) -> bool:
+        return bool(self.__array__())
+
+    def __int__(self) -> int:
+        return int(self.__array__())
+
+    def __float__(self) -> float:
+        return float(self.__array__())
+
 
 def _view(source: Source, number: int, step: Source) -> Any:
     """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the source

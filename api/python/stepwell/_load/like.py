@@ -312,7 +312,8 @@ class Matcher:
     # ---- JAX ----
 
     def _is_jax_target(self, like: Any) -> bool:
-        if self._jax is None:
+        # The sharding of an ArrayView is a dict.
+        if self._jax is None or isinstance(getattr(like, "sharding", None), dict):
             return False
         return (isinstance(like, (self._jax.Array, self._jax.ShapeDtypeStruct))
                 or hasattr(like, "sharding") or hasattr(like, "weak_type"))

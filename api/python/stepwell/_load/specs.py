@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._pytree.records import ARRAY, StoredTree, resolve
+from .._pytree.sharding import partitions, unreduced_axes
 from .._pytree.tree import TRANSPARENT, BadKeyError, open_node, path_text
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
@@ -77,7 +78,7 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
 def check_spec(spec: Any, mesh: Any) -> str:
     """Why `spec` is none over `mesh`; "" when it is."""
     used: set[str] = set()
-    for entry in spec:
+    for entry in partitions(spec):
         if not isinstance(entry, (str, tuple, type(None))):
             return f"{spec} has {entry!r}, which says no mesh axis"
         for name in _axes_of(entry):
@@ -94,9 +95,13 @@ def why_not_split(shape: tuple[int, ...], sharding: Any) -> str:
     named = sys.modules["jax"].sharding.NamedSharding
     if isinstance(sharding, named):
         spec, mesh = sharding.spec, sharding.mesh
-        if len(spec) > len(shape):
-            return f"{spec} is of {len(spec)} axes, and the array has {len(shape)}"
-        for axis, entry in enumerate(spec):
+        entries = partitions(spec)
+        unreduced = unreduced_axes(sharding)
+        if unreduced:
+            return f"{spec} is unreduced over {unreduced}: a whole array cannot be loaded as parts"
+        if len(entries) > len(shape):
+            return f"{spec} is of {len(entries)} axes, and the array has {len(shape)}"
+        for axis, entry in enumerate(entries):
             names = _axes_of(entry) if isinstance(entry, (str, tuple)) else ()
             parts = math.prod([mesh.shape[name] for name in names])
             if shape[axis] % parts:

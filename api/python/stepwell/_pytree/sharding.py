@@ -27,6 +27,7 @@ class ShardingInfo:
     def __init__(self, sharding: Any) -> None:
         devices = sharding.device_set
         self.json = sharding_json(sharding)
+        self.unreduced = unreduced_axes(sharding)
         self.cpu = all(device.platform == "cpu" for device in devices)
         self.here = sharding.is_fully_addressable
         self.replicated = sharding.is_fully_replicated
@@ -66,6 +67,17 @@ def _device_ids(devices: Any) -> Any:
     return {"id": devices.id}
 
 
+def partitions(spec: Any) -> tuple[Any, ...]:
+    """The entries of a PartitionSpec. One with `reduced` or `unreduced` axes is not iterated."""
+    return tuple(spec.partitions if hasattr(spec, "partitions") else spec)
+
+
+def unreduced_axes(sharding: Any) -> str:
+    """The mesh axes over which an array of this sharding has yet to be summed; "": none."""
+    spec = getattr(sharding, "spec", None)
+    return ", ".join([repr(name) for name in sorted(getattr(spec, "unreduced", None) or ())])
+
+
 def sharding_json(sharding: Any) -> str:
     """A sharding as Orbax spells it in its `_sharding` files, with "memory_kind" where it is not
     the devices' default one; "" for kinds that it has no word for."""
@@ -81,7 +93,7 @@ def sharding_json(sharding: Any) -> str:
             "shape": list(mesh.devices.shape),
             "axis_names": list(mesh.axis_names),
             "axis_types": [str(axis_type) for axis_type in mesh.axis_types],
-            "partition_spec": list(sharding.spec),
+            "partition_spec": list(partitions(sharding.spec)),
             "device_mesh": {"mesh": _device_ids(mesh.devices.tolist())},
         }
     else:

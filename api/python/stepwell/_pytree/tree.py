@@ -81,7 +81,8 @@ def type_name(node: object) -> str:
 def _key_component(key: object) -> Component:
     if isinstance(key, str):
         return (KEY, str(key))
-    if isinstance(key, int) and not isinstance(key, bool) and _INT64_MIN <= key <= _INT64_MAX:
+    if (isinstance(key, (int, np.integer)) and not isinstance(key, bool)
+            and _INT64_MIN <= key <= _INT64_MAX):
         return (INT_KEY, int(key))
     raise BadKeyError(f"has a key of type {type(key).__name__} ({key!r}); keys are str or int64")
 
@@ -182,8 +183,10 @@ def check_called(tree: Any, name: str) -> None:
 
 def is_array_like(leaf: object) -> bool:
     """Arrays, concrete or abstract (jax.ShapeDtypeStruct and its kin). Not the classes of NumPy's
-    scalars, np.float32 for one, which have descriptors of these names."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
+    scalars, np.float32 for one, which have descriptors of these names; nor np.str_ and np.bytes_,
+    which are Python's str and bytes."""
+    return (hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+            and not isinstance(leaf, (type, str, bytes)))
 
 
 # ---- values -----------------------------------------------------------------------------------
@@ -271,7 +274,7 @@ class Flattener:
         if kind is np.ndarray or isinstance(node, np.memmap):
             self._add_numpy(node, path, ValueType.NUMPY)
             return True
-        if isinstance(node, np.generic):
+        if isinstance(node, np.generic) and not isinstance(node, (str, bytes)):
             self._add_numpy(np.asarray(node), path, ValueType.NUMPY_SCALAR)
             return True
         if self._jax_array is not None and isinstance(node, self._jax_array):
@@ -313,7 +316,8 @@ class Flattener:
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
-        if is_static(leaf, in_equinox):
+        # Arrays of other kinds are data in an Equinox module, too: `like` would miss them.
+        if is_static(leaf, in_equinox and not is_array_like(leaf)):
             return False
         if isinstance(leaf, np.ndarray):
             kind = type(leaf).__name__
@@ -346,6 +350,10 @@ class Flattener:
             self.bad.append((path, f"has dtype {array.dtype}, which is not supported"))
             return
         info = self._sharding(array.sharding)
+        if info.unreduced:
+            self.bad.append((path, f"is unreduced over {info.unreduced}: its devices hold parts of "
+                                   "a sum; jax.reshard it first"))
+            return
         if info.direct:
             if self._may_spread and info.is_mesh:
                 self.meshes.add(len(self.rows))
@@ -372,7 +380,11 @@ class Flattener:
         else:
             if self._may_spread and info.is_mesh:
                 self.meshes.add(len(self.rows))
-            self._set_shards(row, array, info, info.layout(array))
+            layout = info.layout(array)
+            self._set_shards(row, array, info, layout)
+            if not array.size:  # what XLA gives for shards need not have the sharding's shape
+                row.data = [np.empty(layout.shard_shape or array.shape, array.dtype)
+                            for _ in layout.numbers]
         self.rows.append(row)
 
     def _set_shards(self, row: Row, array: Any, info: ShardingInfo, layout: Layout) -> None:
