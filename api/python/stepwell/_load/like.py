@@ -312,8 +312,7 @@ class Matcher:
     # ---- JAX ----
 
     def _is_jax_target(self, like: Any) -> bool:
-        # The sharding of an ArrayView is a dict.
-        if self._jax is None or isinstance(getattr(like, "sharding", None), dict):
+        if self._jax is None or hasattr(like, "shard_shape"):  # an ArrayView: its sharding is text
             return False
         return (isinstance(like, (self._jax.Array, self._jax.ShapeDtypeStruct))
                 or hasattr(like, "sharding") or hasattr(like, "weak_type"))
