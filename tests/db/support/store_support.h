@@ -37,13 +37,14 @@ inline std::vector<LeafSpec> SmallState() {
 inline std::vector<float> LeafData(const LeafSpec& spec, uint64_t seed) {
   uint64_t count = 1;
   for (const uint64_t extent : spec.shape) count *= extent;
+  if (spec.compressible) return std::vector<float>(count, static_cast<float>(seed));
   uint64_t x = seed * 0x9E3779B97F4A7C15ull + std::hash<std::string>{}(spec.name);
   std::vector<float> data(count);
   for (float& value : data) {
     x ^= x << 13;
     x ^= x >> 7;
     x ^= x << 17;
-    value = spec.compressible ? static_cast<float>(seed) : static_cast<float>(x % 100003);
+    value = static_cast<float>(x % 100003);
   }
   return data;
 }
