@@ -66,8 +66,9 @@ nb::object MakeException(const Status& status, bool opening) {
   if (opening && status.code() == StatusCode::kUnavailable) {
     return ExceptionOf("LockedError",
                        UnavailableError(status.message() +
-                                        "; mode=\"r\" reads beside it, and the program's `stepwell "
-                                        "rm`, `pin` and `reclaim` ask that process"));
+                                        "; open it with mode=\"r\" to read beside the writer; "
+                                        "`stepwell rm`, `stepwell pin` and `stepwell reclaim` send "
+                                        "their request to that process"));
   }
   return ExceptionOf(ClassName(status, opening), status);
 }

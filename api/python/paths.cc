@@ -45,7 +45,7 @@ format::PathPattern PatternFromPython(nb::handle path) {
     return ValueOrThrow(format::PathPattern::Parse(TextOf(path.ptr())));
   }
   if (PyTuple_Check(path.ptr()) == 0) {
-    RefusePath(StrCat("a path is a str or a tuple of str and int, not ", Repr(path)));
+    RefusePath(StrCat("a path must be a str or a tuple of str and int, not ", Repr(path)));
   }
   format::KeyPath components;
   for (nb::handle part : nb::borrow<nb::tuple>(path)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks: from posted tasks to the log. Commit groups are in engine_commit.cc, the beginning and
+// Blocks: from posted tasks to the log. Commit batches are in engine_commit.cc, the beginning and
 // the end of a session in engine_session.cc.
 #include "db/commit/engine.h"
 
@@ -167,7 +167,7 @@ Result<bool> Engine::SealSegments(const std::set<uint64_t>& segments) {
                       [this](uint64_t id) { return log_->open_segments().contains(id); });
 }
 
-// Rule 18: an export of another process has a link to the segment that is being written. What is
+// An export of another process has a link to the segment that is being written. What is
 // there already stays as it is; new steps go elsewhere, so that the export does not grow with them.
 void Engine::LeaveLinkedSegment() {
   const Segment* current = log_ == nullptr ? nullptr : log_->current();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commit groups: frames, one flush a touched segment, publication (DESIGN.md, "Save").
+// Commit batches: frames, one fdatasync per touched segment, publication (DESIGN.md, "Save").
 #include <algorithm>
 #include <utility>
 
@@ -42,7 +42,7 @@ std::string WhatOf(const SaveJob& job) {
 Status Unknown(const SaveJob& job, const Status& cause) {
   return OutcomeUnknownError(
       StrCat("whether ", WhatOf(job), " is not known: ", cause.message(),
-             "; close the store and open it again, which decides, then look at its steps"),
+             "; close the store and open it again, which settles it, then look at its steps"),
       cause.os_error());
 }
 
@@ -226,6 +226,7 @@ void Engine::SegmentSynced(SegmentSync* sync) {
     NoteCatalog(*sync->segment);
   }
   if (--batch_->syncs_left > 0) return;
+  // Every segment of the batch is flushed: without an error, its changes are durable from here on.
   if (batch_->error.ok()) {
     batch_->error = CheckNotRemoved();
     if (!batch_->error.ok()) options_.freeze->Trip(batch_->error);

@@ -90,11 +90,11 @@ bool IsRunning(const Holder& holder) {
 
 Status HeldByRunning(const std::string& store_path, const Holder& holder) {
   const bool own = holder.pid == getpid();
-  return UnavailableError(StrCat(
-      store_path, ": locked by process ", holder.pid,
-      own ? " (this one), which has it open already: use that store, or close it first (a notebook "
-            "cell that runs again finds the store of its last run open)"
-          : ", which is running; a store has one writer, and any number of readers"));
+  return UnavailableError(
+      StrCat(store_path, ": locked by process ", holder.pid,
+             own ? " (this one), which has it open already: use that Store object, or close it "
+                   "first (when you rerun a notebook cell, the store of its last run is still open)"
+                 : ", which is running; a store has one writer and any number of readers"));
 }
 
 Status HeldByDead(const std::string& store_path, const std::optional<Holder>& holder,
@@ -217,9 +217,10 @@ Status LockSlotFile(io::File* slot_file, const std::string& store_path,
                     std::chrono::milliseconds timeout) {
   // A holder that can be seen is not just waiting for its last writes.
   const auto refused = [&] {
-    return UnavailableError(StrCat(store_path, ": ", DescribeLockHolders(slot_file),
-                                   " writes to it; its LOCK was removed, which admits no second "
-                                   "writer: a store has one"));
+    return UnavailableError(
+        StrCat(store_path, ": ", DescribeLockHolders(slot_file),
+               " has it open for writing; the file LOCK was removed, but a store still "
+               "has only one writer"));
   };
   STEPWELL_ASSIGN_OR_RETURN(
       const bool locked,

@@ -86,14 +86,14 @@ Status ExplainPinned(Status error) {
 Status StepNotFound(const std::string& store_path, uint64_t step,
                     const std::vector<uint64_t>& steps) {
   std::string text = StrCat(store_path, " has no step ", step);
-  if (steps.empty()) return NotFoundError(text + "; it has no step at all");
+  if (steps.empty()) return NotFoundError(text + "; it has no steps");
   const auto above = std::lower_bound(steps.begin(), steps.end(), step);
   if (above == steps.end()) {
-    text += StrCat("; the nearest (and newest) is ", steps.back());
+    text += StrCat("; the nearest step is the newest, ", steps.back());
   } else if (above == steps.begin()) {
-    text += StrCat("; the nearest (and oldest) is ", steps.front());
+    text += StrCat("; the nearest step is the oldest, ", steps.front());
   } else {
-    text += StrCat("; the nearest are ", *(above - 1), " and ", *above);
+    text += StrCat("; the nearest steps are ", *(above - 1), " and ", *above);
   }
   return NotFoundError(text);
 }

@@ -389,8 +389,8 @@ Status StepTree::Ambiguous(const PathPattern& path, const std::vector<size_t>& n
   }
   return InvalidArgumentError(
       StrCat("step ", step_, ": path \"", path.text(), "\" is ambiguous: ", Join(meanings, " or "),
-             "; components with their types (in Python a tuple, with int for keys and indices and "
-             "str for names), or the item's name in front, tell them apart"));
+             "; give the path as components with types (in Python a tuple: int for int keys and "
+             "indices, str for names), or put the item's name in front"));
 }
 
 bool IsOnlyState(const format::StepRecord& step) {

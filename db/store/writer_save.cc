@@ -148,7 +148,7 @@ Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job
 
 Status GaveUp(const std::string& path, uint64_t step) {
   return CancelledError(
-      StrCat(path, ": step ", step, " was not saved: the caller gave up waiting"));
+      StrCat(path, ": step ", step, " was not saved: the caller stopped waiting"));
 }
 
 uint64_t BytesOf(const PlannedLeaf& leaf) {

@@ -55,7 +55,7 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
       lost_(OutcomeUnknownError(
           StrCat(path_,
                  ": whether this was done is not known: there was no memory to go on; close the "
-                 "store and open it again, which decides, then look at its steps"))) {
+                 "store and open it again, which settles it, then look at its steps"))) {
   failed_.reserve(kFailedMax);
   instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
   core_->environment = environment_.ForReaders();
@@ -390,8 +390,8 @@ Status WriterStore::CheckUsable() const {
   if (frozen.ok()) return frozen;
   return FailedPreconditionError(
       StrCat(path_,
-             ": the store was frozen by an earlier error and only reads; close and open it "
-             "again: ",
+             ": the store is frozen after an earlier error and can only be read; close it and open "
+             "it again: ",
              freeze_->first_error().message()));
 }
 

@@ -130,12 +130,12 @@ TEST_P(StoreTest, SavesThatNoReaderCouldDecodeAreRefused) {
 
 TEST_P(StoreTest, MissingStepsNameTheNearest) {
   auto store = Open();
-  EXPECT_THAT(store->Read(3).status().message(), HasSubstr("no step at all"));
+  EXPECT_THAT(store->Read(3).status().message(), HasSubstr("it has no steps"));
   for (const uint64_t step : std::vector<uint64_t>{4, 8}) {
     ASSERT_OK(SaveSeeded(store.get(), step, step, SmallState())->Wait());
   }
   EXPECT_EQ(store->Read(5).status().code(), StatusCode::kNotFound);
-  EXPECT_THAT(store->Read(5).status().message(), HasSubstr("the nearest are 4 and 8"));
+  EXPECT_THAT(store->Read(5).status().message(), HasSubstr("the nearest steps are 4 and 8"));
   const std::vector<uint64_t> nine{9};
   EXPECT_THAT(store->Delete(nine).message(), HasSubstr("(and newest) is 8"));
 }

@@ -51,29 +51,29 @@ def test_arguments_in_the_wrong_order(store):
     for call in (lambda: store.save(state, 1), lambda: store.load(state, 1),
                  lambda: store.delete(state["w"][None])):
         with pytest.raises(stepwell.InvalidArgumentError,
-                           match=r"a step is an int, not an? (dict|array int64\[.*\])") as info:
+                           match=r"must be an int, not an? (dict|array int64\[.*\])") as info:
             call()
-        assert "first argument: save(step, state)" in str(info.value)
+        assert "the step comes first: save(step, state)" in str(info.value)
         assert len(str(info.value)) < 200
-    with pytest.raises(stepwell.InvalidArgumentError, match="a step is an int, not True"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="a step must be an int, not True"):
         store.save(True, state)
-    with pytest.raises(stepwell.InvalidArgumentError, match="not a dict; a tree to load into is"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="; pass a tree to load into as like="):
         store.load(1, state)
-    with pytest.raises(stepwell.InvalidArgumentError, match="items is a dict .*, not a list"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="items must be a dict .*, not a list"):
         store.save(2, items=[("a", 1)])
 
 
 @pytest.mark.parametrize("step", ["latest", -1])
 def test_the_newest_step_has_no_other_name(store, step):
     with pytest.raises(stepwell.InvalidArgumentError,
-                       match="a step is .*; load.. takes the newest step, and store.latest"):
+                       match="a step must be .*; load.. loads the newest step, and store.latest"):
         store.load(step)
 
 
 @pytest.mark.parametrize(("metrics", "why"), [
     ({"a": {"b": [1, object()]}}, r"metrics\['a'\]\['b'\]\[1\] is an object"),
-    ({"ok": 1, "a": np.ones(2)}, r"metrics\['a'\] is an array float64\[2\]; its .tolist\(\)"),
-    ({"a": {("x", 1): 2}}, r"metrics\['a'\] has the key \('x', 1\); keys are str"),
+    ({"ok": 1, "a": np.ones(2)}, r"metrics\['a'\] is an array float64\[2\]; pass its .tolist\(\)"),
+    ({"a": {("x", 1): 2}}, r"metrics\['a'\] has the key \('x', 1\); keys must be str"),
 ])
 def test_what_is_not_json_is_named(store, metrics, why):
     with pytest.raises(stepwell.InvalidArgumentError, match=f"metrics is not JSON: {why}"):

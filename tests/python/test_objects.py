@@ -22,7 +22,7 @@ def test_a_store_is_a_collection_of_step_numbers(store):
     assert list(reversed(store)) == [7, 5, 3]
     assert len(store) == 3
     assert np.int64(5) in store and 4 not in store and -1 not in store
-    with pytest.raises(stepwell.InvalidArgumentError, match="a step is an int, not 'latest'"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="a step must be an int, not 'latest'"):
         assert "latest" in store
     for step in store:  # the steps as they were when it began
         store.delete(step)

@@ -26,8 +26,9 @@ def test_steps_in_any_order(store):
     assert 5 in store and 6 not in store
 
 
-@pytest.mark.parametrize(("step", "why"), [(-1, "not -1"), (2**63, "a step is 0"),
-                                           (1.5, "a step is an int, not 1.5"), ("3", "not '3'")])
+@pytest.mark.parametrize(("step", "why"), [(-1, "not -1"), (2**63, "a step must be 0"),
+                                           (1.5, "a step must be an int, not 1.5"),
+                                           ("3", "not '3'")])
 def test_bad_steps(store, step, why):
     for call in (lambda: store.save(step, 1), lambda: store.load(step),
                  lambda: store.delete([step])):
@@ -47,7 +48,7 @@ def test_step_that_exists(store):
     assert not store.save(1, {"x": 3}, if_exists="replace").skipped
     store.wait()
     assert store.load(1) == {"x": 3}
-    with pytest.raises(stepwell.InvalidArgumentError, match="if_exists is"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="if_exists must be"):
         store.save(2, 1, if_exists="sometimes")
 
 
@@ -111,7 +112,7 @@ def test_metadata_and_metrics(store):
     assert store[1].metadata is None
     with pytest.raises(stepwell.InvalidArgumentError, match="metadata is not JSON"):
         store.save(2, 1, metadata={"x": object()})
-    with pytest.raises(stepwell.InvalidArgumentError, match="metrics is a dict"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="metrics must be a dict"):
         store.save(2, 1, metrics=3)
 
 
@@ -182,10 +183,10 @@ def test_relative_paths(tmp_path, monkeypatch):
 
 
 def test_bad_open_arguments(path):
-    for keywords, why in (({"mode": "w"}, "mode is"), ({"keep": 3}, "keep is a policy"),
-                          ({"staging_bytes": 0}, "staging_bytes is an int of at least 1"),
-                          ({"threads": -1}, "threads is an int of at least 1"),
-                          ({"codec": "zip"}, "codec is one")):
+    for keywords, why in (({"mode": "w"}, "mode must be"), ({"keep": 3}, "keep must be a policy"),
+                          ({"staging_bytes": 0}, "staging_bytes must be an int of at least 1"),
+                          ({"threads": -1}, "threads must be an int of at least 1"),
+                          ({"codec": "zip"}, "codec must be one")):
         with pytest.raises(stepwell.InvalidArgumentError, match=why):
             stepwell.open(path, **keywords)
     assert not path.exists()

@@ -74,7 +74,7 @@ def test_pins_of_what_is_not_there(store):
     for call in (store.pin, store.unpin):
         with pytest.raises(stepwell.StepNotFoundError, match="7"):
             call(1, 7)
-        with pytest.raises(stepwell.InvalidArgumentError, match="a step is an int, not '1'"):
+        with pytest.raises(stepwell.InvalidArgumentError, match="a step must be an int, not '1'"):
             call("1")
         with pytest.raises(stepwell.InvalidArgumentError, match="not -1"):
             call([-1])
@@ -119,14 +119,14 @@ def test_items_that_cannot_be_deleted(store):
     store.wait()
     with pytest.raises(stepwell.PathNotFoundError, match="step 0 has no item 'c'; it has 'a', 'b'"):
         store.delete(0, items=["a", "c"])
-    with pytest.raises(stepwell.InvalidArgumentError, match="delete the step itself"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="delete the whole step"):
         store.delete([0, 1], item="a")
-    with pytest.raises(stepwell.InvalidArgumentError, match="delete the step itself"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="delete the whole step"):
         store.delete(0, items={"a", "b"})
     with pytest.raises(stepwell.StepNotFoundError):
         store.delete([0, 5], item="a")
     for bad in ({"items": "a"}, {"item": 3}, {"items": [None]}):
-        with pytest.raises(stepwell.InvalidArgumentError, match="the name of an item"):
+        with pytest.raises(stepwell.InvalidArgumentError, match="item must be one name"):
             store.delete(0, **bad)
     store.delete(0, items=[])
     assert store[0].items == ["a", "b"] and store[1].items == ["a"]
@@ -196,7 +196,7 @@ def test_a_trace_that_cannot_be(path, tmp_path):
         stepwell.open(path, trace=tmp_path / "no" / "trace.json")
     with stepwell.open(path) as store:  # the failed open left no lock
         store.save(0, 1)
-    with pytest.raises(stepwell.InvalidArgumentError, match="mode 'r' has none"):
+    with pytest.raises(stepwell.InvalidArgumentError, match="needs mode='a'"):
         stepwell.open(path, mode="r", trace=tmp_path / "trace.json")
 
 

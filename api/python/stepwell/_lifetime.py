@@ -57,8 +57,8 @@ class OpenStore(NotCopied):
     def _check_fork(self) -> None:
         if self._generation != service.generation:
             raise ForkError(
-                f"{self.path!r} was opened by the parent process, before fork; only that process "
-                "may use it. Open it again here (mode 'r' works beside a live writer)")
+                f"{self.path!r} was opened by the parent process, before fork; only the parent may "
+                "use it. Open the store again in this process (mode 'r' works beside a writer)")
 
     def _check(self) -> None:
         """What each call does first: refuses a closed or forked store, raises background errors."""
@@ -200,9 +200,9 @@ class OpenStore(NotCopied):
     def _check_not_copying(self) -> None:
         if self._backend.writer.is_copying():
             raise Error(
-                f"{self.path!r}: a signal's handler has interrupted a save on this thread, which "
-                "comes first and goes on when the handler returns: set a flag in it, or raise "
-                "(sys.exit), which gives that step up; then save or close the store")
+                f"{self.path!r}: a signal handler interrupted a save on this thread, and the save "
+                "resumes when the handler returns. Set a flag in the handler, or raise (sys.exit), "
+                "which cancels that save; save or close the store afterwards")
 
     def _account(self, stats: _stepwell.LoadStats) -> None:
         self._last_load = stats

@@ -54,59 +54,68 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
          private: bool = True) -> Store:
-    """Opens a store, a directory; mode "a" creates it where there is none, and those above it.
+    """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
+    they do not exist.
 
-    mode: "a" reads and writes and takes the store's lock (LockedError names the process that has
-        it); "r" only reads, never creates, takes no lock, and works beside a live writer.
-    keep: which steps to keep, e.g. `policy.LatestN(20) | policy.EveryN(1000)` of
-        `stepwell.policy`; None keeps all. Applied with each save.
-    staging_bytes: bound of the memory for saves; None: the smaller of 1 GiB and 1/8 of memory.
-    threads: how many threads encode and decode; None: at most 4.
-    codec: "raw" stores arrays as they are, "blosc" always compresses (bitshuffle and LZ4), "auto"
-        decides per array from a sample.
-    trace: a file for what the save pipeline did when, written at close (the newest 262,144 spans),
-        in Chrome's trace format: open it with ui.perfetto.dev or chrome://tracing. Mode "a" only.
-    reclaim_bytes_per_second: moved at most to give the space of dead steps back; None: 128 MiB.
-    process_timeout: seconds to wait for other processes; PeerError then names the silent ones.
-    disks: "shared", the path is on a file system that all processes see; or "local", each machine
-        may have a disk of its own there. Not guessed: a wrong path is not taken for a new disk.
-    untrusted: mode "r" of a directory that may do harm: nothing is made in it, pins neither.
-    private: a new store, and exports of it, are its owner's alone (0700, 0600); False: as the umask
-        has it. A store that is there goes on as its file STEPWELL is (`chmod -R g+rX`).
+    mode: "a" reads and writes, and takes the store's lock; LockedError names the process that holds
+        it. "r" only reads: it creates nothing, takes no lock, and works while a writer is active.
+    keep: the retention policy, e.g. `policy.LatestN(20) | policy.EveryN(1000)` of
+        `stepwell.policy`. Each save applies it. None keeps every step.
+    staging_bytes: the most memory that saves use; None: 1 GiB or 1/8 of the machine's memory,
+        whichever is smaller.
+    threads: the number of threads that encode and decode; None: at most 4.
+    codec: "raw" stores arrays uncompressed, "blosc" compresses every array (bitshuffle and LZ4),
+        "auto" decides per array from a sample.
+    trace: a file for a timeline of the save pipeline; `close` writes it. It has the newest 262,144
+        spans, in Chrome's trace format: open it with ui.perfetto.dev or chrome://tracing. Mode "a"
+        only.
+    reclaim_bytes_per_second: how fast reclaim may move live data out of the way to free the space
+        of deleted steps; None: 128 MiB.
+    process_timeout: seconds to wait for other processes before PeerError, which names those that
+        did not answer.
+    disks: "shared": all processes see `path` on one file system. "local": each machine may have its
+        own disk there. Stepwell does not guess, so a mistyped path is never taken for a new disk.
+    untrusted: True reads a directory that may be malicious. Needs mode "r". Nothing is created in
+        the directory, not even a reader's pin.
+    private: True gives only the owner access to a new store and its exports (modes 0700, 0600);
+        False leaves that to the umask. An existing store keeps the permissions of its file
+        STEPWELL; `chmod -R g+rX` lets a group read it.
 
-    Under `jax.distributed` with several processes, mode "a" is collective: every process calls it,
-    and `save`, `delete`, `pin`, `unpin` and `close`, in the same order, with the same path. Each
-    writes the shards that it owns; a step commits on all processes or on none. Process 0 saves
-    metadata, metrics and everything that is not a jax.Array. Mode "r" is not collective. Where a
-    process does not see process 0's files, all call `load`, `load_or`, `tree`, `[step]`, `export`
-    and slice arrays in the same order, too. The guide "Many processes" has more.
+    Under `jax.distributed` with several processes, mode "a" is collective: every process calls
+    `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
+    process writes the shards that it owns; a step commits on all processes or on none. Process 0
+    saves metadata, metrics and everything that is not a jax.Array. Mode "r" is not collective. If
+    some process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`, `export`
+    and the slicing of arrays are collective, too. See the guide "Many processes".
 
-    Raises FormatError for a directory that is not a store or too new a format, StoreNotFoundError
-    for mode "r" where there is none, LockedError, PermissionDeniedError, NoSpaceError, PeerError.
+    Raises FormatError if the directory is not a store or its format is too new, StoreNotFoundError
+    if mode is "r" and there is no store, LockedError, PermissionDeniedError, NoSpaceError,
+    PeerError.
     """
     if mode not in ("a", "r"):
-        raise InvalidArgumentError(f"mode is 'a' or 'r', not {mode!r}")
+        raise InvalidArgumentError(f"mode must be 'a' or 'r', not {mode!r}")
     if codec not in _CODECS:
-        raise InvalidArgumentError(f"codec is one of {', '.join(_CODECS)}, not {codec!r}")
+        raise InvalidArgumentError(f"codec must be one of {', '.join(_CODECS)}, not {codec!r}")
     if keep is not None and not isinstance(keep, Policy):
-        raise InvalidArgumentError(f"keep is a policy of stepwell.policy or None, not {keep!r}")
+        raise InvalidArgumentError(
+            f"keep must be a policy of stepwell.policy or None, not {keep!r}")
     if trace is not None and mode == "r":
-        raise InvalidArgumentError("a trace is of saves: mode 'r' has none")
+        raise InvalidArgumentError("trace records saves: it needs mode='a'")
     for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
                         ("reclaim_bytes_per_second", reclaim_bytes_per_second)):
         if value is not None and (not isinstance(value, SupportsIndex)
                                   or operator.index(value) < 1):
-            raise InvalidArgumentError(f"{name} is an int of at least 1, not {value!r}")
+            raise InvalidArgumentError(f"{name} must be an int of at least 1, not {value!r}")
     if not isinstance(process_timeout, (int, float)) or not process_timeout > 0:
         raise InvalidArgumentError(
-            f"process_timeout is a number of seconds above 0, not {process_timeout!r}")
+            f"process_timeout must be a number of seconds above 0, not {process_timeout!r}")
     for name, flag in (("untrusted", untrusted), ("private", private)):
         if not isinstance(flag, bool):
-            raise InvalidArgumentError(f"{name} is True or False, not {flag!r}")
+            raise InvalidArgumentError(f"{name} must be True or False, not {flag!r}")
     if untrusted and mode != "r":
-        raise InvalidArgumentError("a store that is not trusted can only be read: mode='r'")
+        raise InvalidArgumentError("a store that is not trusted can only be read: use mode='r'")
     if disks not in ("shared", "local"):
-        raise InvalidArgumentError(f"disks is 'shared' or 'local', not {disks!r}")
+        raise InvalidArgumentError(f"disks must be 'shared' or 'local', not {disks!r}")
     root = os.fsdecode(path)
     if "://" not in root:  # else the engine refuses it
         root = os.path.abspath(root)
@@ -136,35 +145,36 @@ class Store(OpenStore):
              items: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
              metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error",
              chunks: Chunks | None = None) -> SaveHandle:
-        """Saves a step; asynchronous. When it returns, the state may be changed or donated.
+        """Saves a step asynchronously. When `save` returns, you may change or donate the state.
 
         step: 0 … 2^63 − 1, in any order.
-        state: any pytree; it becomes the item "state". Functions in it, and whatever is not data
-            in an Equinox module, are left out.
-        items: further items by name; each is a pytree of its own.
-        metadata, metrics: JSON, seen as `store[step].metadata` and `.metrics`.
+        state: any pytree; it becomes the item "state". Functions, and the parts of an Equinox
+            module that are not data, are not saved.
+        items: more items, a dict from names to pytrees.
+        metadata, metrics: JSON; read them as `store[step].metadata` and `.metrics`.
         if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".
-        chunks: a `ChunkShape` for all arrays, or a dict from paths and globs (the first that fits
-            counts) to them, for readers of other slices than were saved. None: chunks of
-            about 1 MiB that keep the borders of shards.
+        chunks: a `ChunkShape` for all arrays, or a dict from paths and globs to `ChunkShape`s, of
+            which the first match applies. Set it if readers will load slices that differ from the
+            saved shards. None: chunks of about 1 MiB that do not cross the borders of shards.
 
-        A sharded array is saved shard by shard, each distinct one once; nothing is gathered.
-        Arrays that JAX shares with NumPy memory (`jax.device_put` of an aligned ndarray on CPU) are
-        read in the background: do not change that memory before the handle is done.
+        A sharded array is saved shard by shard, without gathering it; replicas are saved once.
+        Arrays that share memory with NumPy (`jax.device_put` of an aligned ndarray on CPU) are read
+        in the background: do not change that memory until the handle is done.
 
         Raises, before any I/O: StepExistsError, UnsupportedLeafError with every leaf that cannot be
-        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError. NoSpaceError
-        may come from here or from the handle; it fails this save alone.
+        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError. `save` or the handle
+        may raise NoSpaceError; only this save fails then.
 
-        OutcomeUnknownError, from the handle: the disk failed (or process 0 did) while the step was
-        being committed, so it may be there. Close the store, open it again, which decides, and
-        save the step again with if_exists="skip" (it stays if it is there) or "replace". After any
-        other error the step is not there, and what it was to replace is.
+        The handle raises OutcomeUnknownError if the disk or process 0 failed during the commit: the
+        step may or may not have been saved. To find out, close the store and open it again. Then
+        save the step again with if_exists="skip" (keeps it if it was saved) or "replace". After any
+        other error the step was not saved, and the step that it was to replace is unchanged.
 
-        Waits while `staging_bytes` are in use or three saves are in flight. Ctrl-C ends that wait:
-        KeyboardInterrupt, and this step is not saved; so does whatever a signal's handler raises. A
-        handler that runs meanwhile may read the store; while the step is being copied, changing or
-        closing it is an Error.
+        `save` blocks while `staging_bytes` are in use or three saves are in flight. Ctrl-C ends the
+        wait with KeyboardInterrupt, and an exception from a signal handler ends it with that
+        exception; in both cases this step is not saved. A signal handler that runs during the wait
+        may read the store. While the step is being copied, a handler that changes or closes the
+        store gets an Error.
         """
         self._check()
         number = step_number(step)
@@ -175,9 +185,9 @@ class Store(OpenStore):
         for name, tree in (items or {}).items():
             if not isinstance(name, str) or not name:
                 raise InvalidArgumentError(
-                    f"an item's name is a str that is not empty, not {brief(name)}")
+                    f"an item's name must be a non-empty str, not {brief(name)}")
             if name in trees:
-                raise InvalidArgumentError("items has a 'state', and a state is given, too")
+                raise InvalidArgumentError("items has a 'state', but a state is given as well")
             trees[name] = tree
         for name, tree in trees.items():
             check_called(tree, "the state" if name == "state" else f"item {name!r}")
@@ -204,43 +214,47 @@ class Store(OpenStore):
 
     def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
              like: Any = _MISSING, mesh: Any = None, specs: Any = None, cast: bool = False) -> Any:
-        """Loads a step (None: the newest), or what is at `path` in it.
+        """Loads a step (None: the newest), or the part of it at `path`.
 
-        A leaf gives the leaf, a node its subtree, a glob a flat dict by path. Only the chunks of
-        what is asked for are read, each once.
+        The path of a leaf returns the leaf, the path of a node its subtree, and a glob a flat dict
+        by path. Only the chunks that this needs are read, each once.
 
-        Without `like`: NumPy (ml_dtypes) arrays and Python values in dicts, lists and tuples;
-        namedtuples, dataclasses and States come as dicts, typed PRNG keys as their uint32 data. But
-        a jax array that was saved over a mesh of several devices comes back on that sharding (keys
-        as keys) where JAX is imported and has all these devices.
-        With `like`, a tree of the same structure with concrete or abstract leaves (for a glob: a
-        flat dict by path): that structure, each leaf being what `like` has there: jax arrays with
-        its sharding, NumPy arrays, Python scalars (also from a 0-d array of their kind, and the
-        other way round). Dtypes are compared after JAX's canonicalisation. Where neither `like`
-        nor the step has a leaf, containers may differ: Orbax keeps but None of an optax.EmptyState.
-        A leaf that one of them lacks is an error. Shardings over an AbstractMesh, as jax.eval_shape
-        gives, are over the mesh that jax.set_mesh has set. A Variable of NNX takes what was saved
-        from one, and what Orbax keeps of one, a node with the key `value`.
-        With `mesh`, a jax.sharding.Mesh or a dict of axis names to sizes (then over the first
-        devices of `jax.devices()`), every array becomes a jax array over it, typed keys become
-        keys, and Python values stay what they are. `specs` says how arrays are split:
+        Without `like`, `load` returns NumPy (ml_dtypes) arrays and Python values in dicts, lists
+        and tuples. Namedtuples, dataclasses and States come back as dicts, typed PRNG keys as their
+        uint32 data. One exception: a jax array that was saved over a mesh of several devices comes
+        back with its sharding (and a typed key as a key) if JAX is imported and has all of these
+        devices.
+
+        With `like`, a tree with concrete or abstract leaves (for a glob: a flat dict by path),
+        `load` returns the structure of `like`. Each leaf takes the type that it has in `like`: a
+        jax array with the same sharding, a NumPy array, or a Python scalar. A Python scalar also
+        loads from a 0-d array of its kind, and the other way round. Dtypes are compared after JAX's
+        canonicalization. A leaf that only `like` or only the step has is an error; containers
+        without leaves may differ, because Orbax stores an optax.EmptyState as None. A sharding over
+        an AbstractMesh, as from jax.eval_shape, uses the mesh set by jax.set_mesh. An NNX Variable
+        loads from a saved Variable, or from a node with the key `value`, as Orbax stores one.
+
+        With `mesh`, a jax.sharding.Mesh or a dict from axis names to sizes (it takes the first
+        devices of `jax.devices()`), every array becomes a jax array over that mesh and every typed
+        key a key; Python values do not change. `specs` says how to split the arrays:
             {"params/**": P("model", None), "opt_state": P("data")}
-                paths or globs in the step (a node means all below it); where several take a leaf
-                the first one in the dict counts, so put the special ones first;
+                paths or globs in the step; a node stands for everything below it. The first match
+                in the dict applies, so put the more specific paths first;
             P("data")
-                for all;
+                for every array;
             {"params": {"kernel": P(None, "model")}, "step": None}
-                a tree, of what is loaded, down to where one spec holds for all below.
-        None as a spec, and leaves without one, mean replicated. With `like`, too, mesh and specs
-        say where the jax arrays of `like` go.
+                a tree that is a prefix of the loaded tree; a spec applies to everything below it.
+        A leaf without a spec, or with the spec None, is replicated. With both `like` and `mesh`,
+        mesh and specs place the jax arrays of `like`.
 
-        Each device's part is read into memory of its own, never the whole array, unless it is whole
-        on some device; a part that several devices hold is read once.
+        Each device's part of an array is read directly into that device's buffer; the whole array
+        is never assembled, unless some device holds all of it. A part that several devices hold is
+        read once.
 
-        cast: dtypes that differ are converted, as NumPy's astype does (never complex to real);
-            without `like`, 64-bit types where JAX has none. Default: MismatchError.
+        cast: True converts dtypes that differ, as NumPy's astype does (never complex to real);
+            without `like`, it converts 64-bit types that JAX has disabled. False: MismatchError.
 
-        Raises StepNotFoundError, PathNotFoundError (also for specs that take nothing),
+        Raises StepNotFoundError, PathNotFoundError (also for specs that match nothing),
         AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
         CorruptionError.
         """
@@ -284,11 +298,11 @@ class Store(OpenStore):
         """A glob with `like`, a flat dict by path."""
         tree = source.tree
         if not isinstance(like, Mapping):
-            raise InvalidArgumentError("with a glob, `like` is a flat dict by path")
+            raise InvalidArgumentError("with a glob, `like` must be a flat dict by path")
         stored = tree.by_text(leaves)
         bad = [Mismatch(name, f"stored {tree.describe(stored[name])}, not in `like`")
                for name in stored if name not in like]
-        bad += [Mismatch(name, "not among what the pattern takes")
+        bad += [Mismatch(name, "does not match the pattern")
                 for name in like if name not in stored]
         if bad:
             raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
@@ -338,7 +352,7 @@ class Store(OpenStore):
                 self._backend.change("delete", numbers, [])
             return
         if isinstance(items, str) or not all(isinstance(name, str) for name in names):
-            raise InvalidArgumentError("item is the name of an item, items are several")
+            raise InvalidArgumentError("item must be one name, items a list of names")
         if numbers and names:
             self._backend.change("delete", numbers, names)
 
@@ -392,52 +406,57 @@ class Store(OpenStore):
                step_prefix: str | None = None, step_digits: int = 0, unnamed_default: bool = False,
                on_unsupported: OnUnsupported = "error", file_mode: int | None = None,
                progress: Progress | None = None) -> ExportReport:
-        """Makes a step (None: the newest) a directory that Orbax and TensorStore read as their own,
-        or a file of arrays.
+        """Exports a step (None: the newest) as an Orbax checkpoint, which Orbax and TensorStore
+        read natively, or as one file of arrays.
 
-        With local disks (`open(disks="local")`) all processes call it alike, and `dest` is on a
-        file system that all of them see. The export copies, makes no archive, and calls `progress`
-        in each process for its own part. With a shared disk any process may call it. Where several
-        call it alike, the first one exports and calls `progress`; all return its report or raise
-        its error.
+        Exports to Orbax do not decode or load the arrays: stored chunks are zarr chunks already.
+        Later changes to the store do not affect the export, and deleting the export does not affect
+        the store. Ctrl-C stops the export and leaves nothing behind.
 
-        For Orbax nothing is decoded or loaded: the stored chunks are zarr chunks already. The
-        export does not change when the store goes on, and deleting it does the store no harm.
-        Ctrl-C stops it, and nothing is left.
+        With a shared disk, any process may call `export`. If several processes make the same call,
+        the first one exports and calls `progress`; every call returns its report or raises its
+        error. With local disks (`open(disks="local")`) `export` is collective, and `dest` must be
+        on a file system that all processes see. Such an export copies, cannot make an archive, and
+        calls `progress` in each process for that process's part.
 
-        to: "orbax", or "safetensors" or "npz": then `dest` is a file, which must not exist; memory
-            is bounded, whatever the step's size. Names in it are paths joined by "/" ("params/w";
-            with the item first unless "state" is the only one, and below `path`). Safetensors get
-            the step's metadata as strings, "stepwell.step" and "stepwell.metrics"; npz has no
-            place for them. Only `path` and `on_unsupported` are for these, too: containers are
-            gone, Python's numbers, PRNG keys and element types that the format lacks are
-            unsupported but can be widened (to arrays of rank 0, to uint32 data, to the next wider
-            type of NumPy's), None and texts can only be skipped.
-        dest: with layout "v1" the checkpoint, which must not exist; with "v0" the root of a
-            CheckpointManager, made if need be, in which the step gets its directory.
-        mode: "link" makes hard links of whole segments: at once, for the same file system; a copy
-            of the directory later copies the whole segments. "reflink" shares the step's blocks
-            (XFS, btrfs), "copy" copies them. "auto": the first of them that is possible; links only
-            for a whole step and where owner and permissions are those of new files.
-        zarr: the version of zarr. With 3 readers check every chunk's checksum.
-        path: the subtree or leaf that is to be the whole tree.
-        leaves: "numpy" for arrays that load on any machine, "jax" for those that were jax.Array to
-            be so again, which without a target needs the devices that they were on. None: "jax" if
-            JAX is imported and has all these devices, else "numpy". Typed PRNG keys are always
-            keys; with "numpy" they load, without a target, onto all devices of the loading process.
-        step_prefix, step_digits, unnamed_default: for "v0": `ckpt` and 8 make ckpt_00000007; a
-            single item is called "default", as managers without item names expect.
-        on_unsupported: what Orbax cannot hold (bytes, complex, integers beyond 64 bits, uint4,
-            uint2, float8_e4m3, names that it cannot tell apart) is an "error" that lists all
-            of it before anything is written, left out ("skip"), or gets the next wider type
-            ("widen"; an error where there is none).
-        file_mode: permissions of its files (0o644), for readers under another user; None: the
-            umask's. With links, the store's own segments become readable for them.
-        progress: called now and then with bytes done and all bytes. What it raises ends the export.
+        to: "orbax"; or "safetensors" or "npz", an archive: one file `dest`. Writing an archive
+            takes bounded memory, whatever the size of the step. Names in it are paths joined by
+            "/", relative to `path`, such as "params/w"; they begin with the item unless "state" is
+            the only item. A safetensors file also has the step's metadata, as the strings
+            "stepwell.step" and "stepwell.metrics"; npz has no place for metadata. Of the other
+            arguments, archives take only `path` and `on_unsupported`. Archives do not store
+            containers. Python numbers, PRNG keys and element types that the format lacks are
+            unsupported; "widen" stores them as arrays of rank 0, as uint32 data, and in NumPy's
+            next wider type. None and strings can only be skipped.
+        dest: for layout "v1" and for archives, the checkpoint or file, which must not exist. For
+            layout "v0", the root of a CheckpointManager; it is created if it does not exist, and
+            the step becomes a directory in it.
+        mode: "link" makes hard links to whole segments. It is fast, and needs the same file system;
+            if you later copy the checkpoint, you copy the whole segments. "reflink" shares the
+            step's blocks (XFS, btrfs). "copy" copies them. "auto" takes the first of these that is
+            possible; it links only a whole step, and only if new files would have the store's owner
+            and permissions.
+        zarr: the zarr version. Readers of zarr 3 check every chunk's checksum.
+        path: the subtree or leaf to export as the whole tree.
+        leaves: "numpy": every array loads on any machine. "jax": arrays that were a jax.Array load
+            as one; without a target, that needs the devices on which they were saved. None: "jax"
+            if JAX is imported and has all of these devices, else "numpy". Typed PRNG keys stay
+            keys; with "numpy", they load without a target onto all devices of the loading process.
+        step_prefix, step_digits, unnamed_default: for "v0": "ckpt" and 8 name the directory
+            ckpt_00000007; unnamed_default names a single item "default", as a manager without item
+            names expects.
+        on_unsupported: what to do with leaves that Orbax cannot hold (bytes, complex, integers
+            beyond 64 bits, uint4, uint2, float8_e4m3, names that it cannot tell apart). "error"
+            lists all of them before anything is written. "skip" leaves them out. "widen" stores
+            them in the next wider type, and is an error if there is none.
+        file_mode: the permissions of the files (e.g. 0o644), so that other users can read them;
+            None: the umask decides. With links, this makes the store's own segments readable, too.
+        progress: called from time to time with the bytes done and the total. An exception from it
+            ends the export.
 
-        Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (on what Orbax cannot
-        hold, too), StepExistsError when the destination is there, NoSpaceError, and Error when the
-        mode is not possible there.
+        Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (also for leaves that
+        Orbax cannot hold), StepExistsError if the destination exists, NoSpaceError, and Error if
+        the mode is not possible there.
         """
         self._check()
         target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")

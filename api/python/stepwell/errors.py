@@ -20,7 +20,7 @@ class Error(Exception):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument that cannot be right: a negative step, an unknown mode, a malformed path."""
+    """An argument is invalid: a negative step, an unknown mode, a malformed path."""
 
 
 class StoreNotFoundError(Error, FileNotFoundError):
@@ -32,7 +32,7 @@ class CheckpointNotFoundError(Error, FileNotFoundError):
 
 
 class StepExistsError(Error, FileExistsError):
-    """The step is there already and `if_exists` is "error"."""
+    """The step already exists and `if_exists` is "error"."""
 
 
 class StepNotFoundError(Error, FileNotFoundError):
@@ -63,8 +63,8 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(Error, ValueError):
-    """What is stored does not fit `like`. `mismatches` has one entry a leaf; the message has the
-    first 20."""
+    """The stored step does not fit `like`. `mismatches` has one entry for each leaf; the message
+    has the first 20."""
 
     def __init__(self, message: str, mismatches: Sequence[Mismatch] = (), hint: str = "") -> None:
         lines = [f"{m.path or '(the leaf itself)'}: {m.message}" for m in mismatches]
@@ -82,18 +82,20 @@ class UnsupportedLeafError(Error, TypeError):
 
 
 class CorruptionError(Error, OSError):
-    """Bytes that were read are wrong, or missing; the message has file and offset."""
+    """Stored data is damaged or missing; the message names the file and the offset."""
 
 
 class NoSpaceError(Error, OSError):
-    """No room on the file system. Only this save failed; earlier steps are there. Deleting needs no
-    room: `delete` steps, or open the store with `keep=`; `reclaim` gives their space back now."""
+    """The file system is full. Only this save failed; earlier steps are intact. Deleting works on a
+    full disk: `delete` steps, or open the store with `keep=`; `reclaim` frees their space at once.
+    """
 
     def __str__(self) -> str:
         if self.errno not in (errno.ENOSPC, errno.EDQUOT):  # memory, or a disk of another process
             return super().__str__()
-        return (f"{super().__str__()}. Deleting needs no room: store.delete(steps) or `stepwell rm`"
-                ", and open(keep=) for what comes; store.reclaim() gives the space back at once")
+        return (f"{super().__str__()}. To free space, delete steps with store.delete(steps) or "
+                "`stepwell rm` (this works on a full disk), then call store.reclaim(). "
+                "open(keep=) limits what later saves keep")
 
 
 class PermissionDeniedError(Error, PermissionError):
@@ -101,13 +103,13 @@ class PermissionDeniedError(Error, PermissionError):
 
 
 class StorageError(Error, OSError):
-    """A disk or the operating system failed (EIO, EMFILE, ENOMEM, ...); see `errno`. It says
-    nothing about what is stored."""
+    """A disk or the operating system failed (EIO, EMFILE, ENOMEM, ...); see `errno`. This does not
+    mean that stored data is damaged."""
 
 
 class LockedError(Error):
-    """Another process writes to this store; the message has its pid. `stepwell rm`, `pin` and
-    `reclaim` (the program) ask that process to do it."""
+    """Another process has this store open for writing; the message has its pid. The commands
+    `stepwell rm`, `stepwell pin` and `stepwell reclaim` send their request to that process."""
 
 
 class PeerError(Error):
@@ -120,10 +122,10 @@ class PeerError(Error):
 
 
 class OutcomeUnknownError(Error):
-    """Whether a save, delete or pin was done is not known: its last write or flush failed, or the
-    process that decides did not answer (`processes` has its number). Every other error says that it
-    was not done. Close the store and open it again, which decides; then look at `steps()`, or save
-    the step again with `if_exists="skip"` (what is there stays) or `"replace"`."""
+    """It is not known whether a save, delete or pin was done: its last write or flush failed, or
+    process 0 did not answer (`processes` has its number). After any other error it was not done.
+    Close the store and open it again: that settles it. Then look at `steps()`, or save the step
+    again with `if_exists="skip"` (keeps it if it was saved) or `"replace"`."""
 
     def __init__(self, message: str, processes: Sequence[int] = ()) -> None:
         super().__init__(message)

@@ -109,9 +109,9 @@ class BestN(Policy):
     def __init__(self, n: SupportsIndex, metric: str, mode: Literal["min", "max"] = "min") -> None:
         self.n = _count("BestN", n)
         if not isinstance(metric, str) or not metric:
-            raise InvalidArgumentError(f"BestN's metric is the name of one, not {metric!r}")
+            raise InvalidArgumentError(f"BestN's metric must be the name of one, not {metric!r}")
         if mode not in ("min", "max"):
-            raise InvalidArgumentError(f"BestN's mode is 'min' or 'max', not {mode!r}")
+            raise InvalidArgumentError(f"BestN's mode must be 'min' or 'max', not {mode!r}")
         self.metric = metric
         self.mode = mode
         self._parts = ((_Rule(KeepKind.BEST, self.n, metric=metric, larger_is_better=mode == "max"),
@@ -139,7 +139,7 @@ class KeepFor(Policy):
         nanos = self.duration // timedelta(microseconds=1) * 1000
         if not 0 <= nanos <= _COUNT_MAX:
             raise InvalidArgumentError(
-                f"KeepFor's duration is 0 seconds to 292 years, not {self.duration}")
+                f"KeepFor's duration must be 0 seconds to 292 years, not {self.duration}")
         self._parts = ((_Rule(KeepKind.DURATION, duration_ns=nanos),
                         f"KeepFor({self.duration / timedelta(seconds=1):g})"),)
 

@@ -481,7 +481,7 @@ class SharedDisk(CoreReads, Group):
 def _unknown(op: Collective, error: BaseException) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"whether {op.proposal} was done is not known: {type(error).__name__}: {error}; "
-        "close the store and open it again, by all processes, which decides")
+        "close the store and open it again, by all processes, which settles it")
 
 
 def _log(what: str, error: BaseException) -> None:

@@ -16,7 +16,7 @@ IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
 _STEP_MAX = 2**63 - 1
-_NEWEST = "load() takes the newest step, and store.latest is its number"
+_NEWEST = "load() loads the newest step, and store.latest is its number"
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
 
 
@@ -47,42 +47,43 @@ def step_number(step: SupportsIndex) -> int:
     number = step_index(step)
     if not 0 <= number <= _STEP_MAX:
         hint = f"; {_NEWEST}" if number == -1 else ""
-        raise InvalidArgumentError(f"a step is 0 … 2^63 − 1, not {number}{hint}")
+        raise InvalidArgumentError(f"a step must be 0 … 2^63 − 1, not {number}{hint}")
     return number
 
 
 def _not_a_step(step: object) -> str:
-    hint = "; it is the first argument: save(step, state), load(step, path)"
+    hint = "; the step comes first: save(step, state), load(step, path)"
     if isinstance(step, (str, bytes)):
-        hint = f": the number that save was given; {_NEWEST}"
+        hint = f": pass the number given to save; {_NEWEST}"
     elif isinstance(step, (bool, float)):
-        hint = ", the number that save was given"
-    return f"a step is an int, not {brief(step)}{hint}"
+        hint = ": pass the number given to save"
+    return f"a step must be an int, not {brief(step)}{hint}"
 
 
 def check_path(path: object) -> Any:
     """`path`, when it can be one: a str, a tuple, or None for none."""
     if path is not None and not isinstance(path, (str, tuple)):
-        hint = "; a tree to load into is like=" if isinstance(path, Mapping) else ""
+        hint = "; pass a tree to load into as like=" if isinstance(path, Mapping) else ""
         raise InvalidArgumentError(
-            f"a path is a str or a tuple of str and int, not {brief(path)}{hint}")
+            f"a path must be a str or a tuple of str and int, not {brief(path)}{hint}")
     return path
 
 
 def check_mapping(value: object, name: str, what: str = "") -> None:
     if value is not None and not isinstance(value, Mapping):
-        raise InvalidArgumentError(f"{name} is a dict{what and ' '}{what}, not {brief(value)}")
+        raise InvalidArgumentError(f"{name} must be a dict{what and ' '}{what}, not {brief(value)}")
 
 
 def item_names(items: Iterable[str] | None) -> list[str]:
     if isinstance(items, str):
-        raise InvalidArgumentError("items are several: a list of names")
+        raise InvalidArgumentError("items must be a list of names")
     return list(items or ())
 
 
 def if_exists_number(if_exists: str) -> int:
     if if_exists not in _IF_EXISTS:
-        raise InvalidArgumentError(f"if_exists is 'error', 'replace' or 'skip', not {if_exists!r}")
+        raise InvalidArgumentError(
+            f"if_exists must be 'error', 'replace' or 'skip', not {if_exists!r}")
     return _IF_EXISTS[if_exists]
 
 
@@ -104,7 +105,7 @@ def _not_json(value: Any, name: str) -> str | None:
     if isinstance(value, dict):
         for key in value:
             if not (key is None or isinstance(key, (str, int, float))):
-                return f"{name} has the key {key!r}; keys are str"
+                return f"{name} has the key {key!r}; keys must be str"
         below = [(f"{name}[{key!r}]", each) for key, each in value.items()]
     elif isinstance(value, (list, tuple)):
         below = [(f"{name}[{number}]", each) for number, each in enumerate(value)]
@@ -112,7 +113,7 @@ def _not_json(value: Any, name: str) -> str | None:
         try:
             json.dumps(value, default=_json_scalar)
         except TypeError:
-            hint = "; its .tolist() can be" if hasattr(value, "tolist") else ""
+            hint = "; pass its .tolist()" if hasattr(value, "tolist") else ""
             return f"{name} is {brief(value)}{hint}"
         return None
     return next((why for where, each in below if (why := _not_json(each, where))), None)
@@ -134,4 +135,4 @@ def check_items(step: int, names: Iterable[str], stored: Iterable[str]) -> None:
             raise PathNotFoundError(f"step {step} has no item {name!r}; it has {texts}")
     if len(asked) == len(there):
         raise InvalidArgumentError(
-            f"step {step} has no other items than {texts}: delete the step itself")
+            f"step {step} has only the items {texts}: delete the whole step")
