@@ -58,9 +58,9 @@ Status Engine::AddToBatch(const std::shared_ptr<SaveJob>& job) {
       case SaveJob::Kind::kRestore:
         return AddRestored(*job, &entry);
       case SaveJob::Kind::kAccept:
-        return AddAccepted(&entry);
+        break;
     }
-    return InternalError("a change of no kind");
+    return AddAccepted(&entry);
   };
   STEPWELL_RETURN_IF_ERROR(add());
   if (entry.change.commit == 0) {  // a decision that was taken already

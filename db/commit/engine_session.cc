@@ -460,8 +460,7 @@ Status Engine::RollSegments(uint64_t guard) {
     segment->dirty = false;
     NoteCatalog(*segment);
     if (!UpdateSlot()) {
-      return options_.freeze->frozen() ? options_.freeze->Check()
-                                       : SlotBehindError().WithContext(options_.store_path);
+      return options_.freeze->frozen() ? options_.freeze->Check() : SlotBehindError();
     }
   }
   ForgetFailedWrites();

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
+#include <set>
+#include <thread>
 
 #include "tests/db/support/store_support.h"
 
@@ -249,6 +252,48 @@ INSTANTIATE_TEST_SUITE_P(Met, ChangesTest,
                          ::testing::Values(Again::kSameSession, Again::kReader, Again::kClosed,
                                            Again::kScanned),
                          NameOf);
+
+// A pin, a replacement and the saves that drop all but the newest step share batches: a pin that
+// was acknowledged holds.
+TEST(PinsBesideSavesTest, NoneIsLostToRetentionOrReplaced) {
+  constexpr uint64_t kSteps = 400;
+  const TempDir dir;
+  StoreOptions options;
+  options.keep = {KeepRule::Latest(1)};
+  auto store = Store::Open(dir / "run", options);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  std::atomic<uint64_t> newest = 0;
+  ASSERT_OK(SaveSeeded(store->get(), 0, 0, {{"a", {7}}})->Wait());
+  std::set<uint64_t> pinned;
+  std::thread pinner([&] {
+    while (newest < kSteps) {
+      const uint64_t step = newest;
+      const Status status = (*store)->SetPinned({&step, 1}, true);
+      if (status.ok()) pinned.insert(step);
+      EXPECT_TRUE(status.ok() || status.code() == StatusCode::kNotFound) << status.ToString();
+    }
+  });
+  for (uint64_t step = 1; step < kSteps; step += 2) {
+    const auto saved = SaveSeeded(store->get(), step, step, {{"a", {7}}});
+    const auto replaced =
+        SaveSeeded(store->get(), step - 1, step - 1, {{"a", {7}}}, IfExists::kReplace);
+    const auto next = SaveSeeded(store->get(), step + 1, step + 1, {{"a", {7}}});
+    EXPECT_OK(saved->Wait());
+    const Status status = replaced.ok() ? replaced->Wait() : replaced.status();
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kFailedPrecondition)
+        << status.ToString();
+    EXPECT_OK(next->Wait());
+    newest = step + 1;
+  }
+  pinner.join();
+  EXPECT_FALSE(pinned.empty());
+  for (const uint64_t step : pinned) {
+    const auto reader = (*store)->Read(step);
+    ASSERT_TRUE(reader.ok()) << "step " << step << " was pinned: " << reader.status().ToString();
+    EXPECT_TRUE((*reader)->step().pinned);
+    EXPECT_OK(CheckSeeded(reader->get(), step, {{"a", {7}}}));
+  }
+}
 
 }  // namespace
 }  // namespace stepwell::db

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "tests/sim/support/group_workload.h"
 #include "tests/sim/support/store_machine.h"
@@ -116,6 +117,30 @@ TEST(NoRoomTest, SparesGiveWayToAnOpen) {
   world->SetCapacity(world->UsedBytes());
   StoreMachine machine(world, 4);
   EXPECT_OK(machine.Open({.keep_latest = 1, .segment_bytes = uint64_t{256} << 20}).status());
+}
+
+TEST(NoRoomTest, AReclaimThatCannotWriteTheSlotSaysSoAndErasesNothing) {
+  const auto world = SimWorld::Make({5, kUnlimitedBytes});
+  StoreMachine machine(world, 5);
+  auto store = machine.Open({.segment_bytes = uint64_t{4} << 20});
+  ASSERT_OK(store.status());
+  for (uint64_t step = 0; step < 40; ++step) ASSERT_OK(SaveSmall(store->get(), step));
+  std::vector<uint64_t> dead(39);
+  std::iota(dead.begin(), dead.end(), 0);
+  ASSERT_OK((*store)->Delete(dead));
+  // The segment that is written to has died in most part: reclaim begins another.
+  world->AddFault(NoRoom("/STEPWELL"));
+  const Status refused = (*store)->Reclaim().status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+  StoreMachine after(world->CrashImageProcessKill(1), 6);
+  auto opened = after.Open({});
+  ASSERT_OK(opened.status());
+  EXPECT_EQ(db::StepNumbers(opened->get()), std::vector<uint64_t>{39});
+  world->ClearFaults();
+  const auto report = (*store)->Reclaim();
+  ASSERT_OK(report.status());
+  EXPECT_LT(report->bytes_after, report->bytes_before);
+  ASSERT_OK(db::CheckSeeded(store->get(), 39, 39, SpecsOf(39)));
 }
 
 void CommitOnAllParts(const PartStores& stores, uint64_t step) {
