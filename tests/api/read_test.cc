@@ -178,7 +178,7 @@ TEST_F(ReadTest, ItemsAndTypesTellPathsApart) {
   EXPECT_EQ(std::get<int64_t>(*step.ReadValue(KeyPath{PathComponent::Key("w")})), 1);
   EXPECT_ERROR(step.ReadValue("w"), StatusCode::kNotFound, "nearest: state/w");
   EXPECT_ERROR(step.ReadValue("data/0"), StatusCode::kInvalidArgument,
-               "components with their types");
+               "give the path as components with types");
   EXPECT_EQ(
       std::get<std::string>(*step.ReadValue(Path::In("data", KeyPath{PathComponent::IntKey(0)}))),
       "int key");

@@ -63,6 +63,21 @@ TEST_F(GroupTest, APreparedStepIsSeenByNobodyUntilItIsDecided) {
   ASSERT_OK(group.Close());
 }
 
+TEST_F(GroupTest, AStepThatIsBeingPreparedIsNeitherDeletedNorPinned) {
+  const GroupStores group = Open(2);
+  const uint64_t ten = 10;
+  for (const auto& store : group.stores) {
+    const auto handle = Prepare(store.get(), ten, 1, {0, 1});
+    ASSERT_OK(handle.status());
+    EXPECT_EQ(store->Delete({&ten, 1}).code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(store->SetPinned({&ten, 1}, true).code(), StatusCode::kFailedPrecondition);
+    ASSERT_OK(handle->Wait());
+  }
+  const auto decided = group.part(0)->Decide(Commit(ten, 1));
+  ASSERT_OK(decided.status());
+  EXPECT_THAT(StepNumbers(group.part(0)), ElementsAre(10));
+}
+
 TEST_F(GroupTest, AnAbortedStepLeavesNothing) {
   const GroupStores group = Open(2);
   ASSERT_OK(group.SaveAll(5, 1));

@@ -93,7 +93,7 @@ TEST_F(LockTest, SecondInOneProcessFailsAtOnce) {
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(Contains(second.status(), StrCat("process ", getpid(),
                                                " (this one), which has it open "
-                                               "already: use that store, or close it")))
+                                               "already: use that Store object, or close it")))
       << second.status().message();
   EXPECT_TRUE(Contains(second.status(), store_));
 }

@@ -137,7 +137,7 @@ TEST_P(StoreTest, MissingStepsNameTheNearest) {
   EXPECT_EQ(store->Read(5).status().code(), StatusCode::kNotFound);
   EXPECT_THAT(store->Read(5).status().message(), HasSubstr("the nearest steps are 4 and 8"));
   const std::vector<uint64_t> nine{9};
-  EXPECT_THAT(store->Delete(nine).message(), HasSubstr("(and newest) is 8"));
+  EXPECT_THAT(store->Delete(nine).message(), HasSubstr("the nearest step is the newest, 8"));
 }
 
 // A leaf whose memory is let go only when `until` is there: the engine's thread waits for that.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import resource
 
 import numpy as np
@@ -54,36 +53,26 @@ def test_one_flipped_bit(path):
         assert store.steps() == [7, 8]
 
 
-def test_what_cannot_be_read_is_not_damage(path):
-    """The limit of descriptors is reached, and what the store gives up of its own is taken, too."""
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_what_cannot_be_read_is_not_damage(path, mode):
+    """No file can be opened any more; a writer may have some open already, of its index's doing."""
     for step in range(3):  # each session has segments of its own
         with stepwell.open(path, codec="raw") as store:
             store.save(step, {"w": np.arange(50_000.0) + step, "b": np.arange(20_000.0)})
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with stepwell.open(path) as store:
-        taken = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4,
-                                                    limits[1]))
+    with stepwell.open(path, mode=mode) as store:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
         try:
-            for _ in range(10):
-                with pytest.raises(OSError):
-                    while True:
-                        taken.append(os.dup(0))
-                try:
-                    problems = store.verify().problems
-                except stepwell.StorageError as error:  # not even a way to read
-                    assert error.errno == errno.EMFILE
-                    break
-                assert all(problem.unchecked for problem in problems), problems
-                assert all("Too many open files" in problem.message for problem in problems)
-                if problems:
-                    break
-            else:
-                raise AssertionError("verified without descriptors")
+            problems = store.verify().problems
+        except stepwell.StorageError as error:  # not even a way to begin
+            problems = []
+            assert error.errno == errno.EMFILE
+        else:
+            assert problems or mode == "a"
         finally:
-            for descriptor in taken:
-                os.close(descriptor)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert all(problem.unchecked for problem in problems), problems
+        assert all("Too many open files" in problem.message for problem in problems)
         assert store.verify().ok
 
 

@@ -31,6 +31,14 @@ uint64_t LargestSpare(const SimWorld& world) {
   return most;
 }
 
+uint64_t SpareBytes(const SimWorld& world) {
+  uint64_t sum = 0;
+  for (const auto& [path, size] : world.Files()) {
+    if (path.ends_with(".spare")) sum += size;
+  }
+  return sum;
+}
+
 // Saves until there is a spare segment, and takes the ballast away. The next step's number.
 uint64_t SaveUntilThereIsASpare(const std::shared_ptr<SimWorld>& world, db::Store* store) {
   uint64_t step = 0;
@@ -117,6 +125,31 @@ TEST(NoRoomTest, SparesGiveWayToAnOpen) {
   world->SetCapacity(world->UsedBytes());
   StoreMachine machine(world, 4);
   EXPECT_OK(machine.Open({.keep_latest = 1, .segment_bytes = uint64_t{256} << 20}).status());
+}
+
+TEST(NoRoomTest, SparesOfLargerStatesAreGivenBack) {
+  constexpr uint64_t kElementsPerMiB = (uint64_t{1} << 20) / sizeof(float);
+  const auto world = SimWorld::Make({3, kUnlimitedBytes});
+  StoreMachine machine(world, 3);
+  auto store =
+      machine.Open({.keep_latest = 1, .segment_bytes = uint64_t{256} << 20, .staging_blocks = 16});
+  ASSERT_OK(store.status());
+  uint64_t step = 0;
+  const auto save = [&](uint64_t mib) {
+    auto handle = db::SaveSeeded(store->get(), step, step,
+                                 {{"w",
+                                   {mib * kElementsPerMiB},
+                                   /*hold=*/false,
+                                   /*compressible=*/false}});
+    ASSERT_OK(handle.status());
+    ASSERT_OK(handle->Wait());
+    ++step;
+  };
+  while (step < 24) save(32);
+  const uint64_t before = SpareBytes(*world);
+  ASSERT_GT(before, uint64_t{64} << 20);
+  while (step < 224) save(1);
+  EXPECT_LE(SpareBytes(*world), uint64_t{64} << 20);  // four segments of the smallest size
 }
 
 TEST(NoRoomTest, AReclaimThatCannotWriteTheSlotSaysSoAndErasesNothing) {
