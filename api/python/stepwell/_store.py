@@ -88,9 +88,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     some process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`, `export`
     and the slicing of arrays are collective, too. See the guide "Many processes".
 
-    Raises FormatError if the directory is not a store or its format is too new, StoreNotFoundError
-    if mode is "r" and there is no store, LockedError, PermissionDeniedError, NoSpaceError,
-    PeerError.
+    Raises FormatError if the directory is not a store or its format is too new. With mode "r",
+    raises StoreNotFoundError if there is no store. LockedError, PermissionDeniedError, NoSpaceError
+    and PeerError say what keeps the store from being opened.
     """
     if mode not in ("a", "r"):
         raise InvalidArgumentError(f"mode must be 'a' or 'r', not {mode!r}")

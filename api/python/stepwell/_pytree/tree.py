@@ -380,11 +380,7 @@ class Flattener:
         else:
             if self._may_spread and info.is_mesh:
                 self.meshes.add(len(self.rows))
-            layout = info.layout(array)
-            self._set_shards(row, array, info, layout)
-            if not array.size:  # what XLA gives for shards need not have the sharding's shape
-                row.data = [np.empty(layout.shard_shape or array.shape, array.dtype)
-                            for _ in layout.numbers]
+            self._set_shards(row, array, info, info.layout(array))
         self.rows.append(row)
 
     def _set_shards(self, row: Row, array: Any, info: ShardingInfo, layout: Layout) -> None:
@@ -395,6 +391,9 @@ class Flattener:
     def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
         """The single-device arrays to be saved of an array. On CPU devices they can be viewed; of
         other devices copies to the host are under way when this returns."""
+        if not array.size:  # what XLA gives for shards need not have the sharding's shape
+            shape = array.shape if layout.shard_shape is None else layout.shard_shape
+            return [np.empty(shape, array.dtype) for _ in layout.numbers]
         shards = [array.addressable_data(number) for number in layout.numbers]
         if not info.cpu:
             # Objects of our own: a copy is kept as long as the object that it was made of.
