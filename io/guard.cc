@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/guard.h"
 
+#include <sys/mman.h>
+
 #include <new>
 
 namespace stepwell::io {
@@ -20,9 +22,16 @@ Status NoMemoryTo(std::string_view what) noexcept {
 }
 
 bool HasMemory(size_t bytes) noexcept {
-  void* const memory = ::operator new(bytes, std::nothrow);
-  ::operator delete(memory);
-  return memory != nullptr;
+  // The allocator is asked for a byte only: glibc would take later blocks of this size from its
+  // heap, and a sanitizer would mark each byte.
+  void* const byte = ::operator new(1, std::nothrow);
+  ::operator delete(byte);
+  if (byte == nullptr) return false;
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  ::munmap(memory, bytes);
+  return true;
 }
 
 Status CannotDo(std::string_view what, const std::exception& error) noexcept {
