@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The root of a CheckpointManager: a store, its view, and the steps that other libraries wrote.
+
+    root/.stepwell     the store
+    root/<step>/…      the view of each step, in Orbax's layout: links into the store
+    root/<step>/…      steps that Orbax wrote here before; read by importing them, never changed
+
+In one process a directory has one store, however many managers are open on it. If another process
+writes the store, this one reads it, and a save raises LockedError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from .. import _stepwell, _store
+from .._interop.orbax_view import OrbaxView
+from ..errors import Error, LockedError, StepNotFoundError, StoreNotFoundError
+
+STORE_NAME = ".stepwell"
+VIEW_STEP_NAME = "stepwell-view"  # db/view/folder.h, kViewStepName: in each step that a view made
+
+# Steps of a directory by number, each with the name of its directory in it.
+FindSteps = Callable[[str], dict[int, str]]
+
+
+class _Shared:
+    """A store of this process, with the number of managers that have it open."""
+
+    def __init__(self, store: _store.Store, view: OrbaxView | None) -> None:
+        self.store = store
+        self.view = view
+        self.users = 0
+
+
+_lock = threading.RLock()
+_open: dict[str, _Shared] = {}
+
+
+def _forget_after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _open.clear()  # the parent's
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def find_orbax_steps(directory: str) -> dict[int, str]:
+    """Steps below the root of a CheckpointManager, by the number that a name is or ends in."""
+    return {step: os.path.basename(path)
+            for step, path in dict(_stepwell.orbax_steps(directory)).items()}
+
+
+class Root:
+    """What a manager has open.
+
+    layout, zarr: how the view shows steps. step_prefix, step_digits: how it names them.
+    find_steps: finds steps that others wrote; those that the view made are left out here.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False,
+                 create: bool = True, layout: Literal["v0", "v1"] = "v1",
+                 zarr: Literal[2, 3] = 3, step_prefix: str | None = None, step_digits: int = 0,
+                 find_steps: FindSteps = find_orbax_steps) -> None:
+        self.path = os.path.abspath(os.fsdecode(directory))
+        self.read_only = read_only
+        self._find_steps = find_steps
+        self._shared: _Shared | None = None
+        self._imported: tuple[int, _store.Store, str] | None = None
+        if not read_only and create:
+            os.makedirs(self.path, exist_ok=True)
+        self._key = os.path.realpath(self.path)
+        with _lock:
+            shared = _open.get(self._key)
+            if shared is None:
+                store = self._open_store()
+                if store is None:
+                    return
+                view = None if store.read_only else store.orbax_view(
+                    self.path, layout=layout, zarr=zarr, beside=True, step_prefix=step_prefix,
+                    step_digits=step_digits, on_unsupported="skip")
+                shared = _Shared(store, view)
+                if not store.read_only:
+                    _open[self._key] = shared
+            shared.users += 1
+            self._shared = shared
+
+    def _open_store(self) -> _store.Store | None:
+        path = os.path.join(self.path, STORE_NAME)
+        if not self.read_only:
+            with contextlib.suppress(LockedError):
+                return _store.open(path)
+        with contextlib.suppress(StoreNotFoundError):
+            return _store.open(path, mode="r")
+        return None
+
+    @property
+    def store(self) -> _store.Store:
+        """The store. StoreNotFoundError if this root is read only and has none."""
+        if self._shared is None:
+            raise StoreNotFoundError(f"{self.path!r} has no Stepwell store, and is open for "
+                                     "reading only")
+        return self._shared.store
+
+    # ---- steps ----
+
+    def foreign(self) -> dict[int, str]:
+        """Steps that other libraries wrote into this directory: their paths by number."""
+        if not os.path.isdir(self.path):
+            return {}
+        own = set() if self._shared is None else set(self._shared.store.steps())
+        return {step: os.path.join(self.path, name)
+                for step, name in self._find_steps(self.path).items()
+                if step not in own
+                and not os.path.lexists(os.path.join(self.path, name, VIEW_STEP_NAME))}
+
+    def steps(self) -> list[int]:
+        """All committed steps, ascending: the store's and other libraries'."""
+        own = [] if self._shared is None else self._shared.store.steps()
+        return sorted({*own, *self.foreign()})
+
+    def opened(self, step: int) -> _store.Store:
+        """A store that has `step`: this root's own, or one that a foreign step was imported into,
+        which lives until another foreign step is opened. StepNotFoundError."""
+        if self._shared is not None and step in self._shared.store:
+            return self._shared.store
+        found = self.foreign().get(step)
+        if found is None:
+            raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
+        if self._imported is None or self._imported[0] != step:
+            self._drop_imported()
+            folder = tempfile.mkdtemp(prefix="stepwell-import-")
+            store = _store.open(os.path.join(folder, "store"))
+            self._imported = (step, store, folder)
+            try:
+                store.import_checkpoint(found, step).result()
+            except BaseException:
+                self._drop_imported()
+                raise
+        return self._imported[1]
+
+    def delete(self, step: int) -> None:
+        """Deletes a step, whichever library wrote it. StepNotFoundError."""
+        if self._shared is not None and step in self._shared.store:
+            self.store.delete(step)
+            return
+        found = self.foreign().get(step)
+        if found is None:
+            raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
+        gone = f"{found}.removed.orbax-checkpoint-tmp"  # never read as a step
+        os.rename(found, gone)
+        shutil.rmtree(gone)
+
+    # ---- life ----
+
+    def wait_for_view(self, timeout: float = 60.0) -> None:
+        """Waits until every committed step stands in the directory."""
+        if self._shared is not None and self._shared.view is not None:
+            self._shared.view.wait(timeout)
+
+    def _drop_imported(self) -> None:
+        if self._imported is not None:
+            _, store, folder = self._imported
+            self._imported = None
+            with contextlib.suppress(Error):
+                store.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Waits for the saves of the store. The last manager of a directory closes it; raises the
+        first error of a save that was not raised yet. Idempotent."""
+        self._drop_imported()
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        with _lock:
+            shared.users -= 1
+            last = shared.users == 0
+            if last and _open.get(self._key) is shared:
+                del _open[self._key]
+        if last:
+            shared.store.close()
+        elif not shared.store.read_only:
+            shared.store.wait()
+
+    def __enter__(self) -> Root:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
