@@ -329,7 +329,8 @@ class Matcher:
         `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
             kinds = _KINDS.get(record.value_type)
-            castable = self.fit.cast and kinds is not None and (kinds != "c" or _kind(wanted) == "c")
+            castable = (self.fit.cast and kinds is not None
+                        and (kinds != "c" or _kind(wanted) == "c"))
             if shape != () or kinds is None or not (castable or _kind(wanted) in kinds):
                 return None
             value_type = record.value_type
