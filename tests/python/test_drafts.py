@@ -22,7 +22,8 @@ Point = collections.namedtuple("Point", "x y")
 def odd_state():
     params = {"w": jnp.arange(6.0).reshape(2, 3), "half": jnp.ones(3, jnp.bfloat16)}
     return {"params": params, "opt": optax.adam(0.1).init(params), "point": Point(1, (2.5, None)),
-            "list": [np.int8(3), "text", b"bytes", True, 2**70], "empty": {}, "none": np.zeros((0, 3)),
+            "list": [np.int8(3), "text", b"bytes", True, 2**70], "empty": {},
+            "none": np.zeros((0, 3)),
             "keys": jax.random.split(jax.random.key(3), 4), "weak": jnp.asarray(1.0)}
 
 

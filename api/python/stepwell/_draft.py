@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from ._handle import SaveHandle
 from ._lifetime import OpenStore
@@ -17,9 +17,6 @@ from ._runtime.service import NotCopied
 from ._stepwell import ContainerKind
 from ._views import NodeView, StepView
 from .errors import Error, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from ._store import Store
 
 _FOLDER = "drafts"  # within a store's directory
 
@@ -66,8 +63,9 @@ class Draft(NotCopied):
                 known = self._taken.get(tuple(path))
                 if known or (known is not None and kinds[row.path] != ContainerKind.DICT):
                     raise InvalidArgumentError(
-                        f"the draft of step {self.step} has {path_text([(KEY, name) for name in path])!r} "
-                        "already: a part adds what no other part has")
+                        f"the draft of step {self.step} has "
+                        f"{path_text([(KEY, name) for name in path])!r} already: a part adds what "
+                        "no other part has")
                 if not kinds[row.path]:
                     paths.append(path)
         handle: SaveHandle = self._parts.save(self._next, items=trees)
@@ -138,7 +136,7 @@ def _merge(one: Any, other: Any) -> Any:
     return merged
 
 
-def draft(self: Store, step: SupportsIndex) -> Draft:
+def draft(self: OpenStore, step: SupportsIndex) -> Draft:
     """Begins a step that several calls fill, for states that are not in memory at once, or goes on
     with one that an earlier process left:
 
