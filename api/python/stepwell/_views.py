@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar, cast
@@ -14,9 +15,11 @@ import numpy as np
 from . import _stepwell
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
+from ._pytree.items import write_files
 from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
 from ._pytree.stored_rows import Read, stored_rows
-from ._pytree.tree import KEY, Component, Path, component_text, decode_value
+from ._pytree.tree import KEY, Component, Path, component_text
+from ._pytree.values import decode_value
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
 from ._stepwell import Row, ValueType, Wanted
@@ -303,6 +306,21 @@ class StepView(NotCopied):
         """What `save(metrics=)` was given (JSON); None for none."""
         text = self._source.reader.metrics_json
         return json.loads(text) if text else None
+
+    def write_files(self, item: str, folder: str | os.PathLike[str]) -> None:
+        """Writes an item of kind *files* (`stepwell.Files`) into `folder`, which must be empty or
+        absent. Raises PathNotFoundError, InvalidArgumentError for an item of another kind."""
+        contents = {}
+        if item not in self.items:
+            raise PathNotFoundError(f"step {self.step} has no item {item!r}; it has "
+                                    f"{', '.join(map(repr, self.items))}")
+        source, selection = self._source.select(None, whole=True, above=[(KEY, item)])
+        assert selection.number is not None
+        for leaf in source.tree.leaves(selection.number):
+            record = source.tree.records[leaf]
+            path = str(source.tree.component(leaf)[1])
+            contents[path] = decode_value(record.value_type, source.read(leaf))
+        write_files(contents, folder, f"item {item!r} of step {self.step}")
 
     @property
     def items(self) -> list[str]:
