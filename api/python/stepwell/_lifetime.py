@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
+from ._deciding import Decider
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
@@ -21,6 +22,7 @@ from ._pytree.chunks import Chunks
 from ._runtime import service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
+from ._save_policy import SavePolicy
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
 
@@ -59,6 +61,7 @@ class OpenStore(NotCopied):
         service.start()
         service.sync_log_level()
         self._backend = _backend(path, read_only, make_core, process_timeout, disks)
+        self._decider = Decider(None, path)
         self._closed = False
         service.stores.add(self)
 
@@ -111,6 +114,7 @@ class OpenStore(NotCopied):
         self._pending.wait()
         error = self._pending.take_error()
         self._closed = True
+        self._decider.stop()
         service.stores.discard(self)
         try:
             if not self.read_only:
@@ -276,4 +280,31 @@ class OpenStore(NotCopied):
     def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
               chunks: Chunks | None) -> SaveHandle:
         service.sync_log_level()
-        return self._track(self._backend.save(step, trees, metadata, metrics, existing, chunks))
+        operation = self._backend.save(step, trees, metadata, metrics, existing, chunks)
+        self._decider.began(step)
+        return self._track(operation)
+
+    def _set_save_policy(self, policy: SavePolicy) -> None:
+        try:
+            self._decider = Decider(policy, self.path)
+        except BaseException:
+            self.close()
+            raise
+
+    def should_save(self, step: SupportsIndex) -> bool:
+        """Whether the policy `open(save=)` wants this step saved; ask before each save. A step that
+        exists, or is not above the newest one, is not wanted. Without a policy every other is.
+
+        In a store of several processes this is collective if the policy depends on time or signals;
+        process 0's clock decides.
+        """
+        self._check()
+        number = step_number(step)
+        self._check_writable()
+        return self._decider.should_save(number, self._backend, self._pending)
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a signal of `policy.SaveOnPreemption` came before the last call of `should_save`
+        or `save`: the step that they were for is the last one to train."""
+        return self._decider.preempted

@@ -28,7 +28,7 @@ from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats,
 from ._runtime.text import brief
 from ._views import StepView, Tree
 from .errors import InvalidArgumentError, StoreNotFoundError
-from .policy import Policy
+from .policy import Policy, SavePolicy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 
@@ -46,7 +46,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          codec: Literal["auto", "raw", "blosc"] = "auto",
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
-         private: bool = True, branch: str | None = None) -> Store:
+         private: bool = True, branch: str | None = None, save: SavePolicy | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist.
 
@@ -74,6 +74,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         False leaves that to the umask. An existing store keeps the permissions of its file
         STEPWELL; `chmod -R g+rX` lets a group read it.
     branch: the name of a branch that `Store.branch` made; a store of its own.
+    save: which steps `Store.should_save` wants saved, e.g. `policy.SaveEvery(100) |
+        policy.SaveOnPreemption()`. None: every step. `Store.save` saves what it is given. Mode "a"
+        only.
 
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
     `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
@@ -93,6 +96,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if keep is not None and not isinstance(keep, Policy):
         raise InvalidArgumentError(
             f"keep must be a policy of stepwell.policy or None, not {keep!r}")
+    if save is not None and not isinstance(save, SavePolicy):
+        raise InvalidArgumentError(
+            f"save must be a save policy of stepwell.policy or None, not {save!r}")
+    if save is not None and mode == "r":
+        raise InvalidArgumentError("save says which steps to save: it needs mode='a'")
     if trace is not None and mode == "r":
         raise InvalidArgumentError("trace records saves: it needs mode='a'")
     for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
@@ -129,6 +137,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             reclaim_bytes_per_second, group, untrusted, private)
 
     store = Store(root, read_only, make_core, process_timeout, disks)
+    if save is not None:
+        store._set_save_policy(save)
     if keep is None and not read_only:
         service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) deletes "
                             "old ones", root)
