@@ -19,6 +19,7 @@ from ._load.handle import LoadHandle
 from ._load.source import Source
 from ._metrics import Direction, best_of, metrics_of_all
 from ._pytree.chunks import Chunks
+from ._root_metadata import metadata_of, set_metadata
 from ._runtime import service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
@@ -284,12 +285,22 @@ class OpenStore(NotCopied):
         self._decider.began(step)
         return self._track(operation)
 
-    def _set_save_policy(self, policy: SavePolicy) -> None:
+    def _begin(self, policy: SavePolicy | None, metadata: bytes | None) -> None:
+        """What `open` was told and the engine does not know. Closes the store where that fails."""
         try:
             self._decider = Decider(policy, self.path)
+            if metadata is not None:
+                set_metadata(self._backend, self.path, metadata)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def metadata(self) -> Any:
+        """What `open(metadata=)` was given last, in whichever session; None for none. With local
+        disks this is collective. Raises CorruptionError if the file METADATA is damaged."""
+        self._check()
+        return metadata_of(self._backend, self.path)
 
     def should_save(self, step: SupportsIndex) -> bool:
         """Whether the policy `open(save=)` wants this step saved; ask before each save. A step that

@@ -20,6 +20,7 @@ from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
+from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, if_exists_number,
                                  json_text, problem_path, step_number, step_numbers)
@@ -46,7 +47,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          codec: Literal["auto", "raw", "blosc"] = "auto",
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
-         private: bool = True, branch: str | None = None, save: SavePolicy | None = None) -> Store:
+         private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
+         metadata: Mapping[str, Any] | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist.
 
@@ -77,6 +79,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     save: which steps `Store.should_save` wants saved, e.g. `policy.SaveEvery(100) |
         policy.SaveOnPreemption()`. None: every step. `Store.save` saves what it is given. Mode "a"
         only.
+    metadata: JSON about the whole store, at most 1 MiB; read it as `Store.metadata`. It replaces
+        what an earlier session gave; None leaves that. Durable when `open` returns. Mode "a" only.
 
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
     `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
@@ -101,6 +105,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             f"save must be a save policy of stepwell.policy or None, not {save!r}")
     if save is not None and mode == "r":
         raise InvalidArgumentError("save says which steps to save: it needs mode='a'")
+    if metadata is not None and mode == "r":
+        raise InvalidArgumentError("metadata is written: it needs mode='a'")
+    data = None if metadata is None else metadata_bytes(metadata)
     if trace is not None and mode == "r":
         raise InvalidArgumentError("trace records saves: it needs mode='a'")
     for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
@@ -137,8 +144,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             reclaim_bytes_per_second, group, untrusted, private)
 
     store = Store(root, read_only, make_core, process_timeout, disks)
-    if save is not None:
-        store._set_save_policy(save)
+    if save is not None or data is not None:
+        store._begin(save, data)
     if keep is None and not read_only:
         service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) deletes "
                             "old ones", root)

@@ -230,8 +230,8 @@ def main() -> None:
                 roots = arguments.pop("roots", PLAN["roots"])
                 signals = arguments.pop("signals", None)
                 save = stepwell.policy.SaveOnPreemption(signals) if signals else None
-                store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"], save=save, **{
-                    **arguments, "keep": stepwell.policy.LatestN(arguments["keep"])
+                store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"], **{
+                    **arguments, "save": save, "keep": stepwell.policy.LatestN(arguments["keep"])
                     if "keep" in arguments else None})
                 gave: Any = store.steps()
             elif act == "save":
@@ -305,6 +305,8 @@ def main() -> None:
                         break
                     time.sleep(0.01)
                 gave = [step, store.steps()]
+            elif act == "metadata":
+                gave = store.metadata
             elif act == "best":
                 gave = [list(store.steps(metrics=True).items()), store.best("loss"),
                         store.best("loss", "max"), store[-1].step, store[-2].metrics]
