@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import time
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,6 +15,7 @@ from typing import Any, Literal, Self, SupportsIndex, cast, overload
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
 from ._deciding import Decider
+from ._display import html_table
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
@@ -20,7 +23,7 @@ from ._load.source import Source
 from ._metrics import Direction, best_of, metrics_of_all
 from ._pytree.chunks import Chunks
 from ._root_metadata import metadata_of, set_metadata
-from ._runtime import service
+from ._runtime import monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
 from ._save_policy import SavePolicy
@@ -73,6 +76,13 @@ class OpenStore(NotCopied):
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("read-only" if self.read_only else "open")
         return f"<stepwell store {self.path!r}, {state}>"
+
+    def _repr_html_(self) -> str:
+        if self._closed or self._generation != service.generation:
+            return f"<p>{html.escape(repr(self))}</p>"
+        pinned = {summary.step: summary.pinned for summary in self._backend.steps()}
+        return html_table(f"{self!r}: {len(pinned)} steps", ("step", "pinned"),
+                          [(str(step), "yes" if pin else "") for step, pin in pinned.items()])
 
     def _check_fork(self) -> None:
         if self._generation != service.generation:
@@ -281,8 +291,10 @@ class OpenStore(NotCopied):
     def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
               chunks: Chunks | None) -> SaveHandle:
         service.sync_log_level()
+        begun = time.monotonic()
         operation = self._backend.save(step, trees, metadata, metrics, existing, chunks)
         self._decider.began(step)
+        monitoring.record_save(operation, begun)
         return self._track(operation)
 
     def _begin(self, policy: SavePolicy | None, metadata: bytes | None) -> None:

@@ -24,6 +24,8 @@ from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, if_exists_number,
                                  json_text, problem_path, step_number, step_numbers)
+from ._runtime.progress import progress_of
+from ._runtime.prometheus import prometheus_text
 from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
                              VerifyReport, named)
 from ._runtime.text import brief
@@ -307,7 +309,7 @@ class Store(Loading):
                path: PathLike | None = None, layout: Layout = "v1", leaves: Leaves | None = None,
                step_prefix: str | None = None, step_digits: int = 0, unnamed_default: bool = False,
                on_unsupported: OnUnsupported = "error", file_mode: int | None = None,
-               progress: Progress | None = None) -> ExportReport:
+               progress: Progress | bool | None = None) -> ExportReport:
         """Exports a step (None: the newest) as an Orbax checkpoint, which Orbax and TensorStore
         read natively, or as one file of arrays.
 
@@ -354,7 +356,7 @@ class Store(Loading):
         file_mode: the permissions of the files (e.g. 0o644), so that other users can read them;
             None: the umask decides. With links, this makes the store's own segments readable, too.
         progress: called from time to time with the bytes done and the total. An exception from it
-            ends the export.
+            ends the export. True: a bar of tqdm.
 
         Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (also for leaves that
         Orbax cannot hold), StepExistsError if the destination exists, NoSpaceError, and Error if
@@ -365,7 +367,8 @@ class Store(Loading):
         request = ExportRequest(step, to, target, mode, zarr, path, layout, leaves,
                                 step_prefix or "", step_digits, unnamed_default, on_unsupported,
                                 file_mode)
-        return self._backend.export(request, self._step, self._source, progress)
+        return self._backend.export(request, self._step, self._source,
+                                    progress_of(progress, "export"))
 
     push = _push.push
     pull = _pull.pull
@@ -390,3 +393,8 @@ class Store(Loading):
         return cast(StoreStats, {**self._backend.stats(), "recovery": self._backend.recovery(),
                                  "last_load": {name: getattr(self._last_load, name)
                                                for name in LoadStats.__annotations__}})
+
+    def prometheus(self) -> str:
+        """The numbers of `stats` in Prometheus' text format, with the label `store` for the path.
+        Serve it over HTTP, or write it to a file for node_exporter's textfile collector."""
+        return prometheus_text(self.stats(), self.path, self.latest)
