@@ -207,6 +207,13 @@ class Group(ABC):
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return self._lockstep.from_leader(work, what)
 
+    def gather(self, word: int, what: str) -> list[int]:
+        return [int(each.value) for each in self._lockstep.all_gather(lambda: Value(word), what)]
+
+    @property
+    def leads(self) -> bool:
+        return self._lockstep.index == 0
+
     def close(self) -> None:
         self._opened.close()
 
