@@ -26,6 +26,7 @@ from .free import AsyncResponse, described, load_all
 from .items import STATE, check_names, item_metadata, names_of, orbax_errors, to_items, tree_name
 from .metadata import RootMetadata, StepMetadata
 from .places import OrbaxPlace, Place, StorePlace, absolute, read_json
+from .trees import check_target
 from .training_errors import StepAlreadyExistsError, StepNotFoundError
 
 _ROOT_METADATA = os.path.join("metadata", "_ROOT_METADATA")
@@ -213,9 +214,7 @@ class Checkpointer:
             custom_metadata=custom_metadata)
         if response is None:
             return False
-        saved = response.result()
-        self._root.wait_for_view()
-        return saved
+        return response.result()
 
     def save_checkpointables_async(self, step: int, checkpointables: dict[str, Any], *,
                                    force: bool = False, overwrite: bool = False,
@@ -235,6 +234,7 @@ class Checkpointer:
             return None
         context = get_context(self._context)
         items = to_items(checkpointables, context)
+        is_foreign = there and step not in self._root.store
         try:
             with orbax_errors():
                 handle = self._root.store.save(
@@ -243,7 +243,6 @@ class Checkpointer:
         except BaseException:
             items.clean()
             raise
-        is_foreign = there and step not in self._root.store
         infos.append(_Info(step, _now(), metrics))
         flags = self._keep_policy.should_preserve(
             infos, context=preservation_policies.PreservationContext())
@@ -262,6 +261,7 @@ class Checkpointer:
             for each in gone:
                 with contextlib.suppress(FileNotFoundError):
                     self._root.delete(each)
+            self._root.wait_for_view()
             if context.asynchronous.post_finalization_callback is not None:
                 context.asynchronous.post_finalization_callback()
             return True
@@ -317,6 +317,7 @@ class Checkpointer:
     def load(self, step: int | StepMetadata[Any] | None = None, abstract_state: Any = None, *,
              checkpointable_name: str = STATE) -> Any:
         """Loads a tree of a step (None: the latest); see `ocp.load`."""
+        check_target(abstract_state)
         return self.load_checkpointables(
             step, {checkpointable_name: abstract_state})[checkpointable_name]
 

@@ -17,6 +17,7 @@ from .items import (AUTO, RESERVED, STATE, Items, check_lacking, check_names, it
 from .metadata import CheckpointMetadata
 from .options import CheckpointLayout
 from .places import Place, absolute, find, is_orbax
+from .trees import check_target
 
 T = TypeVar("T", covariant=True)
 
@@ -132,6 +133,7 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
     if not path:
         raise ValueError("Path must not be None.")
     abstract = _unwrapped(abstract_state)
+    check_target(abstract)
     if _layout(path, context) == CheckpointLayout.SAFETENSORS:
         return safetensors.load(absolute(path), abstract)
     if checkpointable_name == "" or checkpointable_name in RESERVED - {AUTO}:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 from collections.abc import Callable
@@ -139,13 +138,7 @@ class Target:
         if isinstance(leaf, type):
             return _of_type(leaf, record)
         if not is_array_like(leaf):
-            if (is_static(leaf, False) or dataclasses.is_dataclass(leaf)
-                    or hasattr(leaf, "set_state")):
-                return leaf
-            raise TypeError(
-                f"Unsupported abstract leaf type for loading: `{type(leaf)}`. A target's leaves "
-                "are arrays, jax.ShapeDtypeStructs, metadata, Python scalars and str, types of these, "
-                "and PLACEHOLDER")
+            return leaf
         wanted = _abstract(leaf, record)
         if (self._pads and record is not None and record.kind == ARRAY
                 and tuple(wanted.shape) != record.shape
@@ -153,6 +146,21 @@ class Target:
             self._after[-1] = _fit_to(wanted)
             return _numpy(record.shape, wanted.dtype)
         return wanted
+
+
+def check_target(target: Any) -> None:
+    """TypeError for a leaf that no target may have."""
+    opened = _opened(target)
+    if opened is not None:
+        for _, child in opened.children:
+            check_target(child)
+    elif not (target is None or target is PLACEHOLDER or isinstance(target, type)
+              or encode_value(target) is not None or is_array_like(target)
+              or is_static(target, False) or hasattr(target, "set_state")):
+        raise TypeError(
+            f"Unsupported abstract leaf type for loading: `{type(target)}`. A target's leaves are "
+            "arrays, jax.ShapeDtypeStructs, metadata, Python scalars and str, types of these, and "
+            "PLACEHOLDER")
 
 
 def _opened(node: Any) -> Opened | None:
