@@ -235,14 +235,10 @@ class Checkpointer:
         context = get_context(self._context)
         items = to_items(checkpointables, context)
         is_foreign = there and step not in self._root.store
-        try:
-            with orbax_errors():
-                handle = self._root.store.save(
-                    step, items=items.trees, metrics=metrics, metadata=custom_metadata or None,
-                    chunks=items.chunks or None, if_exists="replace" if there else "error")
-        except BaseException:
-            items.clean()
-            raise
+        with orbax_errors():
+            handle = self._root.store.save(
+                step, items=items.trees, metrics=metrics, metadata=custom_metadata or None,
+                chunks=items.chunks or None, if_exists="replace" if there else "error")
         infos.append(_Info(step, _now(), metrics))
         flags = self._keep_policy.should_preserve(
             infos, context=preservation_policies.PreservationContext())
@@ -252,10 +248,7 @@ class Checkpointer:
         self._found.discard(step)
 
         def work() -> bool:
-            try:
-                handle.result()
-            finally:
-                items.clean()
+            handle.result()
             if is_foreign:
                 self._root.delete_foreign(step)
             for each in gone:

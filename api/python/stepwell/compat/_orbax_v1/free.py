@@ -11,7 +11,7 @@ from ...errors import Error, StepExistsError
 from .. import _single
 from . import safetensors
 from .context import Context, get_context
-from .errors import InvalidLayoutError, LoadError, UnsupportedLeafError
+from .errors import InvalidLayoutError, LoadError
 from .items import (AUTO, RESERVED, STATE, Items, check_lacking, check_names, item_metadata,
                     load_item, names_of, orbax_errors, to_items, tree_name)
 from .metadata import CheckpointMetadata
@@ -81,29 +81,19 @@ def form_of(context: Context, items: Items) -> _single.Form:
         staging_bytes=context.memory.write_concurrent_bytes, handlers=items.handlers)
 
 
-def start(path: Any, items: Items, context: Context, overwrite: bool, custom_metadata: Any,
-          after: Callable[[], object] | None = None) -> AsyncResponse[None]:
+def start(path: Any, items: Items, context: Context, overwrite: bool, custom_metadata: Any
+          ) -> AsyncResponse[None]:
     """Saves items as a checkpoint in the background."""
-
-    def finished() -> None:
-        items.clean()
-        if after is not None:
-            after()
-        if context.asynchronous.post_finalization_callback is not None:
-            context.asynchronous.post_finalization_callback()
 
     try:
         with orbax_errors():
             return _single.save(absolute(path), items.trees, overwrite=overwrite,
                                 metadata=custom_metadata or None, chunks=items.chunks or None,
-                                form=form_of(context, items), finished=finished,
+                                form=form_of(context, items),
+                                finished=context.asynchronous.post_finalization_callback,
                                 timeout=context.asynchronous.timeout_secs)
     except StepExistsError:
-        items.clean()
         raise ValueError(f"Destination {absolute(path)} already exists.") from None
-    except UnsupportedLeafError:
-        items.clean()
-        raise
 
 
 # ---- loading ------------------------------------------------------------------------------------

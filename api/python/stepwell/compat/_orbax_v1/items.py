@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from ... import Files, Json
 from ... import errors as native
 from ..._pytree.chunks import ChunkShape
-from ..._pytree.records import ARRAY
 from .. import _single
 from . import trees
 from .context import Context
 from .errors import InvalidLayoutError, NoEntryError, UnsupportedLeafError
 from .handlers import JsonHandler, PyTreeHandler, is_stateful
 from .metadata import tree_metadata
-from .places import Place
+from .places import Place, StorePlace
 from .registration import handler_to_load, handler_to_save, typestr
 
 T = TypeVar("T")
@@ -54,17 +52,11 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Items(NamedTuple):
-    """Items to be saved; `handlers` names the handler of each as Orbax does. `folder` has the files
-    that handlers wrote, and is removed when the save is done."""
+    """Items to be saved; `handlers` names the handler of each as Orbax does."""
 
     trees: dict[str, Any]
     chunks: dict[str, ChunkShape]
     handlers: dict[str, str]
-    folder: str | None
-
-    def clean(self) -> None:
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def check_names(checkpointables: Any) -> None:
@@ -89,31 +81,25 @@ def orbax_errors() -> Any:
 
 def to_items(checkpointables: Mapping[str, Any], context: Context) -> Items:
     """Runs the handlers of what is no tree."""
-    from ... import Files, Json
-
     registry = context.checkpointables.registry
-    made = Items({}, {}, {}, None)
-    try:
-        for name, value in checkpointables.items():
-            handler = handler_to_save(registry, name, value, is_stateful)
-            made.handlers[name] = typestr(type(handler))
-            if isinstance(handler, PyTreeHandler):
-                tree, chunks = trees.apply_storage(value, name, context.array.saving)
-                made.trees[name] = tree
-                made.chunks.update(chunks)
-            elif type(handler) is JsonHandler and handler.filename == "data.json":
-                made.trees[name] = Json(value)
-            else:
-                if made.folder is None:
-                    made = made._replace(folder=tempfile.mkdtemp(prefix="stepwell-files-"))
-                folder = os.path.join(str(made.folder), name)
-                os.mkdir(folder)
+    made = Items({}, {}, {})
+    for name, value in checkpointables.items():
+        handler = handler_to_save(registry, name, value, is_stateful)
+        made.handlers[name] = typestr(type(handler))
+        if isinstance(handler, PyTreeHandler):
+            made.trees[name], chunks = trees.apply_storage(value, name, context.array.saving)
+            made.chunks.update(chunks)
+        elif _is_plain_json(handler):
+            made.trees[name] = Json(value)
+        else:
+            with tempfile.TemporaryDirectory(prefix="stepwell-files-") as folder:
                 run(_save(handler, Folder(context.file.path_class(folder)), value))
                 made.trees[name] = Files(folder)
-    except BaseException:
-        made.clean()
-        raise
     return made
+
+
+def _is_plain_json(handler: Any) -> bool:
+    return type(handler) is JsonHandler and handler.filename == "data.json"
 
 
 async def _save(handler: Any, folder: Folder, value: Any) -> None:
@@ -144,6 +130,9 @@ def handler_of(place: Place, name: str, abstract: Any, context: Context) -> Any:
 
 def load_item(place: Place, name: str, abstract: Any, context: Context) -> Any:
     handler = handler_of(place, name, abstract, context)
+    if isinstance(place, StorePlace) and _is_plain_json(handler):
+        store, step, item = place.open(name)
+        return store.load(step, items=[item])[item]
     if not isinstance(handler, PyTreeHandler):
         with place.folder(name) as folder:
             return run(_load(handler, context.file.path_class(folder), abstract))

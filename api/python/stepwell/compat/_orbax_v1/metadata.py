@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import pprint
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,8 @@ class StorageMetadata:
 
 @dataclasses.dataclass
 class ArrayMetadata:
-    """A stored jax.Array. `sharding` is None where its devices are not here."""
+    """A stored jax.Array. `sharding_metadata` is its sharding as JSON; `sharding` is None where its
+    devices are not here."""
 
     shape: tuple[int, ...] | None
     dtype: Any
@@ -37,7 +39,14 @@ class ArrayMetadata:
 
     @property
     def sharding(self) -> Any:
-        return restored_sharding(self._record, saved_shardings({self.sharding_metadata}))
+        described = json.loads(self.sharding_metadata or "{}")
+        if described.get("sharding_type") != "SingleDeviceSharding":
+            return restored_sharding(self._record, saved_shardings({self.sharding_metadata}))
+        jax = trees.import_jax()
+        for device in jax.devices() if jax is not None else ():
+            if described["device_str"] in (str(device), f"{device.platform}:{device.id}"):
+                return jax.sharding.SingleDeviceSharding(device)
+        return None
 
 
 @dataclasses.dataclass

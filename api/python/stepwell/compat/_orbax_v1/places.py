@@ -83,7 +83,7 @@ class StorePlace(Place):
         described = read_json(os.path.join(path, _single.CHECKPOINT_METADATA))
         handlers = described.get("item_handlers")
         self.handlers = handlers if isinstance(handlers, dict) else {}
-        committed = int(view.time.timestamp() * 1e9)
+        committed = store._source(step).reader.time_ns
         self.times = described.get("init_timestamp_nsecs", committed), committed
         self.names = view.items
         if own and _single.store_in(path) is not None:  # an item may have been deleted by Orbax
