@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..._pytree.tree import encode_value, is_array_like, open_node, rebuild
+from ..._pytree.tree import is_array_like, open_node, rebuild
+from ..._pytree.values import encode_value
 
 Leaf = Any
 AbstractLeaf = Any

@@ -15,8 +15,8 @@ from ..._load.specs import jax_here, restored_sharding, saved_shardings
 from ..._pytree.chunks import ChunkShape
 from ..._pytree.records import ARRAY, NODE, ROOT, StoredTree
 from ..._pytree.tree import (ATTRIBUTE, DICT, INDEX, KEY, LIST, TRANSPARENT, TUPLE, Component,
-                             Opened, encode_value, is_array_like, is_static, open_node, path_text,
-                             rebuild)
+                             Opened, is_array_like, is_static, open_node, path_text, rebuild)
+from ..._pytree.values import encode_value
 from ..._store import Store
 from ..._stepwell import Record, ValueType
 from .options import ArrayOptions
