@@ -214,7 +214,8 @@ def test_calls_on_paths(seed: int, tmp_path: pathlib.Path) -> None:
                 return Call(f"delete {name} missing_ok={missing_ok}", lambda ocp, at: ocp.delete(
                     at / name, missing_ok=missing_ok))
             case "delete item":
-                missing_ok, item = prng.random() < 0.5, prng.choice(["ds", "ds", "state", "metrics"])
+                missing_ok = prng.random() < 0.5
+                item = prng.choice(["ds", "ds", "state", "metrics"])
                 if len(states.get(name, {})) == 2 and item in states[name]:
                     left = dict(states[name])
                     del left[item]
@@ -228,7 +229,9 @@ def test_calls_on_paths(seed: int, tmp_path: pathlib.Path) -> None:
                                        missing_ok=missing_ok))
             case "partial load":
                 typo = prng.random() < 0.5
-                target = {"w": Sds((4, 2), jnp.float32)} | ({"typo": Sds((1,), int)} if typo else {})
+                target = {"w": Sds((4, 2), jnp.float32)}
+                if typo:
+                    target["typo"] = Sds((1,), jnp.int32)
 
                 def partial(ocp: Any, at: pathlib.Path) -> Any:
                     context = ocp.Context()
@@ -239,8 +242,7 @@ def test_calls_on_paths(seed: int, tmp_path: pathlib.Path) -> None:
                 return Call(f"partial_load {name} typo={typo}", partial, "typo" if typo else "")
             case "is":
                 return Call(f"is_orbax_checkpoint {name}", lambda ocp, at: [
-                    ocp.is_orbax_checkpoint(each) for each in (at, at / name,
-                                                               at / name / "state")])
+                    ocp.is_orbax_checkpoint(each) for each in (at / name, at / name / "state")])
             case _:
                 return Call(f"load_async {name}", lambda ocp, at: ocp.load_async(
                     at / name).result() if (at / name).exists() else None, "load_async")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import os
 import shutil
 import sys
@@ -13,7 +12,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import Error
 from .. import _single
@@ -25,36 +24,11 @@ from .deletion import check_arguments, check_item, check_options, remove, remove
 from .free import AsyncResponse, described, load_all
 from .items import STATE, check_names, item_metadata, names_of, orbax_errors, to_items, tree_name
 from .metadata import RootMetadata, StepMetadata
-from .places import OrbaxPlace, Place, StorePlace, absolute, read_json
-from .trees import check_target
+from .places import OrbaxPlace, Place, StorePlace, absolute
+from .sequence import (Info, now, reached_preemption, read_infos, read_root_metadata,
+                       save_root_metadata)
 from .training_errors import StepAlreadyExistsError, StepNotFoundError
-
-_ROOT_METADATA = os.path.join("metadata", "_ROOT_METADATA")
-
-
-class _Info(NamedTuple):
-    """What policies know of a step."""
-
-    step: int
-    time: datetime.datetime
-    metrics: Any
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(tz=datetime.timezone.utc)
-
-
-def _reached_preemption(step: int) -> bool:
-    """Whether JAX's preemption service says that this is the step to save at."""
-    if "jax" not in sys.modules:
-        return False
-    from jax.experimental import multihost_utils
-
-    try:
-        return bool(multihost_utils.reached_preemption_sync_point(step))
-    except RuntimeError:  # there is no such service
-        return False
-
+from .trees import check_target
 
 class Checkpointer:
     """Saves steps below `directory`, when a policy says so, and keeps those that another one wants.
@@ -98,8 +72,8 @@ class Checkpointer:
                 if _single.TEMPORARY in name:
                     shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
         if custom_metadata is not None:
-            self._save_root_metadata(dict(custom_metadata))
-        self._infos = self._read_infos()
+            save_root_metadata(self._path, dict(custom_metadata))
+        self._infos = read_infos(self._root, self._lightweight)
         self._found = {info.step for info in self._infos}  # before this Checkpointer
 
     # ---- steps ----
@@ -107,26 +81,6 @@ class Checkpointer:
     def _find_steps(self, directory: str) -> dict[int, str]:
         return {found.step: os.path.basename(os.fspath(found.path))
                 for found in self._format.find_all(directory)}
-
-    def _read_infos(self) -> list[_Info]:
-        infos = []
-        store = self._root.store
-        for step in store.steps():
-            if self._lightweight:
-                infos.append(_Info(step, datetime.datetime.min, None))
-            else:
-                view = store[step]
-                infos.append(_Info(step, view.time, view.metrics))
-        for step, path in self._root.foreign().items():
-            if self._lightweight:
-                infos.append(_Info(step, datetime.datetime.min, None))
-                continue
-            committed = read_json(os.path.join(path, _single.CHECKPOINT_METADATA)).get(
-                "commit_timestamp_nsecs") or os.stat(path).st_mtime_ns
-            infos.append(_Info(
-                step, datetime.datetime.fromtimestamp(committed / 1e9, tz=datetime.timezone.utc),
-                read_json(os.path.join(path, "metrics", "metrics")) or None))
-        return sorted(infos, key=lambda info: info.step)
 
     @property
     def directory(self) -> Any:
@@ -165,7 +119,7 @@ class Checkpointer:
     def reload(self) -> None:
         """Looks at the directory again, for steps that came or went otherwise."""
         self._wait_for_deletion()
-        self._infos = self._read_infos()
+        self._infos = read_infos(self._root, self._lightweight)
 
     # ---- saving ----
 
@@ -173,15 +127,15 @@ class Checkpointer:
         """Whether the policy wants this step. Never one up to the latest."""
         return self._wants(_number(step), self._settled())
 
-    def _wants(self, step: int, infos: list[_Info]) -> bool:
+    def _wants(self, step: int, infos: list[Info]) -> bool:
         if any(info.step >= step for info in infos):
             return False
         context = save_decision_policies.DecisionContext(
             is_saving_in_progress=self.is_saving_in_progress(),
-            reached_preemption=_reached_preemption(step),
+            reached_preemption=reached_preemption(step),
             multiprocessing_options=self._context.multiprocessing)
         with get_context(self._context):
-            return self._save_policy.should_save(_Info(step, _now(), None), infos,
+            return self._save_policy.should_save(Info(step, now(), None), infos,
                                                  context=context)
 
     def save(self, step: int, state: Any, *, checkpointable_name: str = STATE,
@@ -239,7 +193,7 @@ class Checkpointer:
             handle = self._root.store.save(
                 step, items=items.trees, metrics=metrics, metadata=custom_metadata or None,
                 chunks=items.chunks or None, if_exists="replace" if there else "error")
-        infos.append(_Info(step, _now(), metrics))
+        infos.append(Info(step, now(), metrics))
         flags = self._keep_policy.should_preserve(
             infos, context=preservation_policies.PreservationContext())
         kept = [info for info, keep in zip(infos, flags, strict=True) if keep]
@@ -264,7 +218,7 @@ class Checkpointer:
         self._log("save", step, started)
         return response
 
-    def _settled(self) -> list[_Info]:
+    def _settled(self) -> list[Info]:
         self._settle()
         return list(self._infos)
 
@@ -362,21 +316,8 @@ class Checkpointer:
 
     def root_metadata(self) -> RootMetadata:
         """The metadata of the whole sequence."""
-        path = os.path.join(self._path, _ROOT_METADATA)
         return RootMetadata(directory=self.directory,
-                            custom_metadata=read_json(path).get("custom_metadata") or {})
-
-    def _save_root_metadata(self, custom: dict[str, Any]) -> None:
-        path = os.path.join(self._path, _ROOT_METADATA)
-        if os.path.exists(path):
-            return
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + _single.TEMPORARY, "w", encoding="utf-8") as file:
-            json.dump({"custom_metadata": custom}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + _single.TEMPORARY, path)
-        _single.sync_folder(os.path.dirname(path))
+                            custom_metadata=read_root_metadata(self._path))
 
     # ---- deleting ----
 

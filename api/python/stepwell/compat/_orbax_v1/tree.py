@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..._pytree.tree import is_array_like, open_node, rebuild
 from ..._pytree.values import encode_value
@@ -12,10 +12,14 @@ from ..._pytree.values import encode_value
 Leaf = Any
 AbstractLeaf = Any
 PyTree = Any
-PyTreeOf = list[Any] | Any  # PyTreeOf[...] is only ever an annotation
 PyTreeKey = Any
 PyTreeKeyPath = tuple[Any, ...]
 JsonType = Any
+T = TypeVar("T")
+
+
+class PyTreeOf(Generic[T]):
+    """Only for annotations: a tree with leaves of a type."""
 
 
 def _default_is_leaf(node: Any) -> bool:
