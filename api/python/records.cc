@@ -395,6 +395,11 @@ std::vector<std::string> LeafTable::Shardings() const {
   return {shardings.begin(), shardings.end()};
 }
 
+bool LeafTable::HasKeys() const {
+  return std::any_of(records_.begin(), records_.end(),
+                     [](const LeafRecord& record) { return !record.prng_impl.empty(); });
+}
+
 nb::tuple LeafTable::Resolve(nb::handle path, std::optional<int64_t> below) {
   const format::PathPattern pattern = PatternFromPython(path);
   if (!tree_) tree_ = ValueOrThrow(db::StepTree::Make(step_, records_, only_state_, is_part_));
@@ -477,6 +482,7 @@ void BindRecords(nb::module_& m) {
       .def("pieces", &LeafTable::Pieces,
            nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
       .def("shardings", &LeafTable::Shardings)
+      .def("has_keys", &LeafTable::HasKeys)
       .def("resolve", &LeafTable::Resolve, arg("path").none(), arg("below").none() = nb::none(),
            nb::sig("def resolve(self, path: str | tuple[str | int, ...] | None, "
                    "below: int | None = None) -> tuple[int | None, list[int]]"))

@@ -85,6 +85,8 @@ class LeafTable {
   nanobind::dict Pieces() const;
   // The different shardings of the arrays, as Orbax spells them.
   std::vector<std::string> Shardings() const;
+  // Whether there are typed PRNG keys among the leaves.
+  bool HasKeys() const;
   // What a path names from record `below` on (-1: the step; None: where paths start): (number, [])
   // of one record, -1 being the step, or of a glob (None, leaves).
   nanobind::tuple Resolve(nanobind::handle path, std::optional<int64_t> below);

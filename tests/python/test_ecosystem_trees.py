@@ -378,9 +378,9 @@ with stepwell.open(sys.argv[1]) as store:
     keys = jax.sharding.NamedSharding(mesh, P("x"), memory_kind="pinned_host")
     saved = {"keys": jax.device_put(jax.random.split(jax.random.key(0), 8), keys)}
     store.save(2, saved).result()
-    same(saved, store.load(2))
+    same(saved, store.load(2, as_="jax"))
     same(saved, store.load(2, like=saved))
-    assert store.load(2)["keys"].sharding.memory_kind == "pinned_host"
+    assert store.load(2, as_="jax")["keys"].sharding.memory_kind == "pinned_host"
 """
 
 

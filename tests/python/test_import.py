@@ -49,14 +49,12 @@ def is_key(leaf: object) -> bool:
     return isinstance(leaf, tuple) and len(leaf) == 3 and leaf[0] == "key"
 
 
-def key_data(leaf: Any) -> Any:
-    return leaf[2] if is_key(leaf) else leaf
-
-
-def without_keys(tree: Any) -> Any:
+def with_keys(tree: Any) -> Any:
     import jax
 
-    return jax.tree.map(key_data, tree, is_leaf=is_key)
+    return jax.tree.map(
+        lambda leaf: jax.random.wrap_key_data(leaf[2], impl=leaf[1]) if is_key(leaf) else leaf,
+        tree, is_leaf=is_key)
 
 
 # ---- Orbax ------------------------------------------------------------------------------------
@@ -66,7 +64,7 @@ def without_keys(tree: Any) -> Any:
 def test_what_is_loaded_is_what_orbax_restores(store, saved, expected, name):
     handle = store.import_checkpoint(saved / name, step=5)
     assert handle.result() == 5
-    assert same(store.load(5), without_keys(expected[name]))
+    assert same(store.load(5), with_keys(expected[name]))
     assert store.verify().ok
 
 
@@ -78,7 +76,7 @@ def test_several_processes_import_them_alike(tmp_path, saved, expected):
         assert [said.gave(number + 1) for number in range(len(NAMES))] == list(range(len(NAMES)))
     with stepwell.open(tmp_path / "store", "r") as store:
         for step, name in enumerate(NAMES):
-            assert same(store.load(step), without_keys(expected[name])), name
+            assert same(store.load(step), with_keys(expected[name])), name
         assert store.verify().ok
 
 

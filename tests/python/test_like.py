@@ -91,7 +91,7 @@ def test_all_mismatches_in_one_error(store):
             "kernl": 1, "none": 0, "t": b""}
     with pytest.raises(stepwell.MismatchError) as info:
         store.load(5, like=like)
-    messages = dict(info.value.mismatches)
+    messages = {m.path: m.message for m in info.value.mismatches}
     assert messages == {
         "a": "stored float64[2, 3], wanted float64[3, 2]",
         "b": "stored float64[2], wanted float32[2]",

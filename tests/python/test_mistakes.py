@@ -99,10 +99,12 @@ def test_thousands_of_mismatches(store):
     with pytest.raises(stepwell.MismatchError) as info:
         store.load(1, like={f"block_{i}": 1 for i in range(count)})
     assert len(info.value.mismatches) == 2 * count
+    assert len(info.value.missing) == len(info.value.unexpected) == count
     lines = str(info.value).splitlines()
-    assert len(lines) == 22
+    assert len(lines) == 23
     assert lines[1] == "  block_0: missing in the store, wanted int"
-    assert lines[-1] == "  … and 7,980 more, in the exception's `mismatches`"
+    assert lines[-2] == "  … and 7,980 more, in the exception's `mismatches`"
+    assert lines[-1].startswith('missing="target" takes what is not stored from `like`; unexpected')
     with pytest.raises(stepwell.UnsupportedLeafError) as info:
         store.save(2, [object()] * count)
     assert len(info.value.paths) == count and len(str(info.value).splitlines()) == 22
@@ -129,7 +131,7 @@ def test_the_nearest_name_is_one_that_like_lacks(store):
     store.save(1, {"kernel_0": 1, "kernel_1": 1, "encoder": {"w": 1, "b": 2}}).result()
     with pytest.raises(stepwell.MismatchError) as info:
         store.load(1, like={"kernel_0": 1, "kernel_2": 1, "encodr": {"w": 1, "b": 2}})
-    messages = dict(info.value.mismatches)
+    messages = {m.path: m.message for m in info.value.mismatches}
     assert messages["kernel_2"].endswith("(nearest: 'kernel_1')")
     assert messages["encodr/w"].endswith("(nearest: 'encoder')")
 

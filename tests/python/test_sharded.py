@@ -159,26 +159,31 @@ tree = {"w": jax.device_put(np.arange(32.0).reshape(8, 4), NamedSharding(mesh, P
     status, out, err = run_python(save + """
 with stepwell.open(path) as store:
     store.save(0, tree).result()
-    loaded = store.load(0)
+    loaded = store.load(0, as_="jax")
     for name in ("w", "r", "e", "keys"):
         assert loaded[name].sharding == tree[name].sharding and loaded[name].committed, name
         assert loaded[name].dtype == tree[name].dtype and (loaded[name] == tree[name]).all(), name
-        assert store.load(0, name).sharding == tree[name].sharding
-    for name in ("alone", "numpy"):
-        assert type(loaded[name]) is np.ndarray and (loaded[name] == tree[name]).all()
+        assert store.load(0, name, as_="jax").sharding == tree[name].sharding
+    assert loaded["alone"].devices() == {devices[0]} and (loaded["alone"] == tree["alone"]).all()
+    assert type(loaded["numpy"]) is np.ndarray and (loaded["numpy"] == tree["numpy"]).all()
     assert loaded["i"] == 1
-    assert store.load(0, "*")["w"].sharding == tree["w"].sharding
+    assert store.load(0, "*", as_="jax")["w"].sharding == tree["w"].sharding
+    # NumPy's arrays are the same on every machine; keys are keys.
+    plain = store.load(0)
+    assert all(type(plain[name]) is np.ndarray for name in ("w", "r", "e", "alone", "numpy"))
+    assert (plain["w"] == np.asarray(tree["w"])).all() and (plain["keys"] == tree["keys"]).all()
     assert type(store[0]["w"][:]) is np.ndarray
 print("ok")
 """, path, **EIGHT)
     assert (status, out) == (0, "ok\n"), err
-    # With fewer devices those come back that have theirs; without JAX imported none.
+    # With fewer devices those get theirs that can; without JAX imported all are NumPy's.
     status, out, err = run_python("""
 import sys, jax, numpy as np, stepwell
 with stepwell.open(sys.argv[1], "r") as store:
-    loaded = store.load(0)
+    loaded = store.load(0, as_="jax")
     assert len(jax.devices()) == 2 and len(loaded["r"].sharding.device_set) == 2
-    assert all(type(loaded[n]) is np.ndarray for n in ("w", "e", "keys", "alone"))
+    assert all(loaded[n].devices() == {jax.devices()[0]} for n in ("w", "e", "keys", "alone"))
+    assert type(loaded["numpy"]) is np.ndarray
 print("ok")
 """, path, XLA_FLAGS="--xla_force_host_platform_device_count=2")
     assert (status, out) == (0, "ok\n"), err
@@ -186,12 +191,13 @@ print("ok")
 import sys, numpy as np, stepwell
 with stepwell.open(sys.argv[1], "r") as store:
     assert all(type(x) is np.ndarray for n, x in store.load(0).items() if n != "i")
-    try:
-        store.load(0, mesh={"x": 8})
-    except stepwell.InvalidArgumentError as error:
-        assert "import jax" in str(error)
-    else:
-        raise AssertionError
+    for how in ({"mesh": {"x": 8}}, {"as_": "jax"}):
+        try:
+            store.load(0, **how)
+        except stepwell.InvalidArgumentError as error:
+            assert "import jax" in str(error)
+        else:
+            raise AssertionError
 assert "jax" not in sys.modules
 print("ok")
 """, path, **EIGHT)
@@ -357,7 +363,7 @@ state = {"rows": jax.jit(lambda x: x * 2, out_shardings=split)(jnp.zeros((0, 8))
 assert state["columns"].addressable_data(0).shape != split.shard_shape((4, 0))
 with stepwell.open(path) as store:
     store.save(0, state).result()
-    for loaded in (store.load(0, like=state), store.load(0)):
+    for loaded in (store.load(0, like=state), store.load(0, as_="jax")):
         for name, array in state.items():
             got = loaded[name]
             assert (got.shape, got.dtype, got.sharding) == (
@@ -381,7 +387,7 @@ with jax.set_mesh(mesh), stepwell.open(path) as store:
     store.save(0, {"w": reduced}).result()
     loaded = store.load(0, like={"w": reduced})["w"]
     assert loaded.sharding == reduced.sharding
-    for got in (loaded, store.load(0)["w"]):
+    for got in (loaded, store.load(0, as_="jax")["w"]):
         for shard in got.addressable_shards:
             np.testing.assert_array_equal(shard.data, w)
     fails(stepwell.UnsupportedLeafError, lambda: store.save(1, {"a": {"sum": unreduced}}),

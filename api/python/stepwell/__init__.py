@@ -14,6 +14,7 @@ from . import policy
 from ._handle import SaveHandle
 from ._interop.export_options import ExportedLeaf, ExportReport
 from ._interop.orbax_view import OrbaxView, pin_view
+from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
 from ._remote.pull import PullReport
 from ._remote.push import PushReport
@@ -33,7 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape", "CorruptionError",
     "Error", "ExportReport", "ExportedLeaf", "ForkError", "FormatError", "InvalidArgumentError",
-    "LatencyStats", "LeafInfo", "LoadStats", "LockedError", "Mismatch", "MismatchError",
+    "LatencyStats", "LeafInfo", "LoadHandle", "LoadStats", "LockedError", "Mismatch", "MismatchError",
     "NoSpaceError", "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError",
     "PeerError", "PermissionDeniedError", "PullReport", "PushReport", "ReclaimReport",
     "RepairReport", "RecoveryStats", "SaveHandle", "SpaceStats", "StageLatencies",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
@@ -12,6 +13,7 @@ from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
+from ._load.handle import LoadHandle
 from ._load.source import Source
 from ._pytree.chunks import Chunks
 from ._runtime import service
@@ -43,6 +45,7 @@ class OpenStore(NotCopied):
         self.read_only = read_only
         self._generation = service.generation
         self._pending = Pending()
+        self._loads: weakref.WeakSet[LoadHandle] = weakref.WeakSet()
         self._last_load = _stepwell.LoadStats()
         service.start()
         service.sync_log_level()
@@ -90,6 +93,8 @@ class OpenStore(NotCopied):
         if self._closed:
             return
         self._check_not_copying()
+        for load in list(self._loads):
+            load._join()
         self._pending.wait()
         error = self._pending.take_error()
         self._closed = True

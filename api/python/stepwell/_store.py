@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, SupportsIndex, cast
+from typing import Any, Literal, SupportsIndex, cast
 
 from . import _stepwell
 from ._handle import SaveHandle
@@ -14,38 +14,24 @@ from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
 from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
-from ._lifetime import OpenStore
-from ._load.like import load_like
-from ._load.plain import load_leaves, load_node, load_step
-from ._load.source import Source
-from ._load.specs import assign
+from ._load.request import MISSING
+from ._loading import Loading
 from ._pytree.chunks import Chunks
-from ._pytree.records import ROOT, PathLike
+from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
 from ._runtime import service
-from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, check_path,
-                                 if_exists_number, json_text, problem_path, step_number,
-                                 step_numbers)
-from ._runtime.gc_pause import paused
+from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, if_exists_number,
+                                 json_text, problem_path, step_number, step_numbers)
 from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
                              VerifyReport, named)
 from ._runtime.text import brief
 from ._views import StepView, Tree
-from .errors import (CorruptionError, InvalidArgumentError, Mismatch, MismatchError,
-                     StepNotFoundError)
+from .errors import InvalidArgumentError
 from .policy import Policy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-_MISSING: Final = _Missing()
 
 
 def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Policy | None = None,
@@ -136,12 +122,12 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     return store
 
 
-class Store(OpenStore):
+class Store(Loading):
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
 
     # ---- saving ----
 
-    def save(self, step: SupportsIndex, state: Any = _MISSING, *,
+    def save(self, step: SupportsIndex, state: Any = MISSING, *,
              items: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
              metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error",
              chunks: Chunks | None = None) -> SaveHandle:
@@ -180,7 +166,7 @@ class Store(OpenStore):
         number = step_number(step)
         self._check_writable()
         existing = if_exists_number(if_exists)
-        trees: dict[str, Any] = {} if state is _MISSING else {"state": state}
+        trees: dict[str, Any] = {} if state is MISSING else {"state": state}
         check_mapping(items, "items", "from names to pytrees")
         for name, tree in (items or {}).items():
             if not isinstance(name, str) or not name:
@@ -211,122 +197,6 @@ class Store(OpenStore):
         `table()` all of a long one."""
         source = self._source(step)
         return Tree(source.tree, source.step)
-
-    def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
-             like: Any = _MISSING, mesh: Any = None, specs: Any = None, cast: bool = False) -> Any:
-        """Loads a step (None: the newest), or the part of it at `path`.
-
-        The path of a leaf returns the leaf, the path of a node its subtree, and a glob a flat dict
-        by path. Only the chunks that this needs are read, each once.
-
-        Without `like`, `load` returns NumPy (ml_dtypes) arrays and Python values in dicts, lists
-        and tuples. Namedtuples, dataclasses and States come back as dicts, typed PRNG keys as their
-        uint32 data. One exception: a jax array that was saved over a mesh of several devices comes
-        back with its sharding (and a typed key as a key) if JAX is imported and has all of these
-        devices.
-
-        With `like`, a tree with concrete or abstract leaves (for a glob: a flat dict by path),
-        `load` returns the structure of `like`. Each leaf takes the type that it has in `like`: a
-        jax array with the same sharding, a NumPy array, or a Python scalar. A Python scalar also
-        loads from a 0-d array of its kind, and the other way round. Dtypes are compared after JAX's
-        canonicalization. A leaf that only `like` or only the step has is an error; containers
-        without leaves may differ, because Orbax stores an optax.EmptyState as None. A sharding over
-        an AbstractMesh, as from jax.eval_shape, uses the mesh set by jax.set_mesh. An NNX Variable
-        loads from a saved Variable, or from a node with the key `value`, as Orbax stores one.
-
-        With `mesh`, a jax.sharding.Mesh or a dict from axis names to sizes (it takes the first
-        devices of `jax.devices()`), every array becomes a jax array over that mesh and every typed
-        key a key; Python values do not change. `specs` says how to split the arrays:
-            {"params/**": P("model", None), "opt_state": P("data")}
-                paths or globs in the step; a node stands for everything below it. The first match
-                in the dict applies, so put the more specific paths first;
-            P("data")
-                for every array;
-            {"params": {"kernel": P(None, "model")}, "step": None}
-                a tree that is a prefix of the loaded tree; a spec applies to everything below it.
-        A leaf without a spec, or with the spec None, is replicated. With both `like` and `mesh`,
-        mesh and specs place the jax arrays of `like`.
-
-        Each device's part of an array is read directly into that device's buffer; the whole array
-        is never assembled, unless some device holds all of it. A part that several devices hold is
-        read once.
-
-        cast: True converts dtypes that differ, as NumPy's astype does (never complex to real);
-            without `like`, it converts 64-bit types that JAX has disabled. False: MismatchError.
-
-        Raises StepNotFoundError, PathNotFoundError (also for specs that match nothing),
-        AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
-        CorruptionError.
-        """
-        check_called(like, "like")
-        source = self._source(step)
-        check_path(path)
-        return source.all_or_none(lambda: self._load(source, path, like, mesh, specs, cast))
-
-    def _load(self, source: Source, path: PathLike | None, like: Any, mesh: Any, specs: Any,
-              cast: bool) -> Any:
-        if mesh is None and specs is not None:
-            raise InvalidArgumentError("specs need a mesh")
-        if mesh is not None:
-            source.tree  # noqa: B018 - all of the step, which specs speak of
-        elif like is _MISSING and (path is None or path in ("", ())):
-            return load_step(source)
-        with paused():
-            source, selection = source.select(path, whole=True)
-            tree = source.tree
-            leaves = (selection.leaves if selection.number is None
-                      else list(tree.leaves(selection.number)))
-            shardings: dict[int, Any] = {}
-            if mesh is not None:
-                top = ROOT if selection.number is None else selection.number
-                shardings = assign(tree, source.step, top, leaves, mesh, specs)
-        if like is not _MISSING:
-            if selection.number is None:
-                return self._load_flat(source, leaves, like, cast, shardings)
-            (loaded,) = load_like(source, [(like, selection.number)], cast, shardings)
-            return loaded
-        over = shardings if mesh is not None else None
-        if selection.number is not None:
-            number = None if selection.number == ROOT else selection.number
-            return load_node(source, tree.table, number, over, cast)
-        names = tree.by_text(leaves)
-        values = load_leaves(source, leaves, over, cast)
-        return dict(zip(names, values, strict=True))
-
-    def _load_flat(self, source: Source, leaves: list[int], like: Any, cast: bool,
-                   shardings: Mapping[int, Any]) -> dict[str, Any]:
-        """A glob with `like`, a flat dict by path."""
-        tree = source.tree
-        if not isinstance(like, Mapping):
-            raise InvalidArgumentError("with a glob, `like` must be a flat dict by path")
-        stored = tree.by_text(leaves)
-        bad = [Mismatch(name, f"stored {tree.describe(stored[name])}, not in `like`")
-               for name in stored if name not in like]
-        bad += [Mismatch(name, "does not match the pattern")
-                for name in like if name not in stored]
-        if bad:
-            raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
-        loaded = load_like(source, [(like[name], n) for name, n in stored.items()], cast, shardings)
-        return dict(zip(stored, loaded, strict=True))
-
-    def load_or(self, init: Any) -> tuple[Any, int]:
-        """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
-        store has no step. A step that is damaged or does not fit raises: never a silent fallback.
-        """
-        check_called(init, "init")
-        latest = self._latest_of_all()
-        if latest is None:
-            problems = cast(list[str], self._backend.recovery()["problems"])  # of headers, too
-            if problems:
-                raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
-                                      f"{problems[0]}; `stepwell repair` says more")
-            return init, 0
-        try:
-            return self.load(latest, like=init), latest + 1
-        except StepNotFoundError:
-            if self._backend.collective_reads or self._backend.newest() == latest:
-                raise
-        return self.load_or(init)  # as in _source
 
     # ---- upkeep ----
 

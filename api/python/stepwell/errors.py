@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ._runtime.text import listed
+
+MismatchKind = Literal["missing", "unexpected", "shape", "dtype", "sharding", "structure"]
 
 
 class Error(Exception):
@@ -56,20 +58,46 @@ class AmbiguousPathError(PathNotFoundError):
 
 
 class Mismatch(NamedTuple):
-    """One leaf that does not fit: where, and what is wrong, in words."""
+    """One leaf that does not fit: where, what is wrong in words, and of which kind that is.
+
+    kind: "missing" (`like` has it, the step does not), "unexpected" (the other way round), "shape",
+        "dtype", "sharding", or "structure" (a leaf of another kind, or a container).
+    nearest: for "missing", the path of a stored leaf that may be meant.
+    """
 
     path: str
     message: str
+    kind: MismatchKind = "structure"
+    nearest: str | None = None
 
 
 class MismatchError(Error, ValueError):
     """The stored step does not fit `like`. `mismatches` has one entry for each leaf; the message
-    has the first 20."""
+    has the first 20. `missing`, `unexpected`, `shape` and `dtype` are the entries of one kind."""
 
     def __init__(self, message: str, mismatches: Sequence[Mismatch] = (), hint: str = "") -> None:
         lines = [f"{m.path or '(the leaf itself)'}: {m.message}" for m in mismatches]
         super().__init__(message + listed(lines, "mismatches") + (f"\n{hint}" if hint else ""))
         self.mismatches = tuple(mismatches)
+
+    def _of(self, kind: MismatchKind) -> tuple[Mismatch, ...]:
+        return tuple(mismatch for mismatch in self.mismatches if mismatch.kind == kind)
+
+    @property
+    def missing(self) -> tuple[Mismatch, ...]:
+        return self._of("missing")
+
+    @property
+    def unexpected(self) -> tuple[Mismatch, ...]:
+        return self._of("unexpected")
+
+    @property
+    def shape(self) -> tuple[Mismatch, ...]:
+        return self._of("shape")
+
+    @property
+    def dtype(self) -> tuple[Mismatch, ...]:
+        return self._of("dtype")
 
 
 class UnsupportedLeafError(Error, TypeError):

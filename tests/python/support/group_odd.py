@@ -56,7 +56,7 @@ def compare(local: stepwell.Store, shared: stepwell.Store) -> str:
         store.save(1, state).result()
     mesh = Mesh(np.array(jax.devices())[::-1].reshape(-1, 2), ("x", "y"))
     loads: dict[str, dict[str, Any]] = {
-        "plain": {}, "like": {"like": state}, "mesh": {"mesh": mesh},
+        "plain": {}, "jax": {"as_": "jax"}, "like": {"like": state}, "mesh": {"mesh": mesh},
         "specs": {"mesh": mesh, "cast": True, "specs": {"floats": PartitionSpec("y", "x"),
                                                         "host/0": PartitionSpec("x")}},
         "path": {"path": "values"}, "glob": {"path": "*o*"}, "leaf": {"path": "host/0"},
@@ -67,7 +67,7 @@ def compare(local: stepwell.Store, shared: stepwell.Store) -> str:
         ours, theirs = local.load(1, **how), shared.load(1, **how)
         assert same_here(ours, theirs), name
     with jax.set_mesh(mesh):
-        assert same_here(local.load(1, "floats"), shared.load(1, "floats"))
+        assert same_here(local.load(1, "floats", as_="jax"), shared.load(1, "floats", as_="jax"))
     assert same_here(local.load(0), shared.load(0))
     assert same_here(local.load_or(state)[0], shared.load_or(state)[0])
     assert repr(local.tree(1)) == repr(shared.tree(1))

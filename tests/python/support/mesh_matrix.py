@@ -214,7 +214,7 @@ def load(store: stepwell.Store, step: int, case: Case) -> Any:
         return store.load(step, case.name, mesh=case.target.mesh,
                           specs={f"{case.name[:1]}?*": case.target.spec})
     if case.way == "saved" and len(case.target.device_set) > 1:
-        return store.load(step, case.name)
+        return store.load(step, case.name, as_="jax")
     return store.load(step, case.name, like=abstract)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from .. import _stepwell
 from .._pytree.records import ARRAY
+from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
 from .._stepwell import LoadStats, Wanted
 from .source import ANY, Source, in_batches
@@ -32,6 +33,7 @@ from .source import ANY, Source, in_batches
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 
 BATCH_BYTES = 256 << 20
+REPORT_BYTES = 32 << 20  # of a batch where progress is reported
 _ALIGNMENT = 64  # bytes; with it JAX's CPU backend takes memory as it is
 _BUS_ID_BYTES = 32
 
@@ -155,12 +157,14 @@ class _Request(NamedTuple):
     nbytes: int
 
 
-def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
-    """The slots' values, read and placed."""
+def read_slots(source: Source, slots: list[Slot], progress: Progress | None = None) -> list[Any]:
+    """The slots' values, read and placed. `progress` is called after each batch."""
     layouts = _Layouts()
     with paused():
         requests = [_request(source, slot, layouts) for slot in slots]
-        batches = _batches(requests)
+        batches = _batches(requests) if progress is None else _reported(requests)
+    total_bytes = sum([request.nbytes for request in requests]) if progress is not None else 0
+    done_bytes = 0
     values: list[Any] = []
     total = LoadStats()
     on_the_way: list[Any] = []
@@ -174,6 +178,9 @@ def read_slots(source: Source, slots: list[Slot]) -> list[Any]:
             made = _make(batch, raws, layouts)
         del raws
         values += made
+        if progress is not None:
+            done_bytes += sum([request.nbytes for request in batch])
+            progress(done_bytes, total_bytes)
         if on_the_way:
             sys.modules["jax"].block_until_ready(on_the_way)
         on_the_way = [value for value, request in zip(made, batch, strict=True)
@@ -204,6 +211,10 @@ def _batches(requests: list[_Request]) -> list[list[_Request]]:
     if total <= BATCH_BYTES or not any(map(_is_copied, requests)):
         return [requests] if requests else []
     return in_batches(requests, lambda request: request.nbytes, BATCH_BYTES)
+
+
+def _reported(requests: list[_Request]) -> list[list[_Request]]:
+    return in_batches(requests, lambda request: request.nbytes, REPORT_BYTES) if requests else []
 
 
 def _is_copied(request: _Request) -> bool:

@@ -18,10 +18,12 @@ from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, StoredTree, array_text
 from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
                             decode_value, is_array_like, is_inside_equinox, is_static, open_node,
                             path_text, rebuild, type_name)
+from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
 from .._runtime.text import LISTED_MAX
 from .._stepwell import Record, ValueType
-from ..errors import AmbiguousPathError, Mismatch, MismatchError, UnsupportedLeafError
+from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
+                      UnsupportedLeafError)
 from .device_placement import Cast, Slot, Target, read_slots, same
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
@@ -62,16 +64,28 @@ class _Keep(NamedTuple):
     leaf: Any
 
 
-class Matcher:
-    """Plans one load with `like`. `cast`: stored dtypes are converted to those of `like`.
-    `shardings`: of leaves by number, in place of what `like` says."""
+class Fit(NamedTuple):
+    """How `like` and what is stored may differ.
 
-    def __init__(self, tree: StoredTree, step: int, cast: bool, shardings: Mapping[int, Any]
-                 ) -> None:
+    cast: stored dtypes are converted to those of `like`.
+    missing: a leaf that is not stored is taken from `like`, where it has a value.
+    unexpected: what `like` lacks is left out.
+    shardings: of leaves by number, in place of what `like` says.
+    """
+
+    cast: bool = False
+    missing: bool = False
+    unexpected: bool = False
+    shardings: Mapping[int, Any] = {}
+
+
+class Matcher:
+    """Plans one load with `like`."""
+
+    def __init__(self, tree: StoredTree, step: int, fit: Fit) -> None:
         self.tree = tree
         self.step = step
-        self.cast = cast
-        self.shardings = shardings
+        self.fit = fit
         self.slots: list[Slot] = []
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
@@ -94,17 +108,30 @@ class Matcher:
             count = len(self.mismatches)
             noun = "leaf does" if count == 1 else "leaves do"
             raise MismatchError(f"step {self.step}: {count} {noun} not fit `like`:",
-                                self.mismatches,
-                                "cast=True converts dtypes" if self._castable else "")
+                                self.mismatches, self._hint())
         return plan
 
-    def _bad(self, path: Path, message: str) -> _Keep:
-        self.mismatches.append(Mismatch(path_text(path), message))
+    def _hint(self) -> str:
+        kinds = {mismatch.kind for mismatch in self.mismatches}
+        hints = ["cast=True converts dtypes"] if self._castable else []
+        if "missing" in kinds and not self.fit.missing:
+            hints.append('missing="target" takes what is not stored from `like`')
+        if "unexpected" in kinds:
+            hints.append('unexpected="ignore" leaves out what `like` lacks')
+        if kinds >= {"missing", "unexpected"}:
+            hints.append("rename={stored path: path in `like`} moves leaves")
+        return "; ".join(hints)
+
+    def _bad(self, path: Path, message: str, kind: MismatchKind = "structure",
+             nearest: str | None = None) -> _Keep:
+        self.mismatches.append(Mismatch(path_text(path), message, kind, nearest))
         return _Keep(None)
 
     # ---- structure ----
 
     def _match(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
+        if like is ...:
+            return _Keep(like)
         opened = None
         if not self._is_leaf(like):
             try:
@@ -146,11 +173,12 @@ class Matcher:
             if leafless is not None:
                 return leafless
             for component, extra in stored.items():
-                if extra not in used:
+                if extra not in used and not self.fit.unexpected:
                     for leaf in self.tree.leaves(extra):
                         below_leaf = tuple(self.tree.components(leaf, number))
                         self._bad((*path, *below_leaf),
-                                  f"stored {self.tree.describe(leaf)}, not in `like`")
+                                  f"stored {self.tree.describe(leaf)}, not in `like`",
+                                  "unexpected")
         return _Plan(like, opened, plans)
 
     def _is_leaf(self, like: Any) -> bool:
@@ -160,9 +188,11 @@ class Matcher:
                                                                 self._jax.ShapeDtypeStruct))))
 
     def _match_missing(self, like: Any, path: Path, in_equinox: bool,
-                       near: Callable[[], str] | None = None) -> Any:
+                       near: Callable[[], str | None] | None = None) -> Any:
         """Something of `like` that is not stored: fine for what `save` leaves out, too. `near`
         tells what may be meant."""
+        if like is ...:
+            return _Keep(like)
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
         opened = None if self._is_leaf(like) else open_node(like)
@@ -178,9 +208,16 @@ class Matcher:
             return _Keep(None)
         if not self._is_leaf(like) and not is_array_like(like) and is_static(like, in_equinox):
             return _Keep(like)
-        listed = near is not None and len(self.mismatches) < LISTED_MAX  # or it takes n² time
+        if self.fit.missing:
+            if not _is_abstract(like):
+                return _Keep(like)
+            return self._bad(path, f"missing in the store, and `like` has no value for "
+                                   f"{_wanted(like)}; give it an array to take", "missing")
+        listed = len(self.mismatches) < LISTED_MAX  # or it takes n² time
+        nearest = near() if near is not None and listed else None
         return self._bad(path, f"missing in the store, wanted {_wanted(like)}"
-                               + (near() if near is not None and listed else ""))
+                               + (f" (nearest: {nearest!r})" if nearest else ""),
+                         "missing", nearest)
 
     def _match_leafless(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
         """A plan where neither `like` nor what is stored there has a leaf: then their containers
@@ -198,7 +235,7 @@ class Matcher:
         record = self.tree.records[leaf]
         return record.kind == VALUE and record.value_type == ValueType.NONE
 
-    def _nearest(self, number: int, opened: Opened, path: Path) -> str:
+    def _nearest(self, number: int, opened: Opened, path: Path) -> str | None:
         """Of what is stored beside `path`, which is missing, and is not in `like`."""
         import difflib
 
@@ -206,7 +243,7 @@ class Matcher:
         names = {str(component[1]): component for component in self.tree.children[number]
                  if str(component[1]) not in taken}
         near = difflib.get_close_matches(str(path[-1][1]), names, n=1, cutoff=0.5)
-        return f" (nearest: {path_text((*path[:-1], names[near[0]]))!r})" if near else ""
+        return path_text((*path[:-1], names[near[0]])) if near else None
 
     # ---- leaves ----
 
@@ -243,11 +280,19 @@ class Matcher:
         return len(self.slots) - 1
 
     def _wrong(self, like: Any, number: int, path: Path) -> _Keep:
-        if not (self.cast or self._castable):
-            trial = Matcher(self.tree, self.step, True, self.shardings)
+        if not (self.fit.cast or self._castable):
+            trial = Matcher(self.tree, self.step, self.fit._replace(cast=True))
             trial._match_leaf(like, number, path, False)
             self._castable = not trial.mismatches
-        return self._bad(path, f"stored {self.tree.describe(number)}, wanted {_wanted(like)}")
+        return self._bad(path, f"stored {self.tree.describe(number)}, wanted {_wanted(like)}",
+                         self._kind_of(like, number))
+
+    def _kind_of(self, like: Any, number: int) -> MismatchKind:
+        record = self.tree.records[number]
+        if record.kind != ARRAY or not is_array_like(like):
+            return "dtype" if record.kind == VALUE and like is not None else "structure"
+        is_key = record.value_type == ValueType.PRNG_KEY
+        return "shape" if record.shape != tuple(like.shape) and not is_key else "dtype"
 
     def _to_python(self, like: Any, number: int, record: Record, path: Path) -> Any:
         if record.kind == VALUE:
@@ -266,7 +311,7 @@ class Matcher:
     def _fits(self, dtype: Any, kinds: str) -> bool:
         """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
         kind = _kind(dtype)
-        return kind in kinds or (self.cast and (kind != "c" or "c" in kinds))
+        return kind in kinds or (self.fit.cast and (kind != "c" or "c" in kinds))
 
     def _to_numpy(self, like: Any, number: int, record: Record, path: Path) -> Any:
         dtype = np.dtype(like.dtype)
@@ -284,7 +329,7 @@ class Matcher:
         `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
             kinds = _KINDS.get(record.value_type)
-            castable = self.cast and kinds is not None and (kinds != "c" or _kind(wanted) == "c")
+            castable = self.fit.cast and kinds is not None and (kinds != "c" or _kind(wanted) == "c")
             if shape != () or kinds is None or not (castable or _kind(wanted) in kinds):
                 return None
             value_type = record.value_type
@@ -305,7 +350,7 @@ class Matcher:
             return None
         if record.dtype == wanted:
             return same
-        if compared == wanted or (self.cast and self._fits(record.dtype, _kind(wanted))):
+        if compared == wanted or (self.fit.cast and self._fits(record.dtype, _kind(wanted))):
             return Cast(wanted)
         return None
 
@@ -334,17 +379,18 @@ class Matcher:
         sharding = getattr(like, "sharding", None)
         if getattr(like, "committed", True) is False:
             sharding = None
-        sharding = self.shardings.get(number, sharding)
+        sharding = self.fit.shardings.get(number, sharding)
         shape = tuple(like.shape)
         if sharding is not None:
             abstract, sharding = sharding, concrete(sharding)
             if sharding is None:
                 axes = mesh_text(abstract.mesh.shape)
                 return self._bad(path, f"the sharding of `like` is over {axes} "
-                                       "without devices, and jax.set_mesh has set no such mesh")
+                                       "without devices, and jax.set_mesh has set no such mesh",
+                                 "sharding")
             why = self._why_not_split(shape, sharding)
             if why:
-                return self._bad(path, f"stored {self.tree.describe(number)}: {why}")
+                return self._bad(path, f"stored {self.tree.describe(number)}: {why}", "sharding")
         return self._slot(number, convert, Target(shape, dtype, sharding, weak, prng_impl))
 
     def _to_key(self, like: Any, number: int, record: Record, path: Path) -> Any:
@@ -370,15 +416,22 @@ class Matcher:
                        [self.finish(child, values) for child in plan.children])
 
 
-def load_like(source: Source, wanted: Iterable[tuple[Any, int]], cast: bool,
-              shardings: Mapping[int, Any]) -> list[Any]:
-    """For each of `wanted`, a `like` and the number of a record, what is stored as that asks."""
+def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
+              tree: StoredTree | None = None, progress: Progress | None = None) -> list[Any]:
+    """For each of `wanted`, a `like` and the number of a record, what is stored as that asks.
+    `tree`: that of the source, rearranged."""
     with paused():
-        matcher = Matcher(source.tree, source.step, cast, shardings)
+        matcher = Matcher(tree or source.tree, source.step, fit)
         plans = [matcher.plan(like, number) for like, number in wanted]
-    values = read_slots(source, matcher.slots)
+    values = read_slots(source, matcher.slots, progress)
     with paused():
         return [matcher.finish(plan, values) for plan in plans]
+
+
+def _is_abstract(like: Any) -> bool:
+    """Whether a leaf of `like` describes an array and has no value."""
+    return is_array_like(like) and not isinstance(like, (np.ndarray, np.generic)) and not (
+        hasattr(like, "__array__") or hasattr(like, "addressable_shards"))
 
 
 def _has_value(node: Any) -> bool:

@@ -121,6 +121,11 @@ def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
     handle.notify(token)
 
 
+def call_back(callback: Callable[[], object]) -> None:
+    """Runs `callback` on the callback thread."""
+    _callbacks.put(callback)
+
+
 def completed(token: int) -> None:
     """What a handle was to notify of is done."""
     callback = _waiting.pop(token, None)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads: the methods of Store that read arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, SupportsIndex
+
+from . import _stepwell
+from ._lifetime import OpenStore
+from ._load.handle import LoadHandle
+from ._load.plain import As
+from ._load.request import MISSING, LoadRequest, Missing, OnCorrupt, Unexpected
+from ._load.source import Source
+from ._pytree.records import PathLike
+from ._pytree.tree import check_called
+from ._runtime import service
+from ._runtime.arguments import Progress, step_number
+from ._runtime.text import brief
+from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
+
+
+class Loading(OpenStore):
+    """A store whose steps can be loaded."""
+
+    def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
+             like: Any = MISSING, mesh: Any = None, specs: Any = None,
+             items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
+             missing: Missing = "error", unexpected: Unexpected = "error",
+             rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
+             progress: Progress | None = None) -> Any:
+        """Loads a step (None: the newest), or the part of it at `path`.
+
+        The path of a leaf returns the leaf, the path of a node its subtree, and a glob a flat dict
+        by path. Only the chunks that this needs are read, each once.
+
+        Without `like`, `load` returns arrays and Python values in dicts, lists and tuples.
+        Namedtuples, dataclasses and States come back as dicts. `as_` says what arrays are:
+            "numpy": NumPy (ml_dtypes) arrays, on every machine;
+            "jax": an array that was saved from a jax.Array is one again: with its sharding if
+                all of its devices are here, else on the default device.
+        Typed PRNG keys come back as keys if JAX is imported, else as their uint32 data.
+
+        With `like`, a tree with concrete or abstract leaves (for a glob: a flat dict by path),
+        `load` returns the structure of `like`. Each leaf takes the type that it has in `like`: a
+        jax array with the same sharding, a NumPy array, or a Python scalar. A Python scalar also
+        loads from a 0-d array of its kind, and the other way round. Dtypes are compared after JAX's
+        canonicalization. Where `like` has `...`, nothing is loaded and `...` stays. A leaf that
+        only `like` or only the step has is an error, unless:
+
+        missing: "target": a leaf, or an item, that the step lacks is taken from `like`, which
+            must have a value for it.
+        unexpected: "ignore": what only the step has is left out, and not read.
+        rename: a dict from stored paths to paths in `like`, e.g. {"encoder": "model/encoder",
+            "layer_*/w": "layer_*/kernel"}; both are relative to what is loaded. A node moves with
+            all below it; wildcards stand for the same text on both sides.
+
+        Containers without leaves may always differ, because Orbax stores an optax.EmptyState as
+        None. A sharding over an AbstractMesh, as from jax.eval_shape, uses the mesh set by
+        jax.set_mesh. An NNX Variable loads from a saved Variable, or from a node with the key
+        `value`, as Orbax stores one. An object with get_state and set_state gets the stored state.
+
+        items: names of items; `load` returns a dict by item name, and `like` must be one.
+
+        With `mesh`, a jax.sharding.Mesh or a dict from axis names to sizes (it takes the first
+        devices of `jax.devices()`), every array becomes a jax array over that mesh and every typed
+        key a key; Python values do not change. `specs` says how to split the arrays:
+            {"params/**": P("model", None), "opt_state": P("data")}
+                paths or globs in the step; a node stands for everything below it. The first match
+                in the dict applies, so put the more specific paths first;
+            P("data")
+                for every array;
+            {"params": {"kernel": P(None, "model")}, "step": None}
+                a tree that is a prefix of the loaded tree; a spec applies to everything below it.
+        A leaf without a spec, or with the spec None, is replicated. With both `like` and `mesh`,
+        mesh and specs place the jax arrays of `like`.
+
+        Each device's part of an array is read directly into that device's buffer; the whole array
+        is never assembled, unless some device holds all of it. A part that several devices hold is
+        read once.
+
+        cast: True converts dtypes that differ, as NumPy's astype does (never complex to real);
+            without `like`, it converts 64-bit types that JAX has disabled. False: MismatchError.
+        on_corrupt: "previous": if the newest step is damaged, loads the newest one before it that
+            is whole, and logs a warning that names the damage and the step; only with step=None.
+        progress: called after each 32 MiB or so with the bytes loaded and the total.
+
+        Raises StepNotFoundError, PathNotFoundError (also for specs and renames that match nothing),
+        AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
+        CorruptionError.
+        """
+        number = None if step is None else step_number(step)
+        request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
+                                      unexpected, rename, progress)
+        return self._load(number, request, on_corrupt)[0]
+
+    def load_async(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
+                   like: Any = MISSING, mesh: Any = None, specs: Any = None,
+                   items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
+                   missing: Missing = "error", unexpected: Unexpected = "error",
+                   rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
+                   progress: Progress | None = None) -> LoadHandle:
+        """`load` on a thread of its own; returns a handle at once. The step is chosen, and kept
+        from deletion, when this returns; the handle raises what `load` raises. With local disks
+        loads are collective and have an order: InvalidArgumentError."""
+        request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
+                                      unexpected, rename, progress)
+        self._check()
+        if self._backend.collective_reads:
+            raise InvalidArgumentError("with local disks every process loads together: call load")
+        source = self._source(step)
+        handle = LoadHandle(
+            source.step, lambda: self._load(step, request, on_corrupt, source)[0])
+        self._loads.add(handle)
+        return handle
+
+    def _load(self, step: SupportsIndex | None, request: LoadRequest, on_corrupt: OnCorrupt,
+              source: Source | None = None) -> tuple[Any, int]:
+        """What was loaded, and of which step."""
+        if on_corrupt not in ("raise", "previous"):
+            raise InvalidArgumentError(
+                f"on_corrupt must be 'raise' or 'previous', not {brief(on_corrupt)}")
+        if on_corrupt == "previous" and step is not None:
+            raise InvalidArgumentError('on_corrupt="previous" is for the newest step: step=None')
+        if on_corrupt == "previous" and self._backend.collective_reads:
+            raise InvalidArgumentError(
+                'on_corrupt="previous" needs a disk that all processes see: one of them may not '
+                "meet the damage")
+        found = source or self._source(step)
+        damaged: CorruptionError | None = None
+        while True:
+            try:
+                loaded = found.all_or_none(functools.partial(request.run, found))
+            except CorruptionError as error:
+                before = [other for other in self.steps() if other < found.step]
+                if on_corrupt == "raise" or not before:
+                    raise
+                damaged = error
+                service.logger.warning("%s: step %d is damaged: %s; trying step %d", self.path,
+                                       found.step, error, before[-1])
+                found = self._source(before[-1])
+                continue
+            if damaged is not None:
+                service.logger.warning("%s: loaded step %d in place of a damaged one", self.path,
+                                       found.step)
+            return loaded, found.step
+
+    def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,
+                items: Iterable[str] | None = None, cast: bool = False,
+                missing: Missing = "error", unexpected: Unexpected = "error",
+                rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise"
+                ) -> tuple[Any, int]:
+        """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
+        store has no step. A step that is damaged or does not fit raises: never a silent fallback.
+
+        source: where a run begins whose store has no step yet: another Store, the directory of
+            one, or an Orbax checkpoint. Its newest step is loaded like `init`, and the result is
+            (that state, 0). `missing`, `unexpected`, `rename` and `cast` then apply to this load
+            alone, because the run's own steps fit.
+        items, missing, unexpected, rename, cast, on_corrupt: as in `load`. After
+            on_corrupt="previous" the number is that of the loaded step + 1, so the damaged step is
+            still there: save with if_exists="replace".
+        """
+        check_called(init, "init")
+        changed = LoadRequest.checked(None, init, None, None, items, "numpy", cast, missing,
+                                      unexpected, rename, None)
+        latest = self._latest_of_all()
+        if latest is None:
+            problems = typing.cast(list[str], self._backend.recovery()["problems"])  # of headers, too
+            if problems:
+                raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
+                                      f"{problems[0]}; `stepwell repair` says more")
+            if source is None:
+                return init, 0
+            with _opened(source) as store:
+                return store._load(None, changed, on_corrupt)[0], 0
+        request = changed if source is None else LoadRequest.checked(
+            None, init, None, None, items, "numpy", False, "error", "error", None, None)
+        try:
+            state, step = self._load(None if on_corrupt == "previous" else latest, request,
+                                     on_corrupt)
+            return state, step + 1
+        except StepNotFoundError:
+            if self._backend.collective_reads or self._backend.newest() == latest:
+                raise
+        return self.load_or(init, source=source, items=items, cast=cast, missing=missing,
+                            unexpected=unexpected, rename=rename, on_corrupt=on_corrupt)
+
+
+@contextlib.contextmanager
+def _opened(source: OpenStore | str | os.PathLike[str]) -> Iterator[Loading]:
+    """A store that has the newest step of `source`: a store, or a directory."""
+    from ._store import open as open_store
+
+    if isinstance(source, Loading):
+        yield source
+        return
+    path = os.path.abspath(os.fsdecode(typing.cast("str | os.PathLike[str]", source)))
+    within = next((store for store in (path, os.path.join(path, ".stepwell"))
+                   if os.path.exists(os.path.join(store, "STEPWELL"))), None)
+    if within is not None:
+        with open_store(within, mode="r") as store:
+            yield store
+        return
+    folder = tempfile.mkdtemp(prefix="stepwell-import-")
+    try:
+        with open_store(os.path.join(folder, "store")) as store:
+            steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+            store.import_checkpoint(path, max(steps) if steps else 0).result()
+            yield store
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
