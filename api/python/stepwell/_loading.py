@@ -16,7 +16,7 @@ from . import _stepwell
 from ._lifetime import OpenStore
 from ._load.handle import LoadHandle
 from ._load.plain import As
-from ._load.request import MISSING, LoadRequest, Missing, OnCorrupt, Unexpected
+from ._load.request import LoadRequest, Missing, OnCorrupt, Unexpected
 from ._load.source import Source
 from ._pytree.records import PathLike
 from ._pytree.tree import check_called
@@ -30,7 +30,7 @@ class Loading(OpenStore):
     """A store whose steps can be loaded."""
 
     def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
-             like: Any = MISSING, mesh: Any = None, specs: Any = None,
+             like: Any = None, mesh: Any = None, specs: Any = None,
              items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
              missing: Missing = "error", unexpected: Unexpected = "error",
              rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
@@ -101,7 +101,7 @@ class Loading(OpenStore):
         return self._load(number, request, on_corrupt)[0]
 
     def load_async(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
-                   like: Any = MISSING, mesh: Any = None, specs: Any = None,
+                   like: Any = None, mesh: Any = None, specs: Any = None,
                    items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
                    missing: Missing = "error", unexpected: Unexpected = "error",
                    rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _stepwell
 from ._handle import SaveHandle
@@ -14,7 +14,6 @@ from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
 from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
-from ._load.request import MISSING
 from ._loading import Loading
 from ._pytree.chunks import Chunks
 from ._pytree.records import PathLike
@@ -32,6 +31,14 @@ from .errors import InvalidArgumentError
 from .policy import Policy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
+
+
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+_NOT_GIVEN: Final = _NotGiven()  # a state may be None
 
 
 def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Policy | None = None,
@@ -127,7 +134,7 @@ class Store(Loading):
 
     # ---- saving ----
 
-    def save(self, step: SupportsIndex, state: Any = MISSING, *,
+    def save(self, step: SupportsIndex, state: Any = _NOT_GIVEN, *,
              items: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
              metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error",
              chunks: Chunks | None = None) -> SaveHandle:
@@ -166,7 +173,7 @@ class Store(Loading):
         number = step_number(step)
         self._check_writable()
         existing = if_exists_number(if_exists)
-        trees: dict[str, Any] = {} if state is MISSING else {"state": state}
+        trees: dict[str, Any] = {} if state is _NOT_GIVEN else {"state": state}
         check_mapping(items, "items", "from names to pytrees")
         for name, tree in (items or {}).items():
             if not isinstance(name, str) or not name:

@@ -27,7 +27,7 @@ from .. import _stepwell
 from .._pytree.records import ARRAY
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
-from .._stepwell import LoadStats, Wanted
+from .._stepwell import LoadStats, Record, Wanted
 from .source import ANY, Source, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
@@ -161,7 +161,8 @@ def read_slots(source: Source, slots: list[Slot], progress: Progress | None = No
     """The slots' values, read and placed. `progress` is called after each batch."""
     layouts = _Layouts()
     with paused():
-        requests = [_request(source, slot, layouts) for slot in slots]
+        records = source.tree.records
+        requests = [_request(records[slot.number], slot, layouts) for slot in slots]
         batches = _batches(requests) if progress is None else _reported(requests)
     total_bytes = sum([request.nbytes for request in requests]) if progress is not None else 0
     done_bytes = 0
@@ -189,8 +190,7 @@ def read_slots(source: Source, slots: list[Slot], progress: Progress | None = No
     return values
 
 
-def _request(source: Source, slot: Slot, layouts: _Layouts) -> _Request:
-    record = source.tree.records[slot.number]
+def _request(record: Record, slot: Slot, layouts: _Layouts) -> _Request:
     target = slot.target
     if target is None or record.kind != ARRAY:
         return _Request(slot, None, [ANY], record.logical_bytes)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .._pytree.records import ROOT, PathLike, StoredTree
 from .._pytree.tree import KEY, check_called
@@ -18,13 +18,6 @@ from .rearranged import RearrangedTree
 from .source import Source
 from .specs import assign
 
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-MISSING: Final = _Missing()  # where None is a value
 
 Missing = Literal["error", "target"]
 Unexpected = Literal["error", "ignore"]
@@ -63,7 +56,7 @@ class LoadRequest(NamedTuple):
             if value not in choices:
                 raise InvalidArgumentError(
                     f"{name} must be {' or '.join(map(repr, choices))}, not {brief(value)}")
-        if like is MISSING:
+        if like is None:
             given = [name for name, default in (("missing", missing == "error"),
                                                 ("unexpected", unexpected == "error"),
                                                 ("rename", not rename)) if not default]
@@ -74,7 +67,7 @@ class LoadRequest(NamedTuple):
             if path is not None:
                 raise InvalidArgumentError("give a path or items: a path names its item itself")
             items = item_names(items)
-            if like is not MISSING and not isinstance(like, Mapping):
+            if like is not None and not isinstance(like, Mapping):
                 raise InvalidArgumentError(
                     f"with items, `like` must be a dict by item name, not {brief(like)}")
         return cls(path, like, mesh, specs, items, as_, cast, missing, unexpected, rename, progress)
@@ -82,7 +75,7 @@ class LoadRequest(NamedTuple):
     def run(self, source: Source) -> Any:
         if self.mesh is not None or self.items is not None:
             source.tree  # noqa: B018 - all of the step, which specs and items speak of
-        elif self.like is MISSING and (self.path is None or self.path in ("", ())):
+        elif self.like is None and (self.path is None or self.path in ("", ())):
             return self._plain(None).load_step(source)
         with paused():
             source, selection = source.select(self.path, whole=True)
@@ -95,7 +88,7 @@ class LoadRequest(NamedTuple):
         fit = Fit(self.cast, self.missing == "target", self.unexpected == "ignore", shardings)
         if self.items is not None:
             return self._load_items(source, fit)
-        if self.like is not MISSING:
+        if self.like is not None:
             if selection.number is None:
                 return self._load_flat(source, leaves, fit)
             return self._load_like(source, top, fit)
@@ -127,7 +120,7 @@ class LoadRequest(NamedTuple):
             names = ", ".join(repr(name) for _, name in there)
             raise PathNotFoundError(
                 f"step {source.step} has no item {lacking[0]!r}; it has {names}")
-        if self.like is MISSING:
+        if self.like is None:
             plain = self._plain(fit.shardings if self.mesh is not None else None)
             return {name: plain.load_node(source, source.tree.table, there[(KEY, name)])
                     for name in self.items}
