@@ -103,17 +103,14 @@ def to_shape_dtype_struct(x: Any, dtype: Any = None, scalar_dtype: type[Any] | N
     from . import metadata
 
     described = metadata.kind_of(x)
+    if described == "scalar" or isinstance(x, (int, float, np.number)):
+        value = np.dtype(x.dtype).type(0).item() if described else x
+        return value if scalar_dtype is None else scalar_dtype(value)
     if described == "string" or isinstance(x, str):
         return x
-    if described == "scalar" or isinstance(x, (int, float, np.number)) and not hasattr(x, "shape"):
-        if scalar_dtype is not None:
-            return scalar_dtype(0 if described else x)
-        return x if described is None else type(np.dtype(x.dtype).type(0).item())(0)
-    if isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) or described == "array":
-        sharding = x.sharding
-        if described and sharding is not None:
-            sharding = sharding.to_jax_sharding()
-        return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=sharding)
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
-        return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype)
-    raise ValueError(f"Unexpected type: {type(x)}.")
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)  # the step knows that it is a key
+    sharding = getattr(x, "sharding", None)
+    if hasattr(sharding, "to_jax_sharding"):
+        sharding = sharding.to_jax_sharding()
+    return jax.ShapeDtypeStruct(tuple(x.shape), dtype or x.dtype, sharding=sharding)
