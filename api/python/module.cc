@@ -37,6 +37,7 @@
 #include "api/python/records.h"
 #include "api/python/reports.h"
 #include "api/python/view.h"
+#include "db/export/branch.h"
 #include "db/import/import.h"
 #include "db/mesh/sharding.h"
 #include "db/store.h"
@@ -189,6 +190,10 @@ class Core {
       return OkStatus();
     }));
     return *report;
+  }
+  void Branch(const std::string& destination) {
+    ThrowIfError(
+        WaitFor([this, destination] { return db::Branch(*store_, destination).status(); }));
   }
   db::RepairReport Repair(bool accept) {
     auto report = std::make_shared<db::RepairReport>();
@@ -385,6 +390,7 @@ NB_MODULE(_stepwell, m) {
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
       .def("repair", &sp::Core::Repair, arg("accept"))
       .def("reclaim", &sp::Core::Reclaim)
+      .def("branch", &sp::Core::Branch, arg("destination"))
       .def(
           "verify",
           [](sp::Core& core, std::optional<uint64_t> step) { return core.Verify(step, true); },

@@ -93,7 +93,7 @@ def test_renames_of_nodes_leaves_and_globs(layers):
                                             "opt": "opt"},
                          missing="target", unexpected="ignore")
     assert loaded["model"]["block_2"]["inner"]["kernel"][0, 0] == 2
-    assert loaded["model"]["block_2"]["inner"]["bias"] is block["bias"]  # ** is layer_2, not block_2
+    assert loaded["model"]["block_2"]["inner"]["bias"] is block["bias"]  # ** is layer_2
     moved = layers.load(like={"encoder": zeros(3), "opt": (np.int32(0), {"m": np.zeros(5)})},
                         rename={"params": "encoder"})
     assert moved["encoder"]["layer_1"]["b"].tolist() == [1, 1, 1]

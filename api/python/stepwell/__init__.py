@@ -32,13 +32,14 @@ from .errors import (AmbiguousPathError, CheckpointNotFoundError, CorruptionErro
 __version__ = "0.1.0"
 
 __all__ = [
-    "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape", "CorruptionError",
-    "Error", "ExportReport", "ExportedLeaf", "ForkError", "FormatError", "InvalidArgumentError",
-    "LatencyStats", "LeafInfo", "LoadHandle", "LoadStats", "LockedError", "Mismatch", "MismatchError",
-    "NoSpaceError", "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError",
-    "PeerError", "PermissionDeniedError", "PullReport", "PushReport", "ReclaimReport",
-    "RepairReport", "RecoveryStats", "SaveHandle", "SpaceStats", "StageLatencies",
-    "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepView", "StorageError", "Store",
-    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
-    "VerifyReport", "ViewStats", "open", "pin_view", "policy",
+    "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape",
+    "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "ForkError", "FormatError",
+    "InvalidArgumentError", "LatencyStats", "LeafInfo", "LoadHandle", "LoadStats",
+    "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView", "OrbaxView",
+    "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError",
+    "PullReport", "PushReport", "ReclaimReport", "RepairReport", "RecoveryStats", "SaveHandle",
+    "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError",
+    "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree",
+    "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view",
+    "policy",
 ]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import Any
 
 from ._runtime import service
@@ -84,9 +86,36 @@ class Closed:
         raise Error(f"{self._path!r} is closed")
 
 
+class _SaveFuture(Future[int]):
+    """A save as a future. An error that it was asked for counts as reported."""
+
+    def __init__(self, save: Tracked) -> None:
+        super().__init__()
+        self._save = save
+        self.set_running_or_notify_cancel()
+
+    def settle(self) -> None:
+        error = self._save.handle.error()
+        if error is None:
+            self.set_result(self._save.handle.step)
+        else:
+            self.set_exception(error)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        self._save.reported |= error is not None
+        return error
+
+    def result(self, timeout: float | None = None) -> int:
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return super().result()
+
+
 class SaveHandle(NotCopied):
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
-    store's next call, `wait` or `close`."""
+    store's next call, `wait` or `close`. In a coroutine, `await handle` is `handle.result()`."""
 
     def __init__(self, save: Tracked, store: service.Opened) -> None:
         self._save = save
@@ -127,6 +156,36 @@ class SaveHandle(NotCopied):
         Stepwell's own and may call the store; an exception from it is logged."""
         self._store._check_fork()
         service.call_when_done(self._save.handle, lambda: callback(self))
+
+    def as_future(self) -> Future[int]:
+        """The save as a new `concurrent.futures.Future`, for `concurrent.futures.wait` and its
+        kin. It cannot be cancelled. Functions given to its add_done_callback must not block;
+        `on_complete` takes those that do."""
+        self._store._check_fork()
+        future = _SaveFuture(self._save)
+        service.call_at_once(self._save.handle, future.settle)
+        return future
+
+    def __await__(self) -> Generator[Any, None, int]:
+        """In any asyncio loop, waits as `result` does and returns the step's number. Cancelling the
+        task that waits does not touch the save."""
+        if not self.done():
+            import asyncio  # most programs do without it, and it takes long to import
+
+            loop = asyncio.get_running_loop()
+            finished = loop.create_future()
+
+            def wake() -> None:
+                if not finished.done():  # else the task was cancelled
+                    finished.set_result(None)
+
+            def wake_loop() -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed by now
+                    loop.call_soon_threadsafe(wake)
+
+            service.call_at_once(self._save.handle, wake_loop)
+            yield from finished
+        return self.result()
 
     def __repr__(self) -> str:
         state = "done" if self._save.handle.done() else "under way"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -22,15 +23,21 @@ from ._runtime.service import NotCopied
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
 
-def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float, disks: Disks
-             ) -> Backend:
-    coordinator = None if read_only else coordinator_for(path)
+def _default_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
+    return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only, [], 0, 0,
+                          0, "", None, group, False, True)
+
+
+def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
+             disks: Disks | None) -> Backend:
+    coordinator = None if read_only or disks is None else coordinator_for(path)
     if coordinator is None:
         return OneProcess(path, make_core(path, read_only, None))
     from ._distributed.group import SharedDisk
     from ._distributed.local_disks import LocalDisks
     from ._distributed.opening import Opening
 
+    assert disks is not None
     opened = Opening(coordinator, path, process_timeout, make_core, disks)
     return LocalDisks(opened) if opened.local else SharedDisk(opened)
 
@@ -39,7 +46,8 @@ class OpenStore(NotCopied):
     """What every method of a Store stands on. A context manager that closes."""
 
     def __init__(self, path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
-                 disks: Disks) -> None:
+                 disks: Disks | None) -> None:
+        """`disks` of None: this process alone opens it, whatever others there are."""
         self._closed = True  # until it is open: __del__ may run before
         self.path = path
         self.read_only = read_only
@@ -52,6 +60,10 @@ class OpenStore(NotCopied):
         self._backend = _backend(path, read_only, make_core, process_timeout, disks)
         self._closed = False
         service.stores.add(self)
+
+    def _open_alone(self, path: str, read_only: bool) -> Self:
+        """Another store, opened by this process alone, with the defaults of `open`."""
+        return type(self)(path, read_only, _default_core, 0.0, None)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("read-only" if self.read_only else "open")

@@ -8,11 +8,12 @@ import functools
 import os
 import shutil
 import tempfile
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex
+from typing import cast as cast_  # `cast` is an argument of load
 
 from . import _stepwell
+from ._interop.checkpoint_import import import_checkpoint
 from ._lifetime import OpenStore
 from ._load.handle import LoadHandle
 from ._load.plain import As
@@ -172,13 +173,14 @@ class Loading(OpenStore):
                                       unexpected, rename, None)
         latest = self._latest_of_all()
         if latest is None:
-            problems = typing.cast(list[str], self._backend.recovery()["problems"])  # of headers, too
+            # Of headers, too.
+            problems = cast_(list[str], self._backend.recovery()["problems"])
             if problems:
                 raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
                                       f"{problems[0]}; `stepwell repair` says more")
             if source is None:
                 return init, 0
-            with _opened(source) as store:
+            with self._opened(source) as store:
                 return store._load(None, changed, on_corrupt)[0], 0
         request = changed if source is None else LoadRequest.checked(
             None, init, None, None, items, "numpy", False, "error", "error", None, None)
@@ -192,27 +194,24 @@ class Loading(OpenStore):
         return self.load_or(init, source=source, items=items, cast=cast, missing=missing,
                             unexpected=unexpected, rename=rename, on_corrupt=on_corrupt)
 
-
-@contextlib.contextmanager
-def _opened(source: OpenStore | str | os.PathLike[str]) -> Iterator[Loading]:
-    """A store that has the newest step of `source`: a store, or a directory."""
-    from ._store import open as open_store
-
-    if isinstance(source, Loading):
-        yield source
-        return
-    path = os.path.abspath(os.fsdecode(typing.cast("str | os.PathLike[str]", source)))
-    within = next((store for store in (path, os.path.join(path, ".stepwell"))
-                   if os.path.exists(os.path.join(store, "STEPWELL"))), None)
-    if within is not None:
-        with open_store(within, mode="r") as store:
-            yield store
-        return
-    folder = tempfile.mkdtemp(prefix="stepwell-import-")
-    try:
-        with open_store(os.path.join(folder, "store")) as store:
-            steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
-            store.import_checkpoint(path, max(steps) if steps else 0).result()
-            yield store
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    @contextlib.contextmanager
+    def _opened(self, source: OpenStore | str | os.PathLike[str]) -> Iterator[Loading]:
+        """A store that has the newest step of `source`: a store, or a directory."""
+        if isinstance(source, Loading):
+            yield source
+            return
+        path = os.path.abspath(os.fsdecode(cast_("str | os.PathLike[str]", source)))
+        within = next((store for store in (path, os.path.join(path, ".stepwell"))
+                       if os.path.exists(os.path.join(store, "STEPWELL"))), None)
+        if within is not None:
+            with self._open_alone(within, read_only=True) as store:
+                yield store
+            return
+        folder = tempfile.mkdtemp(prefix="stepwell-import-")
+        try:
+            with self._open_alone(os.path.join(folder, "store"), read_only=False) as store:
+                steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+                import_checkpoint(store, path, max(steps) if steps else 0).result()
+                yield store
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _stepwell
+from . import _branch, _stepwell
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
@@ -27,7 +27,7 @@ from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats,
                              VerifyReport, named)
 from ._runtime.text import brief
 from ._views import StepView, Tree
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, StoreNotFoundError
 from .policy import Policy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
@@ -46,7 +46,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          codec: Literal["auto", "raw", "blosc"] = "auto",
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
-         private: bool = True) -> Store:
+         private: bool = True, branch: str | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist.
 
@@ -73,6 +73,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     private: True gives only the owner access to a new store and its exports (modes 0700, 0600);
         False leaves that to the umask. An existing store keeps the permissions of its file
         STEPWELL; `chmod -R g+rX` lets a group read it.
+    branch: the name of a branch that `Store.branch` made; a store of its own.
 
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
     `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
@@ -112,6 +113,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     root = os.fsdecode(path)
     if "://" not in root:  # else the engine refuses it
         root = os.path.abspath(root)
+    if branch is not None:
+        root = _branch.path_of(root, branch)
+        if not os.path.isdir(root):
+            raise StoreNotFoundError(f"there is no branch {branch!r}: {root!r}; "
+                                     "store.branch(name) makes one")
     read_only = mode == "r"
 
     def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
@@ -142,7 +148,8 @@ class Store(Loading):
 
         step: 0 … 2^63 − 1, in any order.
         state: any pytree; it becomes the item "state". Functions, and the parts of an Equinox
-            module that are not data, are not saved.
+            module that are not data, are not saved. Dataclasses are saved by field, objects with
+            get_state() and set_state() as what get_state() returns.
         items: more items, a dict from names to pytrees.
         metadata, metrics: JSON; read them as `store[step].metadata` and `.metrics`.
         if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".
@@ -344,6 +351,8 @@ class Store(Loading):
 
     push = _push.push
     pull = _pull.pull
+    branch = _branch.branch
+    branches = _branch.branches
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage, and what

@@ -41,7 +41,7 @@ class _Source(Source):
         super().__init__(cast(_stepwell.Reader, reader), check, account, reader.tree)
         self._table = reader.table
 
-    def all_or_none(self, load: Callable[[], T]) -> T:
+    def _together(self, load: Callable[[], T]) -> T:
         return self._table.all_or_none(load)
 
     def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], LoadStats]]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._pytree.objects import is_stateful
 from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, StoredTree, array_text
 from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
                             decode_value, is_array_like, is_inside_equinox, is_static, open_node,
@@ -27,6 +28,7 @@ from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
 from .device_placement import Cast, Slot, Target, read_slots, same
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
+from .stateful import State, plan_state
 
 Path = tuple[Component, ...]
 
@@ -55,7 +57,7 @@ class _Plan(NamedTuple):
 
     node: Any
     opened: Opened
-    children: list[Any]  # _Plan, int (the number of a slot) or _Keep
+    children: list[Any]  # _Plan, int (the number of a slot), _Keep or State
 
 
 class _Keep(NamedTuple):
@@ -87,6 +89,7 @@ class Matcher:
         self.step = step
         self.fit = fit
         self.slots: list[Slot] = []
+        self.states: list[Callable[[], None]] = []  # each sets an object's state
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
         self._castable = False  # whether `cast` would let one of the mismatches through
@@ -249,6 +252,8 @@ class Matcher:
 
     def _match_leaf(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
         if not self._is_leaf(like) and not is_array_like(like):
+            if is_stateful(like):
+                return plan_state(like, path_text(path), self.tree, number, self._slot)
             if isinstance(like, tuple(_LEAF_TYPES)):
                 pass  # a subclass, e.g. an IntEnum: loads as the plain value
             elif is_static(like, in_equinox):
@@ -329,7 +334,8 @@ class Matcher:
         `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
             kinds = _KINDS.get(record.value_type)
-            castable = self.fit.cast and kinds is not None and (kinds != "c" or _kind(wanted) == "c")
+            castable = (self.fit.cast and kinds is not None
+                        and (kinds != "c" or _kind(wanted) == "c"))
             if shape != () or kinds is None or not (castable or _kind(wanted) in kinds):
                 return None
             value_type = record.value_type
@@ -412,6 +418,9 @@ class Matcher:
             return values[plan]
         if isinstance(plan, _Keep):
             return plan.leaf
+        if isinstance(plan, State):
+            self.states.append(functools.partial(plan.set, values))
+            return plan.leaf
         return rebuild(plan.node, plan.opened,
                        [self.finish(child, values) for child in plan.children])
 
@@ -425,7 +434,9 @@ def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
         plans = [matcher.plan(like, number) for like, number in wanted]
     values = read_slots(source, matcher.slots, progress)
     with paused():
-        return [matcher.finish(plan, values) for plan in plans]
+        loaded = [matcher.finish(plan, values) for plan in plans]
+    source.afterwards += matcher.states
+    return loaded
 
 
 def _is_abstract(like: Any) -> bool:
@@ -453,4 +464,6 @@ def _wanted(like: Any) -> str:
         return f"a scalar {dtype}" if isinstance(like, np.generic) else text
     if like is None:
         return "None"
+    if is_stateful(like):
+        return f"the state of a {type_name(like)}"
     return VALUE_NAMES.get(_value_type(like), type(like).__name__)

@@ -120,7 +120,7 @@ class _Rename:
         for path in (old, new):
             if not isinstance(path, str) or not path:
                 raise InvalidArgumentError(
-                    f"rename is a dict from paths of the step to paths of `like`, not {brief(path)}")
+                    f"rename is a dict from stored paths to paths in `like`, not {brief(path)}")
         self.text = old
         self.used = False
         pattern, kinds = "", []

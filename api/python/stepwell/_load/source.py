@@ -29,9 +29,17 @@ class Source:
         self.check = check
         self.account = account
         self._tree = tree
+        self.afterwards: list[Callable[[], object]] = []  # what waits until the load has succeeded
 
     def all_or_none(self, load: Callable[[], T]) -> T:
-        """`load`; where all processes read together, an error of one is one on all."""
+        """`load`; where all processes read together, an error of one is one on all. Then what was
+        put off until nothing can fail any more."""
+        loaded = self._together(load)
+        for work in self.afterwards:
+            work()
+        return loaded
+
+    def _together(self, load: Callable[[], T]) -> T:
         return load()
 
     def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
@@ -79,6 +87,7 @@ class Source:
                 try:
                     start = tree.number(above) if above else None
                     part = Source(self.reader, self.check, self.account, tree)
+                    part.afterwards = self.afterwards
                     return part, resolve(tree, path, start)
                 except KeyError:
                     pass  # the whole tree says what there is instead

@@ -12,6 +12,7 @@ no JAX value.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import struct
 import sys
@@ -25,6 +26,7 @@ from .._runtime.text import listed
 from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
+from .objects import data_fields, is_stateful, with_fields
 from .sharding import Layout, ShardingInfo
 
 Component = tuple[int, Any]
@@ -101,7 +103,10 @@ def open_node(node: Any) -> Opened | None:
     if isinstance(node, tuple) and hasattr(node, "_fields"):
         children = [((ATTRIBUTE, f), v) for f, v in zip(node._fields, node, strict=True)]
         return Opened(NAMEDTUPLE, type_name(node), children)
-    return _open_registered(node)
+    opened = _open_registered(node)
+    if opened is None and (fields := data_fields(node)) is not None:
+        return Opened(OBJECT, type_name(node), [((ATTRIBUTE, name), v) for name, v in fields])
+    return opened
 
 
 def _open_registered(node: Any) -> Opened | None:
@@ -147,7 +152,10 @@ def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
         return collections.defaultdict(node.default_factory, zip(node, children, strict=True))
     if opened.kind == NAMEDTUPLE:
         return kind(*children)
-    tree_util = sys.modules["jax.tree_util"]
+    tree_util = sys.modules.get("jax.tree_util")
+    if dataclasses.is_dataclass(kind) and (tree_util is None or tree_util.all_leaves([node])):
+        return with_fields(node, [name for (_, name), _ in opened.children], children)
+    assert tree_util is not None
     treedef = tree_util.tree_structure(node, is_leaf=lambda other: other is not node)
     return tree_util.tree_unflatten(treedef, children)
 
@@ -166,6 +174,8 @@ def is_inside_equinox(node: object) -> bool:
 def is_static(leaf: object, in_equinox: bool) -> bool:
     """Whether a leaf is code rather than state: functions anywhere (jitted ones too), and inside an
     Equinox module whatever cannot be stored."""
+    if is_stateful(leaf):
+        return False
     if in_equinox or isinstance(leaf, _FUNCTIONS):
         return True
     if type(leaf).__name__ == "PytreeState" and type(leaf).__module__.startswith("flax."):
@@ -316,6 +326,8 @@ class Flattener:
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
+        if is_stateful(leaf) and not is_array_like(leaf):
+            return self._add_state(leaf, path)
         # Arrays of other kinds are data in an Equinox module, too: `like` would miss them.
         if is_static(leaf, in_equinox and not is_array_like(leaf)):
             return False
@@ -327,7 +339,15 @@ class Flattener:
         else:
             self.bad.append((path, f"is of type {type_name(leaf)}, which is neither an array, a "
                                    "Python scalar, a str, bytes or None nor a registered pytree "
-                                   "node"))
+                                   "node nor a dataclass, and has no get_state and set_state"))
+        return True
+
+    def _add_state(self, leaf: Any, path: Path) -> bool:
+        """The state of an object, as if it stood in the object's place."""
+        state = leaf.get_state()
+        if is_stateful(state) or not self.walk(state, path, False):
+            self.bad.append((path, f"is a {type_name(leaf)} whose get_state() gave a "
+                                   f"{type_name(state)}, which is not a tree of data"))
         return True
 
     def _add_numpy(self, array: np.ndarray[Any, Any], path: Path, value_type: ValueType) -> None:

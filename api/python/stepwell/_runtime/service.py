@@ -116,6 +116,12 @@ def start_thread(name: str, target: Callable[..., object], *args: object) -> thr
 
 def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
     """Runs `callback` on the callback thread when `handle` is done."""
+    call_at_once(handle, lambda: _callbacks.put(callback))
+
+
+def call_at_once(handle: Operation, callback: Callable[[], object]) -> None:
+    """As call_when_done, on the thread that learns of it: `callback` does not wait for others, and
+    must not block or raise."""
     token = next(_tokens)
     _waiting[token] = callback
     handle.notify(token)
@@ -130,7 +136,7 @@ def completed(token: int) -> None:
     """What a handle was to notify of is done."""
     callback = _waiting.pop(token, None)
     if callback is not None:
-        _callbacks.put(callback)
+        callback()
 
 
 def sync_log_level() -> None:

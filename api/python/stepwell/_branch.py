@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches: stores that begin as a copy of another one and share its bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import SupportsIndex
+
+from ._lifetime import OpenStore
+from ._runtime.arguments import step_number
+from ._runtime.text import brief
+from .errors import Error, InvalidArgumentError, StepExistsError, StepNotFoundError
+
+_FOLDER = "branches"  # within a store's directory
+_TEMPORARY = ".stepwell-tmp"
+
+
+def path_of(store: str, name: str) -> str:
+    """Where the branch `name` of the store at `store` is. Raises InvalidArgumentError."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name) or (
+            _TEMPORARY in name):
+        raise InvalidArgumentError(
+            f"a branch's name has letters, digits, '_', '.', '+' and '-', not {brief(name)}")
+    return os.path.join(store, _FOLDER, name)
+
+
+def branches(self: OpenStore) -> list[str]:
+    """The names of the store's branches, sorted."""
+    self._check()
+    try:
+        names = os.listdir(os.path.join(self.path, _FOLDER))
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if _TEMPORARY not in name)
+
+
+def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str:
+    """Makes a branch, a store of its own that has the steps up to `step` (None: the newest), and
+    returns its path; `open(path, branch=name)` opens it.
+
+    A branch is made in milliseconds, because its files are hard links to this store's. Both stores
+    then go on by themselves: what one saves or deletes, the other does not see. Space that both
+    use is given back when neither needs the file that it lies in. Branches lie in the store's
+    directory, `branches/<name>`; `shutil.rmtree` of that path removes one.
+
+    Raises StepNotFoundError, StepExistsError if there is a branch of this name, Error if the file
+    system has no hard links, InvalidArgumentError in a run of several processes.
+    """
+    self._check()
+    self._check_writable()
+    if self._backend.collective:
+        raise InvalidArgumentError("a store of several processes cannot be branched: export a step "
+                                   "and import it into another store")
+    made = path_of(self.path, name)
+    if os.path.lexists(made):
+        raise StepExistsError(f"{self.path!r} has a branch {name!r} already")
+    number = self._step(None if step is None else step_number(step))
+    if number not in self.steps():
+        raise StepNotFoundError(f"{self.path!r} has no step {number} to branch from")
+    os.makedirs(os.path.dirname(made), mode=0o700, exist_ok=True)
+    temporary = made + _TEMPORARY
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that died
+    try:
+        self._backend.writer.branch(temporary)
+        with self._open_alone(temporary, False) as store:
+            _cut(store, number)
+        os.rename(temporary, made)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, Error):
+            raise
+        raise Error(f"the branch {made!r} cannot be made: {error}") from error
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for folder in (os.path.dirname(made), self.path):  # the names are durable, too
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return made
+
+
+def _cut(store: OpenStore, last: int) -> None:
+    """Deletes the steps behind `last`, pinned ones, too."""
+    later = [summary for summary in store._backend.steps() if summary.step > last]
+    pinned = [summary.step for summary in later if summary.pinned]
+    if pinned:
+        store._backend.change("unpin", pinned, [])
+    if later:
+        store._backend.change("delete", [summary.step for summary in later], [])

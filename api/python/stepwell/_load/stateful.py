@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of `like` that take their state themselves: those with get_state and set_state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._pytree.records import ROOT, VALUE, StoredTree
+from .._pytree.tree import LIST, TUPLE, decode_value
+from .._stepwell import ValueType
+from .device_placement import Target, same
+from .specs import jax_here, logical_array
+
+AddSlot = Callable[[int, Callable[[Any], Any], "Target | None"], int]
+
+
+class State(NamedTuple):
+    """An object, and what is read for it."""
+
+    leaf: Any
+    path: str
+    build: Callable[[list[Any]], Any]  # the state, of the values of all slots
+
+    def set(self, values: list[Any]) -> None:
+        try:
+            self.leaf.set_state(self.build(values))
+        except Exception as error:
+            error.add_note(f"stepwell: set_state of the {type(self.leaf).__name__} at "
+                           f"{self.path!r} in `like` refused the stored state")
+            raise
+
+
+def plan_state(leaf: Any, path: str, tree: StoredTree, number: int, add_slot: AddSlot) -> State:
+    """The state is what loading without `like` gives: plain containers, NumPy arrays, Python
+    values, and typed PRNG keys if JAX is imported. The containers are those of `tree`, which may
+    have leaves at other places than the step."""
+    return State(leaf, path, _plan(tree, number, add_slot))
+
+
+def _plan(tree: StoredTree, number: int, add_slot: AddSlot) -> Callable[[list[Any]], Any]:
+    if not tree.is_node(number):
+        slot = _add_leaf(tree, number, add_slot)
+        return lambda values: values[slot]
+    children = [(component[1], _plan(tree, child, add_slot))
+                for component, child in tree.children[number].items()]
+    container = None if number == ROOT else tree.records[number].container
+    if container == LIST:
+        return lambda values: [build(values) for _, build in children]
+    if container == TUPLE:
+        return lambda values: tuple([build(values) for _, build in children])
+    return lambda values: {name: build(values) for name, build in children}
+
+
+def _add_leaf(tree: StoredTree, number: int, add_slot: AddSlot) -> int:
+    record = tree.records[number]
+    value_type = record.value_type
+    if record.kind == VALUE:
+        return add_slot(number, lambda raw: decode_value(value_type, raw), None)
+    if value_type == ValueType.PRNG_KEY and jax_here() is not None:
+        shape, dtype = logical_array(record)
+        return add_slot(number, same, Target(shape, dtype, None, False, record.prng_impl))
+    if value_type == ValueType.NUMPY_SCALAR:
+        return add_slot(number, lambda raw: raw[()], None)
+    return add_slot(number, same, None)

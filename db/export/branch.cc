@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/export/branch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <span>
+#include <string>
+
+#include "db/export/orbax/folder.h"
+#include "db/layout.h"
+#include "db/log/footprint.h"
+#include "db/log/pins.h"
+#include "db/log/segment_files.h"
+
+namespace stepwell::db {
+namespace {
+
+// STEPWELL is two blocks; more is a file of something else.
+constexpr size_t kSlotFileBytesMax = size_t{1} << 20;
+
+Result<std::set<uint64_t>> ListSegments(io::FileSystem* file_system, const std::string& store) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store)));
+  std::set<uint64_t> segments;
+  for (const std::string& name : names) {
+    if (const auto id = ParseSegmentName(name)) segments.insert(*id);
+  }
+  return segments;
+}
+
+Result<std::string> ReadSlots(io::FileSystem* file_system, const std::string& store) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, file_system->Open(SlotFilePath(store), {}));
+  std::string text(kSlotFileBytesMax, '\0');
+  STEPWELL_ASSIGN_OR_RETURN(const size_t size,
+                            ReadWhole(*file, 0, std::as_writable_bytes(std::span(text))));
+  text.resize(size);
+  return text;
+}
+
+Status CheckOneProcess(const StoreSnapshot& snapshot) {
+  const bool shared = std::any_of(snapshot.steps.begin(), snapshot.steps.end(),
+                                  [](const auto& step) { return step.group.has_value(); });
+  if (!shared) return OkStatus();
+  return FailedPreconditionError(
+      "the store has steps that several processes saved: it cannot be branched; export a step and "
+      "import it into another store");
+}
+
+Status LinkSegment(const std::string& from, const std::string& to) {
+  const Status status = io::LocalFileSystem()->Link(from, to);
+  if (status.os_error() != EXDEV && status.os_error() != EPERM && status.os_error() != EMLINK) {
+    return status;
+  }
+  return {StatusCode::kFailedPrecondition,
+          StrCat(status.message(), " (a branch needs hard links: one file system that has them)"),
+          status.os_error()};
+}
+
+}  // namespace
+
+// First STEPWELL is read, then the segments that are there are sealed and linked: together they are
+// a store that was killed at that instant. What is written meanwhile lies in later segments. Under
+// RECLAIM, from before the first look on, nothing of it is erased.
+Result<BranchReport> Branch(StoreReader& store, const std::string& destination) {
+  io::FileSystem* const file_system = store.file_system();
+  STEPWELL_ASSIGN_OR_RETURN(auto folder,
+                            ExportFolder::Create(io::LocalFileSystem(), destination,
+                                                 {.file_mode = ExportFileMode(store, 0)}));
+  STEPWELL_ASSIGN_OR_RETURN(const auto lock,
+                            ReclaimLock::Acquire(file_system, store.path(), io::LockKind::kShared));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string slots, ReadSlots(file_system, store.path()));
+  STEPWELL_ASSIGN_OR_RETURN(const auto snapshot, store.Snapshot());
+  STEPWELL_RETURN_IF_ERROR(CheckOneProcess(*snapshot));
+  STEPWELL_ASSIGN_OR_RETURN(const auto there, ListSegments(file_system, store.path()));
+  STEPWELL_RETURN_IF_ERROR(store.SealSegments(there));
+
+  STEPWELL_RETURN_IF_ERROR(folder->Write("STEPWELL", slots));
+  STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory("segments"));
+  SegmentFiles files(file_system, store.path(), /*direct=*/false);
+  FootprintCache edges(&files);
+  BranchReport report;
+  for (const uint64_t segment : there) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto found, edges.EdgesOf(segment));
+    if (!found.own) continue;  // the file of another store, which nothing here refers to
+    const std::string path = SegmentPath(store.path(), segment);
+    if (!found.sealed) {
+      return UnavailableError(
+          StrCat(path, ": a save is writing it; wait for the saves, then try again"));
+    }
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment));
+    STEPWELL_RETURN_IF_ERROR(file->Sync());
+    STEPWELL_RETURN_IF_ERROR(LinkSegment(path, folder->Now(SegmentPath("", segment).substr(1))));
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
+    ++report.segments;
+    report.linked_bytes += info.size_bytes;
+  }
+  STEPWELL_RETURN_IF_ERROR(folder->Commit());
+  return report;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches: stores that share bytes and nothing else."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import stepwell
+from equality import same
+
+
+def state(step: int, fill: int = 0) -> dict[str, object]:
+    rng = np.random.default_rng(1000 * fill + step)
+    return {"w": rng.integers(0, 2**60, 40_000), "step": step, "fill": fill}
+
+
+def check(store: stepwell.Store, wanted: dict[int, int]) -> None:
+    """`wanted`: of each step which fill it has."""
+    assert store.steps() == sorted(wanted)
+    for step, fill in wanted.items():
+        assert same(store.load(step), state(step, fill)), step
+    report = store.verify()
+    assert report.ok, report.problems
+
+
+def test_a_branch_has_the_steps_up_to_where_it_forks(path):
+    with stepwell.open(path) as store:
+        for step in range(6):
+            store.save(step, state(step), metadata={"note": step}).result()
+        store.pin(5)
+        where = store.branch("wide", 3)
+        assert where == str(path / "branches" / "wide") and store.branches() == ["wide"]
+        with stepwell.open(path, branch="wide") as branch:
+            check(branch, {step: 0 for step in range(4)})
+            assert branch[3].metadata == {"note": 3}
+            branch.save(4, state(4, 7)).result()
+            assert branch.load_or(state(0))[1] == 5
+        check(store, {step: 0 for step in range(6)})
+        assert store.branch("all").endswith("all")
+        with pytest.raises(stepwell.StepExistsError, match="a branch 'all' already"):
+            store.branch("all")
+        with pytest.raises(stepwell.StepNotFoundError, match="no step 17"):
+            store.branch("none", 17)
+        for name in ("", "../x", "a/b", ".hidden", "x.stepwell-tmp", 3):
+            with pytest.raises(stepwell.InvalidArgumentError, match="a branch's name"):
+                store.branch(name)
+    with stepwell.open(path, "r", branch="wide") as branch:
+        check(branch, {0: 0, 1: 0, 2: 0, 3: 0, 4: 7})
+        with pytest.raises(stepwell.PermissionDeniedError):
+            branch.branch("more")
+    with pytest.raises(stepwell.StoreNotFoundError, match="no branch 'wider'"):
+        stepwell.open(path, branch="wider")
+
+
+def test_a_branch_shares_its_bytes(path):
+    with stepwell.open(path, codec="raw") as store:
+        for step in range(8):
+            store.save(step, {"w": np.random.default_rng(step).random(500_000)}).result()
+        before = space(path)
+        store.branch("b")
+        assert space(path) - before < 1 << 20  # of 32 MB
+
+
+def space(folder: pathlib.Path) -> int:
+    seen = {}
+    for each in folder.rglob("*"):
+        if each.is_file() and "index" not in each.parts:
+            info = each.stat()
+            if each.name.endswith(".seg"):
+                seen[info.st_ino] = info.st_blocks * 512
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stores_with_common_segments_go_on_by_themselves(path, seed):
+    """Random changes of a store, its branches and branches of these; all are checked, also after
+    space was given back, and after each was opened again."""
+    chance = random.Random(seed)
+    wanted = {"": {}}
+    opened = {"": stepwell.open(path)}
+    try:
+        for turn in range(60):
+            name = chance.choice(list(opened))
+            store, steps = opened[name], wanted[name]
+            act = chance.choice(["save", "save", "save", "delete", "reclaim", "branch", "reopen"])
+            if act == "save":
+                step = chance.randrange(30)
+                store.save(step, state(step, turn), if_exists="replace").result()
+                steps[step] = turn
+            elif act == "delete" and steps:
+                step = chance.choice(list(steps))
+                store.delete(step)
+                del steps[step]
+            elif act == "reclaim":
+                store.reclaim()
+            elif act == "branch" and steps and len(opened) < 5:
+                fork = chance.choice(list(steps))
+                made = store.branch(f"b{turn}", fork)
+                opened[made] = stepwell.open(made)
+                wanted[made] = {step: fill for step, fill in steps.items() if step <= fork}
+            elif act == "reopen":
+                store.close()
+                opened[name] = stepwell.open(name or path)
+            for each in opened:
+                assert opened[each].steps() == sorted(wanted[each])
+        for name, store in opened.items():
+            store.reclaim()
+            check(store, wanted[name])
+    finally:
+        for store in opened.values():
+            store.close()
+    for name, steps in wanted.items():
+        with stepwell.open(name or path) as store:
+            check(store, steps)
+    if len(wanted) > 1:
+        # The trunk's death leaves the branches whole, as far as they lie elsewhere.
+        name = next(name for name in wanted if name)
+        shutil.move(name, str(path) + "-moved")
+        shutil.rmtree(path)
+        with stepwell.open(str(path) + "-moved") as store:
+            check(store, wanted[name])
+
+
+def test_branches_beside_a_trainer(path):
+    """What was acknowledged before a branch is in it, whatever is being saved meanwhile."""
+    with stepwell.open(path, keep=stepwell.policy.LatestN(6)) as store:
+        acknowledged = -1
+        stop = threading.Event()
+
+        def train():
+            nonlocal acknowledged
+            step = 0
+            while not stop.is_set():
+                store.save(step, state(step)).result()
+                acknowledged = step
+                step += 1
+
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        try:
+            for number in range(12):
+                while acknowledged < 3 * number:
+                    time.sleep(0.001)
+                least = acknowledged
+                try:
+                    where = store.branch(f"b{number}")
+                except (stepwell.StepNotFoundError, stepwell.Error) as error:
+                    assert "try again" in str(error) or "no step" in str(error), error
+                    continue
+                with stepwell.open(where) as branch:
+                    assert branch.latest >= least
+                    for step in branch.steps():
+                        assert same(branch.load(step), state(step))
+                    assert branch.verify().ok
+        finally:
+            stop.set()
+            trainer.join()
+        assert len(store.branches()) >= 6
+
+
+def test_a_process_that_dies_leaves_no_half_branch(path, start_python):
+    with stepwell.open(path) as store:
+        for step in range(5):
+            store.save(step, state(step)).result()
+    chance = random.Random(5)
+    made = set()
+    for turn in range(8):
+        process = start_python("""
+import sys, stepwell
+with stepwell.open(sys.argv[1]) as store:
+    print("open", flush=True)
+    for number in range(10_000):
+        store.branch(f"t{sys.argv[2]}n{number}", 3)
+        print(number, flush=True)
+""", path, turn)
+        assert process.stdout.readline() == "open\n"
+        time.sleep(chance.random() * 0.3)
+        process.send_signal(signal.SIGKILL)
+        done = process.stdout.read().split()
+        process.wait()
+        made |= {f"t{turn}n{number}" for number in done}
+    with stepwell.open(path) as store:
+        check(store, {step: 0 for step in range(5)})
+        there = store.branches()
+        assert made <= set(there)
+        for name in chance.sample(there, min(len(there), 12)):
+            with stepwell.open(path, branch=name) as branch:
+                check(branch, {step: 0 for step in range(4)})
+        left = {name.split(".stepwell-tmp")[0] for name in os.listdir(path / "branches")} - {*there}
+        for name in left:  # another branch of that name takes its place
+            store.branch(name, 2)
+        assert store.branches() == sorted(os.listdir(path / "branches"))
+        assert left <= set(store.branches())
