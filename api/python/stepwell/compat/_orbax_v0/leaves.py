@@ -21,6 +21,9 @@ from .shardings import parse_sharding, wanted_sharding
 from .stored import PYTHON_TYPES, StoredItem
 
 
+_EXACT = (str, bytes, complex)  # Python types that no other becomes
+
+
 @dataclasses.dataclass(frozen=True)
 class Want:
     """What one leaf is restored as. `as_saved`: as the type that it was saved as.
@@ -159,6 +162,11 @@ class _Reader:
     def _python(self, number: int, record: Record, want: Want) -> _Reading:
         value_type = record.value_type
         dtype = None if is_key(want.dtype) else want.dtype
+        stored = None if record.kind == ARRAY else PYTHON_TYPES[value_type]
+        if want.python in _EXACT and want.python is not stored or (
+                stored in (str, bytes) and want.python not in (stored, same)):
+            raise self._bad(number, f"stored {self.item.tree.describe(number)}, wanted a "
+                                    f"{getattr(want.python, '__name__', want.python)}")
         if record.kind != ARRAY:
             def finish(raw: Any) -> Any:
                 value = decode_value(value_type, raw)

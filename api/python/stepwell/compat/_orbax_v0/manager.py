@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import Error, InvalidArgumentError
+from ...errors import InvalidArgumentError
 from .args import Composite, ours
 from .background import PendingSave
 from .base import is_args, is_handler
@@ -25,7 +25,7 @@ from .preservation_policy import PreservationContext
 from .registry import ItemHandlers
 from .root_metadata import read_root_metadata, write_root_metadata
 from .save_decision_policy import DecisionContext
-from .step_items import DEFAULT_ITEM, METRICS_ITEM, StepItems
+from .step_items import DEFAULT_ITEM, StepItems
 from .step_root import StepRoot
 
 
@@ -363,7 +363,7 @@ class CheckpointManager:
         if step is None:
             if self._root_metadata is None:
                 self._root_metadata = RootMetadata(
-                    custom_metadata=read_root_metadata(self._directory))
+                    custom_metadata=read_root_metadata(self._directory) or {})
             return self._root_metadata
         if self._pending is not None and self._pending.step == step:
             self.wait_until_finished()
@@ -406,6 +406,3 @@ class CheckpointManager:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-__all__ = ["METRICS_ITEM", "CheckpointManager", "Error", "StepAlreadyExistsError"]

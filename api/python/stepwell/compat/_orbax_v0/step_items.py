@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from ... import _store
-from ..._pytree.records import ROOT
-from ..._stepwell import ContainerKind
 from .epath import as_path
 from .step import read_step_metadata
 from .stored import StoredItem
@@ -151,5 +149,3 @@ class StepItems:
 
 
 _KINDS: dict[str, str] = {}
-
-__all__ = ["ROOT", "ContainerKind", "StepItems"]
