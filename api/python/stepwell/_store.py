@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _stepwell
+from . import _branch, _draft, _stepwell
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
@@ -353,6 +353,7 @@ class Store(Loading):
     pull = _pull.pull
     branch = _branch.branch
     branches = _branch.branches
+    draft = _draft.draft
 
     def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
         """Reads every chunk of a step (None: of all) and checks every checksum. Damage, and what

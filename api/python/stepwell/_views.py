@@ -15,10 +15,11 @@ from . import _stepwell
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
-from ._pytree.tree import KEY, Component, component_text, decode_value
+from ._pytree.stored_rows import Read, stored_rows
+from ._pytree.tree import KEY, Component, Path, component_text, decode_value
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
-from ._stepwell import ValueType
+from ._stepwell import Row, ValueType, Wanted
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
@@ -165,6 +166,9 @@ class ArrayView(NotCopied):
         parts = index if isinstance(index, tuple) else (index,)
         return read_slice(self._source, self._number, parts)
 
+    def _rows(self, path: Path) -> list[Row]:
+        return stored_rows(self._source.tree, self._number, path, _reader(self._source))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("a stored array is always read into new memory")
@@ -191,6 +195,15 @@ def _view(source: Source, number: int, step: Source) -> Any:
     if record.kind == ARRAY:
         return ArrayView(source, number)
     return decode_value(record.value_type, source.read(number))
+
+
+def _reader(source: Source) -> Read:
+    def read(wanted: list[Wanted]) -> list[Any]:
+        raws, stats = source.read_boxes(wanted)
+        source.account(stats)
+        return raws
+
+    return read
 
 
 def _found(source: Source, selection: Selection, step: Source,
@@ -254,6 +267,10 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
             step, number = self._at
             source, selection = step, resolve(step.tree, exact, below=number)
         return _found(source, selection, step, self._components)
+
+    def _rows(self, path: Path) -> list[Row]:
+        source, number = self._whole()
+        return stored_rows(source.tree, number, path, _reader(source))
 
     def __repr__(self) -> str:
         source, number = self._whole()

@@ -326,6 +326,10 @@ class Flattener:
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
+        stored = getattr(leaf, "_rows", None)  # of a view of what is stored
+        if stored is not None and type(leaf).__module__.startswith("stepwell."):
+            self.rows += stored(path)
+            return True
         if is_stateful(leaf) and not is_array_like(leaf):
             return self._add_state(leaf, path)
         # Arrays of other kinds are data in an Equinox module, too: `like` would miss them.

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts: steps that several calls fill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, SupportsIndex
+
+from ._handle import SaveHandle
+from ._lifetime import OpenStore
+from ._pytree.tree import KEY, path_text, walk_items
+from ._runtime.arguments import IfExists, json_text, step_number
+from ._runtime.service import NotCopied
+from ._stepwell import ContainerKind
+from ._views import NodeView, StepView
+from .errors import Error, InvalidArgumentError
+
+_FOLDER = "drafts"  # within a store's directory
+
+
+class Draft(NotCopied):
+    """A step that several calls fill; made by `Store.draft`. What was added is durable and survives
+    this process; nothing of it is a step of the store before `finalize`. As a context manager it
+    finalizes at the end of the block, unless that ends with an exception."""
+
+    def __init__(self, store: OpenStore, step: int, path: str) -> None:
+        self.step = step
+        self._path = path
+        self._store = store
+        self._parts: Any = store._open_alone(path, False)
+        self._taken: dict[tuple[str, ...], bool] = {}  # paths of parts; whether it is a leaf
+        self._finished = False
+        self._next = len(self._parts)
+        for number in self._parts.steps():
+            tree = self._parts._source(number).tree
+            for leaf in tree.leaves(-1):
+                self._take([str(name) for _, name in tree.components(leaf)])
+
+    def _take(self, path: list[str]) -> None:
+        for depth in range(1, len(path)):
+            self._taken.setdefault(tuple(path[:depth]), False)
+        self._taken[tuple(path)] = True
+
+    @property
+    def parts(self) -> int:
+        """How many parts were added."""
+        return self._next
+
+    def add(self, state: Any = None, *, items: Mapping[str, Any] | None = None) -> SaveHandle:
+        """Adds a part of the step, asynchronously: leaves that no part has yet, in dicts that parts
+        may share. When the handle is done, the part is durable. A leaf that is there already, or a
+        list of which another part has an element, is an InvalidArgumentError."""
+        self._check()
+        trees = dict(items or {}) if state is None else {"state": state, **(items or {})}
+        paths = []
+        for name, flat in walk_items(trees):
+            kinds = {row.path: row.container for row in flat.rows}
+            for row in flat.rows:
+                path = [name, *[str(component) for _, component in row.path]]
+                known = self._taken.get(tuple(path))
+                if known or (known is not None and kinds[row.path] != ContainerKind.DICT):
+                    raise InvalidArgumentError(
+                        f"the draft of step {self.step} has "
+                        f"{path_text([(KEY, name) for name in path])!r} already: a part adds what "
+                        "no other part has")
+                if not kinds[row.path]:
+                    paths.append(path)
+        handle: SaveHandle = self._parts.save(self._next, items=trees)
+        self._next += 1
+        for path in paths:
+            self._take(path)
+        return handle
+
+    def finalize(self, *, metadata: Mapping[str, Any] | None = None,
+                 metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error") -> int:
+        """Saves the step, as `Store.save` does, and waits until it is durable; returns its number.
+        The parts are read into memory, and removed when the step is durable. After an error the
+        draft is as it was."""
+        self._check()
+        for name, value in (("metadata", metadata), ("metrics", metrics)):
+            json_text(value, name)
+        if not self._next:
+            raise InvalidArgumentError(f"the draft of step {self.step} is empty: add a part")
+        self._parts.wait()
+        merged: dict[str, Any] = {}
+        for number in self._parts.steps():
+            view: StepView = self._parts[number]
+            for item in view.items:
+                part = view[(item,)] if view.items != ["state"] else view[""]
+                merged[item] = _merge(merged[item], part) if item in merged else part
+        store: Any = self._store
+        step: int = store.save(self.step, items=merged, metadata=metadata, metrics=metrics,
+                               if_exists=if_exists).result()
+        self.discard()
+        return step
+
+    def discard(self) -> None:
+        """Removes the draft with its parts. Idempotent."""
+        if self._finished:
+            return
+        self.close()
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Waits for the parts, and leaves the draft: `Store.draft` goes on with it. Idempotent."""
+        self._finished = True
+        self._parts.close()
+
+    def _check(self) -> None:
+        if self._finished:
+            raise Error(f"the draft of step {self.step} is finished")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if self._finished:
+            return
+        if error is None:
+            self.finalize()
+        else:
+            self.close()
+
+
+def _merge(one: Any, other: Any) -> Any:
+    """What several parts have of a dict; views of stored nodes, whose leaves differ."""
+    merged = dict(one) if isinstance(one, dict) else {name: one[name] for name in one}
+    assert isinstance(other, NodeView)
+    for name in other:
+        key = name[0] if isinstance(name, tuple) and len(name) == 1 else name
+        merged[key] = _merge(merged[key], other[name]) if key in merged else other[name]
+    return merged
+
+
+def draft(self: OpenStore, step: SupportsIndex) -> Draft:
+    """Begins a step that several calls fill, for states that are not in memory at once, or goes on
+    with one that an earlier process left:
+
+        with store.draft(7) as draft:
+            draft.add({"encoder": encoder})
+            draft.add({"decoder": decoder})
+
+    Of several processes: InvalidArgumentError.
+    """
+    self._check()
+    number = step_number(step)
+    self._check_writable()
+    if self._backend.collective:
+        raise InvalidArgumentError("a draft is of one process; save the shards of all of them "
+                                   "with one `save`")
+    path = os.path.join(self.path, _FOLDER, str(number))
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    return Draft(self, number, path)
