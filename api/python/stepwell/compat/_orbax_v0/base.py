@@ -86,7 +86,7 @@ def get_registered_handler_cls(arg: Any) -> type[Any]:
     """The handler that a class of arguments, or an object of it, is registered with."""
     cls = arg if inspect.isclass(arg) else type(arg)
     if not issubclass(cls, CheckpointArgs):
-        found = _orbax_registry("get_registered_handler_cls", cls)
+        found: type[Any] | None = _orbax_registry("get_registered_handler_cls", cls)
         if found is None:
             raise TypeError(f"{cls} must be a subclass of `CheckpointArgs`.")
         return found
@@ -106,7 +106,7 @@ def get_registered_args_cls(handler: Any) -> tuple[ArgsClass, ArgsClass]:
         if args is None:
             both = _orbax_registry("get_registered_args_cls", cls)
             if both is not None:
-                return both
+                return both[0], both[1]
             raise ValueError(
                 f"Unable to find registered `CheckpointArgs` for {use} for {cls}.")
         found.append(args)

@@ -16,6 +16,7 @@ from ...errors import StepNotFoundError
 from . import metadata
 from .args import is_tree_metadata
 from .leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs
+from .libraries import jax_module
 from .metadata import TreeMetadata
 from .step import checkpoint_steps, standard_name_format
 
@@ -28,7 +29,7 @@ def construct_restore_args(target: Any, sharding_tree: Any = None, set_global_sh
     the target. set_global_shape: whether arrays must have the shapes of the target. strict: False
     pads and truncates arrays of other shapes.
     """
-    import jax
+    jax = jax_module()
 
     def sharding_of(value: Any) -> Any:
         return getattr(value, "sharding", None)
@@ -53,7 +54,7 @@ def construct_restore_args(target: Any, sharding_tree: Any = None, set_global_sh
 
 
 def _key_data(value: Any) -> Any:
-    import jax
+    jax = jax_module()
 
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(value)
@@ -61,7 +62,7 @@ def _key_data(value: Any) -> Any:
 
 
 def _restore_args(value: Any, sharding: Any, set_global_shape: bool, strict: bool) -> Any:
-    import jax
+    jax = jax_module()
 
     described = metadata.kind_of(value)
     if described == "string" or isinstance(value, str):

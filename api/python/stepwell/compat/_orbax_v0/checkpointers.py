@@ -12,8 +12,9 @@ from .args import StandardRestore, StandardSave, ours
 from .base import get_registered_args_cls, has_registered_args, is_args
 from .composite_handler import CompositeCheckpointHandler
 from .directories import open_directory
-from .handlers import PyTreeCheckpointHandler, StandardCheckpointHandler
-from .item_saving import Saving, item_metadata, restore_item
+from .handlers import FilesHandler, PyTreeCheckpointHandler, StandardCheckpointHandler
+from .item_saving import Saving, call, is_native, item_metadata, restore_item
+from .libraries import as_path
 from .metadata import StepMetadata
 from .options import AsyncOptions
 from .registry import LegacyArgs
@@ -83,10 +84,20 @@ class Checkpointer:
         """Restores a checkpoint. FileNotFoundError if there is none."""
         self._wait()
         given = self._args(True, args, kwargs)
+        if self._reads_files():
+            path = as_path(os.path.abspath(os.fspath(directory)))
+            if not path.is_dir():
+                raise FileNotFoundError(f"Checkpoint at {path} not found.")
+            return call(self._handler.restore, path, given)
         with open_directory(directory) as found:
             if isinstance(self._handler, CompositeCheckpointHandler):
                 return self._handler.restored(found, given)
             return restore_item(found, DEFAULT_ITEM, self._handler, given)
+
+    def _reads_files(self) -> bool:
+        """Whether the handler reads files, which lie in the checkpoint's directory."""
+        return not isinstance(self._handler, CompositeCheckpointHandler) and (
+            isinstance(self._handler, FilesHandler) or not is_native(self._handler))
 
     def metadata(self, directory: str | os.PathLike[str]) -> Any:
         """Metadata of a checkpoint: of its items, times, custom metadata."""
@@ -98,7 +109,9 @@ class Checkpointer:
                 items = self._handler.metadata_of(found)
             else:
                 handlers = found.handler(DEFAULT_ITEM)
-                items = item_metadata(found, DEFAULT_ITEM, self._handler)
+                items = (self._handler.metadata(found.directory_of(DEFAULT_ITEM))
+                         if self._reads_files() else
+                         item_metadata(found, DEFAULT_ITEM, self._handler))
             return StepMetadata(
                 item_handlers=handlers, item_metadata=items, init_timestamp_nsecs=begun,
                 commit_timestamp_nsecs=committed, custom_metadata=found.custom_metadata)
@@ -159,7 +172,7 @@ class StandardCheckpointer(AsyncCheckpointer):
         args = kwargs.pop("args", None) or StandardSave(state, save_args)
         super().save(directory, args=args, force=force, custom_metadata=custom_metadata)
 
-    def restore(self, directory: str | os.PathLike[str],  # type: ignore[override]
+    def restore(self, directory: str | os.PathLike[str],
                 target: Any = None, *, strict: bool = True, **kwargs: Any) -> Any:
         """Restores a pytree, into `target` if one is given."""
         args = kwargs.pop("args", None) or StandardRestore(target, strict=strict)

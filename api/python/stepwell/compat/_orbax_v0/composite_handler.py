@@ -9,8 +9,8 @@ from typing import Any
 
 from .args import Composite, ours
 from .base import AsyncCheckpointHandler, register_with_handler
-from .epath import as_path
 from .item_saving import item_metadata, restore_item, save_files
+from .libraries import as_path
 from .options import (AsyncOptions, AtomicityOptions, FileOptions, MultiprocessingOptions)
 from .registry import ItemHandlers
 from .step_items import StepItems

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import _store
-from .._single import STEP, Form, open_store
+from .._single import STEP, STORE_NAME, Form, open_store
 from .._single import save as save_single
 from .step_items import DEFAULT_ITEM, StepItems
 
@@ -25,7 +25,7 @@ def open_directory(directory: Any) -> Iterator[StepItems]:
     path = os.path.abspath(os.fspath(directory))
     if not os.path.isdir(path):
         raise FileNotFoundError(f"Checkpoint at {path} not found.")
-    is_flat = os.path.exists(os.path.join(path, _TREE_FILE))
+    is_flat = any(os.path.exists(os.path.join(path, name)) for name in (_TREE_FILE, STORE_NAME))
     store = open_store(path)
     if store is not None:
         with store:

@@ -16,9 +16,13 @@ from .args import (ArrayRestore, ArraySave, JsonRestore, JsonSave, ProtoRestore,
 from .base import (AsyncCheckpointHandler, get_registered_args_cls, is_args,
                    register_with_handler)
 from .leaves import Want, read_leaves, want_of_args
+from .libraries import jax_module, text_format
 from .restore_tree import restore_pytree, restore_standard
 from .step_items import StepItems
 from .tree_names import flatten, tuple_path_from_keypath, unflatten
+
+
+_JSON_FILE = "metadata"
 
 
 def json_item(value: Any) -> Any:
@@ -44,7 +48,8 @@ class NativeHandler(AsyncCheckpointHandler):
     @classmethod
     def typestr(cls) -> str:
         for each in cls.__mro__:
-            if issubclass(each, NativeHandler) and each.__module__ == __name__ and each._module:
+            if issubclass(each, NativeHandler) and each._module and (
+                    each.__module__.startswith(__package__)):
                 return f"orbax.checkpoint._src.handlers.{each._module}.{each.__name__}"
         return super().typestr()
 
@@ -114,7 +119,7 @@ def _cast(leaf: Any, dtype: Any) -> Any:
 
 def _prepared(tree: Any, save_args: Any) -> Any:
     """The tree as it is saved: cast as SaveArgs say; array-likes of other libraries as arrays."""
-    import jax
+    jax = jax_module()
 
     casts = _casts(save_args)
 
@@ -166,7 +171,7 @@ class StandardCheckpointHandler(_TreeHandler):
 
 
 def _is_single(item: Any) -> bool:
-    import jax
+    jax = jax_module()
 
     return isinstance(item, (jax.Array, int, float, complex, np.number))
 
@@ -209,7 +214,7 @@ class ArrayCheckpointHandler(NativeHandler):
         pass
 
     def item_of(self, args: Any, folder: Callable[[], str]) -> Any:
-        import jax
+        jax = jax_module()
 
         item = args.item
         if not isinstance(item, (np.ndarray, jax.Array, int, float, np.number)):
@@ -228,33 +233,6 @@ class ArrayCheckpointHandler(NativeHandler):
 
 
 # ---- JSON and protocol buffers -------------------------------------------------------------------
-
-
-class JsonCheckpointHandler(NativeHandler):
-    """Saves and restores what JSON holds."""
-
-    _module = "json_checkpoint_handler"
-
-    def __init__(self, filename: str | None = None, *, multiprocessing_options: Any = None) -> None:
-        self._filename = filename or "metadata"
-
-    def item_of(self, args: Any, folder: Callable[[], str]) -> Any:
-        return json_item(args.item)
-
-    def restored(self, step: StepItems, name: str, args: Any) -> Any:
-        return step.json(name)
-
-    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        item = self._args(args, kwargs, False).item
-        with open(os.path.join(directory, self._filename), "w", encoding="utf-8") as file:
-            json.dump(item, file)
-
-    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        with open(os.path.join(directory, self._filename), encoding="utf-8") as file:
-            return json.load(file)
-
-    def metadata(self, directory: Any) -> Any:
-        return None
 
 
 class FilesHandler(NativeHandler):
@@ -285,6 +263,31 @@ class FilesHandler(NativeHandler):
         return None
 
 
+class JsonCheckpointHandler(FilesHandler):
+    """Saves and restores what JSON holds, in the file `filename`."""
+
+    _module = "json_checkpoint_handler"
+
+    def __init__(self, filename: str | None = None, *, multiprocessing_options: Any = None) -> None:
+        self._filename = filename or _JSON_FILE
+
+    def item_of(self, args: Any, folder: Callable[[], str]) -> Any:
+        if self._filename == _JSON_FILE:
+            return json_item(args.item)
+        return super().item_of(args, folder)
+
+    def restored(self, step: StepItems, name: str, args: Any) -> Any:
+        return step.json(name) if step.kind(name) == "json" else super().restored(step, name, args)
+
+    def write(self, folder: str, args: Any) -> None:
+        with open(os.path.join(folder, self._filename), "w", encoding="utf-8") as file:
+            json.dump(args.item, file)
+
+    def read(self, folder: str, args: Any) -> Any:
+        with open(os.path.join(folder, self._filename), encoding="utf-8") as file:
+            return json.load(file)
+
+
 class ProtoCheckpointHandler(FilesHandler):
     """Saves and restores protocol buffers, as text."""
 
@@ -295,16 +298,12 @@ class ProtoCheckpointHandler(FilesHandler):
         self._filename = filename
 
     def write(self, folder: str, args: Any) -> None:
-        from google.protobuf import text_format
-
         with open(os.path.join(folder, self._filename), "w", encoding="utf-8") as file:
-            file.write(text_format.MessageToString(args.item))
+            file.write(text_format().MessageToString(args.item))
 
     def read(self, folder: str, args: Any) -> Any:
-        from google.protobuf import text_format
-
         with open(os.path.join(folder, self._filename), encoding="utf-8") as file:
-            return text_format.Parse(file.read(), args.item())
+            return text_format().Parse(file.read(), args.item())
 
 
 def _register() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from .args import ours
-from .epath import as_path
 from .handlers import NativeHandler, files_item
+from .libraries import as_path
 from .registry import LegacyArgs
 from .step_items import IMPLIED_HANDLERS, METRICS_ITEM, OWN_METADATA, StepItems
 
@@ -54,7 +54,7 @@ def _native_class(cls: type[Any]) -> type[Any]:
                 or each.__module__.startswith(NativeHandler.__module__.rpartition(".")[0] + "."))
 
 
-def _call(function: Callable[..., Any], directory: Any, args: Any) -> Any:
+def call(function: Callable[..., Any], directory: Any, args: Any) -> Any:
     if isinstance(args, LegacyArgs):
         return function(directory, *args.args, **args.kwargs)
     return function(directory, args=args)
@@ -65,12 +65,12 @@ def save_files(handler: Any, folder: str, args: Any) -> None:
     directory = as_path(folder)
     if hasattr(handler, "async_save"):
         async def start() -> list[Any]:
-            return list(await _call(handler.async_save, directory, args) or [])
+            return list(await call(handler.async_save, directory, args) or [])
 
         for future in run_sync(start()):
             future.result()
     else:
-        _call(handler.save, directory, args)
+        call(handler.save, directory, args)
     if hasattr(handler, "finalize"):
         handler.finalize(directory)
 
@@ -127,7 +127,7 @@ def restore_item(step: StepItems, name: str, handler: Any, args: Any) -> Any:
     if is_native(handler):
         return handler.restored(step, name, args)
     with step.files(name) as directory:
-        return _call(handler.restore, directory, args)
+        return call(handler.restore, directory, args)
 
 
 def item_metadata(step: StepItems, name: str, handler: Any) -> Any:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from .libraries import jax_module
+
 PLACEHOLDER = ...  # a leaf of a target that is not restored
 
 
@@ -28,7 +30,7 @@ class RestoreArgs:
 
 
 def jax_array() -> Any:
-    import jax
+    jax = jax_module()
 
     return jax.Array
 

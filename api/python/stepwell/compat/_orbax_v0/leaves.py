@@ -17,6 +17,7 @@ from ..._pytree.tree import decode_value
 from ..._stepwell import Record, ValueType
 from . import metadata
 from .leaf_args import PLACEHOLDER, is_restore_args
+from .libraries import jax_module
 from .shardings import parse_sharding, wanted_sharding
 from .stored import PYTHON_TYPES, StoredItem
 
@@ -41,7 +42,7 @@ class Want:
 
 
 def is_key(dtype: Any) -> bool:
-    import jax
+    jax = jax_module()
 
     return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
@@ -49,7 +50,7 @@ def is_key(dtype: Any) -> bool:
 def want_of_args(args: Any, leaf: Any = None) -> Want:
     """As RestoreArgs say, ours or Orbax's own. `leaf`: the target's, whose shape and dtype hold
     where ArrayRestoreArgs have none."""
-    import jax
+    jax = jax_module()
 
     kind, dtype = args.restore_type, args.dtype
     if kind is None:
@@ -73,7 +74,7 @@ def want_of_args(args: Any, leaf: Any = None) -> Want:
 
 def want_of_leaf(leaf: Any, record: Record | None, strict: bool, fallback: Any) -> Want:
     """As a leaf of a target says. TypeError if it is of no type that can be a target."""
-    import jax
+    jax = jax_module()
 
     if leaf is PLACEHOLDER:
         return Want("skip")
@@ -205,7 +206,7 @@ class _Reader:
         return _Reading(Slot(number, _array_of(record, dtype)), finish)
 
     def _jax(self, number: int, record: Record, want: Want) -> _Reading:
-        import jax
+        jax = jax_module()
 
         sharding = wanted_sharding(want.sharding)
         if sharding is None:
@@ -233,7 +234,7 @@ class _Reader:
 
 def _of_rank(sharding: Any, rank: int) -> Any:
     """A sharding of key data as one of the keys, which have fewer axes."""
-    import jax
+    jax = jax_module()
 
     spec = getattr(sharding, "spec", None)
     if spec is None or len(spec) <= rank:

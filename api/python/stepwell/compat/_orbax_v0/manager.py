@@ -15,9 +15,9 @@ from .background import PendingSave
 from .base import is_args, is_handler
 from .checkpointers import Checkpointer
 from .composite import CompositeMapping
-from .epath import as_path
 from .infos import UTC, CheckpointInfo, best, keep_policy, save_policy
 from .item_saving import Saving, item_metadata, restore_item
+from .libraries import as_path
 from .metadata import RootMetadata, StepMetadata
 from .multihost import reached_preemption
 from .options import AsyncOptions, CheckpointManagerOptions, logger
@@ -252,7 +252,8 @@ class CheckpointManager:
     def _take_old(self) -> list[int]:
         """Takes the steps that the policy does not keep out of the list."""
         flags = self._keep_policy.should_preserve(list(self._infos), context=PreservationContext())
-        kept, old = [], []
+        kept: list[CheckpointInfo] = []
+        old: list[CheckpointInfo] = []
         for info, keep in zip(self._infos, flags, strict=True):
             (kept if keep else old).append(info)
         self._infos = kept

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .libraries import jax_module
+
 
 @dataclasses.dataclass
 class Metadata:
@@ -160,7 +162,7 @@ class TreeMetadata:
 @functools.cache
 def _register() -> None:
     """Makes TreeMetadata a pytree of JAX, with the paths of the tree in it."""
-    import jax
+    jax = jax_module()
 
     def flatten_with_keys(metadata: TreeMetadata) -> Any:
         tree, aux = metadata.tree, (metadata.custom_metadata, metadata.use_zarr3)

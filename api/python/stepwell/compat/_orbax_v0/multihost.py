@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from .libraries import jax_module, multihost_utils
+
 
 def process_index() -> int:
-    import jax
+    jax = jax_module()
 
     return int(jax.process_index())
 
 
 def process_count() -> int:
-    import jax
+    jax = jax_module()
 
     return int(jax.process_count())
 
@@ -26,29 +28,23 @@ def is_primary_host(primary_host: int | None) -> bool:
 def sync_global_processes(name: str, **_: Any) -> None:
     """Waits until all processes are here."""
     if process_count() > 1:
-        from jax.experimental import multihost_utils
-
-        multihost_utils.sync_global_devices(name)
+        multihost_utils().sync_global_devices(name)
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     """What the source has, process 0 if None is said, on all processes."""
     if process_count() == 1:
         return in_tree
-    from jax.experimental import multihost_utils
-
-    return multihost_utils.broadcast_one_to_all(in_tree, is_source)
+    return multihost_utils().broadcast_one_to_all(in_tree, is_source)
 
 
 def reached_preemption(step: int) -> bool:
     """Whether JAX's preemption service says that all processes should save at this step."""
-    import jax
+    jax = jax_module()
 
     if not jax.distributed.is_initialized():
         return False
-    from jax.experimental import multihost_utils
-
     try:
-        return bool(multihost_utils.reached_preemption_sync_point(step))
+        return bool(multihost_utils().reached_preemption_sync_point(step))
     except RuntimeError:  # the service is off
         return False

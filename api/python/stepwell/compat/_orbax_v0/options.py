@@ -124,7 +124,6 @@ ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
         "all arrays are copied before save returns",
     "handlers(multiprocessing_options)": _PROCESSES,
     "ArrayCheckpointHandler(checkpoint_name)": _LAYOUT,
-    "JsonCheckpointHandler(filename)": _LAYOUT,
     "Checkpointer(checkpoint_metadata_store)": "the store keeps the metadata",
     "Checkpointer(temporary_path_class)": _ATOMIC,
     "Checkpointer(save_context)": "it carries times for Orbax's own statistics",

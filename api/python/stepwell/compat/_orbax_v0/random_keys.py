@@ -15,6 +15,7 @@ from .args import (ArrayRestore, JaxRandomKeyRestore, JaxRandomKeySave, NumpyRan
 from .base import register_with_handler
 from .directories import opened
 from .handlers import ArrayCheckpointHandler, FilesHandler, PyTreeCheckpointHandler
+from .libraries import jax_module
 from .tree_names import flatten
 
 _KEY, _INDEX = 2, 1  # types of keys in _METADATA
@@ -81,7 +82,7 @@ class JaxRandomKeyCheckpointHandler(FilesHandler):
         self._name = key_name or "jax_random_key"
 
     def write(self, folder: str, args: Any) -> None:
-        import jax
+        jax = jax_module()
 
         key = args.item
         if not isinstance(key, jax.Array):
@@ -100,7 +101,7 @@ class JaxRandomKeyCheckpointHandler(FilesHandler):
         _write_json(os.path.join(folder, f"{self._name}_metadata"), described)
 
     def read(self, folder: str, args: Any) -> Any:
-        import jax
+        jax = jax_module()
 
         described = _read_json(os.path.join(folder, f"{self._name}_metadata"))
         with opened(os.path.join(folder, self._name)) as (step, name):

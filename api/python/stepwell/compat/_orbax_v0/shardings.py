@@ -8,10 +8,12 @@ from typing import Any
 
 from ..._load.specs import concrete
 
+from .libraries import jax_module
+
 
 def parse_sharding(text: str) -> Any:
     """A saved sharding (Orbax's JSON) over the devices that are here; None if some are not."""
-    import jax
+    jax = jax_module()
 
     try:
         saved = json.loads(text)
@@ -28,7 +30,7 @@ def parse_sharding(text: str) -> Any:
 
 
 def _named(saved: dict[str, Any]) -> Any:
-    import jax
+    jax = jax_module()
     import numpy as np
 
     devices = {device.id: device for device in jax.devices()}

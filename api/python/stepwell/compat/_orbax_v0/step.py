@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from .epath import as_path
+from .libraries import as_path
+
 
 TMP_DIR_SUFFIX = ".orbax-checkpoint-tmp"
 _METADATA_FILE = "_CHECKPOINT_METADATA"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ... import _store
-from .epath import as_path
+from .libraries import as_path
 from .step import read_step_metadata
 from .stored import StoredItem
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..._load.source import Source
 from ..._pytree.records import ARRAY, VALUE
-from ..._pytree.tree import INDEX, KEY, ContainerKind
-from ..._stepwell import Record, ValueType
+from ..._pytree.tree import INDEX, KEY
+from ..._stepwell import ContainerKind, Record, ValueType
 from .metadata import (ArrayMetadata, ScalarMetadata, ShardingMetadata, StorageMetadata,
                        StringMetadata, TreeMetadata, scalar_dtype)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .epath import as_path
+from .libraries import as_path, jax_module
+
 
 
 def erase_and_create_empty(directory: Any) -> Any:
@@ -47,7 +48,7 @@ def assert_array_equal(testclass: Any, v_expected: Any, v_actual: Any) -> None:
 
 def assert_tree_equal(testclass: Any, expected: Any, actual: Any) -> None:
     """Two trees have one structure and equal leaves."""
-    import jax
+    jax = jax_module()
 
     testclass.assertEqual(jax.tree.structure(expected), jax.tree.structure(actual))
     jax.tree.map(lambda x, y: assert_array_equal(testclass, x, y), expected, actual)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .libraries import jax_module
+
 Names = tuple[str, ...]
 
 
@@ -15,7 +17,7 @@ def is_empty_node(value: Any) -> bool:
 
 
 def is_empty_or_leaf(value: Any) -> bool:
-    import jax
+    jax = jax_module()
 
     return is_empty_node(value) or bool(jax.tree_util.all_leaves([value]))
 
@@ -36,7 +38,7 @@ def tuple_path_from_keypath(keypath: Any) -> Names:
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[Names, Any]]:
     """The leaves of a tree with their names, in JAX's order."""
-    import jax
+    jax = jax_module()
 
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return [(tuple_path_from_keypath(path), leaf) for path, leaf in flat]
@@ -44,7 +46,7 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tup
 
 def unflatten(leaves: list[Any], target: Any) -> Any:
     """A tree with the structure of `target`; leaves in JAX's order."""
-    import jax
+    jax = jax_module()
 
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(target), leaves)
 
@@ -75,7 +77,7 @@ def from_flat_dict(flat_dict: dict[Any, Any], target: Any = None, sep: str | Non
 
 def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
     """The tree in dicts and lists, with strings for keys."""
-    import jax
+    jax = jax_module()
 
     if keep_empty_nodes and is_empty_node(tree):
         return tree
@@ -97,7 +99,7 @@ def deserialize_tree(serialized: Any, target: Any) -> Any:
 
 def to_shape_dtype_struct(x: Any, dtype: Any = None, scalar_dtype: type[Any] | None = None) -> Any:
     """A leaf as an abstract one: arrays and their metadata as jax.ShapeDtypeStruct."""
-    import jax
+    jax = jax_module()
     import numpy as np
 
     from . import metadata
@@ -110,7 +112,7 @@ def to_shape_dtype_struct(x: Any, dtype: Any = None, scalar_dtype: type[Any] | N
         return x
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)  # the step knows that it is a key
-    sharding = getattr(x, "sharding", None)
+    sharding: Any = getattr(x, "sharding", None)
     if hasattr(sharding, "to_jax_sharding"):
         sharding = sharding.to_jax_sharding()
     return jax.ShapeDtypeStruct(tuple(x.shape), dtype or x.dtype, sharding=sharding)
