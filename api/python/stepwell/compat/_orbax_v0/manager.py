@@ -301,20 +301,23 @@ class CheckpointManager:
         Raises FileNotFoundError (no such step), KeyError (no such item), ValueError (the target
         does not fit).
         """
+        args = ours(args)
         with self._root.other(directory) as root:
             if step is None:
                 step = self.latest_step() if directory is None else max(root.steps(), default=None)
                 if step is None:
                     raise FileNotFoundError(f"No steps found in {directory or self._directory}.")
+            if self._default is not None:
+                self._check_args(items, args)
             if directory is None and self._pending is not None and self._pending.step == step:
                 self.wait_until_finished()
             found = root.items(_step_number(step))
-            return self._restore(found, items, restore_kwargs, ours(args))
+            return self._restore(found, items, restore_kwargs, args)
 
     def _restore(self, found: StepItems, items: Any, restore_kwargs: Any, args: Any) -> Any:
         if self._default is None:
             self._default = found.is_default
-        self._check_args(items, args)
+            self._check_args(items, args)
         named: dict[str, Any]
         if args is not None:
             named = {DEFAULT_ITEM: args} if self._default else dict(args.items())

@@ -139,8 +139,9 @@ class StepItems:
 
     @contextmanager
     def files(self, name: str) -> Iterator[Any]:
-        """The files of an item, in a directory for the time of the block."""
-        if self._imported:
+        """The files of an item, in a directory for the time of the block: those that a handler
+        wrote, and for other items those that Orbax would have."""
+        if self._imported or self.kind(name) != "files":
             yield self.directory_of(name)
             return
         with tempfile.TemporaryDirectory(prefix="stepwell-item-") as folder:

@@ -118,7 +118,8 @@ class StepRoot:
                                        metadata=saving.metadata(custom_metadata))
 
     def delete(self, step: int) -> None:
-        """Deletes a step. With `todelete_subdir` its checkpoint stays there, by hard links."""
+        """Deletes a step. With `todelete_subdir` its checkpoint stays there, by hard links, in
+        place of one that the step had there before."""
         subdir = self._options.todelete_subdir
         root = self._open()
         if subdir is None:
@@ -126,9 +127,11 @@ class StepRoot:
             return
         folder = os.path.join(self.path, subdir)
         foreign = self._foreign(step)
+        name = self._format.build_name(step) if foreign is None else os.path.basename(foreign)
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         if foreign is not None:
             os.makedirs(folder, exist_ok=True)
-            os.rename(foreign, os.path.join(folder, os.path.basename(foreign)))
+            os.rename(foreign, os.path.join(folder, name))
             return
         prefix, digits = standard_parts(self._format)
         root.store.export(step, folder, layout="v0", zarr=2, step_prefix=prefix,
