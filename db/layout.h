@@ -22,6 +22,8 @@ inline std::string LockFilePath(const std::string& store) { return store + "/LOC
 inline std::string ReclaimFilePath(const std::string& store) { return store + "/RECLAIM"; }
 inline std::string BallastFilePath(const std::string& store) { return store + "/BALLAST"; }
 inline std::string ViewsFilePath(const std::string& store) { return store + "/VIEWS"; }
+// Of a store in the directory of its view (ViewOptions::beside).
+inline constexpr std::string_view kStoreBesideName = ".stepwell";
 inline std::string ReadersPath(const std::string& store) { return store + "/readers"; }
 inline std::string SegmentsPath(const std::string& store) { return store + "/segments"; }
 inline std::string IndexPath(const std::string& store) { return store + "/index"; }

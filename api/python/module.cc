@@ -238,8 +238,8 @@ class Core {
   }
 
   std::unique_ptr<View> OpenView(const std::string& path, const db::ExportOptions& checkpoint,
-                                 double poll_s) {
-    return python::OpenView(store_.get(), path, checkpoint, poll_s);
+                                 bool beside, double poll_s) {
+    return python::OpenView(store_.get(), path, checkpoint, beside, poll_s);
   }
 
   nb::dict Stats() {
@@ -420,7 +420,8 @@ NB_MODULE(_stepwell, m) {
                    "files: list[tuple[str, list[tuple[int, int, int, int]]]], mode: ExportMode, "
                    "file_mode: int, "
                    "progress: collections.abc.Callable[[int, int], object] | None) -> bool"))
-      .def("open_view", &sp::Core::OpenView, arg("path"), arg("checkpoint"), arg("poll_s"))
+      .def("open_view", &sp::Core::OpenView, arg("path"), arg("checkpoint"), arg("beside"),
+           arg("poll_s"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
       .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
       .def("close", &sp::Core::Close);

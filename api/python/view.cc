@@ -67,9 +67,10 @@ nb::dict ViewStatsDict(const db::ViewStats& stats) {
 }
 
 std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
-                               const ExportOptions& checkpoint, double poll_s) {
+                               const ExportOptions& checkpoint, bool beside, double poll_s) {
   db::ViewOptions options;
   options.checkpoint = checkpoint;
+  options.beside = beside;
   options.poll = Milliseconds(poll_s);
   options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
   std::optional<Result<std::shared_ptr<db::OrbaxView>>> view;

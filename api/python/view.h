@@ -34,7 +34,7 @@ class View {
 };
 
 std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
-                               const ExportOptions& checkpoint, double poll_s);
+                               const ExportOptions& checkpoint, bool beside, double poll_s);
 
 nanobind::dict ViewStatsDict(const db::ViewStats& stats);
 void BindView(nanobind::module_& m);

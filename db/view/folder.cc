@@ -21,7 +21,17 @@ namespace stepwell::db {
 namespace {
 
 constexpr std::string_view kMarkLine = "stepwell view 1";
+constexpr std::string_view kLinked =
+    "This directory shows the steps of a Stepwell store as Orbax checkpoints. They have\n"
+    "symbolic links into the store and no data of their own: deleting or moving\n"
+    "the store ends this view. To hand a checkpoint on, use `stepwell export`.\n";
+constexpr std::string_view kLinkedBeside =
+    "Steps with a file stepwell-view are those of the Stepwell store in .stepwell, shown\n"
+    "as Orbax checkpoints. They have symbolic links into the store and no data of their\n"
+    "own: move, copy or delete this directory as a whole. To hand one checkpoint on, use\n"
+    "`stepwell export`.\n";
 constexpr size_t kMarkBytesMax = 64 << 10;
+constexpr std::string_view kIdentityLine = "stepwell view step\n";
 constexpr std::string_view kTrashMark = ".removed";
 
 bool IsIn(const std::string& path, const std::string& folder) {
@@ -64,12 +74,13 @@ std::string ValueOf(const std::string& text, std::string_view name) {
 }  // namespace
 
 ViewFolder::ViewFolder(io::FileSystem* file_system, std::string path, std::string store_path,
-                       std::string store_id, const ExportOptions& checkpoint)
+                       std::string store_id, const ExportOptions& checkpoint, bool beside)
     : file_system_(file_system),
       path_(std::move(path)),
       store_path_(std::move(store_path)),
       store_id_(std::move(store_id)),
       checkpoint_(checkpoint),
+      beside_(beside),
       options_text_(ViewOptionsText(checkpoint)),
       boot_(BootId()) {}
 
@@ -80,20 +91,30 @@ Status ViewFolder::CheckOptions(const ExportOptions& checkpoint) {
   return ExportStepName(0, checkpoint).status();
 }
 
+Status ViewFolder::CheckPlace(const std::string& path, const std::string& store, bool beside) {
+  if (beside) {
+    if (store == StrCat(path, "/", kStoreBesideName)) return OkStatus();
+    return InvalidArgumentError(StrCat(path, ": a view beside its store needs the store in it, as ",
+                                       kStoreBesideName, "; the store is ", store));
+  }
+  if (!IsIn(path, store) && !IsIn(store, path)) return OkStatus();
+  return InvalidArgumentError(StrCat(path,
+                                     ": neither can a view be in its store nor the store in its "
+                                     "view, unless it lies beside (as ",
+                                     kStoreBesideName, ")"));
+}
+
 Result<std::unique_ptr<ViewFolder>> ViewFolder::Open(StoreReader& store, const std::string& path,
-                                                     const ExportOptions& checkpoint) {
+                                                     const ExportOptions& checkpoint, bool beside) {
   if (path.empty()) return InvalidArgumentError("a view needs a directory");
   STEPWELL_RETURN_IF_ERROR(CheckOptions(checkpoint));
   io::FileSystem* const file_system =
       checkpoint.file_system != nullptr ? checkpoint.file_system : io::LocalFileSystem();
   STEPWELL_ASSIGN_OR_RETURN(const std::string absolute, CanonicalPath(path));
   STEPWELL_ASSIGN_OR_RETURN(const std::string store_path, CanonicalPath(store.path()));
-  if (IsIn(absolute, store_path) || IsIn(store_path, absolute)) {
-    return InvalidArgumentError(
-        StrCat(path, ": neither can a view be in its store nor the store in its view"));
-  }
+  STEPWELL_RETURN_IF_ERROR(CheckPlace(absolute, store_path, beside));
   std::unique_ptr<ViewFolder> folder(
-      new ViewFolder(file_system, absolute, store_path, IdText(store.id()), checkpoint));
+      new ViewFolder(file_system, absolute, store_path, IdText(store.id()), checkpoint, beside));
   STEPWELL_RETURN_IF_ERROR(folder->Claim());
   return folder;
 }
@@ -120,7 +141,7 @@ Status ViewFolder::Claim() {
   const std::string mark = In(kViewMarkName);
   auto file = file_system_->Open(mark, {.write = true});
   if (file.status().code() == StatusCode::kNotFound) {
-    if (!names.empty()) return foreign;
+    if (!names.empty() && !beside_) return foreign;
     file = file_system_->Open(mark, {.write = true, .create = true, .exclusive = true});
   }
   STEPWELL_RETURN_IF_ERROR(file.status());
@@ -135,16 +156,27 @@ Status ViewFolder::Claim() {
   const std::string own = MarkText();
   if (!IsCutOff(text, own)) {
     STEPWELL_RETURN_IF_ERROR(CheckMark(text));
-  } else if (names.size() > 1) {
+  } else if (names.size() > 1 && !beside_) {
     return foreign;
   }
   if (text != own) {
     STEPWELL_RETURN_IF_ERROR(mark_->WriteAt(0, AsBytes(own)));
     STEPWELL_RETURN_IF_ERROR(mark_->Truncate(own.size()));
   }
+  STEPWELL_RETURN_IF_ERROR(SeeWhere());
   // Before any step: what is there without a mark is never touched.
   STEPWELL_RETURN_IF_ERROR(mark_->Sync());
   return file_system_->SyncDirectory(path_);
+}
+
+// A moved directory is the same file as before, a copy is not: what was copied while a view changed
+// it may not be whole.
+Status ViewFolder::SeeWhere() {
+  where_ = store_path_;
+  if (!beside_) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, mark_->Info());
+  where_ = StrCat("beside ", info.device, " ", info.inode);
+  return OkStatus();
 }
 
 Status ViewFolder::CheckMark(const std::string& text) const {
@@ -159,20 +191,17 @@ Status ViewFolder::CheckMark(const std::string& text) const {
 
 std::string ViewFolder::MarkText() const {
   return StrCat(
-      kMarkLine, "\nstore-id ", store_id_, "\nstore ", store_path_,
-      "\n\n"
-      "This directory shows the steps of a Stepwell store as Orbax checkpoints. They have\n"
-      "symbolic links into the store and no data of their own: deleting or moving\n"
-      "the store ends this view. To hand a checkpoint on, use `stepwell export`.\n"
+      kMarkLine, "\nstore-id ", store_id_, "\nstore ",
+      beside_ ? std::string(kStoreBesideName) : store_path_, "\n\n",
+      beside_ ? kLinkedBeside : kLinked,
       "\n"
       "A step goes when the store deletes it, also while it is being read. To keep it\n"
       "meanwhile, hold a shared lock of the step's file `stepwell-view`:\n"
       "    flock -s STEP/stepwell-view COMMAND\n"
       "or `with stepwell.pin_view(\"STEP\"):` in Python. Without it Orbax may fail to read.\n"
       "Other readers of TensorStore should set fill_missing_data_reads to false: else\n"
-      "they take what is gone for zeros.\n"
-      "\n"
-      "Delete this directory when you do not want the view any more.\n");
+      "they take what is gone for zeros.\n",
+      beside_ ? "" : "\nDelete this directory when you do not want the view any more.\n");
 }
 
 Status ViewFolder::CheckThere() const {
@@ -189,17 +218,27 @@ Result<std::map<std::string, std::string>> ViewFolder::List() {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system_->List(path_));
   std::map<std::string, std::string> steps;
   for (const std::string& name : names) {
+    if (name == kStoreBesideName) continue;
     if (name.ends_with(StrCat(kTrashMark, format::orbax::kTemporaryMark))) {
       RemoveTree(file_system_, In(name));
     } else if (name.ends_with(format::orbax::kTemporaryMark)) {
       ExportFolder::RemoveAbandoned(file_system_, In(name));
     } else if (const auto file = file_system_->Open(StrCat(In(name), "/", kViewStepName), {});
                file.ok()) {
-      auto text = ReadText(file->get());
-      steps[name] = text.ok() ? std::move(*text) : "";
+      auto read = ReadText(file->get());
+      std::string text = read.ok() ? std::move(*read) : "";
+      if (!IsForeign(name, text)) steps[name] = std::move(text);
     }
   }
   return steps;
+}
+
+// Beside other programs' checkpoints there may be copies of this view's, or another's, by now with
+// data of their own. What a power cut left of an identity is ours.
+bool ViewFolder::IsForeign(const std::string& name, const std::string& identity) const {
+  if (!beside_ || !identity.starts_with(kIdentityLine) || !identity.ends_with('\n')) return false;
+  return ValueOf(identity, "store-id") != store_id_ ||
+         identity.find(StrCat("\nname ", name, "\ncommit ")) == std::string::npos;
 }
 
 std::string ViewFolder::NameOf(uint64_t step) const {
@@ -214,9 +253,9 @@ std::string ViewFolder::IdentityOf(const StoreSnapshot::Step& step) const {
     if (part != 0) shares += StrCat(" ", part, ":", step.shares[i]);
   }
   if (!shares.empty()) shares.insert(0, "\nshares");
-  return StrCat("stepwell view step\nstep ", step.step, "\ncommit ", step.commit, shares, "\ntime ",
-                step.time_ns, "\nstore-id ", store_id_, "\nstore ", store_path_, "\nboot ", boot_,
-                "\noptions ", options_text_, "\n");
+  return StrCat(kIdentityLine, "step ", step.step, "\nname ", NameOf(step.step), "\ncommit ",
+                step.commit, shares, "\ntime ", step.time_ns, "\nstore-id ", store_id_, "\nstore ",
+                where_, "\nboot ", boot_, "\noptions ", options_text_, "\n");
 }
 
 void ViewFolder::Unlock::operator()(io::File* file) const {
@@ -266,7 +305,7 @@ Result<bool> ViewFolder::Make(StoreReader& store, const StoreSnapshot::Step& ste
   build.folder.file_mode = ExportFileMode(store, checkpoint_.file_mode);
   // After a power cut everything is made anew (`boot` in the identity).
   build.folder.sync = false;
-  build.linked_store = store_path_;
+  build.linked_store = beside_ ? std::string(kStoreBesideName) : store_path_;
   build.extra.push_back({std::string(kViewStepName), IdentityOf(step)});
   LockedFile hold;
   if (replace) {

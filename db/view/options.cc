@@ -61,6 +61,9 @@ Result<RememberedView> ViewOf(const JsonNode& node) {
   constexpr int kAnyMode = 0777;
   RememberedView view;
   STEPWELL_ASSIGN_OR_RETURN(view.path, TextAt(node, "path"));
+  if (const auto beside = node.Find("beside")) {  // old files do not say it
+    STEPWELL_ASSIGN_OR_RETURN(view.beside, beside->Bool());
+  }
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode options, node.Member("options"));
   ExportOptions& out = view.checkpoint;
   STEPWELL_ASSIGN_OR_RETURN(const int layout, NumberAt(options, "layout", 1));
@@ -102,12 +105,17 @@ Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
   const JsonNode root(path, json);
   STEPWELL_ASSIGN_OR_RETURN(const std::string of, TextAt(root, "store"));
   STEPWELL_ASSIGN_OR_RETURN(const std::string here, CanonicalPath(store_path));
-  if (of != here) return views;
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode list, root.Member("views"));
   STEPWELL_RETURN_IF_ERROR(list.CheckArray(kFileBytesMax));
   for (size_t i = 0; i < list.value().size(); ++i) {
     const JsonNode node = list.At(i);
     STEPWELL_ASSIGN_OR_RETURN(RememberedView view, ViewOf(node));
+    if (view.beside) {
+      view.path = ParentOf(here);
+      if (StrCat(view.path, "/", kStoreBesideName) != here) continue;
+    } else if (of != here) {
+      continue;
+    }
     views.push_back(std::move(view));
   }
   return views;
@@ -123,7 +131,9 @@ Status WriteViews(io::FileSystem* file_system, const std::string& store_path,
     if (!format::orbax::IsUtf8(view.path)) {
       return InvalidArgumentError("its path is not UTF-8");
     }
-    json["views"].push_back({{"path", view.path}, {"options", OptionsJson(view.checkpoint)}});
+    json["views"].push_back({{"path", view.beside ? ".." : view.path},
+                             {"beside", view.beside},
+                             {"options", OptionsJson(view.checkpoint)}});
   }
   const std::string text = Text(json) + "\n";
   const std::string path = ViewsFilePath(store_path);

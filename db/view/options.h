@@ -19,11 +19,12 @@ std::string ViewOptionsText(const ExportOptions& options);
 
 struct RememberedView {
   std::string path;  // canonical
+  bool beside = false;
   ExportOptions checkpoint;
 };
 
-// None where there is no such file, and where it is of a store at another place, of which this is a
-// copy or which was moved here. kDataLoss: it is damaged.
+// None where there is no such file. Of a store at another place, of which this is a copy or which
+// was moved here, only the one that the store lies in. kDataLoss: it is damaged.
 Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
                                               const std::string& store_path);
 // Durable. kInvalidArgument: a path that is not UTF-8.

@@ -9,6 +9,7 @@
 #include "db/log/lock.h"
 #include "db/view/options.h"
 #include "db/view/view_set.h"
+#include "format/orbax/orbax_files.h"
 #include "io/guard.h"
 #include "io/thread.h"
 
@@ -39,7 +40,8 @@ OrbaxView::OrbaxView(StoreReader& store, const ViewOptions& options,
 
 Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(StoreReader& store, const std::string& path,
                                                    const ViewOptions& options) {
-  STEPWELL_ASSIGN_OR_RETURN(auto folder, ViewFolder::Open(store, path, options.checkpoint));
+  STEPWELL_ASSIGN_OR_RETURN(auto folder,
+                            ViewFolder::Open(store, path, options.checkpoint, options.beside));
   std::shared_ptr<OrbaxView> view(new OrbaxView(store, options, std::move(folder)));
   STEPWELL_RETURN_IF_ERROR(view->Begin());
   return view;
@@ -213,7 +215,12 @@ bool OrbaxView::IsShown(const std::string& name, const StoreSnapshot::Step& step
 
 bool OrbaxView::IsRefused(const std::string& name, const StoreSnapshot::Step& step) const {
   const auto it = refused_.find(name);
-  return it != refused_.end() && it->second == folder_->IdentityOf(step);
+  return it != refused_.end() && it->second.identity == folder_->IdentityOf(step);
+}
+
+bool OrbaxView::IsGone(const std::string& name, const StoreSnapshot::Step& step) const {
+  const auto it = gone_.find(name);
+  return it != gone_.end() && it->second == folder_->IdentityOf(step);
 }
 
 OrbaxView::Wanted OrbaxView::WantedOf(const StoreSnapshot& snapshot) const {
@@ -236,6 +243,10 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
     snapshot_.reset();
     return Outcome::kDone;
   }
+  if (const Status looked = LookForGone(); !looked.ok()) {
+    Failed(looked);
+    return Outcome::kRetry;
+  }
   auto next = store_->Snapshot();
   if (!next.ok()) {
     Failed(next.status().WithContext("looking for steps"));
@@ -243,6 +254,7 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   }
   const Wanted wanted = WantedOf(**next);
   std::erase_if(refused_, [&](const auto& each) { return !wanted.contains(each.first); });
+  std::erase_if(gone_, [&](const auto& each) { return !wanted.contains(each.first); });
   bool good = RemoveDead(wanted, /*held_too=*/false);
   good = ReplaceMoved(wanted) && good;
   snapshot_ = std::move(*next);
@@ -250,6 +262,28 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   if (made == Outcome::kDone && !good) return Outcome::kRetry;
   if (made == Outcome::kDone) last_logged_.clear();
   return made;
+}
+
+// What other programs removed is not shown any more. It does not come back until the step is saved
+// or moved; what they took the name of comes when they give it back.
+Status OrbaxView::LookForGone() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, folder_->Names());  // sorted
+  const auto is_there = [&names](const std::string& name) {
+    return std::binary_search(names.begin(), names.end(), name);
+  };
+  for (auto it = shown_.begin(); it != shown_.end();) {
+    if (is_there(it->first)) {
+      ++it;
+      continue;
+    }
+    gone_[it->first] = it->second.identity;
+    it = shown_.erase(it);
+  }
+  std::erase_if(refused_, [&](const auto& each) {
+    return each.second.is_taken && !is_there(each.first) &&
+           !is_there(StrCat(each.first, format::orbax::kTemporaryMark));
+  });
+  return OkStatus();
 }
 
 // False when an error kept something from going. It is tried again, but its space is given back all
@@ -311,7 +345,7 @@ bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
 OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked) {
   std::vector<std::pair<uint64_t, const std::string*>> missing;
   for (const auto& [name, step] : wanted) {
-    if (shown_.contains(name) || IsRefused(name, step)) continue;
+    if (shown_.contains(name) || IsRefused(name, step) || IsGone(name, step)) continue;
     missing.emplace_back(step.step, &name);
   }
   std::sort(missing.begin(), missing.end());
@@ -338,6 +372,7 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     counts_.removed += replace ? 1 : 0;
     shown_[name] = {identity, nullptr};
     refused_.erase(name);
+    gone_.erase(name);
     surprises_ = 0;
     return Outcome::kDone;
   }
@@ -358,7 +393,12 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnimplemented:
       if (!folder_->CheckThere().ok()) return Outcome::kRetry;
-      refused_[name] = identity;
+      refused_[name] = {identity, /*is_taken=*/false};
+      is_refused = true;
+      break;
+    case StatusCode::kAlreadyExists:  // beside other programs' checkpoints that is usual
+      if (!folder_->beside() || replace) break;
+      refused_[name] = {identity, /*is_taken=*/true};
       is_refused = true;
       break;
     default:
@@ -396,11 +436,14 @@ Result<std::shared_ptr<OrbaxView>> OpenView(StoreReader& store, const std::strin
                                             const ViewOptions& options) {
   STEPWELL_RETURN_IF_ERROR(ViewFolder::CheckOptions(options.checkpoint));
   STEPWELL_ASSIGN_OR_RETURN(const std::string canonical, CanonicalPath(path));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string store_path, CanonicalPath(store.path()));
+  STEPWELL_RETURN_IF_ERROR(ViewFolder::CheckPlace(canonical, store_path, options.beside));
   if (auto there = store.views().Take(canonical, options.checkpoint); there != nullptr) {
     return there;
   }
   STEPWELL_ASSIGN_OR_RETURN(auto view, OrbaxView::Open(store, path, options));
-  const Status added = store.views().Add(view, {view->path(), options.checkpoint}, options.log);
+  const Status added =
+      store.views().Add(view, {view->path(), options.beside, options.checkpoint}, options.log);
   if (!added.ok()) return added.WithContext(store.path());
   if (const Status started = view->Start(); !started.ok()) {
     view->Close(/*keep=*/false).IgnoreError("only after a fork");

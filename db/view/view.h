@@ -32,7 +32,7 @@ class OrbaxView final : public View {
   //
   // kFailedPrecondition: the directory has files that are not a view's, or is another store's view;
   // kUnavailable: another process serves it; kInvalidArgument: options, or a place inside the
-  // store.
+  // store. Beside its store it may have other files.
   static Result<std::shared_ptr<OrbaxView>> Open(StoreReader& store, const std::string& path,
                                                  const ViewOptions& options);
   ~OrbaxView() override;  // Close(/*keep=*/true)
@@ -56,6 +56,10 @@ class OrbaxView final : public View {
     std::string identity;
     std::shared_ptr<const StoreSnapshot> kept;  // the step is dead, but a reader holds it
   };
+  struct Refused {
+    std::string identity;
+    bool is_taken = false;  // the name, by another program
+  };
   using Wanted = std::map<std::string, StoreSnapshot::Step>;  // by name
   enum class Outcome : uint8_t { kDone, kAgain, kRetry };
 
@@ -63,12 +67,14 @@ class OrbaxView final : public View {
   Status Begin();
   void Run();
   Outcome Pass(uint64_t asked);
+  Status LookForGone();
   bool RemoveDead(const Wanted& wanted, bool held_too);
   bool ReplaceMoved(const Wanted& wanted);
   Outcome MakeMissing(const Wanted& wanted, uint64_t asked);
   Outcome Make(const std::string& name, const StoreSnapshot::Step& step, bool replace);
   bool IsShown(const std::string& name, const StoreSnapshot::Step& step) const;
   bool IsRefused(const std::string& name, const StoreSnapshot::Step& step) const;
+  bool IsGone(const std::string& name, const StoreSnapshot::Step& step) const;
   Wanted WantedOf(const StoreSnapshot& snapshot) const;
   void WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome);
   bool Polls() const;
@@ -86,7 +92,8 @@ class OrbaxView final : public View {
   // Of the thread; of Begin before it starts, of Close after it ended.
   std::shared_ptr<const StoreSnapshot> snapshot_;  // pins what is shown
   std::map<std::string, Shown> shown_;             // by name
-  std::map<std::string, std::string> refused_;     // name to identity: cannot be shown
+  std::map<std::string, Refused> refused_;         // by name: cannot be shown
+  std::map<std::string, std::string> gone_;        // name to identity: removed by others
   bool lost_ = false;                              // the directory is not there any more
   int retries_ = 0;                                // in a row
   int surprises_ = 0;

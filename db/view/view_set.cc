@@ -42,6 +42,7 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
     }
     ViewOptions options;
     options.checkpoint = each.checkpoint;
+    options.beside = each.beside;
     options.log = log;
     auto view = OrbaxView::Open(*store, each.path, options);
     if (view.ok()) {

@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, cast
+from typing import Any, Literal, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
@@ -16,6 +16,7 @@ from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
 from ._load.source import Source
+from ._metrics import Direction, best_of, metrics_of_all
 from ._pytree.chunks import Chunks
 from ._runtime import service
 from ._runtime.arguments import Disks, step_index, step_number
@@ -155,10 +156,30 @@ class OpenStore(NotCopied):
 
     # ---- steps ----
 
-    def steps(self) -> list[int]:
-        """Numbers of the committed steps, ascending."""
+    @overload
+    def steps(self, *, metrics: Literal[False] = False) -> list[int]: ...
+
+    @overload
+    def steps(self, *, metrics: Literal[True]) -> dict[int, Any]: ...
+
+    def steps(self, *, metrics: bool = False) -> list[int] | dict[int, Any]:
+        """Numbers of the committed steps, ascending. metrics=True: a dict from them to what
+        `save(metrics=)` was given, None for none; with local disks that is collective."""
         self._check()
+        if metrics:
+            return metrics_of_all(self._backend)
         return [summary.step for summary in self._backend.steps()]
+
+    def best(self, metric: str, mode: Direction = "min") -> int | None:
+        """The step with the best `metric`, a name in `save(metrics=)`; None if no step has a
+        finite number there.
+
+        mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
+
+        Of equal values the higher step is better, as in `policy.BestN`. With local disks this is
+        collective.
+        """
+        return best_of(self.steps(metrics=True), metric, mode)
 
     @property
     def latest(self) -> int | None:
@@ -194,6 +215,26 @@ class OpenStore(NotCopied):
             self._pending.wait()
         self._check()
         return self._backend.newest()  # an error where it may be lost
+
+    def _at(self, position: SupportsIndex) -> int:
+        """The step that `store[position]` means: negative positions count from the newest."""
+        number = step_index(position)
+        if number >= 0:
+            return number
+        self._latest_of_all()  # an error where the newest may be lost
+        steps = self.steps()
+        if -number > len(steps):
+            raise StepNotFoundError(f"{self.path!r} has {len(steps)} steps, so none at [{number}]")
+        return steps[number]
+
+    def _source_at(self, position: SupportsIndex) -> Source:
+        while True:
+            number = self._at(position)
+            try:
+                return self._source(number)
+            except StepNotFoundError:  # one of the newest may be deleted in the instant between
+                if self._backend.collective_reads or self._at(position) == number:
+                    raise
 
     def _source(self, step: SupportsIndex | None) -> Source:
         self._check()

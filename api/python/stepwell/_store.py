@@ -203,8 +203,9 @@ class Store(Loading):
     # ---- reading ----
 
     def __getitem__(self, step: SupportsIndex) -> StepView:
-        """Looks into a step without loading it. Raises StepNotFoundError."""
-        return StepView(self._source(step))
+        """Looks into a step without loading it. `store[-1]` is the newest step, `store[-2]` the
+        one before it. Raises StepNotFoundError."""
+        return StepView(self._source_at(step))
 
     def tree(self, step: SupportsIndex | None = None) -> Tree:
         """Paths, shapes and dtypes of a step (None: the newest); printing it gives a table, and its

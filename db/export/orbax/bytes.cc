@@ -26,6 +26,10 @@ bool IsWholeStep(const ExportOptions& options) {
   return options.items.empty() && options.subtree_key.empty();
 }
 
+size_t SlashesIn(std::string_view path) {
+  return static_cast<size_t>(std::count(path.begin(), path.end(), '/'));
+}
+
 class Placer {
  public:
   Placer(StoreReader& store, const ExportPlan& plan, const ExportOptions& options,
@@ -186,9 +190,14 @@ class Placer {
     placed.mode = ExportMode::kLink;
     for (size_t i = 0; i < item_segments_.size(); ++i) {
       for (const PartSegment segment : item_segments_[i]) {
-        const std::string store = PartPath(linked_store_, segment.part);
-        STEPWELL_RETURN_IF_ERROR(file_system_->SymbolicLink(
-            SegmentPath(store, segment.segment), folder_->Now(InItem(i, LinkedName(segment)))));
+        const std::string name = InItem(i, LinkedName(segment));
+        std::string up;
+        if (!linked_store_.starts_with('/')) {
+          for (size_t levels = 1 + SlashesIn(name); levels > 0; --levels) up += "../";
+        }
+        const std::string store = PartPath(up + linked_store_, segment.part);
+        STEPWELL_RETURN_IF_ERROR(
+            file_system_->SymbolicLink(SegmentPath(store, segment.segment), folder_->Now(name)));
       }
       placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
     }

@@ -106,8 +106,9 @@ struct PlacedBytes {
 
 // Makes the data files in the items' directories (which have a "d"), in the way that is asked for
 // or in the first that works. On failure what was made stays, for the folder's destructor.
-// `linked_store`: absolute path of the store, for symbolic links to its segments, which work as
-// long as a process keeps the step; "": what `options` says.
+// `linked_store`: path of the store, absolute or as seen from the directory that the folder is in,
+// for symbolic links to its segments, which work as long as a process keeps the step; "": what
+// `options` says.
 Result<PlacedBytes> PlaceBytes(StoreReader& store, const ExportPlan& plan,
                                const ExportOptions& options, const std::string& linked_store,
                                ExportFolder* folder);

@@ -21,6 +21,11 @@ struct ViewOptions {
   // unnamed_default, file_mode. Every layout has one directory a step, named as in the root of a
   // CheckpointManager. A step that on_unsupported does not let pass is not shown.
   ExportOptions checkpoint{};
+  // The store lies in the view's directory, as ".stepwell", among files and directories of any
+  // programs, which stay as they are: a step whose name one of them has is not shown. The links are
+  // relative, so that the directory can be moved and copied as a whole, and a store that was opened
+  // for writing goes on with the view wherever it is then.
+  bool beside = false;
   // How often a store is polled that is read-only, or shared by several processes: no
   // notifications arrive from other processes.
   std::chrono::milliseconds poll{200};

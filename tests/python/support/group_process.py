@@ -204,6 +204,16 @@ def check_step(store: stepwell.Store, step: int, leaves: list[str] | None = None
     return "equal"
 
 
+class Stateful:
+    calls = 0
+
+    def get_state(self) -> Any:
+        raise AssertionError
+
+    def set_state(self, state: Any) -> None:
+        self.calls += 1
+
+
 def main() -> None:
     if PLAN.get("posix"):  # so that every write and flush is a system call
         syscall_faults.fail(syscall_faults.IO_URING_SETUP, errno.EPERM)
@@ -226,7 +236,7 @@ def main() -> None:
                 step = arguments["step"] + arguments.get("add", {}).get(str(PROCESS), 0)
                 leaves = arguments.get("leaves", {}).get(str(PROCESS))
                 gave = store.save(step, state(step, leaves),
-                                  metadata={"at": step},
+                                  metadata={"at": step}, metrics=arguments.get("metrics"),
                                   if_exists=arguments.get("if_exists", "error")).result()
             elif act == "import":
                 source = arguments["from"]  # of all processes, or of each
@@ -283,6 +293,18 @@ def main() -> None:
             elif act == "misfit":  # on one process alone
                 like = np.zeros(16 if PROCESS == arguments["process"] else 24, np.float32)
                 gave = store.load(arguments["step"], "params/tuple", like=like).tolist()
+            elif act == "best":
+                gave = [list(store.steps(metrics=True).items()), store.best("loss"),
+                        store.best("loss", "max"), store[-1].step, store[-2].metrics]
+            elif act == "stateful":  # an object takes the state where no process has a misfit
+                misfit = PROCESS == arguments["misfit"]
+                taken = Stateful()
+                try:
+                    store.load(arguments["step"], "host", like=np.zeros(1) if misfit else taken)
+                    error_name = ""
+                except stepwell.Error as error:
+                    error_name = type(error).__name__
+                gave = [error_name, taken.calls]
             elif act == "odd":
                 import group_odd
 

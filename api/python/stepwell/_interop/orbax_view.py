@@ -135,7 +135,8 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
                leaves: Leaves = "numpy", zarr: Literal[2, 3] = 3,
                items: Iterable[str] | None = None, step_prefix: str | None = None,
                step_digits: int = 0, unnamed_default: bool = False,
-               on_unsupported: OnUnsupported = "error", poll: float = 0.2) -> OrbaxView:
+               on_unsupported: OnUnsupported = "error", beside: bool = False,
+               poll: float = 0.2) -> OrbaxView:
     """Shows the steps as Orbax checkpoints in a directory, from now on: each appears when it is
     committed and goes when it is deleted, so that evaluators can follow a training run.
 
@@ -156,6 +157,10 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     items: only these.
     on_unsupported: a step with what Orbax cannot hold is not shown ("error"), or shown without it
         ("skip"), or with the next wider types ("widen", which writes them).
+    beside: the store is `path`/.stepwell, and the steps are shown next to it, among directories
+        and files of other programs, which stay as they are: a step whose name one of them has is
+        not shown. The directory can be moved and copied as a whole; the store goes on with the
+        view wherever it is opened then.
     poll: how often a store that was opened with mode "r" is looked at, in seconds.
 
     Raises Error for a directory with other files in it or of another store, LockedError when
@@ -170,4 +175,4 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
                             step_prefix or "", step_digits, unnamed_default)
     options.items = names
     target = os.fsencode(os.path.abspath(os.fsdecode(path))).decode("utf-8", "surrogateescape")
-    return OrbaxView(self, core.open_view(target, options, poll))
+    return OrbaxView(self, core.open_view(target, options, beside, poll))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of all steps: which step is the best."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from . import _stepwell
+from ._backend import Backend
+from .errors import InvalidArgumentError, StepNotFoundError
+
+Direction = Literal["min", "max"]
+
+
+def metrics_of_all(backend: Backend) -> dict[int, Any]:
+    """Each committed step's metrics, None for none, ascending by step."""
+    if backend.collective_reads:  # process 0 saves the metrics, in its own part
+        share = backend.writer
+        texts = backend.from_leader(lambda: _texts(share, share.read_share), "the steps' metrics")
+    else:
+        core = backend.whole("the steps' metrics")
+        texts = _texts(core, core.read)
+    return {step: json.loads(text) if text else None for step, text in texts}
+
+
+def _texts(core: _stepwell.Core, read: Callable[[int], _stepwell.Reader]) -> list[tuple[int, str]]:
+    texts: list[tuple[int, str]] = []
+    for summary in core.steps():
+        try:
+            texts.append((summary.step, read(summary.step).metrics_json))
+        except StepNotFoundError:
+            continue  # deleted since
+    return texts
+
+
+def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | None:
+    """As the policy BestN ranks them: of equal values the higher step is better."""
+    if not isinstance(metric, str) or not metric:
+        raise InvalidArgumentError(f"metric must be the name of one, not {metric!r}")
+    if mode not in ("min", "max"):
+        raise InvalidArgumentError(f"mode must be 'min' or 'max', not {mode!r}")
+    sign = 1 if mode == "max" else -1
+    ranked = [(sign * value, step) for step, each in metrics.items()
+              if (value := _finite(each, metric)) is not None]
+    return max(ranked)[1] if ranked else None
+
+
+def _finite(metrics: Any, metric: str) -> float | None:
+    value = metrics.get(metric) if isinstance(metrics, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        value = float(value)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps there are: their metrics, the best of them, and counting from the newest."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from group_runs import run
+
+import stepwell
+
+METRICS = {
+    3: {"loss": 0.5, "accuracy": 0.25},
+    5: {"loss": 0.25, "accuracy": 0.75},
+    7: None,
+    8: {"loss": math.nan, "accuracy": math.inf},
+    10: {"loss": "0.1", "accuracy": True},
+    11: {"other": -1, "loss": None},
+    20: {"loss": 0.25, "accuracy": 0.5},
+    21: {"loss": [0.1], "accuracy": 10**400},
+    30: {"loss": 3, "accuracy": 0.75},
+}
+
+
+def fill(store: stepwell.Store) -> None:
+    for step, metrics in METRICS.items():
+        store.save(step, {"x": step}, metrics=metrics)
+    store.wait()
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_metrics_and_the_best_step(path, mode):
+    with stepwell.open(path) as store:
+        assert (store.steps(metrics=True), store.best("loss")) == ({}, None)
+        fill(store)
+    with stepwell.open(path, mode=mode) as store:
+        found = store.steps(metrics=True)
+        assert list(found) == store.steps() == sorted(METRICS)
+        assert math.isnan(found[8]["loss"])
+        assert {k: v for k, v in found.items() if k != 8} == {
+            k: v for k, v in METRICS.items() if k != 8}
+        assert store.best("loss") == 20  # of 5 and 20, which are equal
+        assert store.best("loss", "max") == 30 == store.best("loss", mode="max")
+        assert store.best("accuracy", mode="max") == 30  # of 5 and 30
+        assert store.best("accuracy") == 3
+        assert store.best("other") == 11
+        assert store.best("absent") is None
+        for metric, way in ((None, "min"), ("", "min"), (7, "max")):
+            with pytest.raises(stepwell.InvalidArgumentError, match="metric must be the name"):
+                store.best(metric, way)
+        with pytest.raises(stepwell.InvalidArgumentError, match="'min' or 'max', not 'least'"):
+            store.best("loss", "least")
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("loss", "min"), ("loss", "max"),
+                                              ("accuracy", "min"), ("accuracy", "max")])
+def test_the_best_step_is_the_one_that_the_policy_keeps(path, metric, mode):
+    with stepwell.open(path, keep=stepwell.policy.BestN(1, metric, mode)) as store:
+        fill(store)
+        best = store.best(metric, mode)
+        store.save(1, {"x": 1}).result()
+        store.save(2, {"x": 1}).result()
+        assert store.steps() == [2, best]
+
+
+def test_negative_positions_count_from_the_newest(store):
+    with pytest.raises(stepwell.StepNotFoundError, match=r"has 0 steps, so none at \[-1\]"):
+        store[-1]
+    fill(store)
+    steps = sorted(METRICS)
+    for position in range(-len(steps), 0):
+        assert store[position].step == steps[position]
+    assert store[np.int64(-1)].step == 30 and store[3].step == 3
+    with pytest.raises(stepwell.StepNotFoundError, match=r"has 9 steps, so none at \[-10\]"):
+        store[-10]
+    with pytest.raises(stepwell.StepNotFoundError):
+        store[4]
+    for position in (True, 1.0, "-1"):
+        with pytest.raises(stepwell.InvalidArgumentError, match="a step must be an int"):
+            store[position]
+    store.delete(30)
+    assert store[-1].step == 21
+
+
+def test_the_newest_step_may_be_deleted_while_it_is_looked_up(path, monkeypatch):
+    with stepwell.open(path) as store:
+        fill(store)
+        find = store._at
+
+        def slow(position: int) -> int:
+            step = find(position)
+            if step > 20:
+                store.delete(step)
+            return step
+
+        monkeypatch.setattr(store, "_at", slow)
+        assert store[-1].step == 20
+        with pytest.raises(stepwell.StepNotFoundError):
+            store[21]
+
+
+@pytest.mark.parametrize("disks", ["shared", "local"])
+def test_processes_agree_on_them(tmp_path, disks):
+    roots = [tmp_path / (f"machine_{number}" if disks == "local" else "") / "store"
+             for number in range(2)]
+    for root in roots:
+        root.parent.mkdir(exist_ok=True)
+    losses = {1: 0.5, 2: 0.25, 3: None, 4: 2.0}
+    saves = [["save", {"step": step, "metrics": None if loss is None else {"loss": loss}}]
+             for step, loss in losses.items()]
+    for said in run(roots, [["open", {"disks": disks}], *saves, ["best", {}],
+                            ["stateful", {"step": 4, "misfit": 1}],
+                            ["stateful", {"step": 4, "misfit": None}], ["close", {}]]):
+        metrics, *found = said.gave(5)
+        assert metrics == [[step, None if loss is None else {"loss": loss}]
+                           for step, loss in losses.items()]
+        assert found == [2, 4, 4, None]
+        together = disks == "local"  # then a load is one of all processes
+        assert said.gave(6) in ([["", 1]] if not together else []) + [["MismatchError", 0]]
+        assert said.gave(7) == ["", 1]
