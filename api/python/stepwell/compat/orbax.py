@@ -13,8 +13,10 @@ from ._orbax_v0 import (args, checkpoint_managers, checkpoint_utils, checkpointe
 from ._orbax_v0.base import AsyncCheckpointHandler, CheckpointHandler
 from ._orbax_v0.checkpointers import (AbstractCheckpointer, AsyncCheckpointer, Checkpointer,
                                       PyTreeCheckpointer, StandardCheckpointer)
-from ._orbax_v0.composite_handler import CompositeCheckpointHandler, CompositeOptions
-from ._orbax_v0.handlers import (ArrayCheckpointHandler, JsonCheckpointHandler,
+from ._orbax_v0.handlers import (ArrayCheckpointHandler, CheckpointHandlerRegistry,
+                                 CompositeCheckpointHandler, CompositeOptions,
+                                 DefaultCheckpointHandlerRegistry, JaxRandomKeyCheckpointHandler,
+                                 JsonCheckpointHandler, NumpyRandomKeyCheckpointHandler,
                                  ProtoCheckpointHandler, PyTreeCheckpointHandler,
                                  StandardCheckpointHandler)
 from ._orbax_v0.leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs
@@ -22,8 +24,6 @@ from ._orbax_v0.manager import CheckpointManager, StepAlreadyExistsError
 from ._orbax_v0.options import (ACCEPTED_WITHOUT_EFFECT, AsyncOptions, AtomicityMode,
                                 AtomicityOptions, CheckpointManagerOptions, FileOptions,
                                 MultiprocessingOptions)
-from ._orbax_v0.random_keys import JaxRandomKeyCheckpointHandler, NumpyRandomKeyCheckpointHandler
-from ._orbax_v0.registry import CheckpointHandlerRegistry, DefaultCheckpointHandlerRegistry
 from ._orbax_v0.transform_utils import (RestoreTransform, Transform, apply_transformations,
                                         merge_trees)
 

@@ -186,7 +186,11 @@ _OURS = {cls.__name__ + "Args": cls for cls in (
 def ours(args: Any) -> Any:
     """Arguments that Orbax's own classes hold as ours; what other libraries defined stays."""
     registry = sys.modules.get("orbax.checkpoint.checkpoint_args")
-    if registry is None or not isinstance(args, registry.CheckpointArgs):
+    if registry is None:
+        return args
+    if isinstance(args, Composite):
+        return Composite(**{name: ours(each) for name, each in args.items()})
+    if not isinstance(args, registry.CheckpointArgs):
         return args
     if not type(args).__module__.startswith("orbax.checkpoint."):
         return args

@@ -12,7 +12,7 @@ from .args import StandardRestore, StandardSave, ours
 from .base import get_registered_args_cls, has_registered_args, is_args
 from .composite_handler import CompositeCheckpointHandler
 from .directories import open_directory
-from .handlers import FilesHandler, PyTreeCheckpointHandler, StandardCheckpointHandler
+from .native_handlers import FilesHandler, PyTreeCheckpointHandler, StandardCheckpointHandler
 from .item_saving import Saving, call, is_native, item_metadata, restore_item
 from .libraries import as_path
 from .metadata import StepMetadata
@@ -165,18 +165,17 @@ class StandardCheckpointer(AsyncCheckpointer):
                  temporary_path_class: Any = None, **kwargs: Any) -> None:
         super().__init__(StandardCheckpointHandler(**kwargs), async_options=async_options)
 
-    def save(self, directory: str | os.PathLike[str], state: Any = None,  # type: ignore[override]
+    def save(self, directory: str | os.PathLike[str], state: Any,  # type: ignore[override]
              *, save_args: Any = None, force: bool = False,
-             custom_metadata: dict[str, Any] | None = None, **kwargs: Any) -> None:
+             custom_metadata: dict[str, Any] | None = None) -> None:
         """Saves a pytree."""
-        args = kwargs.pop("args", None) or StandardSave(state, save_args)
-        super().save(directory, args=args, force=force, custom_metadata=custom_metadata)
+        super().save(directory, args=StandardSave(state, save_args), force=force,
+                     custom_metadata=custom_metadata)
 
-    def restore(self, directory: str | os.PathLike[str],
-                target: Any = None, *, strict: bool = True, **kwargs: Any) -> Any:
+    def restore(self, directory: str | os.PathLike[str],  # type: ignore[override]
+                target: Any = None, *, strict: bool = True) -> Any:
         """Restores a pytree, into `target` if one is given."""
-        args = kwargs.pop("args", None) or StandardRestore(target, strict=strict)
-        return super().restore(directory, args=args)
+        return super().restore(directory, args=StandardRestore(target, strict=strict))
 
 
 class PyTreeCheckpointer(Checkpointer):

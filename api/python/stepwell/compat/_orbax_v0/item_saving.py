@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from .args import ours
-from .handlers import NativeHandler, files_item
+from .native_handlers import NativeHandler, files_item
 from .libraries import as_path
 from .registry import LegacyArgs
 from .step_items import IMPLIED_HANDLERS, METRICS_ITEM, OWN_METADATA, StepItems

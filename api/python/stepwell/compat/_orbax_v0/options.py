@@ -126,7 +126,7 @@ ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "ArrayCheckpointHandler(checkpoint_name)": _LAYOUT,
     "Checkpointer(checkpoint_metadata_store)": "the store keeps the metadata",
     "Checkpointer(temporary_path_class)": _ATOMIC,
-    "Checkpointer(save_context)": "it carries times for Orbax's own statistics",
+    "Checkpointer.save(save_context)": "it carries times for Orbax's own statistics",
     "wait_for_new_checkpoint(snapshot_dir)":
         "a step that is being looked at is pinned in the view instead of copied",
     "wait_for_new_checkpoint(set_immutable)": "nothing is copied",

@@ -14,7 +14,7 @@ from .args import (ArrayRestore, JaxRandomKeyRestore, JaxRandomKeySave, NumpyRan
                    NumpyRandomKeySave, PyTreeRestore)
 from .base import register_with_handler
 from .directories import opened
-from .handlers import ArrayCheckpointHandler, FilesHandler, PyTreeCheckpointHandler
+from .native_handlers import ArrayCheckpointHandler, FilesHandler, PyTreeCheckpointHandler
 from .libraries import jax_module
 from .tree_names import flatten
 

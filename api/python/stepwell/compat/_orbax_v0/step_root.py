@@ -110,7 +110,7 @@ class StepRoot:
         if METRICS_ITEM in saving.items and isinstance(metrics, Mapping):
             del saving.items[METRICS_ITEM]
         elif metrics is not None and not isinstance(metrics, Mapping):
-            from .handlers import json_item
+            from .native_handlers import json_item
 
             saving.items[METRICS_ITEM] = json_item(metrics)  # a number, a list
             metrics = None
