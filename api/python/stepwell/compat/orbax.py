@@ -7,37 +7,24 @@ do nothing here, with reasons; the guide "Moving from Orbax" lists what differs 
 
 from __future__ import annotations
 
-from ._orbax_v0 import (args, checkpoint_managers, checkpoint_utils, checkpointers, handlers,
-                        metadata, multihost, options, path, step, test_utils, transform_utils, tree,
-                        type_handlers, utils)
-from ._orbax_v0.base import AsyncCheckpointHandler, CheckpointHandler
-from ._orbax_v0.checkpointers import (AbstractCheckpointer, AsyncCheckpointer, Checkpointer,
-                                      PyTreeCheckpointer, StandardCheckpointer)
-from ._orbax_v0.handlers import (ArrayCheckpointHandler, CheckpointHandlerRegistry,
-                                 CompositeCheckpointHandler, CompositeOptions,
-                                 DefaultCheckpointHandlerRegistry, JaxRandomKeyCheckpointHandler,
-                                 JsonCheckpointHandler, NumpyRandomKeyCheckpointHandler,
-                                 ProtoCheckpointHandler, PyTreeCheckpointHandler,
-                                 StandardCheckpointHandler)
-from ._orbax_v0.leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs
-from ._orbax_v0.manager import CheckpointManager, StepAlreadyExistsError
-from ._orbax_v0.options import (ACCEPTED_WITHOUT_EFFECT, AsyncOptions, AtomicityMode,
-                                AtomicityOptions, CheckpointManagerOptions, FileOptions,
-                                MultiprocessingOptions)
-from ._orbax_v0.transform_utils import (RestoreTransform, Transform, apply_transformations,
-                                        merge_trees)
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ACCEPTED_WITHOUT_EFFECT", "AbstractCheckpointer", "ArrayCheckpointHandler",
-    "ArrayRestoreArgs", "AsyncCheckpointHandler", "AsyncCheckpointer", "AsyncOptions",
-    "AtomicityMode", "AtomicityOptions", "CheckpointHandler", "CheckpointHandlerRegistry",
-    "CheckpointManager", "CheckpointManagerOptions", "Checkpointer", "CompositeCheckpointHandler",
-    "CompositeOptions", "DefaultCheckpointHandlerRegistry", "FileOptions",
-    "JaxRandomKeyCheckpointHandler", "JsonCheckpointHandler", "MultiprocessingOptions",
-    "NumpyRandomKeyCheckpointHandler", "PLACEHOLDER", "ProtoCheckpointHandler",
-    "PyTreeCheckpointHandler", "PyTreeCheckpointer", "RestoreArgs", "RestoreTransform", "SaveArgs",
-    "StandardCheckpointHandler", "StandardCheckpointer", "StepAlreadyExistsError", "Transform",
-    "apply_transformations", "args", "checkpoint_managers", "checkpoint_utils", "checkpointers",
-    "handlers", "merge_trees", "metadata", "multihost", "options", "path", "step", "test_utils",
-    "transform_utils", "tree", "type_handlers", "utils",
-]
+if TYPE_CHECKING:
+    from ._orbax_v0.public import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    """The names of _orbax_v0/public.py, which the first use of one imports."""
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public = importlib.import_module("._orbax_v0.public", __package__)
+    try:
+        return getattr(public, name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; the guide "
+                             "'Moving from Orbax' lists what is missing") from None
+
+
+def __dir__() -> list[str]:
+    return sorted(__getattr__("__all__"))

@@ -172,7 +172,7 @@ class StandardCheckpointer(AsyncCheckpointer):
         super().save(directory, args=StandardSave(state, save_args), force=force,
                      custom_metadata=custom_metadata)
 
-    def restore(self, directory: str | os.PathLike[str],  # type: ignore[override]
+    def restore(self, directory: str | os.PathLike[str],
                 target: Any = None, *, strict: bool = True) -> Any:
         """Restores a pytree, into `target` if one is given."""
         return super().restore(directory, args=StandardRestore(target, strict=strict))

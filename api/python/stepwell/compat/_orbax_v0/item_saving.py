@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 import threading
@@ -19,6 +18,8 @@ from .step_items import IMPLIED_HANDLERS, METRICS_ITEM, OWN_METADATA, StepItems
 
 def run_sync(work: Coroutine[Any, Any, Any]) -> Any:
     """Runs a coroutine to its end, also where this thread runs an event loop."""
+    import asyncio  # takes longer to import than the rest of the facade
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -221,7 +221,7 @@ class CheckpointManager:
         self._check_args(items, args)
         if not force and not self.should_save(step):
             return False
-        self.wait_until_finished()
+        self._wait_for_save()
         if step in self.all_steps():
             raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
         named = self._named_args(items, save_kwargs, args)
@@ -267,7 +267,13 @@ class CheckpointManager:
             self._async_options.post_finalization_callback()
 
     def wait_until_finished(self) -> None:
-        """Waits until the save under way is done, and raises what went wrong with it."""
+        """Waits until the save under way is done and its step stands in the directory. Raises what
+        went wrong with the save."""
+        if self._pending is not None:
+            self._wait_for_save()
+            self._root.wait_for_view()
+
+    def _wait_for_save(self) -> None:
         pending = self._pending
         if pending is None:
             return
@@ -278,7 +284,6 @@ class CheckpointManager:
         except BaseException:
             self._infos = [info for info in self._infos if info.step != pending.step]
             raise
-        self._root.wait_for_view()
 
     def check_for_errors(self) -> None:
         """Raises what went wrong with a save that is done."""
