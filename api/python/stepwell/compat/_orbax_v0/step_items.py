@@ -27,7 +27,8 @@ _HANDLERS = "orbax.checkpoint._src.handlers."
 _STANDARD = _HANDLERS + "standard_checkpoint_handler.StandardCheckpointHandler"
 _ARRAY = _HANDLERS + "array_checkpoint_handler.ArrayCheckpointHandler"
 _JSON = _HANDLERS + "json_checkpoint_handler.JsonCheckpointHandler"
-IMPLIED_HANDLERS = (_STANDARD, _ARRAY, _JSON)  # which the stored item itself tells
+_TREES = (".StandardCheckpointHandler", ".PyTreeCheckpointHandler", ".ArrayCheckpointHandler")
+IMPLIED_HANDLERS = (_STANDARD, _ARRAY)  # which the stored item itself tells
 
 
 class StepItems:
@@ -93,12 +94,16 @@ class StepItems:
 
     def handler(self, name: str) -> str | None:
         """The name of the class of the handler that saved an item, where it is known."""
+        saved_by = self._saved_by(name)
+        return self._of_tree(name) if saved_by is None and self.kind(name) == "tree" else saved_by
+
+    def _saved_by(self, name: str) -> str | None:
+        if name == METRICS_ITEM and name not in self._names:
+            return _JSON
         saved = self._orbax_metadata.get("item_handlers")
         if isinstance(saved, str):
             return saved
         found: str | None = (saved or self._own("handlers")).get(name)
-        if found is None and self.kind(name) != "files":
-            return _JSON if self.kind(name) == "json" else self._of_tree(name)
         return found
 
     def _of_tree(self, name: str) -> str:
@@ -126,11 +131,10 @@ class StepItems:
         """"tree", "json" or "files"."""
         if name == METRICS_ITEM and name not in self._names:
             return "json"
-        tree = self.view._source.tree
-        item = self.tree(name)
-        if not tree.is_node(item.number):
+        saved_by = self._saved_by(name)
+        if saved_by is None or saved_by.endswith(_TREES):
             return "tree"
-        return _KINDS.get(item.record(item.number).type_name, "tree")
+        return "json" if saved_by == _JSON else "files"
 
     def json(self, name: str) -> Any:
         if name == METRICS_ITEM and self.view.metrics is not None:
@@ -147,6 +151,3 @@ class StepItems:
         with tempfile.TemporaryDirectory(prefix="stepwell-item-") as folder:
             self.view.write_files(self._names[name], folder)
             yield as_path(folder)
-
-
-_KINDS: dict[str, str] = {}
