@@ -113,7 +113,9 @@ struct LeafRecord {
 };
 inline constexpr size_t kInlineValueBytesMax = 1024;
 
-enum class ItemKind : uint8_t { kTree = 1, kJson = 2, kFiles = 3 };  // kFiles is reserved
+// kFiles: a directory of files as another library wrote it: a dict from relative paths to bytes,
+// and from paths that end in "/", of empty directories, to None.
+enum class ItemKind : uint8_t { kTree = 1, kJson = 2, kFiles = 3 };
 struct ItemRecord {
   std::string name;
   ItemKind kind = ItemKind::kTree;

@@ -2,13 +2,14 @@
 #include "api/python/leaves.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "api/python/errors.h"
@@ -202,9 +203,10 @@ PathComponent ComponentFromPython(nb::handle component) {
 std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) {
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
-    const auto [name, rows] = nb::cast<std::pair<nb::str, nb::list>>(entry);
+    const auto [name, rows, kind] = nb::cast<std::tuple<nb::str, nb::list, int>>(entry);
     db::ItemInput& input = inputs.emplace_back();
     input.name = TextOf(name.ptr());
+    input.kind = static_cast<format::ItemKind>(kind);  // which Save checks
     input.leaves.reserve(nb::len(rows));
     for (nb::handle row : rows) {
       input.leaves.push_back(LeafFromRow(input.name, nb::cast<const Row&>(row), to_numpy));

@@ -374,8 +374,9 @@ NB_MODULE(_stepwell, m) {
            arg("decision_number"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
            arg("if_exists"), arg("to_numpy"), arg("group").none() = nb::none(),
-           nb::sig("def save(self, step: int, items: list[tuple[str, list[Row]]], "
-                   "metadata: str, metrics: str, if_exists: int, to_numpy: object, "
+           nb::sig("def save(self, step: int, "
+                   "items: collections.abc.Sequence[tuple[str, list[Row], int]], metadata: str, "
+                   "metrics: str, if_exists: int, to_numpy: object, "
                    "group: tuple[bytes, list[int]] | None = None) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
            arg("if_exists"), arg("group").none() = nb::none())

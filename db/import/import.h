@@ -34,7 +34,7 @@ struct OrbaxItem {
     kArray,    // v0's ArraySave: one array
     kJson,     // JSON: becomes a tree of Python values
     kMetrics,  // becomes the step's metrics
-    kUnknown,  // neither: only an error when it is asked for
+    kUnknown,  // neither: becomes an item of files
   };
   std::string name;    // as the checkpoint has it
   std::string target;  // the item's name in the save

@@ -55,13 +55,6 @@ Result<std::vector<const OrbaxItem*>> Select(const OrbaxCheckpoint& checkpoint,
   if (names.empty()) {
     for (const OrbaxItem& item : checkpoint.items()) items.push_back(&item);
   }
-  for (const OrbaxItem* item : items) {
-    if (item->kind != OrbaxItem::Kind::kUnknown) continue;
-    return UnimplementedError(StrCat("item '", format::orbax::Printable(item->name),
-                                     "' is neither a pytree nor JSON; name the items to import "
-                                     "without it. There are: ",
-                                     ItemNames(checkpoint)));
-  }
   return items;
 }
 
@@ -170,8 +163,12 @@ Status ImportPlan::State::Describe(const ImportOptions& options) {
         STEPWELL_ASSIGN_OR_RETURN(metrics_json, format::orbax::NormalJsonObject(path, text));
         break;
       }
-      case OrbaxItem::Kind::kUnknown:
+      case OrbaxItem::Kind::kUnknown: {
+        STEPWELL_ASSIGN_OR_RETURN(
+            ItemInput input, import::ReadFilesItem(file_system, *item, MemoryBytesMax(options)));
+        values.push_back(std::move(input));
         break;
+      }
     }
   }
   if (values.empty() && trees.empty()) {

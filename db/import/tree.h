@@ -43,6 +43,11 @@ void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray
 // An item that is JSON, as a tree of Python values.
 Result<ItemInput> ReadJsonItem(io::FileSystem* file_system, const OrbaxItem& item);
 
+// An item that is neither: its files, as an item of kind kFiles. kResourceExhausted: more than
+// `memory_bytes_max`. kUnimplemented: what is no file or directory, or too many of them.
+Result<ItemInput> ReadFilesItem(io::FileSystem* file_system, const OrbaxItem& item,
+                                uint64_t memory_bytes_max);
+
 // The record of an interior node.
 LeafInput NodeInput(std::string key, format::ContainerKind container, uint64_t child_count);
 // A Python value.

@@ -73,7 +73,7 @@ struct Piece {
 struct Item {
   # One named item of a step, e.g. "params".
   name @0 :Text;             # any bytes
-  kind @1 :UInt16;           # ItemKind: 1 tree, 2 JSON, 3 files (reserved)
+  kind @1 :UInt16;           # ItemKind: 1 tree, 2 JSON, 3 files
   flags @2 :UInt16;          # reserved: an item deleted from its step
   leafCount @3 :UInt64;      # arrays and values, not nodes
   logicalBytes @4 :UInt64;   # decoded, without padding

@@ -16,6 +16,7 @@ from ._interop.export_options import ExportedLeaf, ExportReport
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
+from ._pytree.items import Files, Json
 from ._remote.pull import PullReport
 from ._remote.push import PushReport
 from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
@@ -33,13 +34,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape",
-    "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "ForkError", "FormatError",
-    "InvalidArgumentError", "LatencyStats", "LeafInfo", "LoadHandle", "LoadStats",
-    "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView", "OrbaxView",
-    "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError",
-    "PullReport", "PushReport", "ReclaimReport", "RepairReport", "RecoveryStats", "SaveHandle",
-    "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError",
-    "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree",
-    "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view",
-    "policy",
+    "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError",
+    "FormatError", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LoadHandle",
+    "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
+    "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
+    "PermissionDeniedError", "PullReport", "PushReport", "ReclaimReport", "RecoveryStats",
+    "RepairReport", "SaveHandle", "SpaceStats", "StageLatencies", "StepExistsError",
+    "StepNotFoundError", "StepPinnedError", "StepView", "StorageError", "Store",
+    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
+    "VerifyReport", "ViewStats", "open", "pin_view", "policy",
 ]

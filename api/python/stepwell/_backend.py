@@ -46,6 +46,13 @@ class Backend(Protocol):
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         """What `work` gives on process 0, which alone runs it; JSON."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is process 0."""
+
+    def gather(self, word: int, what: str) -> list[int]:
+        """The words of all processes, which call this together."""
+
     def steps(self) -> list[StepSummary]: ...
 
     def newest(self) -> int | None: ...
@@ -92,6 +99,7 @@ class CoreReads:
 class OneProcess(CoreReads):
     process_count = 1
     collective = collective_reads = False
+    leads = True
 
     def __init__(self, path: str, core: _stepwell.Core) -> None:
         super().__init__(core)
@@ -125,6 +133,9 @@ class OneProcess(CoreReads):
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return work()
+
+    def gather(self, word: int, what: str) -> list[int]:
+        return [word]
 
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport:

@@ -40,6 +40,10 @@ class Pending:
     def add(self, save: Tracked) -> None:
         self._saves.append(save)
 
+    def steps(self) -> list[int]:
+        """Of the saves that are under way."""
+        return [save.handle.step for save in list(self._saves) if not save.handle.done()]
+
     def wait(self) -> None:
         for save in list(self._saves):
             save.handle.wait(None)

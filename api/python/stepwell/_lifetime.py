@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import time
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -12,15 +14,19 @@ from typing import Any, Literal, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
+from ._deciding import Decider
+from ._display import html_table
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
 from ._load.source import Source
 from ._metrics import Direction, best_of, metrics_of_all
 from ._pytree.chunks import Chunks
-from ._runtime import service
+from ._root_metadata import metadata_of, set_metadata
+from ._runtime import monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
+from ._save_policy import SavePolicy
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
 
@@ -59,6 +65,7 @@ class OpenStore(NotCopied):
         service.start()
         service.sync_log_level()
         self._backend = _backend(path, read_only, make_core, process_timeout, disks)
+        self._decider = Decider(None, path)
         self._closed = False
         service.stores.add(self)
 
@@ -69,6 +76,13 @@ class OpenStore(NotCopied):
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("read-only" if self.read_only else "open")
         return f"<stepwell store {self.path!r}, {state}>"
+
+    def _repr_html_(self) -> str:
+        if self._closed or self._generation != service.generation:
+            return f"<p>{html.escape(repr(self))}</p>"
+        pinned = {summary.step: summary.pinned for summary in self._backend.steps()}
+        return html_table(f"{self!r}: {len(pinned)} steps", ("step", "pinned"),
+                          [(str(step), "yes" if pin else "") for step, pin in pinned.items()])
 
     def _check_fork(self) -> None:
         if self._generation != service.generation:
@@ -111,6 +125,7 @@ class OpenStore(NotCopied):
         self._pending.wait()
         error = self._pending.take_error()
         self._closed = True
+        self._decider.stop()
         service.stores.discard(self)
         try:
             if not self.read_only:
@@ -276,4 +291,43 @@ class OpenStore(NotCopied):
     def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
               chunks: Chunks | None) -> SaveHandle:
         service.sync_log_level()
-        return self._track(self._backend.save(step, trees, metadata, metrics, existing, chunks))
+        begun = time.monotonic()
+        operation = self._backend.save(step, trees, metadata, metrics, existing, chunks)
+        self._decider.began(step)
+        monitoring.record_save(operation, begun)
+        return self._track(operation)
+
+    def _begin(self, policy: SavePolicy | None, metadata: bytes | None) -> None:
+        """What `open` was told and the engine does not know. Closes the store where that fails."""
+        try:
+            self._decider = Decider(policy, self.path)
+            if metadata is not None:
+                set_metadata(self._backend, self.path, metadata)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def metadata(self) -> Any:
+        """What `open(metadata=)` was given last, in whichever session; None for none. With local
+        disks this is collective. Raises CorruptionError if the file METADATA is damaged."""
+        self._check()
+        return metadata_of(self._backend, self.path)
+
+    def should_save(self, step: SupportsIndex) -> bool:
+        """Whether the policy `open(save=)` wants this step saved; ask before each save. A step that
+        exists, or is not above the newest one, is not wanted. Without a policy every other is.
+
+        In a store of several processes this is collective if the policy depends on time or signals;
+        process 0's clock decides.
+        """
+        self._check()
+        number = step_number(step)
+        self._check_writable()
+        return self._decider.should_save(number, self._backend, self._pending)
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a signal of `policy.SaveOnPreemption` came before the last call of `should_save`
+        or `save`: the step that they were for is the last one to train."""
+        return self._decider.preempted

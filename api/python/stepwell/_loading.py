@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex
 from typing import cast as cast_  # `cast` is an argument of load
@@ -21,8 +22,9 @@ from ._load.request import LoadRequest, Missing, OnCorrupt, Unexpected
 from ._load.source import Source
 from ._pytree.records import PathLike
 from ._pytree.tree import check_called
-from ._runtime import service
+from ._runtime import monitoring, service
 from ._runtime.arguments import Progress, step_number
+from ._runtime.progress import progress_of
 from ._runtime.text import brief
 from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
 
@@ -35,7 +37,7 @@ class Loading(OpenStore):
              items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
              missing: Missing = "error", unexpected: Unexpected = "error",
              rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
-             progress: Progress | None = None) -> Any:
+             progress: Progress | bool | None = None) -> Any:
         """Loads a step (None: the newest), or the part of it at `path`.
 
         The path of a leaf returns the leaf, the path of a node its subtree, and a glob a flat dict
@@ -90,7 +92,8 @@ class Loading(OpenStore):
             without `like`, it converts 64-bit types that JAX has disabled. False: MismatchError.
         on_corrupt: "previous": if the newest step is damaged, loads the newest one before it that
             is whole, and logs a warning that names the damage and the step; only with step=None.
-        progress: called after each 32 MiB or so with the bytes loaded and the total.
+        progress: called after each 32 MiB or so with the bytes loaded and the total. True: a bar
+            of tqdm.
 
         Raises StepNotFoundError, PathNotFoundError (also for specs and renames that match nothing),
         AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
@@ -98,7 +101,7 @@ class Loading(OpenStore):
         """
         number = None if step is None else step_number(step)
         request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
-                                      unexpected, rename, progress)
+                                      unexpected, rename, progress_of(progress, "load"))
         return self._load(number, request, on_corrupt)[0]
 
     def load_async(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
@@ -106,12 +109,12 @@ class Loading(OpenStore):
                    items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
                    missing: Missing = "error", unexpected: Unexpected = "error",
                    rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
-                   progress: Progress | None = None) -> LoadHandle:
+                   progress: Progress | bool | None = None) -> LoadHandle:
         """`load` on a thread of its own; returns a handle at once. The step is chosen, and kept
         from deletion, when this returns; the handle raises what `load` raises. With local disks
         loads are collective and have an order: InvalidArgumentError."""
         request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
-                                      unexpected, rename, progress)
+                                      unexpected, rename, progress_of(progress, "load"))
         self._check()
         if self._backend.collective_reads:
             raise InvalidArgumentError("with local disks every process loads together: call load")
@@ -133,6 +136,7 @@ class Loading(OpenStore):
             raise InvalidArgumentError(
                 'on_corrupt="previous" needs a disk that all processes see: one of them may not '
                 "meet the damage")
+        begun = time.monotonic()
         found = source or self._source(step)
         damaged: CorruptionError | None = None
         while True:
@@ -150,6 +154,7 @@ class Loading(OpenStore):
             if damaged is not None:
                 service.logger.warning("%s: loaded step %d in place of a damaged one", self.path,
                                        found.step)
+            monitoring.record(monitoring.LOAD, time.monotonic() - begun)
             return loaded, found.step
 
     def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,

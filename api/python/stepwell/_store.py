@@ -20,15 +20,18 @@ from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
+from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, if_exists_number,
                                  json_text, problem_path, step_number, step_numbers)
+from ._runtime.progress import progress_of
+from ._runtime.prometheus import prometheus_text
 from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
                              VerifyReport, named)
 from ._runtime.text import brief
 from ._views import StepView, Tree
 from .errors import InvalidArgumentError, StoreNotFoundError
-from .policy import Policy
+from .policy import Policy, SavePolicy
 
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 
@@ -46,7 +49,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          codec: Literal["auto", "raw", "blosc"] = "auto",
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
-         private: bool = True, branch: str | None = None) -> Store:
+         private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
+         metadata: Mapping[str, Any] | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist.
 
@@ -74,6 +78,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         False leaves that to the umask. An existing store keeps the permissions of its file
         STEPWELL; `chmod -R g+rX` lets a group read it.
     branch: the name of a branch that `Store.branch` made; a store of its own.
+    save: which steps `Store.should_save` wants saved, e.g. `policy.SaveEvery(100) |
+        policy.SaveOnPreemption()`. None: every step. `Store.save` saves what it is given. Mode "a"
+        only.
+    metadata: JSON about the whole store, at most 1 MiB; read it as `Store.metadata`. It replaces
+        what an earlier session gave; None leaves that. Durable when `open` returns. Mode "a" only.
 
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
     `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
@@ -93,6 +102,14 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if keep is not None and not isinstance(keep, Policy):
         raise InvalidArgumentError(
             f"keep must be a policy of stepwell.policy or None, not {keep!r}")
+    if save is not None and not isinstance(save, SavePolicy):
+        raise InvalidArgumentError(
+            f"save must be a save policy of stepwell.policy or None, not {save!r}")
+    if save is not None and mode == "r":
+        raise InvalidArgumentError("save says which steps to save: it needs mode='a'")
+    if metadata is not None and mode == "r":
+        raise InvalidArgumentError("metadata is written: it needs mode='a'")
+    data = None if metadata is None else metadata_bytes(metadata)
     if trace is not None and mode == "r":
         raise InvalidArgumentError("trace records saves: it needs mode='a'")
     for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
@@ -129,6 +146,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             reclaim_bytes_per_second, group, untrusted, private)
 
     store = Store(root, read_only, make_core, process_timeout, disks)
+    if save is not None or data is not None:
+        store._begin(save, data)
     if keep is None and not read_only:
         service.logger.info("%s: keeps every step; open(keep=stepwell.policy.LatestN(n)) deletes "
                             "old ones", root)
@@ -290,7 +309,7 @@ class Store(Loading):
                path: PathLike | None = None, layout: Layout = "v1", leaves: Leaves | None = None,
                step_prefix: str | None = None, step_digits: int = 0, unnamed_default: bool = False,
                on_unsupported: OnUnsupported = "error", file_mode: int | None = None,
-               progress: Progress | None = None) -> ExportReport:
+               progress: Progress | bool | None = None) -> ExportReport:
         """Exports a step (None: the newest) as an Orbax checkpoint, which Orbax and TensorStore
         read natively, or as one file of arrays.
 
@@ -337,7 +356,7 @@ class Store(Loading):
         file_mode: the permissions of the files (e.g. 0o644), so that other users can read them;
             None: the umask decides. With links, this makes the store's own segments readable, too.
         progress: called from time to time with the bytes done and the total. An exception from it
-            ends the export.
+            ends the export. True: a bar of tqdm.
 
         Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (also for leaves that
         Orbax cannot hold), StepExistsError if the destination exists, NoSpaceError, and Error if
@@ -348,7 +367,8 @@ class Store(Loading):
         request = ExportRequest(step, to, target, mode, zarr, path, layout, leaves,
                                 step_prefix or "", step_digits, unnamed_default, on_unsupported,
                                 file_mode)
-        return self._backend.export(request, self._step, self._source, progress)
+        return self._backend.export(request, self._step, self._source,
+                                    progress_of(progress, "export"))
 
     push = _push.push
     pull = _pull.pull
@@ -373,3 +393,8 @@ class Store(Loading):
         return cast(StoreStats, {**self._backend.stats(), "recovery": self._backend.recovery(),
                                  "last_load": {name: getattr(self._last_load, name)
                                                for name in LoadStats.__annotations__}})
+
+    def prometheus(self) -> str:
+        """The numbers of `stats` in Prometheus' text format, with the label `store` for the path.
+        Serve it over HTTP, or write it to a file for node_exporter's textfile collector."""
+        return prometheus_text(self.stats(), self.path, self.latest)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar, cast
@@ -12,19 +14,22 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from . import _stepwell
+from ._display import END as _END
+from ._display import ROWS_MAX as _WHOLE_MAX
+from ._display import html_table
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
+from ._pytree.items import write_files
 from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
 from ._pytree.stored_rows import Read, stored_rows
-from ._pytree.tree import KEY, Component, Path, component_text, decode_value
+from ._pytree.tree import KEY, Component, Path, component_text
+from ._pytree.values import decode_value
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
 from ._stepwell import Row, ValueType, Wanted
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
-
-_WHOLE_MAX, _END = 40, 20  # lines of a repr, and of its beginning and end where there are more
 
 
 class LeafInfo(NamedTuple):
@@ -80,13 +85,21 @@ class Tree(Mapping[str, LeafInfo]):
     def __repr__(self) -> str:
         return self._table(_WHOLE_MAX)
 
-    def _table(self, whole_max: int) -> str:
-        rows = [(path or "(the state)", str(info), format_bytes(info.nbytes))
+    def _repr_html_(self) -> str:
+        return html_table(self._head(), ("path", "type", "size"), self._rows())
+
+    def _head(self) -> str:
+        return f"step {self.step}: {len(self)} leaves, {format_bytes(self.nbytes)}"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [(path or "(the state)", str(info), format_bytes(info.nbytes))
                 for path, info in self._leaves.items()]
+
+    def _table(self, whole_max: int) -> str:
+        rows = self._rows()
         shown = rows if len(rows) <= whole_max else rows[:_END] + rows[-_END:]
         widths = [max((len(row[i]) for row in shown), default=0) for i in range(3)]
-        head = f"step {self.step}: {len(rows)} leaves, {format_bytes(self.nbytes)}"
-        return "\n".join([head, *_lines(rows, whole_max, lambda row: (
+        return "\n".join([self._head(), *_lines(rows, whole_max, lambda row: (
             f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}"))])
 
 
@@ -304,6 +317,21 @@ class StepView(NotCopied):
         text = self._source.reader.metrics_json
         return json.loads(text) if text else None
 
+    def write_files(self, item: str, folder: str | os.PathLike[str]) -> None:
+        """Writes an item of kind *files* (`stepwell.Files`) into `folder`, which must be empty or
+        absent. Raises PathNotFoundError, InvalidArgumentError for an item of another kind."""
+        contents = {}
+        if item not in self.items:
+            raise PathNotFoundError(f"step {self.step} has no item {item!r}; it has "
+                                    f"{', '.join(map(repr, self.items))}")
+        source, selection = self._source.select(None, whole=True, above=[(KEY, item)])
+        assert selection.number is not None
+        for leaf in source.tree.leaves(selection.number):
+            record = source.tree.records[leaf]
+            path = str(source.tree.component(leaf)[1])
+            contents[path] = decode_value(record.value_type, source.read(leaf))
+        write_files(contents, folder, f"item {item!r} of step {self.step}")
+
     @property
     def items(self) -> list[str]:
         """Names of the items, sorted."""
@@ -353,7 +381,16 @@ class StepView(NotCopied):
         return len(self.tree)
 
     def __repr__(self) -> str:
+        return f"<{self._head()}>\n{self.tree!r}"
+
+    def _repr_html_(self) -> str:
+        given = [(name, json.dumps(value)) for name, value in (
+            ("metadata", self.metadata), ("metrics", self.metrics)) if value is not None]
+        about = html_table(self._head(), ("", ""), given) if given else (
+            f"<p>{html.escape(self._head())}</p>")
+        return about + self.tree._repr_html_()
+
+    def _head(self) -> str:
         when = self.time.strftime("%Y-%m-%d %H:%M:%S UTC")
         pinned = ", pinned" if self.pinned else ""
-        return (f"<step {self.step}, committed {when}{pinned}, items {', '.join(self.items)}>\n"
-                f"{self.tree!r}")
+        return f"step {self.step}, committed {when}{pinned}, items {', '.join(self.items)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which steps to keep: objects for `open(keep=...)`.
+"""Policies. Which steps to keep: objects for `open(keep=...)`.
 
     keep = LatestN(3) | EveryN(1000) | BestN(2, "eval_loss")
 
@@ -7,6 +7,10 @@
 step just saved are kept. Rules are applied with each commit, in the commit itself; a step that
 they do not keep is gone from then on. Opening a store with a policy deletes nothing before the next
 save.
+
+Which steps to save: objects for `open(save=...)`, which `Store.should_save` asks.
+
+    save = SaveEvery(100) | SaveAfter(600) | SaveOnPreemption()
 """
 
 from __future__ import annotations
@@ -16,12 +20,15 @@ import re
 from datetime import timedelta
 from typing import Literal, NamedTuple, SupportsIndex
 
+from ._runtime.arguments import COUNT_MAX, count_of
+from ._save_policy import (SaveAfter, SaveAt, SaveEvery, SaveOnPreemption, SavePolicy,
+                           SaveWhenIdle)
 from ._stepwell import KeepKind, KeepRule
 from .errors import InvalidArgumentError
 
-__all__ = ["BestN", "ByteBudget", "EveryN", "KeepFor", "LatestN", "Pinned", "Policy"]
+__all__ = ["BestN", "ByteBudget", "EveryN", "KeepFor", "LatestN", "Pinned", "Policy", "SaveAfter",
+           "SaveAt", "SaveEvery", "SaveOnPreemption", "SavePolicy", "SaveWhenIdle"]
 
-_COUNT_MAX = 2**63 - 1
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -81,7 +88,7 @@ class LatestN(Policy):
     __slots__ = ("n",)
 
     def __init__(self, n: SupportsIndex) -> None:
-        self.n = _count("LatestN", n)
+        self.n = count_of("LatestN", n)
         self._parts = ((_Rule(KeepKind.LATEST, self.n), f"LatestN({self.n})"),)
 
 
@@ -91,7 +98,7 @@ class EveryN(Policy):
     __slots__ = ("n",)
 
     def __init__(self, n: SupportsIndex) -> None:
-        self.n = _count("EveryN", n)
+        self.n = count_of("EveryN", n)
         self._parts = ((_Rule(KeepKind.EVERY, self.n), f"EveryN({self.n})"),)
 
 
@@ -107,7 +114,7 @@ class BestN(Policy):
     __slots__ = ("metric", "mode", "n")
 
     def __init__(self, n: SupportsIndex, metric: str, mode: Literal["min", "max"] = "min") -> None:
-        self.n = _count("BestN", n)
+        self.n = count_of("BestN", n)
         if not isinstance(metric, str) or not metric:
             raise InvalidArgumentError(f"BestN's metric must be the name of one, not {metric!r}")
         if mode not in ("min", "max"):
@@ -137,7 +144,7 @@ class KeepFor(Policy):
             raise InvalidArgumentError(
                 f"KeepFor takes seconds or a timedelta, not {duration!r}") from None
         nanos = self.duration // timedelta(microseconds=1) * 1000
-        if not 0 <= nanos <= _COUNT_MAX:
+        if not 0 <= nanos <= COUNT_MAX:
             raise InvalidArgumentError(
                 f"KeepFor's duration must be 0 seconds to 292 years, not {self.duration}")
         self._parts = ((_Rule(KeepKind.DURATION, duration_ns=nanos),
@@ -169,16 +176,6 @@ class Pinned(Policy):
         self._parts = ((_Rule(KeepKind.PINNED), "Pinned()"),)
 
 
-def _count(name: str, n: SupportsIndex) -> int:
-    try:
-        count = operator.index(n)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} takes an int, not {n!r}") from None
-    if not 1 <= count <= _COUNT_MAX:
-        raise InvalidArgumentError(f"{name} takes an int, at least 1 and below 2^63, not {n!r}")
-    return count
-
-
 def _bytes(size: SupportsIndex | str) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
@@ -194,6 +191,6 @@ def _bytes(size: SupportsIndex | str) -> int:
         except TypeError:
             raise InvalidArgumentError(
                 f"ByteBudget takes bytes or a text like '10GB', not {size!r}") from None
-    if not 1 <= nbytes <= _COUNT_MAX:
+    if not 1 <= nbytes <= COUNT_MAX:
         raise InvalidArgumentError(f"ByteBudget takes 1 byte to 2^63 - 1 bytes, not {size!r}")
     return nbytes

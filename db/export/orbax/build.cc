@@ -45,12 +45,16 @@ Result<std::vector<LeafRecord>> SelectedLeaves(StepReader& reader, const ExportO
   return leaves;
 }
 
-// Long strings are compressed in chunks of their own; Orbax has them in a JSON file.
+// Long strings, and files, are compressed in chunks of their own; Orbax has the strings in a JSON
+// file.
 Status LoadStrings(StepReader& reader, std::vector<LeafRecord>* leaves) {
   std::vector<std::pair<LeafRecord*, std::string>> texts;
   for (LeafRecord& leaf : *leaves) {
     if (leaf.kind != format::LeafKind::kValue || leaf.chunk_count == 0) continue;
-    if (leaf.value_type != format::ValueType::kStr) continue;
+    if (leaf.value_type != format::ValueType::kStr &&
+        leaf.value_type != format::ValueType::kBytes) {
+      continue;
+    }
     if (leaf.logical_bytes > leaf.chunks.size() * format::kPayloadLogicalMax) {
       return DataLossError("the record of a text is damaged: its length");
     }
@@ -193,6 +197,9 @@ Status MakeItemDirectories(const PreparedExport& prepared, ExportFolder* folder)
   for (size_t i = 0; i < prepared.plan.items.size(); ++i) {
     const ExportItem& item = prepared.plan.items[i];
     STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory(item.folder));
+    for (const std::string& name : item.directories) {
+      STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory(StrCat(item.folder, "/", name)));
+    }
     if (!item.arrays.empty()) {
       STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory(item.folder + "/d"));
     }

@@ -86,6 +86,12 @@ Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item) {
     files.push_back({item.json_file, item.json});
     return files;
   }
+  if (!item.is_tree()) {
+    for (const ExportFileOf& file : item.files) {
+      files.push_back({file.name, file.leaf->inline_value});
+    }
+    return files;
+  }
   const auto add = [&files](std::string_view name, Result<std::string> text) -> Status {
     if (!text.ok()) return text.status();
     files.push_back({std::string(name), *std::move(text)});
@@ -110,9 +116,12 @@ Result<std::vector<ExportFile>> EncodeCheckpointFiles(const ExportPlan& plan,
   orbax::CheckpointMetadata metadata;
   std::vector<orbax::ItemHandler> handlers;
   for (const ExportItem& item : plan.items) {
-    const std::string_view type =
-        item.json_file.empty() ? orbax::kStandardHandler : orbax::kJsonHandler;
-    handlers.push_back({item.folder, std::string(type)});
+    orbax::ItemHandler& handler = handlers.emplace_back(orbax::ItemHandler{item.folder, {}});
+    if (!item.json_file.empty()) {
+      handler.type = orbax::kJsonHandler;
+    } else if (item.is_tree()) {
+      handler.type = orbax::kStandardHandler;
+    }  // else the reader says which handler it was
   }
   metadata.handlers = std::move(handlers);
   metadata.metrics = plan.metrics;

@@ -25,6 +25,7 @@ using format::LeafRecord;
 // Of a leaf's name: behind it an OCDBT key has the chunk's indices.
 constexpr size_t kLeafNameBytesMax = orbax::kOcdbtKeyBytesMax - size_t{64} * 21;
 constexpr size_t kFolderBytesMax = 200;
+constexpr size_t kFileNameBytesMax = 4096;  // of a path below an item's directory
 constexpr std::array<std::string_view, 3> kReservedNames = {
     orbax::kCheckpointMetadataName, orbax::kIndicatorName, orbax::kCommitSuccessName};
 
@@ -240,6 +241,71 @@ Status PlanJson(std::span<const LeafRecord> leaves, size_t path_prefix, ExportIt
   return OkStatus();
 }
 
+// Why `name` cannot be the path of a file below a directory; "" when it can.
+std::string BadFileName(std::string_view name) {
+  if (name.empty() || name.size() > kFileNameBytesMax) return "no path of a file";
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == ".." || part.size() > kFolderBytesMax ||
+        part.find('\0') != std::string_view::npos) {
+      return "no path of a file";
+    }
+    if (part.find(orbax::kTemporaryMark) != std::string_view::npos) {
+      return "the path of a temporary file of Orbax's";
+    }
+    begin = end + 1;
+  }
+  return "";
+}
+
+// Files as another library wrote them. Names come from the disk: no file lies elsewhere, and none
+// takes the place of another, or of the mark that a layout adds.
+Status PlanFiles(std::span<const LeafRecord> leaves, size_t path_prefix, ExportItem* item,
+                 ExportPlan* plan, ExportVerdicts* verdicts) {
+  std::set<std::string> files;
+  std::set<std::string> directories;
+  for (const LeafRecord& leaf : leaves) {
+    STEPWELL_ASSIGN_OR_RETURN(const format::LeafKey key, format::DecodeLeafKey(leaf.key));
+    if (leaf.kind == format::LeafKind::kNode) continue;
+    const std::string path = format::PathToText(key.path);
+    if (path_prefix != 0 || key.path.size() != 1) {
+      verdicts->Unsupported(StrCat(item->name, "/", path), "a part of an item of files");
+      continue;
+    }
+    std::string name = key.path[0].name;
+    const bool is_directory = leaf.value_type == format::ValueType::kNone && name.ends_with('/');
+    if (is_directory) name.pop_back();
+    std::string reason = BadFileName(name);
+    if (reason.empty() && !is_directory && leaf.value_type != format::ValueType::kBytes) {
+      reason = "not the bytes of a file";
+    }
+    if (!reason.empty() || name == orbax::kCommitSuccessName) {
+      verdicts->Unsupported(StrCat(item->name, "/", path),
+                            reason.empty() ? "a file that the export makes itself" : reason);
+      continue;
+    }
+    for (size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
+      directories.insert(name.substr(0, at));
+    }
+    if (is_directory) {
+      directories.insert(name);
+    } else {
+      files.insert(name);
+      item->files.push_back({name, &leaf});
+    }
+    ++plan->leaves;
+  }
+  for (const std::string& name : directories) {
+    if (files.contains(name)) {
+      verdicts->Unsupported(StrCat(item->name, "/", name), "both a file and a directory");
+      return OkStatus();
+    }
+  }
+  item->directories.assign(directories.begin(), directories.end());  // sorted: parents first
+  return OkStatus();
+}
+
 // The step's texts: metadata, and metrics, which Orbax keeps in an item, too.
 void PlanTexts(const format::StepRecord& step, ExportPlan* plan, ExportVerdicts* verdicts) {
   const auto take = [&](const char* what, const std::string& json, std::string* out) {
@@ -283,7 +349,7 @@ bool IsImported(const orbax::Json& value) {
 
 void PlaceItems(orbax::Json* items, ExportPlan* plan) {
   for (ExportItem& item : plan->items) {
-    if (!item.json_file.empty() || !items->contains(item.name)) continue;
+    if (!item.is_tree() || !items->contains(item.name)) continue;
     item.tree.custom_metadata = PythonText((*items)[item.name]);
     items->erase(item.name);
   }
@@ -313,8 +379,11 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
     }
     const auto known = std::find_if(step.items.begin(), step.items.end(),
                                     [&](const auto& other) { return other.name == item.name; });
-    if (known != step.items.end() && known->kind == format::ItemKind::kJson) {
+    if (known != step.items.end()) item.kind = known->kind;
+    if (item.kind == format::ItemKind::kJson) {
       STEPWELL_RETURN_IF_ERROR(PlanJson(records, path_prefix, &item, &plan, &verdicts));
+    } else if (item.kind == format::ItemKind::kFiles) {
+      STEPWELL_RETURN_IF_ERROR(PlanFiles(records, path_prefix, &item, &plan, &verdicts));
     } else {
       ItemPlanner planner(options, path_prefix, &item, &plan, &verdicts);
       for (const LeafRecord& record : records) {
@@ -323,7 +392,8 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
       }
       planner.Finish();
     }
-    if (!item.json_file.empty() || !item.tree.entries.empty()) {
+    const bool has_files = !item.files.empty() || !item.directories.empty();
+    if (!item.json_file.empty() || !item.tree.entries.empty() || has_files) {
       plan.items.push_back(std::move(item));
     }
   }

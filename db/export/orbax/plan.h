@@ -25,19 +25,29 @@ struct ExportArray {
   format::CodecId codec = format::CodecId::kRaw;
 };
 
+// A file of an item of kind kFiles: its path in the item's directory, and the leaf with its bytes.
+struct ExportFileOf {
+  std::string name;
+  const format::LeafRecord* leaf = nullptr;
+};
+
 // A directory of the checkpoint.
 struct ExportItem {
   std::string name;  // in the step
   std::string folder;
+  format::ItemKind kind = format::ItemKind::kTree;
   // A tree ...
   format::orbax::TreeMetadata tree;
   std::vector<ExportArray> arrays;
   std::vector<format::orbax::LeafString> strings;
   std::vector<format::orbax::LeafSharding> shardings;
   std::vector<format::orbax::LeafArrayMetadata> array_metadatas;
-  // ... or one JSON file.
+  // ... or one JSON file, or files as another library wrote them.
   std::string json_file;
   std::string json;
+  std::vector<ExportFileOf> files;
+  std::vector<std::string> directories;  // of these, parents first
+  bool is_tree() const { return kind == format::ItemKind::kTree; }
 };
 
 struct ExportPlan {

@@ -228,8 +228,10 @@ def main() -> None:
         try:
             if act == "open":
                 roots = arguments.pop("roots", PLAN["roots"])
+                signals = arguments.pop("signals", None)
+                save = stepwell.policy.SaveOnPreemption(signals) if signals else None
                 store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"], **{
-                    **arguments, "keep": stepwell.policy.LatestN(arguments["keep"])
+                    **arguments, "save": save, "keep": stepwell.policy.LatestN(arguments["keep"])
                     if "keep" in arguments else None})
                 gave: Any = store.steps()
             elif act == "save":
@@ -293,6 +295,18 @@ def main() -> None:
             elif act == "misfit":  # on one process alone
                 like = np.zeros(16 if PROCESS == arguments["process"] else 24, np.float32)
                 gave = store.load(arguments["step"], "params/tuple", like=like).tolist()
+            elif act == "loop":  # until a signal to one process has reached all
+                for step in range(1000):
+                    if step == arguments["at"] and PROCESS == arguments["process"]:
+                        os.kill(os.getpid(), arguments["signal"])
+                    if store.should_save(step):
+                        store.save(step, state(step)).result()
+                    if store.preempted:
+                        break
+                    time.sleep(0.01)
+                gave = [step, store.steps()]
+            elif act == "metadata":
+                gave = store.metadata
             elif act == "best":
                 gave = [list(store.steps(metrics=True).items()), store.best("loss"),
                         store.best("loss", "max"), store[-1].step, store[-2].metrics]

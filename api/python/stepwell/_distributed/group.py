@@ -26,6 +26,7 @@ from .._interop.export_options import ExportReport, ExportRequest, run_export
 from .._interop.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
+from .._pytree.tree import ItemRows
 from .._runtime import service
 from .._runtime.arguments import IfExists, Progress, if_exists_number
 from .._runtime.gc_pause import paused
@@ -177,8 +178,8 @@ class Group(ABC):
                 op.prepared = (
                     self.writer.import_orbax(share.step, plan, share.part, existing, save)
                     if plan is not None and share.part is not None else
-                    self.writer.save(share.step, [(name, []) for name in share.items], "", "",
-                                     existing, to_numpy, save))
+                    self.writer.save(share.step, [ItemRows(name, []) for name in share.items], "",
+                                     "", existing, to_numpy, save))
         except BaseException as error:
             op.error = op.handle.failed = error
             if not agreed or not isinstance(error, Exception):
@@ -205,6 +206,13 @@ class Group(ABC):
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return self._lockstep.from_leader(work, what)
+
+    def gather(self, word: int, what: str) -> list[int]:
+        return [int(each.value) for each in self._lockstep.all_gather(lambda: Value(word), what)]
+
+    @property
+    def leads(self) -> bool:
+        return self._lockstep.index == 0
 
     def close(self) -> None:
         self._opened.close()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from .. import _stepwell
 from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import Layout
-from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, SpreadLeaf, name_in_items,
+from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, ItemRows, SpreadLeaf, name_in_items,
                             walk_items)
 from .._stepwell import Row
 from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
@@ -30,7 +30,7 @@ from .messages import CheckpointVote
 
 
 class Part(NamedTuple):
-    rows: list[tuple[str, list[Row]]]  # of each item
+    rows: list[ItemRows]
     tree_text: list[str]  # the whole tree in words, the same on all processes: "path: what it is"
 
 
@@ -44,12 +44,12 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
         _check(name, flat, only_state)
         tree_text += [f"{name_in_items(name, row.path, only_state) or name}: "
                       f"{_words(row, arrays.get(number))}" for number, row in enumerate(flat.rows)]
-    set_chunk_shapes(chunks, [(name, flat.rows) for name, flat in flats])
+    set_chunk_shapes(chunks, [ItemRows(name, flat.rows) for name, flat in flats])
     # What is on one process alone looks different there: the others must not count it, either.
     leaves = [leaf for _, flat in flats for leaf in flat.spread if len(_processes(leaf.array)) > 1]
     dealt = iter(owners([Spread(tuple(leaf.array.shape), leaf.array.dtype.itemsize,
                                 leaf.array.sharding) for leaf in leaves]))
-    rows: list[tuple[str, list[Row]]] = []
+    rows: list[ItemRows] = []
     for name, flat in flats:
         elsewhere = set()
         layout: Layout | None
@@ -61,8 +61,9 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
             else:
                 flat.complete(leaf, layout)
         own = {leaf.row for leaf in flat.spread} | flat.meshes
-        rows.append((name, [row for number, row in enumerate(flat.rows)
-                            if number not in elsewhere and (process == 0 or number in own)]))
+        here = [row for number, row in enumerate(flat.rows)
+                if number not in elsewhere and (process == 0 or number in own)]
+        rows.append(ItemRows(name, here, flat.kind))
     # Copies from other devices are on their way for all of them before the first is waited for.
     for _, flat in flats:
         flat.finish()

@@ -17,8 +17,9 @@ import numpy as np
 from .._pytree.objects import is_stateful
 from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, StoredTree, array_text
 from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
-                            decode_value, is_array_like, is_inside_equinox, is_static, open_node,
-                            path_text, rebuild, type_name)
+                            is_array_like, is_inside_equinox, is_static, open_node, path_text,
+                            rebuild, type_name)
+from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
 from .._runtime.text import LISTED_MAX

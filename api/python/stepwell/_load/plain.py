@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .. import _stepwell
 from .._pytree.records import ARRAY, VALUE, StoredTree
-from .._pytree.tree import decode_value
+from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._pytree.records import ROOT, VALUE, StoredTree
-from .._pytree.tree import LIST, TUPLE, decode_value
+from .._pytree.tree import LIST, TUPLE
+from .._pytree.values import decode_value
 from .._stepwell import ValueType
 from .device_placement import Target, same
 from .specs import jax_here, logical_array

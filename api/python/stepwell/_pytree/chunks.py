@@ -7,9 +7,8 @@ import operator
 from collections.abc import Mapping
 
 from .. import _stepwell
-from .._stepwell import Row
 from ..errors import InvalidArgumentError
-from .tree import ARRAY, JAX, SHARDS
+from .tree import ARRAY, JAX, SHARDS, ItemRows
 
 # format::kChunkBytesAskedMin, kChunkBytesMax
 _BYTES_MIN, _BYTES_MAX = 4096, 4 << 20
@@ -54,7 +53,7 @@ class ChunkShape:
 Chunks = ChunkShape | Mapping[str, ChunkShape]
 
 
-def set_chunk_shapes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) -> None:
+def set_chunk_shapes(chunks: Chunks | None, items: list[ItemRows]) -> None:
     """Tells the rows of a flattened state what is asked for each array. Of several patterns that
     match the first counts; one that matches no array is an InvalidArgumentError."""
     if chunks is None:
@@ -75,8 +74,8 @@ def set_chunk_shapes(chunks: Chunks | None, items: list[tuple[str, list[Row]]]) 
     globs = [(place, pattern) for place, pattern in enumerate(patterns) if pattern.names is None]
     shapes = list(chunks.values())
     unused = {place for place, pattern in enumerate(patterns) if not pattern.takes_all}
-    only_state = [name for name, _ in items] == ["state"]
-    for item, rows in items:
+    only_state = [item.name for item in items] == ["state"]
+    for item, rows, _ in items:
         for row in rows:
             if row.tag not in (ARRAY, JAX, SHARDS):
                 continue

@@ -14,7 +14,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import struct
 import sys
 import types
 from collections.abc import Iterable, Mapping
@@ -26,8 +25,10 @@ from .._runtime.text import listed
 from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
+from .items import TREE, unwrapped
 from .objects import data_fields, is_stateful, with_fields
 from .sharding import Layout, ShardingInfo
+from .values import encode_value
 
 Component = tuple[int, Any]
 Path = tuple[Component, ...]
@@ -199,54 +200,6 @@ def is_array_like(leaf: object) -> bool:
             and not isinstance(leaf, (type, str, bytes)))
 
 
-# ---- values -----------------------------------------------------------------------------------
-
-_INT_TEXT_BITS_MAX = 2000  # from here on Python's own conversions may refuse (4300 digits)
-
-
-def encode_value(value: Any) -> tuple[ValueType, bytes] | None:
-    """(value type, bytes) of a Python scalar, str, bytes or None; None for anything else."""
-    if value is None:
-        return ValueType.NONE, b""
-    if isinstance(value, bool):
-        return ValueType.BOOL, b"\x01" if value else b"\x00"
-    if isinstance(value, int):
-        if value.bit_length() <= _INT_TEXT_BITS_MAX:
-            return ValueType.INT, int.__repr__(value).encode()
-        import decimal
-
-        return ValueType.INT, format(decimal.Decimal(int(value)), "f").encode()
-    if isinstance(value, float):
-        return ValueType.FLOAT, struct.pack("<d", value)
-    if isinstance(value, complex):
-        return ValueType.COMPLEX, struct.pack("<dd", value.real, value.imag)
-    if isinstance(value, str):
-        return ValueType.STR, value.encode("utf-8", "surrogatepass")
-    if isinstance(value, bytes):
-        return ValueType.BYTES, bytes(value)
-    return None
-
-
-def decode_value(value_type: int, data: bytes) -> Any:
-    if value_type == ValueType.NONE:
-        return None
-    if value_type == ValueType.BOOL:
-        return data != b"\x00"
-    if value_type == ValueType.INT:
-        if len(data) < _INT_TEXT_BITS_MAX // 4:
-            return int(data)
-        import decimal
-
-        return int(decimal.Decimal(data.decode()))
-    if value_type == ValueType.FLOAT:
-        return struct.unpack("<d", data)[0]
-    if value_type == ValueType.COMPLEX:
-        return complex(*struct.unpack("<dd", data))
-    if value_type == ValueType.STR:
-        return data.decode("utf-8", "surrogatepass")
-    return data
-
-
 # ---- rows -------------------------------------------------------------------------------------
 
 
@@ -263,6 +216,7 @@ class Flattener:
 
     def __init__(self, spread: bool = False) -> None:
         self.rows: list[Row] = []
+        self.kind = TREE
         self.bad: list[tuple[Path, str]] = []
         self.spread: list[SpreadLeaf] = []
         self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
@@ -455,6 +409,14 @@ class Flattener:
             shards[:] = [np.asarray(shard) for shard in shards]
 
 
+class ItemRows(NamedTuple):
+    """An item to save: its name, its rows, its kind (items.py)."""
+
+    name: str
+    rows: list[Row]
+    kind: int = TREE
+
+
 def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, Flattener]]:
     """Each item with its rows. Raises one UnsupportedLeafError with every leaf that cannot be
     saved. `spread`: arrays may have parts on other processes."""
@@ -462,6 +424,7 @@ def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, F
     bad: list[tuple[str, str]] = []
     for name, tree in items.items():
         flat = Flattener(spread)
+        tree, flat.kind = unwrapped(tree)
         try:
             flat.walk(tree, (), False)
         except TooDeepError as error:
@@ -483,9 +446,9 @@ def name_in_items(item: str, path: Path, only_state: bool) -> str:
     return f"{item}/{text}" if path else item
 
 
-def flatten_items(items: dict[str, Any]) -> list[tuple[str, list[Row]]]:
+def flatten_items(items: dict[str, Any]) -> list[ItemRows]:
     """Rows of each item; raises as walk_items."""
     flats = walk_items(items)
     for _, flat in flats:
         flat.finish()
-    return [(name, flat.rows) for name, flat in flats]
+    return [ItemRows(name, flat.rows, flat.kind) for name, flat in flats]

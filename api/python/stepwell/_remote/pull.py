@@ -13,6 +13,7 @@ from .._interop import checkpoint_import
 from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
+from .._runtime.progress import progress_of
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
 from .object_store import ObjectStore, open_object_store
@@ -120,7 +121,7 @@ class _Receiver:
 def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix: str = "",
          if_exists: IfExists = "error", storage_options: Mapping[str, Any] | None = None,
          items: Iterable[str] | None = None, work_dir: str | os.PathLike[str] | None = None,
-         progress: Progress | None = None) -> PullReport:
+         progress: Progress | bool | None = None) -> PullReport:
     """Saves a step that `push` copied to an object store; it is durable when this returns. Every
     object's checksum is verified before anything is saved. A pull that was cut off keeps what it
     has beside the store; called again it verifies that and goes on.
@@ -143,6 +144,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
         raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
                                    "jax.distributed, and pull it before the run")
     if_exists_number(if_exists)
+    shown = progress_of(progress, "pull")
     names = item_names(items)
     with told("pull"):
         try:
@@ -161,7 +163,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     with claimed(where, keep_on_error=True) as folder:
         root = os.path.join(folder, "checkpoint")
         _drop_others(root, manifest)
-        transfers = Transfers(size, progress)
+        transfers = Transfers(size, shown)
         receiver = _Receiver(bucket, folder, manifest, transfers)
         transfers.run(receiver.receive, manifest.objects)
         checkpoint_import.import_checkpoint(self, root, number, items=names or None,

@@ -13,6 +13,7 @@ from .._interop.export_options import (ExportedLeaf, ExportReport, ExportRequest
                                        OnUnsupported, run_export)
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number
+from .._runtime.progress import progress_of
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
 from . import push_manifest
 from .object_store import ObjectStore, local_path, open_object_store
@@ -146,7 +147,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
          layout: Layout = "v1", leaves: Leaves | None = None,
          unnamed_default: bool = False, on_unsupported: OnUnsupported = "error",
          verify: bool = False, work_dir: str | os.PathLike[str] | None = None,
-         progress: Progress | None = None) -> PushReport:
+         progress: Progress | bool | None = None) -> PushReport:
     """Copies a step (None: the newest) to an object store, as an Orbax checkpoint and a list of its
     objects with checksums. The list comes last, and `pull` finds only steps
     that have one. A push that was cut off resumes when it is called again: objects that are there
@@ -165,7 +166,8 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     verify: reads every object back before the list is written.
     work_dir: where to put a compact copy of the step meanwhile; None: beside the store. It takes no
         space where the file system shares blocks (XFS, btrfs).
-    progress: called with bytes done and all bytes, from several threads, one at a time.
+    progress: called with bytes done and all bytes, from several threads, one at a time. True: a bar
+        of tqdm.
 
     Raises what `export` raises; StepExistsError (also for objects there that no push made),
     PermissionDeniedError and StorageError with the object and what the library said,
@@ -173,6 +175,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     installed.
     """
     if_exists_number(if_exists)
+    shown = progress_of(progress, "push")
     self._backend.whole("a push")
     source = self._source(step)
     number = source.step
@@ -192,6 +195,6 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
             number, "orbax", os.path.join(folder, "checkpoint"), "copy", 3, None, layout, leaves,
             "", 0, unnamed_default, on_unsupported, None))
         _write_marks(export.path, bucket.url)
-        manifest, objects, size = _send(bucket, export.path, number, verify, progress)
+        manifest, objects, size = _send(bucket, export.path, number, verify, shown)
     return PushReport(bucket.url, number, len(manifest.objects), manifest.size_bytes, objects, size,
                       False, export.skipped, export.widened)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any, Literal, SupportsIndex
 
 from ..errors import InvalidArgumentError, PathNotFoundError
@@ -15,6 +17,7 @@ Disks = Literal["shared", "local"]
 IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
+COUNT_MAX = 2**63 - 1
 _STEP_MAX = 2**63 - 1
 _NEWEST = "load() loads the newest step, and store.latest is its number"
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
@@ -49,6 +52,30 @@ def step_number(step: SupportsIndex) -> int:
         hint = f"; {_NEWEST}" if number == -1 else ""
         raise InvalidArgumentError(f"a step must be 0 … 2^63 − 1, not {number}{hint}")
     return number
+
+
+def count_of(name: str, n: SupportsIndex) -> int:
+    """What `name` was given, when it is a count of at least 1."""
+    try:
+        count = operator.index(n)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} takes an int, not {n!r}") from None
+    if not 1 <= count <= COUNT_MAX:
+        raise InvalidArgumentError(f"{name} takes an int, at least 1 and below 2^63, not {n!r}")
+    return count
+
+
+def seconds_of(name: str, duration: float | timedelta) -> float:
+    """What `name` was given as a duration, in seconds."""
+    try:
+        seconds = (duration.total_seconds() if isinstance(duration, timedelta)
+                   else float(duration))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgumentError(
+            f"{name} takes seconds or a timedelta, not {duration!r}") from None
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgumentError(f"{name}'s duration must be 0 seconds or more, not {duration!r}")
+    return seconds
 
 
 def _not_a_step(step: object) -> str:

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small tables for notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+ROWS_MAX, END = 40, 20  # rows of a table, and of its beginning and end where there are more
+
+
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """All texts are escaped. Of more than ROWS_MAX rows the first and the last are shown."""
+    shown = [*map(_row, rows)] if len(rows) <= ROWS_MAX else [
+        *map(_row, rows[:END]),
+        f'<tr><td colspan="{len(header)}">… {len(rows) - 2 * END:,} more</td></tr>',
+        *map(_row, rows[-END:])]
+    head = "".join([f"<th>{html.escape(text)}</th>" for text in header])
+    return (f"<table><caption>{html.escape(caption)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>")
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"<tr>{''.join([f'<td>{html.escape(cell)}</td>' for cell in cells])}</tr>"
