@@ -156,7 +156,7 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-        arrays = [row for _, of_item in rows for row in of_item if row.tag in (ARRAY, JAX, SHARDS)]
+        arrays = [row for item in rows for row in item.rows if row.tag in (ARRAY, JAX, SHARDS)]
         small = all(row.tag != SHARDS for row in arrays) and sum(
             row.data.nbytes for row in arrays) <= _SNAPSHOT_BYTES_MAX
         if small:

@@ -13,7 +13,7 @@ import numpy as np
 from ..._load.device_placement import Cast, Slot, Target, read_slots, same
 from ..._load.specs import logical_array, why_not_split
 from ..._pytree.records import ARRAY
-from ..._pytree.tree import decode_value
+from ..._pytree.values import decode_value
 from ..._stepwell import Record, ValueType
 from . import metadata
 from .leaf_args import PLACEHOLDER, is_restore_args
