@@ -58,6 +58,12 @@ def find_orbax_steps(directory: str) -> dict[int, str]:
             for step, path in dict(_stepwell.orbax_steps(directory)).items()}
 
 
+def _remove(step: str) -> None:
+    gone = f"{step}.removed.orbax-checkpoint-tmp"  # never read as a step
+    os.rename(step, gone)
+    shutil.rmtree(gone)
+
+
 class Root:
     """What a manager has open.
 
@@ -83,9 +89,10 @@ class Root:
                 store = self._open_store()
                 if store is None:
                     return
-                view = None if store.read_only else store.orbax_view(
-                    self.path, layout=layout, zarr=zarr, beside=True, step_prefix=step_prefix,
-                    step_digits=step_digits, on_unsupported="skip")
+                # One process serves the view for all.
+                view = None if store.read_only or not store._backend.leads else store.orbax_view(
+                    self.path, layout=layout, leaves="jax", zarr=zarr, beside=True,
+                    step_prefix=step_prefix, step_digits=step_digits, on_unsupported="skip")
                 shared = _Shared(store, view)
                 if not store.read_only:
                     _open[self._key] = shared
@@ -154,9 +161,21 @@ class Root:
         found = self.foreign().get(step)
         if found is None:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        gone = f"{found}.removed.orbax-checkpoint-tmp"  # never read as a step
-        os.rename(found, gone)
-        shutil.rmtree(gone)
+        if self._leads:
+            _remove(found)
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this process changes the directory for all."""
+        return self._shared is None or self._shared.store._backend.leads
+
+    def delete_foreign(self, step: int) -> None:
+        """Deletes what another library wrote as `step`, if anything: the store has the step now."""
+        found = dict(self._find_steps(self.path)).get(step)
+        if found is not None:
+            path = os.path.join(self.path, found)
+            if not os.path.lexists(os.path.join(path, VIEW_STEP_NAME)):
+                _remove(path)
 
     # ---- life ----
 

@@ -28,6 +28,7 @@ from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
 from .._runtime.arguments import json_text
 from .._runtime.gc_pause import paused
+from .._stepwell import Row
 from ..errors import Error, StepExistsError
 
 STORE_NAME = ".stepwell"
@@ -71,6 +72,11 @@ class Work(Generic[T]):
 
     def done(self) -> bool:
         return self._done.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong, once it is done."""
+        return self._error
 
     def result(self, timeout: float | None = None) -> T:
         """Waits, and raises what went wrong. `timeout` is in seconds; TimeoutError."""
@@ -153,20 +159,12 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
     if coordinator_for(folder) is None:
+        texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-        arrays = [row for item in rows for row in item.rows if row.tag in (ARRAY, JAX, SHARDS)]
-        small = all(row.tag != SHARDS for row in arrays) and sum(
-            row.data.nbytes for row in arrays) <= _SNAPSHOT_BYTES_MAX
-        if small:
-            texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
-            held = []
-            for row in arrays:
-                if row.tag == ARRAY:
-                    row.data = row.data.copy()
-                else:
-                    held.append(to_numpy(row.data))  # JAX donates no memory that NumPy looks at
+            held = _hold([row for item in rows for row in item.rows])
+        if held is not None:
 
             def start() -> _store.Store:
                 store = _open(folder, form)
@@ -176,7 +174,7 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
                 return store
 
             return start
-        del rows, arrays
+        del rows
     store = _open(folder, form)
     try:
         handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)
@@ -190,6 +188,29 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
         return store
 
     return wait
+
+
+def _hold(rows: list[Row]) -> list[Any] | None:
+    """Copies the host arrays of rows, and gives views of the others, whose memory JAX donates to
+    no computation while these live. None, and nothing copied, where it is much or on devices."""
+    views = []
+    hosts = []
+    nbytes = 0
+    for row in rows:
+        if row.tag == SHARDS:
+            return None
+        if row.tag in (ARRAY, JAX):
+            if row.tag == JAX:
+                views.append(to_numpy(row.data))
+                nbytes += views[-1].nbytes
+            else:
+                hosts.append(row)
+                nbytes += row.data.nbytes
+            if nbytes > _SNAPSHOT_BYTES_MAX:
+                return None
+    for row in hosts:
+        row.data = row.data.copy()
+    return views
 
 
 def _open(folder: str, form: Form) -> _store.Store:
@@ -208,27 +229,21 @@ def _publish(store: _store.Store, folder: str, target: str, overwrite: bool, for
     if form.layout == "flat":
         (item,) = store[STEP].items
         root = os.path.join(folder, "root")
-        store.export(STEP, root, mode="link", layout="v0", zarr=form.zarr,
+        store.export(STEP, root, mode="link", layout="v0", zarr=form.zarr, leaves="jax",
                      on_unsupported="skip", file_mode=form.file_mode)
         os.rename(os.path.join(root, str(STEP), item), made)
         os.replace(os.path.join(root, str(STEP), CHECKPOINT_METADATA),
                    os.path.join(made, CHECKPOINT_METADATA))
         home = made
     else:
-        store.export(STEP, made, mode="link", zarr=form.zarr, on_unsupported="skip",
+        store.export(STEP, made, mode="link", zarr=form.zarr, leaves="jax", on_unsupported="skip",
                      file_mode=form.file_mode)
         home = next(entry.path for entry in sorted(os.scandir(made), key=lambda each: each.name)
                     if entry.is_dir() and entry.name != "metrics")
     _name_handlers(made, form)
     store.close()
     inside = os.path.join(folder, "store")
-    for name in os.listdir(inside):
-        if name not in ("STEPWELL", "segments"):  # what only writers need
-            whole = os.path.join(inside, name)
-            if os.path.isdir(whole):
-                shutil.rmtree(whole)
-            else:
-                os.remove(whole)
+    strip(inside)
     os.rename(inside, os.path.join(home, STORE_NAME))
     if form.file_mode is not None:
         for base, folders, _ in os.walk(made):
@@ -244,16 +259,33 @@ def _folder_mode(file_mode: int) -> int:
     return file_mode | (file_mode & 0o444) >> 2  # those who may read may enter
 
 
+def strip(store: str) -> None:
+    """Removes from a closed store what only writers need."""
+    for name in os.listdir(store):
+        whole = os.path.join(store, name)
+        if name not in ("STEPWELL", "segments"):
+            shutil.rmtree(whole) if os.path.isdir(whole) else os.remove(whole)
+
+
 def _name_handlers(made: str, form: Form) -> None:
     path = os.path.join(made, CHECKPOINT_METADATA)
-    with open(path, encoding="utf-8") as file:
-        described = json.load(file)
     handlers = {name: form.handlers.get(name, handler)
-                for name, handler in described["item_handlers"].items()}
-    if form.layout == "flat":
-        described["item_handlers"] = next(iter(handlers.values()))
-    else:
-        described["item_handlers"] = handlers
+                for name, handler in read_handlers(path).items()}
+    write_handlers(path, next(iter(handlers.values())) if form.layout == "flat" else handlers)
+
+
+def read_handlers(path: str) -> dict[str, str]:
+    """Orbax's names of the handlers of items, in a file _CHECKPOINT_METADATA."""
+    with open(path, encoding="utf-8") as file:
+        handlers: dict[str, str] = json.load(file)["item_handlers"]
+    return handlers
+
+
+def write_handlers(path: str, handlers: dict[str, str] | str) -> None:
+    """Replaces the file, which other checkpoints may have a link to."""
+    with open(path, encoding="utf-8") as file:
+        described = {**json.load(file), "item_handlers": handlers}
+    os.remove(path)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(described, file)
         file.flush()
