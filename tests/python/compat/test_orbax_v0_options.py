@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as real
 import pytest
 from etils import epath
+from group_runs import SCRIPT, start
 
 from stepwell.compat import orbax as ocp
 
@@ -806,3 +807,40 @@ with ocp.CheckpointManager(sys.argv[1]) as manager:  # fewer devices than it was
     assert found["w"].sharding == one, found["w"].sharding
 """, tmp_path / "mesh", XLA_FLAGS="--xla_force_host_platform_device_count=2")
     assert status == 0, err
+
+
+def test_many_processes(tmp_path: Path) -> None:
+    children = start(SCRIPT.with_name("orbax_v0_processes.py"), 2, 4, str(tmp_path / "run"))
+    outputs = [child.communicate(timeout=300) for child in children]
+    for child, (out, err) in zip(children, outputs, strict=True):
+        assert (child.returncode, out.splitlines()[-1:]) == (0, ["done"]), (out + err)[-3000:]
+    state = {"w": np.zeros((8, 2), np.float32), "n": 0}
+    with ocp.CheckpointManager(tmp_path / "run") as manager:  # one process goes on
+        found = manager.restore(4, args=ocp.args.Composite(state=ocp.args.StandardRestore(state)))
+        np.testing.assert_array_equal(found.state["w"], np.arange(16.0).reshape(8, 2) + 4)
+
+
+def test_a_run_that_was_killed_goes_on(run_python: Any, tmp_path: Path) -> None:
+    source = """
+import os, sys
+import jax.numpy as jnp
+manager = ocp.CheckpointManager(sys.argv[1], options=ocp.CheckpointManagerOptions(max_to_keep=2))
+for step in range(4):
+    manager.save(step, args=ocp.args.StandardSave({"n": jnp.asarray(step)}))
+    manager.wait_until_finished()
+os.kill(os.getpid(), 9)
+"""
+    found = []
+    for lib, line in ((ocp, "from stepwell.compat import orbax as ocp"),
+                      (real, "import orbax.checkpoint as ocp")):
+        root = tmp_path / lib.__name__
+        status, _, err = run_python(line + source, root)
+        assert status == -9, err
+        with lib.CheckpointManager(root, options=lib.CheckpointManagerOptions(
+                max_to_keep=2)) as manager:
+            found.append([list(manager.all_steps()), manager.latest_step(),
+                          int(manager.restore(None)["n"]),
+                          manager.save(4, args=lib.args.StandardSave({"n": jnp.asarray(4)}))])
+            manager.wait_until_finished()
+            found[-1].append(list(manager.all_steps()))
+    assert found[0] == found[1] == [[2, 3], 3, 3, True, [3, 4]]
