@@ -32,7 +32,7 @@ import numpy as np
 
 from .. import _store
 from .._pytree.records import PathLike
-from .._views import ArrayView
+from .._views import ArrayView, NodeView
 from ..errors import CheckpointNotFoundError, InvalidArgumentError, Mismatch, MismatchError
 from . import _single
 
@@ -40,7 +40,8 @@ __all__ = ["TreeMismatchError", "default_deserialise_filter_spec", "default_seri
            "tree_deserialise_leaves", "tree_serialise_leaves"]
 
 _IsLeaf = Callable[[Any], bool] | None
-_CUSTOM_KEY = "equinox_filter_spec"  # in the metadata: leaves may be bytes that a function wrote
+_CUSTOM_KEY = "equinox_filter_spec"  # in the metadata: leaves may be files that a function wrote
+_FILE_KEY = "equinox_leaf_file"  # of such a file, in the place of the leaf
 
 
 class TreeMismatchError(MismatchError, RuntimeError):
@@ -70,7 +71,7 @@ def tree_serialise_leaves(path_or_file: Any, pytree: Any,
     path_or_file: a path, to which ".eqx" is added if it has no suffix; or an object with `write`,
         which gets the format of Equinox.
     filter_spec: a function (file, leaf) that saves a leaf or does nothing, or a tree of such
-        functions. What a function of yours writes to the file is kept as bytes for this leaf.
+        functions. What a function of yours writes is kept as a file of its own for this leaf.
     is_leaf: as in Equinox.
     """
     if not isinstance(path_or_file, (str, os.PathLike)):
@@ -79,7 +80,7 @@ def tree_serialise_leaves(path_or_file: Any, pytree: Any,
 
     def save(spec: Any, _: tuple[Any, ...], leaf: Any) -> Any:
         writer = _LeafWriter()
-        spec(writer, leaf)
+        (default_serialise_filter_spec if _is_default(spec) else spec)(writer, leaf)
         return writer.result()
 
     tree = _map(save, filter_spec, pytree, is_leaf)
@@ -119,6 +120,8 @@ def tree_deserialise_leaves(path_or_file: Any, like: Any,
         view = step[path or "state"]
 
         def load(spec: Any, components: tuple[Any, ...], leaf: Any) -> Any:
+            if _is_default(spec):
+                spec = default_deserialise_filter_spec
             return spec(_LeafReader(view, components), leaf)
 
         return _map(load, filter_spec, like, is_leaf)
@@ -158,7 +161,9 @@ class _LeafWriter(io.RawIOBase):
 
     def result(self) -> Any:
         """What is saved for the leaf."""
-        return b"".join(self._written) if self._written else self.leaf
+        if not self._written:
+            return self.leaf
+        return {_FILE_KEY: np.frombuffer(b"".join(self._written), np.uint8)}
 
 
 class _LeafReader(io.RawIOBase):
@@ -177,8 +182,8 @@ class _LeafReader(io.RawIOBase):
     def _bytes(self) -> io.BytesIO:
         if self._file is None:
             stored = self._stored()
-            if isinstance(stored, bytes):
-                self._file = io.BytesIO(stored)
+            if isinstance(stored, NodeView):
+                self._file = io.BytesIO(np.asarray(stored[_FILE_KEY]).tobytes())
             else:
                 self._file = io.BytesIO()
                 np.save(self._file, np.asarray(stored))
@@ -187,7 +192,7 @@ class _LeafReader(io.RawIOBase):
 
     def load(self, like: Any) -> Any:
         stored = self._stored()
-        if isinstance(stored, bytes):
+        if isinstance(stored, NodeView):
             loaded = _equinox().default_deserialise_filter_spec(self._bytes(), like)
         elif isinstance(stored, ArrayView):
             loaded = np.asarray(stored)
