@@ -58,6 +58,12 @@ def find_orbax_steps(directory: str) -> dict[int, str]:
             for step, path in dict(_stepwell.orbax_steps(directory)).items()}
 
 
+def _remove(step: str) -> None:
+    gone = f"{step}.removed.orbax-checkpoint-tmp"  # never read as a step
+    os.rename(step, gone)
+    shutil.rmtree(gone)
+
+
 class Root:
     """What a manager has open.
 
@@ -154,9 +160,15 @@ class Root:
         found = self.foreign().get(step)
         if found is None:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        gone = f"{found}.removed.orbax-checkpoint-tmp"  # never read as a step
-        os.rename(found, gone)
-        shutil.rmtree(gone)
+        _remove(found)
+
+    def delete_foreign(self, step: int) -> None:
+        """Deletes what another library wrote as `step`, if anything: the store has the step now."""
+        found = dict(self._find_steps(self.path)).get(step)
+        if found is not None:
+            path = os.path.join(self.path, found)
+            if not os.path.lexists(os.path.join(path, VIEW_STEP_NAME)):
+                _remove(path)
 
     # ---- life ----
 

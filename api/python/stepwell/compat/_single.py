@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A single checkpoint: a directory that Orbax loads, with its store of one step inside.
+
+    path/state/…              as Orbax writes it; the data are hard links to those of the store
+    path/state/.stepwell      the store, in the first item, as Orbax takes each directory beside the
+                              items for an item, too
+    path/.stepwell            the store where the directory is the one item itself (v0, "flat")
+
+It is made under a temporary name and renamed, or exchanged with what it replaces. It survives `mv`,
+`cp -r` and `rmtree`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from .. import _store
+from .._distributed.coordinator import coordinator_for
+from .._pytree.chunks import Chunks, set_chunk_shapes
+from .._pytree.sharding import to_numpy
+from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
+from .._runtime.arguments import json_text
+from .._runtime.gc_pause import paused
+from ..errors import Error, StepExistsError
+
+STORE_NAME = ".stepwell"
+TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
+CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
+STEP = 0  # of the store of a single checkpoint
+
+# States up to this size are copied at once, and the store is opened in the background.
+_SNAPSHOT_BYTES_MAX = 64 << 20
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+T = TypeVar("T")
+
+
+class Work(Generic[T]):
+    """Work on a thread of its own, which the end of the interpreter waits for."""
+
+    def __init__(self, work: Callable[[], T], *, timeout: float | None = None) -> None:
+        self._work = work
+        self._timeout = timeout
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[T], object]] = []
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        threading.Thread(target=self._run, name="stepwell-compat", daemon=False).start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
+        del self._work
+        with self._lock:
+            self._done.set()
+            callbacks = self._callbacks
+        if self._error is None:
+            for callback in callbacks:
+                callback(self._value)  # type: ignore[arg-type]
+
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong, once it is done."""
+        return self._error
+
+    def result(self, timeout: float | None = None) -> T:
+        """Waits, and raises what went wrong. `timeout` is in seconds; TimeoutError."""
+        limit = self._timeout if timeout is None else timeout
+        if not self._done.wait(limit):
+            raise TimeoutError(f"not done after {limit} s")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def on_complete(self, callback: Callable[[T], object]) -> None:
+        """Calls `callback(result)` once when the work is done well."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        if self._error is None:
+            callback(self._value)  # type: ignore[arg-type]
+
+
+class Form:
+    """How a checkpoint is written.
+
+    layout: "v1", or "flat" of one item, as v0's checkpointers write a tree.
+    handlers: Orbax's names of the handlers of items, where the export's own are others.
+    """
+
+    def __init__(self, *, layout: Literal["v1", "flat"] = "v1", zarr: Literal[2, 3] = 3,
+                 codec: Literal["auto", "raw", "blosc"] = "auto", file_mode: int | None = None,
+                 staging_bytes: int | None = None, handlers: Mapping[str, str] | None = None
+                 ) -> None:
+        self.layout = layout
+        self.zarr = zarr
+        self.codec = codec
+        self.file_mode = file_mode
+        self.staging_bytes = staging_bytes
+        self.handlers = dict(handlers or {})
+
+
+def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: bool = False,
+         metadata: Any = None, metrics: Any = None, chunks: Chunks | None = None,
+         form: Form | None = None, timeout: float | None = None,
+         finished: Callable[[], object] | None = None) -> Work[None]:
+    """Saves items as the checkpoint `path`, in the background. When `save` returns, the caller may
+    change or donate the state. StepExistsError if `path` exists and `overwrite` is False.
+
+    finished: called in the background once the checkpoint is there. timeout: of `result()`.
+    """
+    form = form or Form()
+    target = os.path.abspath(os.fsdecode(path))
+    if not overwrite:
+        _check_absent(target)
+    folder = target + TEMPORARY
+    trees = dict(items)
+    start = _snapshot(folder, trees, metadata, metrics, chunks, form)
+
+    def work() -> None:
+        try:
+            store = start()
+            try:
+                _publish(store, folder, target, overwrite, form)
+            finally:
+                with contextlib.suppress(Error):
+                    store.close()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if finished is not None:
+            finished()
+
+    return Work(work, timeout=timeout)
+
+
+def _check_absent(target: str) -> None:
+    if os.path.lexists(target):
+        raise StepExistsError(f"{target!r} exists; overwrite=True replaces it")
+
+
+def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
+              chunks: Chunks | None, form: Form) -> Callable[[], _store.Store]:
+    """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
+    the state."""
+    if coordinator_for(folder) is None:
+        with paused():
+            rows = flatten_items(trees)
+            set_chunk_shapes(chunks, rows)
+        arrays = [row for _, of_item in rows for row in of_item if row.tag in (ARRAY, JAX, SHARDS)]
+        small = all(row.tag != SHARDS for row in arrays) and sum(
+            row.data.nbytes for row in arrays) <= _SNAPSHOT_BYTES_MAX
+        if small:
+            texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
+            held = []
+            for row in arrays:
+                if row.tag == ARRAY:
+                    row.data = row.data.copy()
+                else:
+                    held.append(to_numpy(row.data))  # JAX donates no memory that NumPy looks at
+
+            def start() -> _store.Store:
+                store = _open(folder, form)
+                core = store._backend.whole("a single checkpoint")
+                store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
+                held.clear()
+                return store
+
+            return start
+        del rows, arrays
+    store = _open(folder, form)
+    try:
+        handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)
+    except BaseException:
+        store.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+    def wait() -> _store.Store:
+        handle.result()
+        return store
+
+    return wait
+
+
+def _open(folder: str, form: Form) -> _store.Store:
+    # What is left of a process that died; a store in it that lives is locked.
+    if os.path.exists(os.path.join(folder, "store")):
+        _store.open(os.path.join(folder, "store")).close()
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    return _store.open(os.path.join(folder, "store"), codec=form.codec,
+                       staging_bytes=form.staging_bytes)
+
+
+def _publish(store: _store.Store, folder: str, target: str, overwrite: bool, form: Form) -> None:
+    """Puts the checkpoint, with the store in it, where it is to be."""
+    made = os.path.join(folder, "checkpoint")
+    if form.layout == "flat":
+        (item,) = store[STEP].items
+        root = os.path.join(folder, "root")
+        store.export(STEP, root, mode="link", layout="v0", zarr=form.zarr,
+                     on_unsupported="skip", file_mode=form.file_mode)
+        os.rename(os.path.join(root, str(STEP), item), made)
+        os.replace(os.path.join(root, str(STEP), CHECKPOINT_METADATA),
+                   os.path.join(made, CHECKPOINT_METADATA))
+        home = made
+    else:
+        store.export(STEP, made, mode="link", zarr=form.zarr, on_unsupported="skip",
+                     file_mode=form.file_mode)
+        home = next(entry.path for entry in sorted(os.scandir(made), key=lambda each: each.name)
+                    if entry.is_dir() and entry.name != "metrics")
+    _name_handlers(made, form)
+    store.close()
+    inside = os.path.join(folder, "store")
+    strip(inside)
+    os.rename(inside, os.path.join(home, STORE_NAME))
+    if form.file_mode is not None:
+        for base, folders, _ in os.walk(made):
+            for each in folders:
+                os.chmod(os.path.join(base, each), _folder_mode(form.file_mode))
+        os.chmod(made, _folder_mode(form.file_mode))
+    sync_folder(home)
+    sync_folder(made)
+    put(made, target, overwrite)
+
+
+def _folder_mode(file_mode: int) -> int:
+    return file_mode | (file_mode & 0o444) >> 2  # those who may read may enter
+
+
+def strip(store: str) -> None:
+    """Removes from a closed store what only writers need."""
+    for name in os.listdir(store):
+        whole = os.path.join(store, name)
+        if name not in ("STEPWELL", "segments"):
+            shutil.rmtree(whole) if os.path.isdir(whole) else os.remove(whole)
+
+
+def _name_handlers(made: str, form: Form) -> None:
+    path = os.path.join(made, CHECKPOINT_METADATA)
+    handlers = {name: form.handlers.get(name, handler)
+                for name, handler in read_handlers(path).items()}
+    write_handlers(path, next(iter(handlers.values())) if form.layout == "flat" else handlers)
+
+
+def read_handlers(path: str) -> dict[str, str]:
+    """Orbax's names of the handlers of items, in a file _CHECKPOINT_METADATA."""
+    with open(path, encoding="utf-8") as file:
+        handlers: dict[str, str] = json.load(file)["item_handlers"]
+    return handlers
+
+
+def write_handlers(path: str, handlers: dict[str, str] | str) -> None:
+    """Replaces the file, which other checkpoints may have a link to."""
+    with open(path, encoding="utf-8") as file:
+        described = {**json.load(file), "item_handlers": handlers}
+    os.remove(path)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(described, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def put(made: str, target: str, overwrite: bool) -> None:
+    """Renames a directory to `target`. With `overwrite` it takes the place of what is there at
+    once: a reader sees the one or the other, at any instant."""
+    if not overwrite:
+        _check_absent(target)
+    if os.path.lexists(target):
+        _exchange(made, target)
+        sync_folder(os.path.dirname(target))
+        if os.path.isdir(made) and not os.path.islink(made):
+            shutil.rmtree(made)
+        else:
+            os.remove(made)
+    else:
+        os.rename(made, target)
+        sync_folder(os.path.dirname(target))
+
+
+def _exchange(one: str, other: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other),
+                      ctypes.c_uint(_RENAME_EXCHANGE)):
+        # A file system that cannot (NFS): two renames, with an instant between them.
+        aside = one + ".replaced"
+        os.rename(other, aside)
+        os.rename(one, other)
+        os.rename(aside, one)
+
+
+def sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- reading ----
+
+
+def store_in(path: str) -> str | None:
+    """Where the store of a single checkpoint is; None if `path` has none."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for folder in [path, *sorted(e.path for e in os.scandir(path) if e.is_dir())]:
+            if os.path.isfile(os.path.join(folder, STORE_NAME, "STEPWELL")):
+                return os.path.join(folder, STORE_NAME)
+    return None
+
+
+def open_store(path: str) -> _store.Store | None:
+    """The store of a single checkpoint, for reading; None if it has none. Nothing is created."""
+    found = store_in(path)
+    return None if found is None else _store.open(found, mode="r", untrusted=True)
