@@ -190,6 +190,7 @@ def test_objects_with_write_and_read_take_the_format_of_equinox(ours: str) -> No
     assert eqx.tree_equal(loaded, make_state())
 
 
+@pytest.mark.filterwarnings("ignore:Sharding info not provided")  # of Orbax, without a target
 def test_it_survives_being_moved_and_copied_and_orbax_loads_it(folder: Path) -> None:
     eqx_io.tree_serialise_leaves("state", {"w": jnp.arange(4.0), "n": 3})
     os.rename("state.eqx", "moved.eqx")
