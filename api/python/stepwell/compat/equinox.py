@@ -23,6 +23,7 @@ What differs from Equinox:
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 from collections.abc import Callable
@@ -128,9 +129,7 @@ def tree_deserialise_leaves(path_or_file: Any, like: Any,
 
 
 def _load_all(store: _store.Store, path: PathLike | None, like: Any, is_leaf: _IsLeaf) -> Any:
-    import jax
-
-    leaves, structure = jax.tree.flatten(like, is_leaf)
+    leaves, structure = _jax().tree.flatten(like, is_leaf)
     wanted = structure.unflatten([leaf if _is_loaded(leaf) else ... for leaf in leaves])
     try:
         loaded = store.load(_single.STEP, path, like=wanted)
@@ -223,12 +222,11 @@ def _map(function: Callable[[Any, tuple[Any, ...], Any], Any], specs: Any, tree:
          is_leaf: _IsLeaf) -> Any:
     """`function(spec, components of the path, leaf)` for each leaf, in the order of Equinox; specs:
     one for all, or a tree of them that is a prefix of `tree`."""
-    import jax
-
-    found, structure = jax.tree_util.tree_flatten_with_path(specs)
+    flatten = _jax().tree_util.tree_flatten_with_path
+    found, structure = flatten(specs)
     mapped = []
     for (above, spec), part in zip(found, structure.flatten_up_to(tree), strict=True):
-        leaves, inner = jax.tree_util.tree_flatten_with_path(part, is_leaf)
+        leaves, inner = flatten(part, is_leaf)
         mapped.append(inner.unflatten([
             function(spec, tuple(map(_component, (*above, *below))), leaf)
             for below, leaf in leaves]))
@@ -248,9 +246,7 @@ def _is_saved(leaf: Any) -> bool:
 
 
 def _is_loaded(leaf: Any) -> bool:
-    import jax
-
-    return isinstance(leaf, jax.ShapeDtypeStruct) or _is_saved(leaf)
+    return isinstance(leaf, _jax().ShapeDtypeStruct) or _is_saved(leaf)
 
 
 def _is_default(filter_spec: Any) -> bool:
@@ -262,8 +258,7 @@ def _is_default(filter_spec: Any) -> bool:
 
 def _as_leaf(loaded: Any, like: Any, components: tuple[Any, ...]) -> Any:
     """A stored leaf as the type that it has in `like`."""
-    import jax
-
+    jax = _jax()
     shape, dtype = np.shape(loaded), np.result_type(loaded)
     wanted_shape = np.shape(like)
     if shape != wanted_shape:
@@ -295,6 +290,8 @@ def _with_suffix(path: Any) -> str:
 
 
 def _equinox() -> Any:
-    import equinox
+    return importlib.import_module("equinox")
 
-    return equinox
+
+def _jax() -> Any:
+    return importlib.import_module("jax")

@@ -28,6 +28,7 @@ What differs from Flax:
 from __future__ import annotations
 
 import contextlib
+import importlib
 import operator
 import os
 from collections.abc import Callable, Iterator
@@ -246,11 +247,11 @@ def _step_number(step: Any) -> int:
 
 def _outdated(path: str, step: int) -> Exception:
     try:
-        from flax.errors import InvalidCheckpointError
+        errors: Any = importlib.import_module("flax.errors")
     except ImportError:
         return StepExistsError(f"{path!r}: this step or one above it is there; overwrite=True "
                                "replaces it")
-    error: Exception = InvalidCheckpointError(path, step)
+    error: Exception = errors.InvalidCheckpointError(path, step)
     return error
 
 
