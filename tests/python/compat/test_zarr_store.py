@@ -115,7 +115,7 @@ def test_it_is_read_only(store: stepwell.Store) -> None:
 
 
 def test_keys_and_ranges_of_bytes(store: stepwell.Store) -> None:
-    store.save(0, {"w": np.arange(9000, dtype=np.uint8), "v": np.ones(())},
+    store.save(0, {"w": np.arange(9000).astype(np.uint8), "v": np.ones(())},
                chunks=stepwell.ChunkShape(4096)).result()
     shown = StepStore(store)
 
@@ -132,7 +132,7 @@ def test_keys_and_ranges_of_bytes(store: stepwell.Store) -> None:
         parts = await shown.get_partial_values(default_buffer_prototype(),
                                                [("w/c/1", each) for each in wanted])
         (size,) = store[0]["w"].chunk_shape
-        chunk = np.arange(size, 2 * size, dtype=np.uint8).tobytes()
+        chunk = np.arange(size, 2 * size).astype(np.uint8).tobytes()
         assert [part and part.to_bytes() for part in parts] == [
             chunk, chunk[1:3], chunk[3:], chunk[-1:]]
 

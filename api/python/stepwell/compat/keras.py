@@ -8,13 +8,15 @@
     model.fit(x, y, epochs=90, initial_epoch=start, callbacks=[Checkpoint("run1", keep=3)])
 
 A step has the variables of the model, of its optimizer and of its metrics, by their paths in Keras
-("trainable_variables/model/dense/kernel"), and the logs as its metrics. Layers that Keras names
-itself have other names in the next model of the same process ("dense_1"): name them.
+("trainable_variables/hidden/kernel"), and the logs as its metrics. Keras numbers what has no name
+through a whole process. The model, its optimizer and seed generators are found whatever their
+number; layers are not ("dense_1" in the second model), so give them names.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Literal, SupportsIndex
 
 import keras
@@ -24,6 +26,7 @@ from ..errors import InvalidArgumentError
 
 _GROUPS = ("trainable_variables", "non_trainable_variables", "optimizer_variables",
            "metrics_variables")
+_SEED_GENERATOR = re.compile(r"seed_generator(_\d+)?")  # as Keras names them
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
@@ -46,10 +49,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self.path = path
         self.every = every
         self.keep = policy.LatestN(keep) if isinstance(keep, int) else keep
-        if monitor is not None:
-            best = policy.BestN(1, monitor, mode)
-            if self.keep is not None:
-                self.keep |= best
+        if monitor is not None and self.keep is not None:
+            self.keep |= policy.BestN(1, monitor, mode)
         self._store: _store.Store | None = None
         self._epoch = 0
 
@@ -102,19 +103,19 @@ def restore(model: Any, path: str | os.PathLike[str], step: SupportsIndex | None
         metrics = like.pop("metrics_variables", {})
         loaded = store.load(number, like=like, unexpected="ignore")
         loaded["metrics_variables"] = store.load(
-            number, like={"metrics_variables": metrics}, unexpected="ignore", missing="target",
-            )["metrics_variables"]
+            number, like={"metrics_variables": metrics}, unexpected="ignore",
+            missing="target")["metrics_variables"]
         for group, variables in _variables(model).items():
-            for variable in variables:
+            for path, variable in variables.items():
                 value = loaded[group]
-                for name in variable.path.split("/"):
+                for name in path:
                     value = value[name]
                 variable.assign(value)
         return int((store[number].metadata or {}).get("initial_epoch", 0))
 
 
-def _variables(model: Any) -> dict[str, list[Any]]:
-    """The model's variables, by kind."""
+def _variables(model: Any) -> dict[str, dict[tuple[str, ...], Any]]:
+    """The model's variables, by kind and path."""
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
         sync()  # while `fit` runs, JAX has newer values than the variables
@@ -122,20 +123,32 @@ def _variables(model: Any) -> dict[str, list[Any]]:
     found = (model.trainable_variables, model.non_trainable_variables,
              [] if optimizer is None else optimizer.variables,
              getattr(model, "metrics_variables", []))
-    return {name: list(variables) for name, variables in zip(_GROUPS, found, strict=True)}
+    numbers: dict[str, int] = {}  # of seed generators, by their names
+    by_path: dict[str, dict[tuple[str, ...], Any]] = {group: {} for group in _GROUPS}
+    for group, variables in zip(_GROUPS, found, strict=True):
+        for variable in variables:
+            names = variable.path.split("/")
+            if names[0] == model.name and len(names) > 1:
+                del names[0]
+            if group == "optimizer_variables" and len(names) > 1:
+                names = [re.sub(r"_\d+$", "", names[0]),
+                         *(name.removeprefix(f"{model.name}_") for name in names[1:])]
+            path = tuple(f"seed_generator_{numbers.setdefault(name, len(numbers))}"
+                         if _SEED_GENERATOR.fullmatch(name) else name for name in names)
+            if path in by_path[group]:
+                raise InvalidArgumentError(
+                    f"two variables have the path {variable.path!r}: give the layers names")
+            by_path[group][path] = variable
+    return by_path
 
 
 def _values(model: Any) -> dict[str, Any]:
     """The values of the variables, nested by their paths."""
     tree: dict[str, Any] = {}
     for group, variables in _variables(model).items():
-        for variable in variables:
-            *above, last = group, *variable.path.split("/")
-            node = tree
-            for name in above:
+        for path, variable in variables.items():
+            node = tree.setdefault(group, {})
+            for name in path[:-1]:
                 node = node.setdefault(name, {})
-            if last in node:
-                raise InvalidArgumentError(
-                    f"two variables have the path {variable.path!r}: give the layers names")
-            node[last] = variable.value
+            node[path[-1]] = variable.value
     return tree
