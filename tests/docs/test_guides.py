@@ -55,7 +55,7 @@ def test_a_block_that_fails_is_caught(block: str, tmp_path: pathlib.Path) -> Non
 def test_guides_that_run() -> None:
     assert {guide.stem for guide in RUN} == {
         "README", "index", "first-steps", "many-processes", "orbax", "cpp", "command-line",
-        "operations"}
+        "moving-from-equinox", "moving-from-flax", "operations"}
 
 
 @pytest.mark.parametrize("guide", RUN, ids=lambda guide: guide.stem)
