@@ -89,7 +89,8 @@ class Root:
                 store = self._open_store()
                 if store is None:
                     return
-                view = None if store.read_only else store.orbax_view(
+                # Of the processes of a run one shows the steps of all.
+                view = None if store.read_only or not store._backend.leads else store.orbax_view(
                     self.path, layout=layout, zarr=zarr, beside=True, step_prefix=step_prefix,
                     step_digits=step_digits, on_unsupported="skip")
                 shared = _Shared(store, view)
@@ -173,7 +174,8 @@ class Root:
     # ---- life ----
 
     def wait_for_view(self, timeout: float = 60.0) -> None:
-        """Waits until every committed step stands in the directory."""
+        """Waits until every committed step stands in the directory, where this process is the one
+        that shows them."""
         if self._shared is not None and self._shared.view is not None:
             self._shared.view.wait(timeout)
 

@@ -28,6 +28,7 @@ from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
 from .._runtime.arguments import json_text
 from .._runtime.gc_pause import paused
+from .._stepwell import Row
 from ..errors import Error, StepExistsError
 
 STORE_NAME = ".stepwell"
@@ -158,20 +159,12 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
     if coordinator_for(folder) is None:
+        texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-        arrays = [row for _, of_item in rows for row in of_item if row.tag in (ARRAY, JAX, SHARDS)]
-        small = all(row.tag != SHARDS for row in arrays) and sum(
-            row.data.nbytes for row in arrays) <= _SNAPSHOT_BYTES_MAX
-        if small:
-            texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
-            held = []
-            for row in arrays:
-                if row.tag == ARRAY:
-                    row.data = row.data.copy()
-                else:
-                    held.append(to_numpy(row.data))  # JAX donates no memory that NumPy looks at
+            held = _hold([row for item in rows for row in item.rows])
+        if held is not None:
 
             def start() -> _store.Store:
                 store = _open(folder, form)
@@ -181,7 +174,7 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
                 return store
 
             return start
-        del rows, arrays
+        del rows
     store = _open(folder, form)
     try:
         handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)
@@ -195,6 +188,29 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
         return store
 
     return wait
+
+
+def _hold(rows: list[Row]) -> list[Any] | None:
+    """Copies the host arrays of rows, and gives views of the others, whose memory JAX donates to
+    no computation while these live. None, and nothing copied, where it is much or on devices."""
+    views = []
+    hosts = []
+    nbytes = 0
+    for row in rows:
+        if row.tag == SHARDS:
+            return None
+        if row.tag in (ARRAY, JAX):
+            if row.tag == JAX:
+                views.append(to_numpy(row.data))
+                nbytes += views[-1].nbytes
+            else:
+                hosts.append(row)
+                nbytes += row.data.nbytes
+            if nbytes > _SNAPSHOT_BYTES_MAX:
+                return None
+    for row in hosts:
+        row.data = row.data.copy()
+    return views
 
 
 def _open(folder: str, form: Form) -> _store.Store:
@@ -213,14 +229,14 @@ def _publish(store: _store.Store, folder: str, target: str, overwrite: bool, for
     if form.layout == "flat":
         (item,) = store[STEP].items
         root = os.path.join(folder, "root")
-        store.export(STEP, root, mode="link", layout="v0", zarr=form.zarr,
+        store.export(STEP, root, mode="link", layout="v0", zarr=form.zarr, leaves="jax",
                      on_unsupported="skip", file_mode=form.file_mode)
         os.rename(os.path.join(root, str(STEP), item), made)
         os.replace(os.path.join(root, str(STEP), CHECKPOINT_METADATA),
                    os.path.join(made, CHECKPOINT_METADATA))
         home = made
     else:
-        store.export(STEP, made, mode="link", zarr=form.zarr, on_unsupported="skip",
+        store.export(STEP, made, mode="link", zarr=form.zarr, leaves="jax", on_unsupported="skip",
                      file_mode=form.file_mode)
         home = next(entry.path for entry in sorted(os.scandir(made), key=lambda each: each.name)
                     if entry.is_dir() and entry.name != "metrics")

@@ -106,9 +106,9 @@ def restore(model: Any, path: str | os.PathLike[str], step: SupportsIndex | None
             number, like={"metrics_variables": metrics}, unexpected="ignore",
             missing="target")["metrics_variables"]
         for group, variables in _variables(model).items():
-            for path, variable in variables.items():
+            for names, variable in variables.items():
                 value = loaded[group]
-                for name in path:
+                for name in names:
                     value = value[name]
                 variable.assign(value)
         return int((store[number].metadata or {}).get("initial_epoch", 0))
