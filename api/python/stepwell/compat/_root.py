@@ -180,7 +180,8 @@ class Root:
     # ---- life ----
 
     def wait_for_view(self, timeout: float = 60.0) -> None:
-        """Waits until every committed step stands in the directory."""
+        """Waits until every committed step stands in the directory, where this process is the one
+        that shows them."""
         if self._shared is not None and self._shared.view is not None:
             self._shared.view.wait(timeout)
 

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flax.training.checkpoints` over Stepwell.
+
+    from stepwell.compat import flax as checkpoints
+
+    checkpoints.save_checkpoint("ckpts", state, step=10, keep=3)
+    state = checkpoints.restore_checkpoint("ckpts", target=state)
+
+Names, arguments and results are Flax's. Checkpoints that Flax wrote into the directory, msgpack
+files and directories of Orbax, are listed, restored and deleted as before.
+
+What differs from Flax:
+
+- A leaf that the checkpoint lacks, or of another shape or dtype, raises MismatchError (a
+  ValueError), which lists all of them. Flax takes the target's leaf, or restores the other shape.
+  `orbax_transforms={}` takes from the target what the checkpoint lacks.
+- `overwrite=False` refuses a step at or below the newest one (InvalidCheckpointError), with and
+  without Orbax. Flax's Orbax backend saves the older step and deletes it at once.
+- `overwrite=True` replaces the step when the new one is durable. Flax deletes the old one first.
+- Step numbers are integers from 0 on. Flax takes floats and negative numbers, too.
+- Relative paths are taken.
+- An error of an asynchronous save is raised by the next wait. Flax loses it once the save is done.
+- `orbax_checkpointer`, `gda_manager` and `parallel` are accepted and choose nothing: one format,
+  always in parallel, and arrays of many processes like all others. A checkpointer that is still
+  saving is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import operator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from .. import _store
+from ..errors import InvalidArgumentError, LockedError, StepExistsError
+from ._flax_directory import (Checkpoint, Directory, is_orbax, is_own, opened_path, opened_tree,
+                              remove_foreign)
+
+__all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_checkpoint",
+           "save_checkpoint", "save_checkpoint_multiprocess"]
+
+_Path = str | os.PathLike[str]
+
+
+class AsyncManager:
+    """Runs saves in the background, one at a time: `save_checkpoint(..., async_manager=manager)`.
+    """
+
+    def __init__(self, max_workers: int = 1) -> None:
+        self.executor = ThreadPoolExecutor(max_workers=max_workers)
+        self.save_future: Future[Any] | None = None
+
+    def wait_previous_save(self) -> None:
+        """Waits until the previous save is durable and shown; raises its error, once."""
+        future, self.save_future = self.save_future, None
+        if future is not None:
+            future.result()
+
+    def save_async(self, task: Callable[[], Any]) -> None:
+        """Runs `task` when the previous one is done."""
+        self.wait_previous_save()
+        self.save_future = self.executor.submit(task)
+
+
+def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str = "checkpoint_",
+                    keep: int = 1, overwrite: bool = False, keep_every_n_steps: int | None = None,
+                    async_manager: AsyncManager | None = None, orbax_checkpointer: Any = None
+                    ) -> str:
+    """Saves a checkpoint and deletes those that `keep` does not name. Returns its path.
+
+    target: any pytree; a TrainState's functions are not saved.
+    keep: how many of the newest checkpoints stay, whichever library wrote them; 0 keeps all.
+    overwrite: replaces this step and deletes those above it. False: InvalidCheckpointError of Flax
+        if this step or one above it is there.
+    keep_every_n_steps: keeps checkpoints that are at least this far apart, too.
+    async_manager: the call returns when the state is copied, so it may be changed or donated;
+        `async_manager.wait_previous_save()` waits for the rest.
+
+    Under `jax.distributed` every process calls this, as `save_checkpoint_multiprocess`.
+    """
+    _wait_for(orbax_checkpointer)
+    if async_manager is not None:
+        async_manager.wait_previous_save()
+    number = _step_number(step)
+    if keep < 0:
+        raise InvalidArgumentError(f"keep must be at least 0, not {keep!r}")
+    if "/" in prefix:
+        raise InvalidArgumentError(f"prefix is part of a file's name, so {prefix!r} cannot be one: "
+                                   "put its folder into ckpt_dir")
+    name = os.path.normpath(os.fspath(ckpt_dir))
+    directory = Directory(name, prefix, read_only=False)
+    try:
+        path = directory.path_of(number)
+        if directory.root.store.read_only:
+            raise LockedError(f"{name!r}: another process saves here")
+        found = directory.checkpoints()
+        if not overwrite and found and found[-1].number >= number:
+            raise _outdated(path, number)
+        # Taken before the save, which no process leaves before all have entered it.
+        foreign = [each for each in found if not each.is_own and each.number != number]
+        handle = directory.root.store.save(number, target, metadata=directory.metadata,
+                                           if_exists="replace")
+    except BaseException:
+        directory.close()
+        raise
+
+    def finish() -> None:
+        with directory:
+            handle.result()
+            remove_foreign(path)
+            own = [each for each in directory.checkpoints() if each.is_own]
+            directory.delete(_superseded(sorted(own + foreign), number, keep, overwrite,
+                                         keep_every_n_steps))
+            directory.show()
+
+    if async_manager is not None:
+        async_manager.save_async(finish)
+    else:
+        finish()
+    return path
+
+
+def save_checkpoint_multiprocess(
+        ckpt_dir: _Path, target: Any, step: int | float, prefix: str = "checkpoint_",
+        keep: int = 1, overwrite: bool = False, keep_every_n_steps: int | None = None,
+        async_manager: AsyncManager | None = None, gda_manager: Any = None,
+        orbax_checkpointer: Any = None) -> str:
+    """As `save_checkpoint`, called by every process: each writes the shards that it owns, and the
+    step commits on all or on none."""
+    _wait_for(gda_manager)
+    return save_checkpoint(ckpt_dir, target, step, prefix, keep, overwrite, keep_every_n_steps,
+                           async_manager, orbax_checkpointer)
+
+
+def latest_checkpoint(ckpt_dir: _Path, prefix: str = "checkpoint_") -> str | None:
+    """The path of the checkpoint with the highest number; None if there is none."""
+    with Directory(os.fspath(ckpt_dir), prefix, read_only=True) as directory:
+        return next((each.path for each in directory.checkpoints()[-1:]), None)
+
+
+def available_steps(ckpt_dir: _Path, prefix: str = "checkpoint_", step_type: type = int
+                    ) -> list[int | float]:
+    """Numbers of the checkpoints, ascending, each made by `step_type` of what its name has."""
+    with Directory(os.fspath(ckpt_dir), prefix, read_only=True) as directory:
+        return [step_type(each.text) for each in directory.checkpoints()]
+
+
+def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | None = None,
+                       prefix: str = "checkpoint_", parallel: bool = True, gda_manager: Any = None,
+                       allow_partial_mpa_restoration: bool = False, orbax_checkpointer: Any = None,
+                       orbax_transforms: dict[str, Any] | None = None) -> Any:
+    """Restores the newest checkpoint of a directory, or that of `step`.
+
+    ckpt_dir: a directory of checkpoints, or the path of one.
+    target: a pytree; each leaf takes the type and the sharding that it has there. What only the
+        checkpoint has is left out. None: nested dicts, with "0", "1", … for sequences, as
+        `flax.serialization.to_state_dict` makes them.
+    orbax_transforms: `orbax.checkpoint.Transform`s by key, as in Orbax. {} takes from the target
+        what the checkpoint lacks.
+    allow_partial_mpa_restoration: takes from the target what the checkpoint lacks.
+
+    Returns `target` as it is when there is no directory and no checkpoint. ValueError when `step`
+    is not there; MismatchError, a ValueError, when the checkpoint does not fit.
+    """
+    _wait_for(orbax_checkpointer)
+    _wait_for(gda_manager)
+    with _opened(os.path.normpath(os.fspath(ckpt_dir)), step, prefix) as found:
+        if found is None:
+            return target
+        store, number = found
+        if target is None:
+            from flax import serialization
+
+            return serialization.to_state_dict(store.load(number, as_="jax"))
+        if orbax_transforms:
+            with opened_tree(_transformed(store, number, target, orbax_transforms)) as other:
+                return other.load(0, like=target)
+        may_lack = orbax_transforms is not None or allow_partial_mpa_restoration
+        return store.load(number, like=target, unexpected="ignore",
+                          missing="target" if may_lack else "error")
+
+
+@contextlib.contextmanager
+def _opened(ckpt_dir: str, step: int | float | None, prefix: str
+            ) -> Iterator[tuple[_store.Store, int] | None]:
+    """A store that has what is to be restored, and its step there; None when there is nothing."""
+    if step is None and not os.path.exists(ckpt_dir):
+        yield None
+        return
+    if step is None and (os.path.isfile(ckpt_dir) or is_own(ckpt_dir) or is_orbax(ckpt_dir)):
+        with opened_path(ckpt_dir) as opened:
+            yield opened
+        return
+    with Directory(ckpt_dir, prefix, read_only=True) as directory:
+        found = directory.checkpoints()
+        if step is not None:
+            path = directory.path_of(step)
+            found = [each for each in found if each.path == path]
+            if not found:
+                raise ValueError(f"Matching checkpoint not found: {path}")
+        if not found:
+            yield None
+            return
+        with directory.opened(found[-1]) as opened:
+            yield opened
+
+
+def _transformed(store: _store.Store, step: int, target: Any, transforms: dict[str, Any]) -> Any:
+    """A nested dict like `target`, of what Orbax's transformations make of a step."""
+    from flax import serialization
+    from orbax.checkpoint import apply_transformations
+
+    return apply_transformations(serialization.to_state_dict(store.load(step)), transforms,
+                                 serialization.to_state_dict(target))
+
+
+def _superseded(checkpoints: list[Checkpoint], number: int, keep: int, overwrite: bool,
+                keep_every_n_steps: int | None) -> list[Checkpoint]:
+    """What goes once `number` is saved: what lies above an overwritten step, and of the rest what
+    `keep` does not name, with the arithmetic of Flax."""
+    gone = [each for each in checkpoints if overwrite and each.number > number]
+    left = checkpoints[:len(checkpoints) - len(gone)]
+    last_kept = float("-inf")
+    for each in left[:-keep] if keep and len(left) > keep else []:
+        if keep_every_n_steps and each.number and each.number - last_kept >= keep_every_n_steps:
+            last_kept = each.number
+        else:
+            gone.append(each)
+    return gone
+
+
+def _step_number(step: Any) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"step must be an int, not {step!r}: Stepwell numbers its steps with integers. Save a "
+            "float, such as a metric, in the state, and choose by it") from None
+    if number < 0:
+        raise InvalidArgumentError(f"step must be at least 0, not {number}")
+    return number
+
+
+def _outdated(path: str, step: int) -> Exception:
+    try:
+        errors: Any = importlib.import_module("flax.errors")
+    except ImportError:
+        return StepExistsError(f"{path!r}: this step or one above it is there; overwrite=True "
+                               "replaces it")
+    error: Exception = errors.InvalidCheckpointError(path, step)
+    return error
+
+
+def _wait_for(checkpointer: Any) -> None:
+    wait = getattr(checkpointer, "wait_until_finished", None)
+    if wait is not None:
+        wait()
