@@ -54,7 +54,7 @@ def test_a_block_that_fails_is_caught(block: str, tmp_path: pathlib.Path) -> Non
 
 def test_guides_that_run() -> None:
     assert {guide.stem for guide in RUN} == {
-        "README", "index", "first-steps", "many-processes", "orbax", "cpp", "command-line",
+        "README", "index", "first-steps", "cookbook", "many-processes", "orbax", "cpp", "command-line",
         "operations"}
 
 
