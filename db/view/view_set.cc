@@ -57,11 +57,18 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
 }
 
 void ViewSet::Start() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& view : views_) {
+  std::vector<std::shared_ptr<OrbaxView>> views;
+  LogSink log;
+  {
+    const std::lock_guard lock(mutex_);
+    views = views_;
+    log = log_;
+  }
+  // Without the lock: a view that is being closed has itself forgotten here.
+  for (const auto& view : views) {
     const Status started = view->Start();
     if (started.ok()) continue;
-    Log(log_, LogLevel::kWarning,
+    Log(log, LogLevel::kWarning,
         StrCat("view ", view->path(), " does not follow: ", started.message()));
     view->Close(/*keep=*/true).IgnoreError("only after a fork");
   }
