@@ -42,6 +42,7 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
     }
     ViewOptions options;
     options.checkpoint = each.checkpoint;
+    options.beside = each.beside;
     options.log = log;
     auto view = OrbaxView::Open(*store, each.path, options);
     if (view.ok()) {
@@ -58,17 +59,15 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
 
 void ViewSet::Start() {
   std::vector<std::shared_ptr<OrbaxView>> views;
-  LogSink log;
   {
     const std::lock_guard lock(mutex_);
     views = views_;
-    log = log_;
   }
-  // Without the lock: a view that is being closed has itself forgotten here.
+  // Without the lock: a view that is closed takes this one while it holds its own.
   for (const auto& view : views) {
     const Status started = view->Start();
     if (started.ok()) continue;
-    Log(log, LogLevel::kWarning,
+    Log(log_, LogLevel::kWarning,
         StrCat("view ", view->path(), " does not follow: ", started.message()));
     view->Close(/*keep=*/true).IgnoreError("only after a fork");
   }
