@@ -89,8 +89,7 @@ class Root:
                 store = self._open_store()
                 if store is None:
                     return
-                # One process serves the view for all.
-                view = None if store.read_only or not store._backend.leads else store.orbax_view(
+                view = None if store.read_only else store.orbax_view(
                     self.path, layout=layout, leaves="jax", zarr=zarr, beside=True,
                     step_prefix=step_prefix, step_digits=step_digits, on_unsupported="skip")
                 shared = _Shared(store, view)
@@ -161,13 +160,7 @@ class Root:
         found = self.foreign().get(step)
         if found is None:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        if self._leads:
-            _remove(found)
-
-    @property
-    def _leads(self) -> bool:
-        """Whether this process changes the directory for all."""
-        return self._shared is None or self._shared.store._backend.leads
+        _remove(found)
 
     def delete_foreign(self, step: int) -> None:
         """Deletes what another library wrote as `step`, if anything: the store has the step now."""
