@@ -58,8 +58,13 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
 }
 
 void ViewSet::Start() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& view : views_) {
+  std::vector<std::shared_ptr<OrbaxView>> views;
+  {
+    const std::lock_guard lock(mutex_);
+    views = views_;
+  }
+  // Without the lock: a view that is closed takes this one while it holds its own.
+  for (const auto& view : views) {
     const Status started = view->Start();
     if (started.ok()) continue;
     Log(log_, LogLevel::kWarning,

@@ -88,6 +88,21 @@ TEST_F(ViewTest, TheNextOpenServesThemAgain) {
   EXPECT_THAT(Now(view->get()), ElementsAre("001", "003"));
 }
 
+TEST_F(ViewTest, OneThatTheNextOpenServesCanBeForgotten) {
+  store_ = OpenStore();
+  Save(1);
+  EXPECT_THAT(Now(MustOpen().get()), ElementsAre("1"));
+  ASSERT_OK(store_->Close());
+  store_ = OpenStore();
+  ASSERT_EQ(store_->Stats().views.size(), 1U);
+  const auto view = MustOpen();
+  ASSERT_OK(view->Close(/*keep=*/false));
+  EXPECT_FALSE(fs::exists(dir_ / "view"));
+  ASSERT_OK(store_->Close());
+  store_ = OpenStore();
+  EXPECT_THAT(store_->Stats().views, IsEmpty());
+}
+
 TEST_F(ViewTest, WhatOrbaxCannotHoldIsNotShownAndHarmsNothing) {
   store_ = OpenStore();
   const auto strict = MustOpen("strict");

@@ -20,6 +20,8 @@ def test_the_site_builds(tmp_path: pathlib.Path) -> None:
     reference = (tmp_path / "site/reference/index.html").read_text(encoding="utf-8")
     for name in stepwell.__all__:
         assert f"stepwell.{name}" in reference or f"stepwell.errors.{name}" in reference, name
+    for name in stepwell.policy.__all__:
+        assert f'id="stepwell.policy.{name}"' in reference, f"policy.{name}"
     for name in dir(stepwell.Store):
         if not name.startswith("_"):
             assert f'id="stepwell.Store.{name}"' in reference, f"Store.{name}"

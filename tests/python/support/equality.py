@@ -36,3 +36,19 @@ def same(left: Any, right: Any) -> bool:
     except ValueError:  # dicts with int and str keys: more than JAX can sort
         return bool(left == right)
     return a_structure == b_structure and [bits(x) for x in a] == [bits(y) for y in b]
+
+
+def alike(left: Any, right: Any) -> bool:
+    """As `same`, but jax arrays may differ in whether they are committed to their devices, and in
+    their weak types: these are what Orbax does not keep."""
+    import jax
+
+    a, a_structure = jax.tree.flatten(left)
+    b, b_structure = jax.tree.flatten(right)
+
+    def kept(leaf: Any) -> Any:
+        found = bits(leaf)
+        return (found[0], *found[3:]) if isinstance(leaf, jax.Array) and found[0] == "jax" else (
+            found)
+
+    return a_structure == b_structure and list(map(kept, a)) == list(map(kept, b))

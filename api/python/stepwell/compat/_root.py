@@ -89,10 +89,10 @@ class Root:
                 store = self._open_store()
                 if store is None:
                     return
-                # Of the processes of a run one shows the steps of all.
+                # One process serves the view for all.
                 view = None if store.read_only or not store._backend.leads else store.orbax_view(
-                    self.path, layout=layout, zarr=zarr, beside=True, step_prefix=step_prefix,
-                    step_digits=step_digits, on_unsupported="skip")
+                    self.path, layout=layout, leaves="jax", zarr=zarr, beside=True,
+                    step_prefix=step_prefix, step_digits=step_digits, on_unsupported="skip")
                 shared = _Shared(store, view)
                 if not store.read_only:
                     _open[self._key] = shared
@@ -161,7 +161,13 @@ class Root:
         found = self.foreign().get(step)
         if found is None:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        _remove(found)
+        if self._leads:
+            _remove(found)
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this process changes the directory for all."""
+        return self._shared is None or self._shared.store._backend.leads
 
     def delete_foreign(self, step: int) -> None:
         """Deletes what another library wrote as `step`, if anything: the store has the step now."""

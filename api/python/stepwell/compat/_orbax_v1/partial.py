@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ocp.partial: a checkpoint saved in parts, each with other leaves, and then finalized.
+
+The parts are the steps of a store in `<path>.partial_save`; `finalize` makes one checkpoint of
+them, at one instant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any
+
+from ... import _store
+from ..._pytree.records import StoredTree
+from ..._pytree.tree import walk_items
+from .. import _single
+from . import tree as tree_lib
+from . import trees
+from .context import get_context
+from .errors import PartialSaveReplacementError
+from .free import AsyncResponse, start
+from .items import STATE, orbax_errors, to_items
+from .places import absolute
+
+SUFFIX = ".partial_save"
+_STORE = "store"
+
+
+def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
+    """Saves some leaves of the checkpoint `path`, which is there once `finalize` has returned."""
+    save_async(path, state, custom_metadata=custom_metadata).result()
+
+
+def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> AsyncResponse[None]:
+    """As `save`, in the background. FileExistsError if the checkpoint is finalized already;
+    PartialSaveReplacementError for a leaf that was saved before."""
+    context = get_context()
+    final = absolute(path).removesuffix(SUFFIX)
+    if os.path.exists(final):
+        raise FileExistsError(f"Finalized checkpoint already exists at {final}.")
+    items = to_items({STATE: state}, context)
+    with contextlib.ExitStack() as closing, orbax_errors():
+        store = closing.enter_context(_store.open(os.path.join(final + SUFFIX, _STORE)))
+        _check_new(store, items.trees)
+        handle = store.save((store.latest if store.latest is not None else -1) + 1,
+                            items=items.trees, metadata=custom_metadata or None,
+                            chunks=items.chunks or None)
+        closing.pop_all()
+
+    def work() -> None:
+        with store:
+            handle.result()
+
+    return _single.Work(work, timeout=context.asynchronous.timeout_secs)
+
+
+def _leaves(tree: StoredTree) -> set[tuple[str, ...]]:
+    top = trees.item_number(tree, STATE)
+    return {tuple(str(name) for _, name in tree.components(leaf, top))
+            for leaf in tree.leaves(top)}
+
+
+def _check_new(store: _store.Store, items: dict[str, Any]) -> None:
+    before: set[tuple[str, ...]] = set()
+    for step in store.steps():
+        before |= _leaves(store._source(step).tree)
+    ((_, flat),) = walk_items(items)
+    for row in flat.rows:
+        names = tuple(str(name) for _, name in row.path)
+        if names in before:
+            raise PartialSaveReplacementError(
+                f'Key "{names}" was found in a previous partial save. Partial saving currently '
+                "does not support REPLACEMENT.")
+
+
+def finalize(path: Any) -> None:
+    """Makes the checkpoint `path` of what was saved. FileNotFoundError if nothing was."""
+    context = get_context()
+    final = absolute(path).removesuffix(SUFFIX)
+    if os.path.exists(final):
+        raise FileExistsError(f"Finalized checkpoint already exists at {final}.")
+    folder = final + SUFFIX
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"Partial save path {folder} does not exist.")
+    with _store.open(os.path.join(folder, _STORE)) as store:
+        parts = [trees.load_plain(store, step, STATE) for step in store.steps()]
+        metadata: dict[str, Any] = {}
+        for step in store.steps():
+            metadata.update(store[step].metadata or {})
+    items = to_items({STATE: tree_lib.merge(*parts)}, context)
+    start(final, items, context, False, metadata).result()
+    shutil.rmtree(folder)

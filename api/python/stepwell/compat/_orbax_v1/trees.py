@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees as Orbax has them: what loads give without a target, and targets for the store."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..._load.plain import Plain
+from ..._load.specs import jax_here, restored_sharding, saved_shardings
+from ..._pytree.chunks import ChunkShape
+from ..._pytree.records import ARRAY, NODE, ROOT, StoredTree
+from ..._pytree.tree import (ATTRIBUTE, DICT, INDEX, KEY, LIST, TRANSPARENT, TUPLE, Component,
+                             Opened, is_array_like, is_static, open_node, path_text, rebuild)
+from ..._pytree.values import encode_value
+from ..._store import Store
+from ..._stepwell import Record, ValueType
+from .options import ArrayOptions
+
+PLACEHOLDER = ...
+
+
+def import_jax() -> Any:
+    """JAX; None where it is not installed."""
+    try:
+        return importlib.import_module("jax")
+    except ImportError:
+        return None
+
+
+def item_number(tree: StoredTree, item: str) -> int:
+    return tree.children[ROOT][(KEY, item)]
+
+
+# ---- without a target ---------------------------------------------------------------------------
+
+
+def fold(tree: StoredTree, number: int, leaf: Callable[[int], Any]) -> Any:
+    """The tree at `number` in the containers that Orbax gives without a target: dicts with str
+    keys, lists for tuples, dicts for namedtuples and objects, a level `value` for a Variable."""
+    record = tree.records[number]
+    if record.kind != NODE:
+        value = leaf(number)
+    else:
+        children = {component[1]: fold(tree, child, leaf)
+                    for component, child in tree.children[number].items()}
+        if record.container == LIST or record.container == TUPLE and children:
+            value = list(children.values())
+        elif record.container == TUPLE:
+            value = ()
+        elif record.container == DICT or children:
+            value = {str(key): child for key, child in children.items()}
+        else:
+            value = None  # an optax.EmptyState
+    for _ in record.variable_types.split():
+        value = {"value": value}
+    return value
+
+
+def load_plain(store: Store, step: int, item: str) -> Any:
+    """An item as Orbax loads it without a target: jax.Arrays where they were saved."""
+    source = store._source(step)
+    tree = source.tree
+    number = item_number(tree, item)
+    leaves = list(tree.leaves(number))
+    is_jax = any(tree.records[leaf].value_type in (ValueType.JAX, ValueType.PRNG_KEY)
+                 for leaf in leaves) and import_jax() is not None
+    values = Plain("jax" if is_jax else "numpy", None, True, None).load_leaves(source, leaves)
+    by_number = dict(zip(leaves, values, strict=True))
+    return fold(tree, number, by_number.__getitem__)
+
+
+# ---- with a target ------------------------------------------------------------------------------
+
+
+class Target:
+    """A target as Orbax takes it, made one that the store takes: types and metadata become abstract
+    arrays, None keeps None, and shapes that differ are padded or cut where that is asked for."""
+
+    def __init__(self, tree: StoredTree, number: int, target: Any, pads: bool) -> None:
+        self._tree = tree
+        self._pads = pads
+        self._after: list[Callable[[Any], Any] | None] = []
+        self.like = self._walk(target, number)
+
+    def finish(self, loaded: Any) -> Any:
+        """What was loaded into `like`, as the caller's target has it."""
+        if not any(self._after):
+            return loaded
+        after = iter(self._after)
+
+        def walk(node: Any) -> Any:
+            opened = _opened(node)
+            if opened is None:
+                change = next(after)
+                return node if change is None else change(node)
+            return rebuild(node, opened, [walk(child) for _, child in opened.children])
+
+        return walk(loaded)
+
+    def _walk(self, node: Any, number: int | None) -> Any:
+        if node is None and number is not None and (
+                self._tree.records[number].kind != NODE
+                and self._tree.records[number].value_type != ValueType.NONE
+                or self._tree.records[number].kind == ARRAY):
+            self._after.append(lambda _: None)  # not loaded, as in Orbax
+            return PLACEHOLDER
+        opened = _opened(node)
+        if opened is None:
+            return self._leaf(node, None if number is None else self._tree.records[number])
+        children = []
+        for component, child in opened.children:
+            inner = None
+            if number is not None and opened.kind == TRANSPARENT:
+                inner = self._tree.value_of(number)
+            elif number is not None:
+                found = self._tree.find(number, component)
+                inner = found[0] if len(found) == 1 else None
+            children.append(self._walk(child, inner))
+        return rebuild(node, opened, children)
+
+    def _leaf(self, leaf: Any, record: Record | None) -> Any:
+        self._after.append(None)
+        if leaf is PLACEHOLDER:
+            return leaf
+        if encode_value(leaf) is not None:
+            kinds = {ValueType.INT: int, ValueType.FLOAT: float}
+            stored = None if record is None or record.kind == ARRAY else kinds.get(
+                record.value_type)
+            if stored in (int, float) and type(leaf) in (int, float) and type(leaf) is not stored:
+                self._after[-1] = type(leaf)
+                return stored()
+            return leaf
+        if isinstance(leaf, type):
+            return _of_type(leaf, record)
+        if not is_array_like(leaf):
+            return leaf
+        wanted = _abstract(leaf, record)
+        if (self._pads and record is not None and record.kind == ARRAY
+                and tuple(wanted.shape) != record.shape
+                and len(wanted.shape) == len(record.shape)):
+            self._after[-1] = _fit_to(wanted)
+            return _numpy(record.shape, wanted.dtype)
+        return wanted
+
+
+def check_target(target: Any) -> None:
+    """TypeError for a leaf that no target may have."""
+    opened = _opened(target)
+    if opened is not None:
+        for _, child in opened.children:
+            check_target(child)
+    elif not (target is None or target is PLACEHOLDER or isinstance(target, type)
+              or encode_value(target) is not None or is_array_like(target)
+              or is_static(target, False) or hasattr(target, "set_state")):
+        raise TypeError(
+            f"Unsupported abstract leaf type for loading: `{type(target)}`. A target's leaves are "
+            "arrays, jax.ShapeDtypeStructs, metadata, Python scalars and str, types of these, and "
+            "PLACEHOLDER")
+
+
+def _opened(node: Any) -> Opened | None:
+    """The children of a node; None for a leaf. Metadata of arrays are leaves, although dataclasses
+    are nodes; NNX Variables are nodes, although they look like arrays."""
+    if (node is PLACEHOLDER or node is None or isinstance(node, type)
+            or encode_value(node) is not None):
+        return None
+    if is_array_like(node):
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is None or not isinstance(node, nnx.Variable):
+            return None
+    return open_node(node)
+
+
+def _numpy(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array without memory of its own, for its shape and dtype."""
+    return np.broadcast_to(np.empty((), dtype), shape)
+
+
+def _stored(record: Record | None) -> tuple[tuple[int, ...], Any]:
+    if record is None or record.kind != ARRAY:
+        return (), np.dtype(np.float32)
+    return record.shape, record.dtype
+
+
+def _saved_sharding(record: Record | None) -> Any:
+    if record is None or record.kind != ARRAY or not record.sharding:
+        return None
+    return restored_sharding(record, saved_shardings({record.sharding}))
+
+
+def _of_type(kind: type, record: Record | None) -> Any:
+    """An instance that stands for `kind`, of the shape and dtype that are stored."""
+    if issubclass(kind, np.generic):
+        return kind()
+    if issubclass(kind, (int, float, str, bytes)):
+        return kind()
+    jax = jax_here()
+    shape, dtype = _stored(record)
+    if jax is not None and (issubclass(kind, jax.Array) or hasattr(kind, "sharding")):
+        return _abstract(jax.ShapeDtypeStruct(shape, dtype), record)
+    if hasattr(kind, "shape") or "shape" in getattr(kind, "__annotations__", {}):
+        return _numpy(shape, dtype)
+    raise TypeError(f"Unsupported abstract leaf type for loading: `{kind}`.")
+
+
+def _abstract(leaf: Any, record: Record | None) -> Any:
+    jax = jax_here()
+    if isinstance(leaf, (np.ndarray, np.generic)) or jax is not None and isinstance(leaf,
+                                                                                  jax.Array):
+        return leaf
+    shape, dtype = _stored(record)
+    shape = shape if leaf.shape is None else tuple(leaf.shape)
+    dtype = dtype if leaf.dtype is None else leaf.dtype
+    if not hasattr(leaf, "sharding"):
+        return _numpy(shape, dtype)
+    jax = import_jax()
+    if record is not None and record.value_type == ValueType.PRNG_KEY and not (
+            jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)):
+        # Metadata speak of the key's data, which have one axis more.
+        dtype = jax.dtypes.prng_key and jax.random.key(0, impl=record.prng_impl).dtype
+        shape = tuple(record.shape)[:-1] if shape == tuple(record.shape) else shape
+    sharding = leaf.sharding
+    if sharding is None:
+        sharding = _saved_sharding(record)
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def _fit_to(wanted: Any) -> Callable[[Any], Any]:
+    """Pads an array with zeros at the end of each axis, or cuts it there."""
+
+    def fit(value: Any) -> Any:
+        taken = value[tuple(slice(0, size) for size in wanted.shape)]
+        padded = np.pad(taken, [(0, size - have) for size, have in
+                                zip(wanted.shape, taken.shape, strict=True)])
+        if not hasattr(wanted, "sharding"):
+            return padded
+        return jax_here().device_put(padded, wanted.sharding)
+
+    return fit
+
+
+def load_like(store: Store, step: int, item: str, target: Any, *, partial: bool, pads: bool
+              ) -> Any:
+    tree = store._source(step).tree
+    made = Target(tree, item_number(tree, item), target, pads)
+    loaded = store.load(step, items=[item], like={item: made.like}, cast=True,
+                        unexpected="ignore" if partial else "error")
+    return made.finish(loaded[item])
+
+
+# ---- saving -------------------------------------------------------------------------------------
+
+
+def apply_storage(state: Any, item: str, saving: ArrayOptions.Saving
+                  ) -> tuple[Any, dict[str, ChunkShape]]:
+    """The state with arrays cast as the options say, and the chunk shapes that they ask for, by
+    path."""
+    common = saving.storage_options
+    creator = saving.scoped_storage_options_creator
+    if creator is None and (common.dtype, common.chunk_byte_size, common.shard_axes) == (
+            None, None, None):
+        return state, {}
+    chunks: dict[str, ChunkShape] = {}
+
+    def walk(node: Any, path: tuple[Component, ...]) -> Any:
+        opened = _opened(node)
+        if opened is not None:
+            inner = [path if opened.kind == TRANSPARENT else (*path, component)
+                     for component, _ in opened.children]
+            return rebuild(node, opened, [walk(child, where) for where, (_, child) in
+                                          zip(inner, opened.children, strict=True)])
+        own = None if creator is None else creator(_key_path(path), node)
+        if not is_array_like(node):
+            return node
+        chosen = {name: getattr(own, name, None) if getattr(own, name, None) is not None
+                  else getattr(common, name)
+                  for name in ("dtype", "chunk_byte_size", "shard_axes")}
+        if chosen["chunk_byte_size"] is not None or chosen["shard_axes"]:
+            size = chosen["chunk_byte_size"]
+            axes = tuple(axis for axis in chosen["shard_axes"] or () if axis < node.ndim)
+            chunks[path_text(((KEY, item), *path))] = ChunkShape(
+                None if size is None else min(max(size, 4096), 4 << 20), axes or None)
+        return node if chosen["dtype"] is None else node.astype(chosen["dtype"])
+
+    return walk(state, ()), chunks
+
+
+def _key_path(path: tuple[Component, ...]) -> tuple[Any, ...]:
+    util = import_jax().tree_util
+    kinds: dict[int, Any] = {INDEX: util.SequenceKey, ATTRIBUTE: util.GetAttrKey}
+    return tuple(kinds.get(kind, util.DictKey)(value) for kind, value in path)
