@@ -246,6 +246,18 @@ def test_what_is_not_there() -> None:
         eqx_io.tree_deserialise_leaves("state", 0, path="v")
 
 
+def test_a_damaged_byte_is_an_error(folder: Path) -> None:
+    noise = np.random.default_rng(0).bytes(40_000)  # nothing compresses it
+    eqx_io.tree_serialise_leaves("state", {"w": np.frombuffer(noise, np.uint8)})
+    (segment,) = (file for file in (folder / "state.eqx").rglob(".stepwell/segments/*")
+                  if noise[20_000:20_100] in file.read_bytes())
+    data = bytearray(segment.read_bytes())
+    data[data.index(noise[20_000:20_100])] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(stepwell.CorruptionError):
+        eqx_io.tree_deserialise_leaves("state", {"w": np.zeros(40_000, np.uint8)})
+
+
 def test_a_failed_save_leaves_the_old_checkpoint() -> None:
     eqx_io.tree_serialise_leaves("state", {"w": 1})
 

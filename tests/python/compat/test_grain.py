@@ -22,8 +22,10 @@ def make_dataset() -> Any:
 
 
 def make_mixture() -> Any:
-    parts = [grain.MapDataset.range(start, start + 50).shuffle(seed=start) for start in (0, 100)]
-    return iter(grain.MapDataset.mix(parts, weights=[0.25, 0.75]).repeat().batch(5).to_iter_dataset())
+    parts = [grain.MapDataset.range(start, start + 50).shuffle(seed=start)
+             for start in (0, 100)]
+    return iter(grain.MapDataset.mix(parts, weights=[0.25, 0.75])
+                .repeat().batch(5).to_iter_dataset())
 
 
 def make_loader() -> Any:

@@ -101,7 +101,7 @@ def test_a_model_that_is_not_compiled_takes_the_weights(path: Path) -> None:
     assert np.allclose(bare.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
-def test_other_metrics_are_no_mismatch_but_other_shapes_are(path: Path) -> None:
+def test_other_metrics_and_other_shapes(path: Path) -> None:
     fit(make_model(), 1, callbacks=[Checkpoint(path)])
     model = make_model()
     model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mse"])

@@ -100,10 +100,13 @@ class Directory:
                 yield store, 0
 
     def show(self) -> None:
-        """Waits until the directory shows what the store has."""
+        """Waits until the directory shows what the store has, on all processes of a run."""
         self.root.wait_for_view()
-        if self._is_first:
-            return
+        if not self._is_first:
+            self._link()
+        self.root.store._backend.gather(0, f"showing {self.path}")
+
+    def _link(self) -> None:
         folder = os.path.basename(self.root.path)
         steps = {f"{self.prefix}{step}": step for step in self.root.store.steps()}
         for name in os.listdir(self.path):
