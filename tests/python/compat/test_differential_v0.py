@@ -28,7 +28,8 @@ pytestmark = [
 
 def state_of(step: int) -> dict[str, Any]:
     return {
-        "params": {"w": jnp.arange(6.0).reshape(2, 3) + step, "b": jnp.ones(3, jnp.bfloat16) * step},
+        "params": {"w": jnp.arange(6.0).reshape(2, 3) + step,
+                   "b": jnp.ones(3, jnp.bfloat16) * step},
         "host": np.arange(4, dtype=np.int32) * step, "step": step, "rate": step / 4, "on": step > 2,
         "pair": (jnp.full((2,), step, jnp.int32), 7), "list": [np.float32(step) * np.ones(1)],
         "point": Point(step, np.zeros((2, 2), np.float16)), "none": None,
@@ -55,7 +56,8 @@ def shown(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
-_CLASSES = (FileNotFoundError, FileExistsError, KeyError, NotImplementedError, TypeError, ValueError)
+_CLASSES = (FileNotFoundError, FileExistsError, KeyError, NotImplementedError, TypeError,
+            ValueError)
 
 
 def outcome(call: Any) -> Any:
@@ -252,7 +254,7 @@ def test_random_calls(seed: int, tmp_path: Any) -> None:
         done.append(what)
         found = {name: outcome(lambda name=name: call(managers[name], libs[name]))
                  for name in libs}
-        assert found["ours"] == found["real"], "\n".join([f"{options}", *done])
+        assert found["ours"] == found["real"], "\n".join([f"{found}", f"{options}", *done])
 
     step, known = 0, False
     for _ in range(14):

@@ -324,7 +324,8 @@ def test_items_that_orbax_wrote(tmp_path: Path) -> None:
         with lib.CheckpointManager(root / lib.__name__) as manager:
             manager.save(0, args=lib.args.Composite(
                 key=lib.args.JaxRandomKeySave(key), numpy=lib.args.NumpyRandomKeySave(legacy),
-                array=lib.args.ArraySave(numbers.random(4)), data=lib.args.JsonSave([1, {"a": None}]),
+                array=lib.args.ArraySave(numbers.random(4)),
+                data=lib.args.JsonSave([1, {"a": None}]),
                 raw=lib.args.JaxRandomKeySave(jax.random.PRNGKey(4))))
             manager.wait_until_finished()
             with other.CheckpointManager(

@@ -569,7 +569,8 @@ def test_custom_metadata_of_items(tmp_path: Path) -> None:
 
 def test_leaves_that_orbax_cannot_keep_apart_or_save(tmp_path: Path) -> None:
     tree = {"a.b": jnp.ones(2), "a": {"b": jnp.zeros(3)}, "text": "x", "bytes": b"12",
-            "big": 2**70, "empty": jnp.zeros((0, 3)), "complex": 1j, "none": {}, "a/b": np.arange(2)}
+            "big": 2**70, "empty": jnp.zeros((0, 3)), "complex": 1j, "none": {},
+            "a/b": np.arange(2)}
     with ocp.CheckpointManager(tmp_path / "a") as manager:
         manager.save(0, args=ocp.args.StandardSave(tree))
         manager.wait_until_finished()
@@ -803,8 +804,9 @@ def test_transformations() -> None:
            "x2": {"c": 0}}
     found = []
     for lib in (ocp, real):
-        transforms = {"a1": lib.Transform(original_key="a"), "c1": lib.Transform(
-            original_key="b/c"), "b": {"c": lib.Transform(multi_value_fn=lambda _, kv: kv["a"] * 7)},
+        transforms = {
+            "a1": lib.Transform(original_key="a"), "c1": lib.Transform(original_key="b/c"),
+            "b": {"c": lib.Transform(multi_value_fn=lambda _, kv: kv["a"] * 7)},
             "x": lib.Transform(original_key="f", value_fn=lambda v: v + 0.5),
             r"x(\d.*)": lib.Transform(original_key=r"b\1")}
         found.append([lib.apply_transformations(original, transforms, new, default)
@@ -843,7 +845,8 @@ with ocp.CheckpointManager(root) as manager:
     assert isinstance(back["n"], np.ndarray)
     wanted = NamedSharding(four, P(None, "z"))
     target = {"w": jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=wanted),
-              "k": jax.ShapeDtypeStruct((8,), state["k"].dtype, sharding=NamedSharding(four, P("z"))),
+              "k": jax.ShapeDtypeStruct((8,), state["k"].dtype,
+                                        sharding=NamedSharding(four, P("z"))),
               "n": jax.ShapeDtypeStruct((3,), jnp.int64)}
     moved = manager.restore(0, args=ocp.args.StandardRestore(target))
     assert moved["w"].sharding == wanted and moved["k"].sharding == target["k"].sharding

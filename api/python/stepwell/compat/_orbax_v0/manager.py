@@ -185,6 +185,7 @@ class CheckpointManager:
             self.wait_until_finished()
         self._root.delete(step)
         self._infos = [info for info in self._infos if info.step != step]
+        self._root.wait_for_view()
 
     # ---- saving ----
 
