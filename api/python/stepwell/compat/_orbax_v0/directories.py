@@ -44,15 +44,11 @@ def opened(directory: Any) -> Iterator[tuple[StepItems, str]]:
         yield step, DEFAULT_ITEM if DEFAULT_ITEM in step.names else step.names[0]
 
 
-def save_into(directory: Any, handler: Any, args: Any) -> None:
+def save_into(directory: Any, item: Any) -> None:
     """Writes an item into a directory that exists, as Orbax's handlers do."""
-    from .item_saving import Saving
-
     target = os.fspath(directory)
     made = os.path.join(target, ".stepwell-item")
-    with Saving() as saving:
-        saving.add(DEFAULT_ITEM, handler, args)
-        save_single(made, saving.items, form=Form(layout="flat", zarr=2)).result()
+    save_single(made, {DEFAULT_ITEM: item}, form=Form(layout="flat", zarr=2)).result()
     for name in os.listdir(made):
         if name != _STEP_FILE:  # the checkpointer's that called the handler
             shutil.move(os.path.join(made, name), os.path.join(target, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,11 +16,12 @@ from .args import (ArrayRestore, ArraySave, JsonRestore, JsonSave, ProtoRestore,
                    PyTreeRestore, PyTreeSave, StandardRestore, StandardSave)
 from .base import (AsyncCheckpointHandler, get_registered_args_cls, is_args,
                    register_with_handler)
+from .directories import opened, save_into
 from .leaves import Want, read_leaves, want_of_args
 from .libraries import jax_module, text_format
 from .restore_tree import restore_pytree, restore_standard
 from .step_items import StepItems
-from .tree_names import flatten, tuple_path_from_keypath, unflatten
+from .tree_names import flatten, tuple_path_from_keypath
 
 
 _JSON_FILE = "metadata"
@@ -76,9 +78,8 @@ class NativeHandler(AsyncCheckpointHandler):
         return get_registered_args_cls(self)[for_restore](*args, **kwargs)
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        from .directories import save_into
-
-        save_into(directory, self, self._args(args, kwargs, False))
+        with tempfile.TemporaryDirectory(prefix="stepwell-item-") as folder:
+            save_into(directory, self.item_of(self._args(args, kwargs, False), lambda: folder))
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(directory, "await_creation"):
@@ -87,14 +88,10 @@ class NativeHandler(AsyncCheckpointHandler):
         return []
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        from .directories import opened
-
         with opened(directory) as (step, name):
             return self.restored(step, name, self._args(args, kwargs, True))
 
     def metadata(self, directory: Any) -> Any:
-        from .directories import opened
-
         with opened(directory) as (step, name):
             return self.metadata_of(step, name)
 
