@@ -127,6 +127,10 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     """
     form = form or Form()
     target = os.path.abspath(os.fsdecode(path))
+    if coordinator_for(target) is not None:
+        raise NotImplementedError(f"{target!r}: one process saves a single checkpoint; several "
+                                  "processes save steps with training.Checkpointer or "
+                                  "CheckpointManager")
     if not overwrite:
         _check_absent(target)
     folder = target + TEMPORARY
@@ -158,23 +162,22 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
               chunks: Chunks | None, form: Form) -> Callable[[], _store.Store]:
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
-    if coordinator_for(folder) is None:
-        texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
-        with paused():
-            rows = flatten_items(trees)
-            set_chunk_shapes(chunks, rows)
-            held = _hold([row for item in rows for row in item.rows])
-        if held is not None:
+    texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
+    with paused():
+        rows = flatten_items(trees)
+        set_chunk_shapes(chunks, rows)
+        held = _hold([row for item in rows for row in item.rows])
+    if held is not None:
 
-            def start() -> _store.Store:
-                store = _open(folder, form)
-                core = store._backend.whole("a single checkpoint")
-                store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
-                held.clear()
-                return store
+        def start() -> _store.Store:
+            store = _open(folder, form)
+            core = store._backend.whole("a single checkpoint")
+            store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
+            held.clear()
+            return store
 
-            return start
-        del rows
+        return start
+    del rows
     store = _open(folder, form)
     try:
         handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)

@@ -62,16 +62,17 @@ class Checkpointer:
         self._logger = logger
         self._path = absolute(directory)
         self._saves: list[tuple[int, _single.Work[bool]]] = []
+        self._late: list[int] = []  # steps to be deleted in the next call
         self._pending_delete: AsyncResponse[bool] | None = None
         prefix, digits = step_lib.prefix_and_digits(self._format)
         saving = self._context.array.saving
         self._root = Root(self._path, layout="v1", zarr=3 if saving.use_zarr3 else 2,
                           step_prefix=prefix, step_digits=digits, find_steps=self._find_steps)
-        if cleanup_tmp_directories:
+        if cleanup_tmp_directories and self._root.store._backend.leads:
             for name in os.listdir(self._path):
                 if _single.TEMPORARY in name:
                     shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
-        if custom_metadata is not None:
+        if custom_metadata is not None and self._root.store._backend.leads:
             save_root_metadata(self._path, dict(custom_metadata))
         self._infos = read_infos(self._root, self._lightweight)
         self._found = {info.step for info in self._infos}  # before this Checkpointer
@@ -135,8 +136,9 @@ class Checkpointer:
             reached_preemption=reached_preemption(step),
             multiprocessing_options=self._context.multiprocessing)
         with get_context(self._context):
-            return self._save_policy.should_save(Info(step, now(), None), infos,
-                                                 context=context)
+            return self._root.store._backend.from_leader(
+                lambda: bool(self._save_policy.should_save(Info(step, now(), None), infos,
+                                                           context=context)), "should_save")
 
     def save(self, step: int, state: Any, *, checkpointable_name: str = STATE,
              force: bool = False, overwrite: bool = False, metrics: Any = None,
@@ -194,8 +196,8 @@ class Checkpointer:
                 step, items=items.trees, metrics=metrics, metadata=custom_metadata or None,
                 chunks=items.chunks or None, if_exists="replace" if there else "error")
         infos.append(Info(step, now(), metrics))
-        flags = self._keep_policy.should_preserve(
-            infos, context=preservation_policies.PreservationContext())
+        flags = self._root.store._backend.from_leader(lambda: list(map(bool, self._keep_policy.should_preserve(
+            infos, context=preservation_policies.PreservationContext()))), "should_preserve")
         kept = [info for info, keep in zip(infos, flags, strict=True) if keep]
         gone = [info.step for info in infos if info not in kept]
         self._infos = kept
@@ -205,18 +207,32 @@ class Checkpointer:
             handle.result()
             if is_foreign:
                 self._root.delete_foreign(step)
-            for each in gone:
-                with contextlib.suppress(FileNotFoundError):
-                    self._root.delete(each)
+            if not self._root.store._backend.collective:
+                self._remove(gone)
             self._root.wait_for_view()
             if context.asynchronous.post_finalization_callback is not None:
                 context.asynchronous.post_finalization_callback()
             return True
 
+        if self._root.store._backend.collective:  # processes delete in one order: in their next calls
+            self._late += gone
         response = _single.Work(work, timeout=context.asynchronous.timeout_secs)
         self._saves.append((step, response))
         self._log("save", step, started)
         return response
+
+    def _remove(self, steps: list[int]) -> None:
+        for each in steps:
+            with contextlib.suppress(FileNotFoundError):
+                self._root.delete(each)
+
+    def _remove_late(self) -> None:
+        """Of several processes: deletes what the policy gave up, once the saves are done."""
+        if self._late:
+            for _, work in list(self._saves):
+                work.result()
+            late, self._late = self._late, []
+            self._remove(late)
 
     def _settled(self) -> list[Info]:
         self._settle()
@@ -363,7 +379,8 @@ class Checkpointer:
                 remove_item(self._root.foreign()[number], name)
             return True
 
-        response = _single.Work(work)
+        done = work() if self._root.store._backend.collective else None
+        response = _single.Work(work if done is None else lambda: True)
         if name is None:
             self._infos = [info for info in self._infos if info.step != number]
             self._found.discard(number)
@@ -374,6 +391,7 @@ class Checkpointer:
         pending, self._pending_delete = self._pending_delete, None
         if pending is not None:
             pending.result()
+        self._remove_late()
 
     # ---- life ----
 
