@@ -157,6 +157,10 @@ class StepRoot:
         if self._root is not None and not self._read_only:
             self._root.wait_for_view()
 
+    def wait_for_all(self, what: str) -> None:
+        """Waits until all processes are here. `what`: they do, for messages."""
+        self._open().store._backend.gather(0, what)
+
     @contextlib.contextmanager
     def other(self, directory: Any) -> Iterator[StepRoot]:
         """This root, or one of another directory for reading."""
