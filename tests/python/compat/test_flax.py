@@ -201,6 +201,15 @@ def test_arguments_that_are_refused(folder: str) -> None:
     checkpoints.save_checkpoint(folder, {"w": 1}, 0)
 
 
+def test_another_program_that_saves_here(folder: str) -> None:
+    checkpoints.save_checkpoint(folder, {"w": 1}, 0)
+    with stepwell.open(f"{folder}/.stepwell"):
+        with pytest.raises(stepwell.LockedError, match="another process saves here"):
+            checkpoints.save_checkpoint(folder, {"w": 2}, 1)
+        assert checkpoints.restore_checkpoint(folder, {"w": 0}) == {"w": 1}
+    checkpoints.save_checkpoint(folder, {"w": 2}, 1)
+
+
 # ---- transformations ----
 
 
