@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 from typing import Any
 
 import jax
@@ -286,6 +287,26 @@ def test_a_failed_save_is_raised_and_forgotten(tmp_path: pathlib.Path) -> None:
             ckptr.load(0, {"x": np.zeros(3)})
         with pytest.raises(TypeError, match="explicit Python int"):
             ckptr.delete("0")  # type: ignore[arg-type]
+
+
+def test_an_error_in_the_background_is_raised_once(tmp_path: pathlib.Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no room for a note")
+
+    context = ocp.Context()
+    context.asynchronous.post_finalization_callback = fail
+    with ocp.training.Checkpointer(tmp_path, context=context) as ckptr:
+        for number, raises in enumerate([
+                ckptr.wait, lambda: ckptr.save(9, {"x": 1}),
+                lambda: ckptr.save(2, {"x": 1}, force=True)]):
+            ckptr.save_async(number, {"x": number}, force=True)
+            while ckptr.is_saving_in_progress():
+                time.sleep(0.01)
+            with pytest.raises(RuntimeError, match="no room"):
+                raises()
+        ckptr.wait()
+        ckptr.reload()
+        assert [each.step for each in ckptr.checkpoints] == [0, 1, 2]
 
 
 def test_several_processes(tmp_path: pathlib.Path) -> None:

@@ -21,7 +21,7 @@ from . import preservation_policies, save_decision_policies
 from . import step as step_lib
 from .context import Context, get_context
 from .deletion import check_arguments, check_item, check_options, remove, remove_item
-from .free import AsyncResponse, described, load_all
+from .free import AsyncResponse, described, load_all, unwrapped
 from .items import STATE, check_names, item_metadata, names_of, orbax_errors, to_items, tree_name
 from .metadata import RootMetadata, StepMetadata
 from .places import OrbaxPlace, Place, StorePlace, absolute
@@ -62,6 +62,7 @@ class Checkpointer:
         self._logger = logger
         self._path = absolute(directory)
         self._saves: list[tuple[int, _single.Work[bool]]] = []
+        self._failure: BaseException | None = None  # of a save, not raised yet
         self._late: list[int] = []  # steps to be deleted in the next call
         self._pending_delete: AsyncResponse[bool] | None = None
         prefix, digits = step_lib.prefix_and_digits(self._format)
@@ -177,6 +178,7 @@ class Checkpointer:
                                    metrics: Any = None, custom_metadata: Any = None
                                    ) -> AsyncResponse[bool] | None:
         self._wait_for_deletion()
+        self._raise_failure()
         started = time.time()
         check_names(checkpointables)
         infos = self._settled()
@@ -230,9 +232,15 @@ class Checkpointer:
         """Of several processes: deletes what the policy gave up, once the saves are done."""
         if self._late:
             for _, work in list(self._saves):
-                work.result()
+                work.wait()
             late, self._late = self._late, []
             self._remove(late)
+
+    def _raise_failure(self) -> None:
+        self._settle()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _settled(self) -> list[Info]:
         self._settle()
@@ -245,6 +253,8 @@ class Checkpointer:
                 self._saves.remove((step, work))
                 if work.error is not None:
                     self._infos = [info for info in self._infos if info.step != step]
+                    if not work.reported and self._failure is None:
+                        work.reported, self._failure = True, work.error
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is under way."""
@@ -257,8 +267,7 @@ class Checkpointer:
         if step is not None:
             wanted.add(_number(step))
         for _, work in self._saves:
-            with contextlib.suppress(Exception):
-                work.result()
+            work.wait()
         self._settle()
         for number in wanted:
             with contextlib.suppress(FileNotFoundError):
@@ -280,6 +289,7 @@ class Checkpointer:
     def load(self, step: int | StepMetadata[Any] | None = None, abstract_state: Any = None, *,
              checkpointable_name: str = STATE) -> Any:
         """Loads a tree of a step (None: the latest); see `ocp.load`."""
+        abstract_state = unwrapped(abstract_state)
         check_target(abstract_state)
         return self.load_checkpointables(
             step, {checkpointable_name: abstract_state})[checkpointable_name]
@@ -404,8 +414,8 @@ class Checkpointer:
         """Waits for what is under way, and raises what went wrong."""
         self._wait_for_deletion()
         for _, work in list(self._saves):
-            work.result()
-        self._settle()
+            work.wait()
+        self._raise_failure()
         self._root.wait_for_view()
 
     def close(self) -> None:
