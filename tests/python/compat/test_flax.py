@@ -63,6 +63,15 @@ def names(folder: str) -> list[str]:
                   if not name.startswith((".stepwell", "STEPWELL_VIEW")))
 
 
+def test_the_facades_import_no_other_library() -> None:
+    done = subprocess.run([sys.executable, "-c", """
+import sys
+import stepwell.compat.equinox, stepwell.compat.flax
+print({name.partition(".")[0] for name in sys.modules} & {"equinox", "flax", "jax", "orbax"})
+"""], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 # ---- the flow of the guide ----
 
 
@@ -103,10 +112,14 @@ def test_without_a_target(folder: str, backend: str) -> None:
     assert same(*(jax.tree.map(np.asarray, tree) for tree in (ours, theirs)))
 
 
-@pytest.mark.parametrize("tree", [3, 2.5, np.arange(3), jnp.ones(2), [1, 2], {"a": ()}])
-def test_leaves_and_sequences(folder: str, tree: Any) -> None:
-    checkpoints.save_checkpoint(folder, tree, 0)
-    assert same(checkpoints.restore_checkpoint(folder, tree), tree)
+@pytest.mark.parametrize("tree", [3, 2.5, np.arange(3), jnp.ones(2), [1, 2], {"a": ()}, {},
+                                  {"z": 2 + 1j}])
+def test_leaves_and_sequences_also_what_orbax_cannot_hold(folder: str, tree: Any) -> None:
+    path = checkpoints.save_checkpoint(folder, tree, 0)
+    target = jax.tree.map(lambda leaf: leaf * 0, tree)
+    for source in (folder, path):
+        assert same(checkpoints.restore_checkpoint(source, target), tree)
+    assert checkpoints.restore_checkpoint(f"{folder}/checkpoint_1", 5) == 5
 
 
 def test_nnx_and_typed_keys(folder: str) -> None:
@@ -199,6 +212,15 @@ def test_arguments_that_are_refused(folder: str) -> None:
     with pytest.raises(stepwell.UnsupportedLeafError):
         checkpoints.save_checkpoint(folder, {"w": object()}, 0)
     checkpoints.save_checkpoint(folder, {"w": 1}, 0)
+
+
+def test_another_program_that_saves_here(folder: str) -> None:
+    checkpoints.save_checkpoint(folder, {"w": 1}, 0)
+    with stepwell.open(f"{folder}/.stepwell"):
+        with pytest.raises(stepwell.LockedError, match="another process saves here"):
+            checkpoints.save_checkpoint(folder, {"w": 2}, 1)
+        assert checkpoints.restore_checkpoint(folder, {"w": 0}) == {"w": 1}
+    checkpoints.save_checkpoint(folder, {"w": 2}, 1)
 
 
 # ---- transformations ----

@@ -31,6 +31,7 @@ import contextlib
 import importlib
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -189,7 +190,19 @@ def _opened(ckpt_dir: str, step: int | float | None, prefix: str
             ) -> Iterator[tuple[_store.Store, int] | None]:
     """A store that has what is to be restored, and its step there; None when there is nothing."""
     if step is None and not os.path.exists(ckpt_dir):
-        yield None
+        # A step that Orbax can show nothing of, such as one without leaves, has no directory.
+        folder, name = os.path.split(ckpt_dir)
+        number = re.search(r"\d+$", name)
+        if number is None or not os.path.isdir(folder or "."):
+            yield None
+            return
+        with Directory(folder, name[:number.start()], read_only=True) as directory:
+            own = [each for each in directory.checkpoints()
+                   if each.is_own and each.text == number[0]]
+            if own:
+                yield directory.root.store, int(number[0])
+            else:
+                yield None
         return
     if step is None and (os.path.isfile(ckpt_dir) or is_own(ckpt_dir) or is_orbax(ckpt_dir)):
         with opened_path(ckpt_dir) as opened:
