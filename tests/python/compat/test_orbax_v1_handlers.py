@@ -124,6 +124,19 @@ def test_handlers_by_name_in_a_checkpointer(tmp_path: pathlib.Path) -> None:
         assert loaded["point"] == Point(5, 6) and loaded["dataset"] == value
 
 
+def test_handlers_are_found_again_in_a_checkpointer(tmp_path: pathlib.Path) -> None:
+    with ocp.training.Checkpointer(tmp_path, context=context_with(
+            ocp, (PointHandler, None))) as ckptr:
+        ckptr.save_checkpointables(0, {"state": STATE, "point": Point(5, 6)},
+                                   custom_metadata={"a": 1})
+        assert ckptr.load_checkpointables(0)["point"] == Point(5, 6)
+        assert ckptr.metadata(0).custom_metadata == {"a": 1}
+    with ocp.training.Checkpointer(tmp_path) as ckptr:  # its handler is not registered
+        with pytest.raises(KeyError, match="'point'"):
+            ckptr.load_checkpointables(0)
+        assert list(ckptr.load_checkpointables(0, {"state": None})) == ["state"]
+
+
 def test_stateful_checkpointables(tmp_path: pathlib.Path) -> None:
     assert isinstance(Counter(0), ocp.StatefulCheckpointable)
     ocp.save_checkpointables(tmp_path / "a", {"state": STATE, "counter": Counter(7)})

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from ..._backend import Backend
 from ...errors import Error
 from .. import _single
 from .._root import Root
@@ -69,16 +70,20 @@ class Checkpointer:
         saving = self._context.array.saving
         self._root = Root(self._path, layout="v1", zarr=3 if saving.use_zarr3 else 2,
                           step_prefix=prefix, step_digits=digits, find_steps=self._find_steps)
-        if cleanup_tmp_directories and self._root.store._backend.leads:
+        if cleanup_tmp_directories and self._backend.leads:
             for name in os.listdir(self._path):
                 if _single.TEMPORARY in name:
                     shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
-        if custom_metadata is not None and self._root.store._backend.leads:
+        if custom_metadata is not None and self._backend.leads:
             save_root_metadata(self._path, dict(custom_metadata))
         self._infos = read_infos(self._root, self._lightweight)
         self._found = {info.step for info in self._infos}  # before this Checkpointer
 
     # ---- steps ----
+
+    @property
+    def _backend(self) -> Backend:
+        return self._root.store._backend
 
     def _find_steps(self, directory: str) -> dict[int, str]:
         return {found.step: os.path.basename(os.fspath(found.path))
@@ -137,7 +142,7 @@ class Checkpointer:
             reached_preemption=reached_preemption(step),
             multiprocessing_options=self._context.multiprocessing)
         with get_context(self._context):
-            return self._root.store._backend.from_leader(
+            return self._backend.from_leader(
                 lambda: bool(self._save_policy.should_save(Info(step, now(), None), infos,
                                                            context=context)), "should_save")
 
@@ -195,11 +200,13 @@ class Checkpointer:
         is_foreign = there and step not in self._root.store
         with orbax_errors():
             handle = self._root.store.save(
-                step, items=items.trees, metrics=metrics, metadata=custom_metadata or None,
-                chunks=items.chunks or None, if_exists="replace" if there else "error")
+                step, items=items.trees, metrics=metrics,
+                metadata=items.metadata(custom_metadata), chunks=items.chunks or None,
+                if_exists="replace" if there else "error")
         infos.append(Info(step, now(), metrics))
-        flags = self._root.store._backend.from_leader(lambda: list(map(bool, self._keep_policy.should_preserve(
-            infos, context=preservation_policies.PreservationContext()))), "should_preserve")
+        keep = preservation_policies.PreservationContext()
+        flags = self._backend.from_leader(lambda: list(map(
+            bool, self._keep_policy.should_preserve(infos, context=keep))), "should_preserve")
         kept = [info for info, keep in zip(infos, flags, strict=True) if keep]
         gone = [info.step for info in infos if info not in kept]
         self._infos = kept
@@ -209,14 +216,14 @@ class Checkpointer:
             handle.result()
             if is_foreign:
                 self._root.delete_foreign(step)
-            if not self._root.store._backend.collective:
+            if not self._backend.collective:
                 self._remove(gone)
             self._root.wait_for_view()
             if context.asynchronous.post_finalization_callback is not None:
                 context.asynchronous.post_finalization_callback()
             return True
 
-        if self._root.store._backend.collective:  # processes delete in one order: in their next calls
+        if self._backend.collective:  # processes delete in one order: in their next calls
             self._late += gone
         response = _single.Work(work, timeout=context.asynchronous.timeout_secs)
         self._saves.append((step, response))
@@ -389,7 +396,7 @@ class Checkpointer:
                 remove_item(self._root.foreign()[number], name)
             return True
 
-        done = work() if self._root.store._backend.collective else None
+        done = work() if self._backend.collective else None
         response = _single.Work(work if done is None else lambda: True)
         if name is None:
             self._infos = [info for info in self._infos if info.step != number]

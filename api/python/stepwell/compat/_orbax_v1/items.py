@@ -18,7 +18,7 @@ from .context import Context
 from .errors import InvalidLayoutError, NoEntryError, UnsupportedLeafError
 from .handlers import JsonHandler, PyTreeHandler, is_stateful
 from .metadata import tree_metadata
-from .places import Place, StorePlace
+from .places import OWN_METADATA, Place, StorePlace
 from .registration import handler_to_load, handler_to_save, typestr
 
 T = TypeVar("T")
@@ -57,6 +57,13 @@ class Items(NamedTuple):
     trees: dict[str, Any]
     chunks: dict[str, ChunkShape]
     handlers: dict[str, str]
+
+    def metadata(self, custom: Any) -> dict[str, Any] | None:
+        """The step's metadata: the custom metadata, and the handlers of items of files, which a
+        view does not name."""
+        own = {name: self.handlers[name] for name, item in self.trees.items()
+               if isinstance(item, Files)}
+        return {**(custom or {}), **({OWN_METADATA: {"handlers": own}} if own else {})} or None
 
 
 def check_names(checkpointables: Any) -> None:
@@ -120,12 +127,17 @@ def names_of(place: Place) -> list[str]:
 
 
 def handler_of(place: Place, name: str, abstract: Any, context: Context) -> Any:
-    """The handler that loads `name`; a PyTreeHandler where none is known."""
+    """The handler that loads `name`; for a tree a PyTreeHandler. NoEntryError."""
     found = handler_to_load(context.checkpointables.registry, name, abstract,
                             place.handlers.get(name), is_stateful)
     if found is not None:
         return found
-    return PyTreeHandler() if place.is_tree(name) else JsonHandler()
+    if place.is_tree(name):
+        return PyTreeHandler()
+    if name in place.handlers:
+        raise NoEntryError(f"{name!r} of {place.path} was saved by {place.handlers[name]}, which "
+                           "is not in the registry")
+    return JsonHandler()
 
 
 def load_item(place: Place, name: str, abstract: Any, context: Context) -> Any:
@@ -149,7 +161,10 @@ def load_item(place: Place, name: str, abstract: Any, context: Context) -> Any:
 
 def item_metadata(place: Place, name: str, context: Context) -> Any:
     """Metadata of one checkpointable; None where its handler has none."""
-    handler = handler_of(place, name, None, context)
+    try:
+        handler = handler_of(place, name, None, context)
+    except NoEntryError:
+        return None
     if isinstance(handler, PyTreeHandler):
         store, step, item = place.open(name)
         tree = store._source(step).tree

@@ -28,6 +28,9 @@ INDICATOR = "orbax.checkpoint"
 TREE_FILE = "_METADATA"
 DELETION_FILE = "_CHECKPOINT_DELETION"
 
+# A key of a step's metadata, of the facades alone: Orbax's names of handlers, by item.
+OWN_METADATA = "stepwell_orbax"
+
 
 class Place:
     """A checkpoint that is open for reading. A context manager that closes.
@@ -79,10 +82,13 @@ class StorePlace(Place):
         self._step = step
         self._own = own
         view = store[step]
-        self.custom_metadata = view.metadata
+        metadata = view.metadata or {}
+        self.custom_metadata = {key: value for key, value in metadata.items()
+                                if key not in (OWN_METADATA, "orbax")}
         described = read_json(os.path.join(path, _single.CHECKPOINT_METADATA))
         handlers = described.get("item_handlers")
-        self.handlers = handlers if isinstance(handlers, dict) else {}
+        self.handlers = {**(handlers if isinstance(handlers, dict) else {}),
+                         **metadata.get(OWN_METADATA, {}).get("handlers", {})}
         committed = store._source(step).reader.time_ns
         self.times = described.get("init_timestamp_nsecs", committed), committed
         self.names = view.items
