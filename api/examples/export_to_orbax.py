@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 
 def by_name(tree: Any) -> dict[str, Any]:
@@ -32,7 +32,9 @@ def export(store_path: str) -> None:
     import stepwell
 
     with stepwell.open(store_path, mode="r") as store:
-        for dest, layout in ((f"{store_path}-orbax", "v1"), (f"{store_path}-manager", "v0")):
+        layouts: tuple[tuple[str, Literal["v0", "v1"]], ...] = (
+            (f"{store_path}-orbax", "v1"), (f"{store_path}-manager", "v0"))
+        for dest, layout in layouts:
             begin = time.perf_counter()
             report = store.export(None, dest, layout=layout, unnamed_default=layout == "v0")
             milliseconds = (time.perf_counter() - begin) * 1e3

@@ -93,7 +93,7 @@ def main() -> None:
     say("Only the parameters of the newest step, without reading the optimizer's state")
     with stepwell.open(store_path, mode="r") as store:
         steps = store.steps()
-        newest = store.latest
+        newest = max(steps)
         begin = time.perf_counter()
         params = store.load(newest, "params/**")
         seconds = time.perf_counter() - begin

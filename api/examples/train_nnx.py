@@ -11,6 +11,7 @@ import argparse
 import pathlib
 import time
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,15 +83,16 @@ def batch_of_step(tokens: np.ndarray, step: int) -> np.ndarray:
 optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
 
 
-def make_state(vocabulary: int):
+def make_state(vocabulary: int) -> tuple[Any, dict[str, Any]]:
     model = Transformer(vocabulary, width=256, heads=8, layers=2, rngs=nnx.Rngs(0))
     graph, params = nnx.split(model, nnx.Param)
     return graph, {"params": params, "opt_state": optimizer.init(params)}
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def train_step(graph, state, batch):
-    def loss_of(params):
+def train_step(graph: Any, state: dict[str, Any], batch: np.ndarray
+               ) -> tuple[dict[str, Any], jax.Array]:
+    def loss_of(params: Any) -> Any:
         logits = nnx.merge(graph, params)(batch[:, :-1])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
         return losses.mean()
@@ -103,16 +105,16 @@ def train_step(graph, state, batch):
 class Committed:
     """Counts what has become durable; `note` runs on the store's callback thread."""
 
-    def __init__(self, bytes_per_step: int):
+    def __init__(self, bytes_per_step: int) -> None:
         self.bytes_per_step = bytes_per_step
         self.mb_per_s = 0.0
 
-    def note(self, started: float) -> None:
+    def note(self, started: float, _: stepwell.SaveHandle) -> None:
         self.mb_per_s = self.bytes_per_step / (time.perf_counter() - started) / 1e6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("store", help="the store's directory; made when there is none")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--text", default="/usr/share/common-licenses", help="a folder of text")
@@ -146,7 +148,7 @@ def main() -> None:
             handle = store.save(step, state, metrics={"loss": loss})
             stall = time.perf_counter() - save
 
-            handle.on_complete(lambda _, save=save: committed.note(save))
+            handle.on_complete(partial(committed.note, save))
             print(
                 f"step {step:3d}  loss {loss:.4f}  "
                 f"{1 / (time.perf_counter() - begin):5.2f} steps/s  stall {stall * 1e3:6.2f} ms  "

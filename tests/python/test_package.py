@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import stepwell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,10 +48,13 @@ def test_public_names():
         assert getattr(stepwell, name).__doc__, name
 
 
-def test_types():
+@pytest.mark.parametrize("checked", [["-p", "stepwell"],
+                                     sorted((ROOT / "api/examples").glob("*.py"))],
+                         ids=["package", "examples"])
+def test_types(checked):
     package = Path(stepwell.__file__).parent
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir",
-         "/dev/null", "-p", "stepwell"], capture_output=True, text=True,
+         "/dev/null", *checked], capture_output=True, text=True,
         env={"MYPYPATH": str(package.parent), "PATH": "/usr/bin:/bin"})
     assert result.returncode == 0, result.stdout + result.stderr

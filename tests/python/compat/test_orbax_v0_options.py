@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import grain.python as grain
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,7 @@ import pytest
 from etils import epath
 from group_runs import SCRIPT, start
 
+import stepwell
 from stepwell.compat import orbax as ocp
 
 STATE = {"w": jnp.arange(4.0)}
@@ -563,6 +565,75 @@ def test_custom_metadata_of_items(tmp_path: Path) -> None:
         assert step.item_metadata.s.custom_metadata == {"of": "item"}
         assert step.item_handlers["s"].endswith(".PyTreeCheckpointHandler")
         assert step.commit_timestamp_nsecs > 0
+
+
+def test_leaves_that_orbax_cannot_keep_apart_or_save(tmp_path: Path) -> None:
+    tree = {"a.b": jnp.ones(2), "a": {"b": jnp.zeros(3)}, "text": "x", "bytes": b"12",
+            "big": 2**70, "empty": jnp.zeros((0, 3)), "complex": 1j, "none": {}, "a/b": np.arange(2)}
+    with ocp.CheckpointManager(tmp_path / "a") as manager:
+        manager.save(0, args=ocp.args.StandardSave(tree))
+        manager.wait_until_finished()
+        for args in (None, ocp.args.StandardRestore(tree), ocp.args.PyTreeRestore(tree)):
+            with ocp.CheckpointManager(tmp_path / "a") as other:
+                found = other.restore(0, args=args)
+            assert jax.tree.structure(found) == jax.tree.structure(tree)
+            for one, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(tree), strict=True):
+                assert type(one) is type(wanted)
+                np.testing.assert_array_equal(one, wanted)
+        with pytest.raises(ValueError, match="default/x: is of type builtins.object"):
+            manager.save(1, args=ocp.args.StandardSave({"x": object()}))
+    with pytest.raises(ValueError, match="builtins.object"):
+        ocp.PyTreeCheckpointer().save(tmp_path / "b", {"x": object()})
+    assert not (tmp_path / "b").exists()
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path / "a") as manager:
+        manager.save(0, args=ocp.args.StandardSave({"w": np.random.default_rng(0).random(50_000)}))
+        manager.wait_until_finished()
+        segment = max((tmp_path / "a" / ".stepwell" / "segments").rglob("*"),
+                      key=lambda path: path.stat().st_size)
+        with open(segment, "r+b") as file:
+            file.seek(200_000)
+            byte = file.read(1)
+            file.seek(200_000)
+            file.write(bytes([byte[0] ^ 1]))
+        with pytest.raises(stepwell.CorruptionError):
+            manager.restore(0)
+
+
+def test_a_second_process_reads(start_python: Any, tmp_path: Path) -> None:
+    child = start_python("""
+import sys, time
+from stepwell.compat import orbax as ocp
+with ocp.CheckpointManager(sys.argv[1]) as manager:
+    manager.save(0, args=ocp.args.StandardSave({"w": 1}))
+    manager.wait_until_finished()
+    print("saved", flush=True)
+    time.sleep(600)
+""", tmp_path / "a")
+    assert child.stdout.readline() == "saved\n"
+    with ocp.CheckpointManager(tmp_path / "a") as manager:
+        assert manager.restore(0) == {"w": 1}
+        for change in (lambda: save(manager, 1), lambda: manager.delete(0)):
+            with pytest.raises(stepwell.LockedError, match=str(child.pid)):
+                change()
+    child.kill()
+    child.wait()
+
+
+def test_grain_iterators(tmp_path: Path) -> None:
+    dataset = grain.MapDataset.range(20).map(lambda x: x * 2).to_iter_dataset()
+    iterator = iter(dataset)
+    for _ in range(5):
+        next(iterator)
+    with ocp.CheckpointManager(tmp_path / "a") as manager:
+        manager.save(0, args=ocp.args.Composite(
+            data=grain.PyGrainCheckpointSave(iterator), state=ocp.args.StandardSave(STATE)))
+        other = iter(dataset)
+        found = manager.restore(0, args=ocp.args.Composite(
+            data=grain.PyGrainCheckpointRestore(other)))
+        assert next(found.data) == next(iterator) == 10
 
 
 # ---- single checkpoints -------------------------------------------------------------------------

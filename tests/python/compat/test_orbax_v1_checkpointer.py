@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from orbax.checkpoint import v1 as real
 
 import stepwell
 from equality import alike
+from group_runs import SCRIPT, start
 from stepwell.compat import orbax_v1 as ocp
 
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -285,3 +287,35 @@ def test_a_failed_save_is_raised_and_forgotten(tmp_path: pathlib.Path) -> None:
             ckptr.load(0, {"x": np.zeros(3)})
         with pytest.raises(TypeError, match="explicit Python int"):
             ckptr.delete("0")  # type: ignore[arg-type]
+
+
+def test_an_error_in_the_background_is_raised_once(tmp_path: pathlib.Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no room for a note")
+
+    context = ocp.Context()
+    context.asynchronous.post_finalization_callback = fail
+    with ocp.training.Checkpointer(tmp_path, context=context) as ckptr:
+        for number, raises in enumerate([
+                ckptr.wait, lambda: ckptr.save(9, {"x": 1}),
+                lambda: ckptr.save(2, {"x": 1}, force=True)]):
+            ckptr.save_async(number, {"x": number}, force=True)
+            while ckptr.is_saving_in_progress():
+                time.sleep(0.01)
+            with pytest.raises(RuntimeError, match="no room"):
+                raises()
+        ckptr.wait()
+        ckptr.reload()
+        assert [each.step for each in ckptr.checkpoints] == [0, 1, 2]
+
+
+def test_several_processes(tmp_path: pathlib.Path) -> None:
+    children = start(SCRIPT.with_name("orbax_v1_processes.py"), 2, 4, str(tmp_path / "run"))
+    outputs = [child.communicate(timeout=300) for child in children]
+    for child, (out, err) in zip(children, outputs, strict=True):
+        assert (child.returncode, out.splitlines()[-1:]) == (0, ["done"]), (out + err)[-3000:]
+    assert sorted(name for name in os.listdir(tmp_path / "run") if name.isdigit()) == ["4", "5"]
+    with ocp.training.Checkpointer(tmp_path / "run") as ckptr:  # one process goes on
+        loaded = ckptr.load(5, {"w": np.zeros((8, 2), np.float32), "n": 0})
+        np.testing.assert_array_equal(loaded["w"], np.arange(16.0).reshape(8, 2) + 5)
+        assert ckptr.save(6, {"x": 1})

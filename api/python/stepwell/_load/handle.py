@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 from collections.abc import Callable, Generator
 from typing import Any
@@ -63,6 +62,8 @@ class LoadHandle(service.NotCopied):
 
     def __await__(self) -> Generator[Any, None, Any]:
         # A shield: cancelling the task that waits does not touch the load.
+        import asyncio  # it takes long to import, and most programs do without it
+
         return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
 
     def __repr__(self) -> str:

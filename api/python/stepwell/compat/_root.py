@@ -172,7 +172,7 @@ class Root:
     def delete_foreign(self, step: int) -> None:
         """Deletes what another library wrote as `step`, if anything: the store has the step now."""
         found = dict(self._find_steps(self.path)).get(step)
-        if found is not None:
+        if found is not None and self._leads:
             path = os.path.join(self.path, found)
             if not os.path.lexists(os.path.join(path, VIEW_STEP_NAME)):
                 _remove(path)

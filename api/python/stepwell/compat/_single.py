@@ -26,6 +26,7 @@ from .._distributed.coordinator import coordinator_for
 from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
+from .._runtime import service
 from .._runtime.arguments import json_text
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
@@ -52,6 +53,7 @@ class Work(Generic[T]):
         self._timeout = timeout
         self._value: T | None = None
         self._error: BaseException | None = None
+        self.reported = False  # whether `result` raised the error
         self._callbacks: list[Callable[[T], object]] = []
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -62,6 +64,7 @@ class Work(Generic[T]):
             self._value = self._work()
         except BaseException as error:
             self._error = error
+            service.logger.error("failed in the background: %s: %s", type(error).__name__, error)
         del self._work
         with self._lock:
             self._done.set()
@@ -78,12 +81,17 @@ class Work(Generic[T]):
         """What went wrong, once it is done."""
         return self._error
 
+    def wait(self) -> None:
+        """Waits, and raises nothing."""
+        self._done.wait()
+
     def result(self, timeout: float | None = None) -> T:
         """Waits, and raises what went wrong. `timeout` is in seconds; TimeoutError."""
         limit = self._timeout if timeout is None else timeout
         if not self._done.wait(limit):
             raise TimeoutError(f"not done after {limit} s")
         if self._error is not None:
+            self.reported = True
             raise self._error
         return self._value  # type: ignore[return-value]
 
@@ -127,6 +135,10 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     """
     form = form or Form()
     target = os.path.abspath(os.fsdecode(path))
+    if coordinator_for(target) is not None:
+        raise NotImplementedError(f"{target!r}: one process saves a single checkpoint; several "
+                                  "processes save steps with training.Checkpointer or "
+                                  "CheckpointManager")
     if not overwrite:
         _check_absent(target)
     folder = target + TEMPORARY
@@ -158,23 +170,22 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
               chunks: Chunks | None, form: Form) -> Callable[[], _store.Store]:
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
-    if coordinator_for(folder) is None:
-        texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
-        with paused():
-            rows = flatten_items(trees)
-            set_chunk_shapes(chunks, rows)
-            held = _hold([row for item in rows for row in item.rows])
-        if held is not None:
+    texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
+    with paused():
+        rows = flatten_items(trees)
+        set_chunk_shapes(chunks, rows)
+        held = _hold([row for item in rows for row in item.rows])
+    if held is not None:
 
-            def start() -> _store.Store:
-                store = _open(folder, form)
-                core = store._backend.whole("a single checkpoint")
-                store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
-                held.clear()
-                return store
+        def start() -> _store.Store:
+            store = _open(folder, form)
+            core = store._backend.whole("a single checkpoint")
+            store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
+            held.clear()
+            return store
 
-            return start
-        del rows
+        return start
+    del rows
     store = _open(folder, form)
     try:
         handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)

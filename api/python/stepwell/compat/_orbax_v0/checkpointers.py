@@ -12,10 +12,11 @@ from .args import StandardRestore, StandardSave, ours
 from .base import get_registered_args_cls, has_registered_args, is_args
 from .composite_handler import CompositeCheckpointHandler
 from .directories import open_directory
-from .native_handlers import FilesHandler, PyTreeCheckpointHandler, StandardCheckpointHandler
-from .item_saving import Saving, call, is_native, item_metadata, restore_item
+from .item_saving import (Saving, call, is_native, item_metadata, orbax_errors,
+                          restore_item)
 from .libraries import as_path
 from .metadata import StepMetadata
+from .native_handlers import FilesHandler, PyTreeCheckpointHandler, StandardCheckpointHandler
 from .options import AsyncOptions
 from .registry import LegacyArgs
 from .step_items import DEFAULT_ITEM
@@ -68,10 +69,11 @@ class Checkpointer:
             else:
                 saving.add(DEFAULT_ITEM, self._handler, given)
                 form = Form(layout="flat", zarr=2)
-            self._work = save_single(
-                path, saving.items, overwrite=force, metadata=saving.metadata(custom_metadata),
-                form=form, timeout=self._async_options.timeout_secs,
-                finished=self._async_options.post_finalization_callback)
+            with orbax_errors():
+                self._work = save_single(
+                    path, saving.items, overwrite=force, metadata=saving.metadata(custom_metadata),
+                    form=form, timeout=self._async_options.timeout_secs,
+                    finished=self._async_options.post_finalization_callback)
             if not self.is_async:
                 self._wait()
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
+from ...errors import UnsupportedLeafError
 from .args import ours
-from .native_handlers import NativeHandler, files_item
 from .libraries import as_path
+from .native_handlers import NativeHandler, files_item
 from .registry import LegacyArgs
 from .step_items import IMPLIED_HANDLERS, METRICS_ITEM, OWN_METADATA, StepItems
 
@@ -74,6 +75,19 @@ def save_files(handler: Any, folder: str, args: Any) -> None:
         call(handler.save, directory, args)
     if hasattr(handler, "finalize"):
         handler.finalize(directory)
+
+
+class UnsupportedLeafValueError(UnsupportedLeafError, ValueError):
+    """Leaves that cannot be saved: a ValueError, as Orbax raises it."""
+
+
+@contextlib.contextmanager
+def orbax_errors() -> Iterator[None]:
+    """Raises the errors of a save as the classes that Orbax raises."""
+    try:
+        yield
+    except UnsupportedLeafError as error:
+        raise UnsupportedLeafValueError(str(error), error.paths) from None
 
 
 class Saving:

@@ -397,6 +397,7 @@ class CheckpointManager:
                 self._root_metadata = RootMetadata(custom_metadata=dict(metadata))
         elif self._options.save_root_metadata:
             write_root_metadata(self._directory, dict(metadata))
+            self._root.wait_for_all("writing the root's metadata")
 
     # ---- life ----
 

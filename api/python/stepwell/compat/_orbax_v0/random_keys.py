@@ -14,8 +14,8 @@ from .args import (ArrayRestore, JaxRandomKeyRestore, JaxRandomKeySave, NumpyRan
                    NumpyRandomKeySave, PyTreeRestore)
 from .base import register_with_handler
 from .directories import opened
-from .native_handlers import ArrayCheckpointHandler, FilesHandler, PyTreeCheckpointHandler
 from .libraries import jax_module
+from .native_handlers import ArrayCheckpointHandler, FilesHandler, PyTreeCheckpointHandler
 from .tree_names import flatten
 
 _KEY, _INDEX = 2, 1  # types of keys in _METADATA

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from .multihost import is_primary_host, sync_global_processes
+from .multihost import is_primary_host
 
 _FOLDER, _FILE, _LEGACY_FILE = "metadata", "_ROOT_METADATA", "metadata"
 
@@ -27,7 +27,7 @@ def read_root_metadata(root: Any) -> dict[str, Any] | None:
 
 
 def write_root_metadata(root: Any, custom_metadata: dict[str, Any]) -> None:
-    """Writes it, durably, unless there is one already."""
+    """Writes it, durably, unless there is one already; process 0 does it for all."""
     path = os.path.join(root, _FOLDER, _FILE)
     if is_primary_host(0) and not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -41,4 +41,3 @@ def write_root_metadata(root: Any, custom_metadata: dict[str, Any]) -> None:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             os.fsync(descriptor)
             os.close(descriptor)
-    sync_global_processes("stepwell:root_metadata")

@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ... import _store
 from ..._handle import SaveHandle
 from ...errors import StepNotFoundError
-from .._root import Root
+from .._root import STORE_NAME, Root
 from .infos import UTC, CheckpointInfo, foreign_metrics
-from .item_saving import Saving
+from .item_saving import Saving, orbax_errors
 from .options import CheckpointManagerOptions
 from .step import TMP_DIR_SUFFIX, Metadata, standard_name_format, standard_parts
 from .step_items import METRICS_ITEM, StepItems
@@ -47,6 +48,17 @@ class StepRoot:
                               layout="v0", zarr=2, step_prefix=prefix, step_digits=digits,
                               find_steps=self._find)
         return self._root
+
+    def _writable(self) -> Root:
+        """The root, open for writing. LockedError, with the process that has it."""
+        root = self._open()
+        if root.store.read_only and not self._read_only:  # another process had it, then
+            root.close()
+            self._root = None
+            root = self._open()
+            if root.store.read_only:
+                _store.open(os.path.join(self.path, STORE_NAME)).close()
+        return root
 
     def _find(self, directory: str) -> dict[int, str]:
         return {found.step: os.path.basename(os.fspath(found.path))
@@ -114,14 +126,16 @@ class StepRoot:
 
             saving.items[METRICS_ITEM] = json_item(metrics)  # a number, a list
             metrics = None
-        return self._open().store.save(step, items=saving.items, metrics=metrics,
-                                       metadata=saving.metadata(custom_metadata))
+        root = self._writable()
+        with orbax_errors():
+            return root.store.save(step, items=saving.items, metrics=metrics,
+                                   metadata=saving.metadata(custom_metadata))
 
     def delete(self, step: int) -> None:
         """Deletes a step. With `todelete_subdir` its checkpoint stays there, by hard links, in
         place of one that the step had there before."""
         subdir = self._options.todelete_subdir
-        root = self._open()
+        root = self._writable()
         if subdir is None:
             root.delete(step)
             return
@@ -142,6 +156,10 @@ class StepRoot:
         """Waits until the directory shows all steps."""
         if self._root is not None and not self._read_only:
             self._root.wait_for_view()
+
+    def wait_for_all(self, what: str) -> None:
+        """Waits until all processes are here. `what`: they do, for messages."""
+        self._open().store._backend.gather(0, what)
 
     @contextlib.contextmanager
     def other(self, directory: Any) -> Iterator[StepRoot]:

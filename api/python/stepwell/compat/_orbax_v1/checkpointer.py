@@ -21,7 +21,7 @@ from . import preservation_policies, save_decision_policies
 from . import step as step_lib
 from .context import Context, get_context
 from .deletion import check_arguments, check_item, check_options, remove, remove_item
-from .free import AsyncResponse, described, load_all
+from .free import AsyncResponse, described, load_all, unwrapped
 from .items import STATE, check_names, item_metadata, names_of, orbax_errors, to_items, tree_name
 from .metadata import RootMetadata, StepMetadata
 from .places import OrbaxPlace, Place, StorePlace, absolute
@@ -62,16 +62,18 @@ class Checkpointer:
         self._logger = logger
         self._path = absolute(directory)
         self._saves: list[tuple[int, _single.Work[bool]]] = []
+        self._failure: BaseException | None = None  # of a save, not raised yet
+        self._late: list[int] = []  # steps to be deleted in the next call
         self._pending_delete: AsyncResponse[bool] | None = None
         prefix, digits = step_lib.prefix_and_digits(self._format)
         saving = self._context.array.saving
         self._root = Root(self._path, layout="v1", zarr=3 if saving.use_zarr3 else 2,
                           step_prefix=prefix, step_digits=digits, find_steps=self._find_steps)
-        if cleanup_tmp_directories:
+        if cleanup_tmp_directories and self._root.store._backend.leads:
             for name in os.listdir(self._path):
                 if _single.TEMPORARY in name:
                     shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
-        if custom_metadata is not None:
+        if custom_metadata is not None and self._root.store._backend.leads:
             save_root_metadata(self._path, dict(custom_metadata))
         self._infos = read_infos(self._root, self._lightweight)
         self._found = {info.step for info in self._infos}  # before this Checkpointer
@@ -135,8 +137,9 @@ class Checkpointer:
             reached_preemption=reached_preemption(step),
             multiprocessing_options=self._context.multiprocessing)
         with get_context(self._context):
-            return self._save_policy.should_save(Info(step, now(), None), infos,
-                                                 context=context)
+            return self._root.store._backend.from_leader(
+                lambda: bool(self._save_policy.should_save(Info(step, now(), None), infos,
+                                                           context=context)), "should_save")
 
     def save(self, step: int, state: Any, *, checkpointable_name: str = STATE,
              force: bool = False, overwrite: bool = False, metrics: Any = None,
@@ -175,6 +178,7 @@ class Checkpointer:
                                    metrics: Any = None, custom_metadata: Any = None
                                    ) -> AsyncResponse[bool] | None:
         self._wait_for_deletion()
+        self._raise_failure()
         started = time.time()
         check_names(checkpointables)
         infos = self._settled()
@@ -194,8 +198,8 @@ class Checkpointer:
                 step, items=items.trees, metrics=metrics, metadata=custom_metadata or None,
                 chunks=items.chunks or None, if_exists="replace" if there else "error")
         infos.append(Info(step, now(), metrics))
-        flags = self._keep_policy.should_preserve(
-            infos, context=preservation_policies.PreservationContext())
+        flags = self._root.store._backend.from_leader(lambda: list(map(bool, self._keep_policy.should_preserve(
+            infos, context=preservation_policies.PreservationContext()))), "should_preserve")
         kept = [info for info, keep in zip(infos, flags, strict=True) if keep]
         gone = [info.step for info in infos if info not in kept]
         self._infos = kept
@@ -205,18 +209,38 @@ class Checkpointer:
             handle.result()
             if is_foreign:
                 self._root.delete_foreign(step)
-            for each in gone:
-                with contextlib.suppress(FileNotFoundError):
-                    self._root.delete(each)
+            if not self._root.store._backend.collective:
+                self._remove(gone)
             self._root.wait_for_view()
             if context.asynchronous.post_finalization_callback is not None:
                 context.asynchronous.post_finalization_callback()
             return True
 
+        if self._root.store._backend.collective:  # processes delete in one order: in their next calls
+            self._late += gone
         response = _single.Work(work, timeout=context.asynchronous.timeout_secs)
         self._saves.append((step, response))
         self._log("save", step, started)
         return response
+
+    def _remove(self, steps: list[int]) -> None:
+        for each in steps:
+            with contextlib.suppress(FileNotFoundError):
+                self._root.delete(each)
+
+    def _remove_late(self) -> None:
+        """Of several processes: deletes what the policy gave up, once the saves are done."""
+        if self._late:
+            for _, work in list(self._saves):
+                work.wait()
+            late, self._late = self._late, []
+            self._remove(late)
+
+    def _raise_failure(self) -> None:
+        self._settle()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _settled(self) -> list[Info]:
         self._settle()
@@ -229,6 +253,8 @@ class Checkpointer:
                 self._saves.remove((step, work))
                 if work.error is not None:
                     self._infos = [info for info in self._infos if info.step != step]
+                    if not work.reported and self._failure is None:
+                        work.reported, self._failure = True, work.error
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is under way."""
@@ -241,8 +267,7 @@ class Checkpointer:
         if step is not None:
             wanted.add(_number(step))
         for _, work in self._saves:
-            with contextlib.suppress(Exception):
-                work.result()
+            work.wait()
         self._settle()
         for number in wanted:
             with contextlib.suppress(FileNotFoundError):
@@ -264,6 +289,7 @@ class Checkpointer:
     def load(self, step: int | StepMetadata[Any] | None = None, abstract_state: Any = None, *,
              checkpointable_name: str = STATE) -> Any:
         """Loads a tree of a step (None: the latest); see `ocp.load`."""
+        abstract_state = unwrapped(abstract_state)
         check_target(abstract_state)
         return self.load_checkpointables(
             step, {checkpointable_name: abstract_state})[checkpointable_name]
@@ -363,7 +389,8 @@ class Checkpointer:
                 remove_item(self._root.foreign()[number], name)
             return True
 
-        response = _single.Work(work)
+        done = work() if self._root.store._backend.collective else None
+        response = _single.Work(work if done is None else lambda: True)
         if name is None:
             self._infos = [info for info in self._infos if info.step != number]
             self._found.discard(number)
@@ -374,6 +401,7 @@ class Checkpointer:
         pending, self._pending_delete = self._pending_delete, None
         if pending is not None:
             pending.result()
+        self._remove_late()
 
     # ---- life ----
 
@@ -386,8 +414,8 @@ class Checkpointer:
         """Waits for what is under way, and raises what went wrong."""
         self._wait_for_deletion()
         for _, work in list(self._saves):
-            work.result()
-        self._settle()
+            work.wait()
+        self._raise_failure()
         self._root.wait_for_view()
 
     def close(self) -> None:

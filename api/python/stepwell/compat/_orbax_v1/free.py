@@ -106,7 +106,8 @@ def _layout(path: Any, context: Context) -> CheckpointLayout:
     return context.checkpoint_layout
 
 
-def _unwrapped(abstract: Any) -> Any:
+def unwrapped(abstract: Any) -> Any:
+    """A target; of metadata the tree."""
     return abstract.metadata if isinstance(abstract, CheckpointMetadata) else abstract
 
 
@@ -122,7 +123,7 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
     context = get_context()
     if not path:
         raise ValueError("Path must not be None.")
-    abstract = _unwrapped(abstract_state)
+    abstract = unwrapped(abstract_state)
     check_target(abstract)
     if _layout(path, context) == CheckpointLayout.SAFETENSORS:
         return safetensors.load(absolute(path), abstract)
@@ -152,7 +153,7 @@ def _in_background(work: Callable[[], Any]) -> AsyncResponse[Any]:
 def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dict[str, Any]:
     """Loads checkpointables by name: those in `abstract_checkpointables`, or all."""
     context = get_context()
-    wanted = _unwrapped(abstract_checkpointables)
+    wanted = unwrapped(abstract_checkpointables)
     _check_wanted(wanted)
     if _layout(path, context) == CheckpointLayout.SAFETENSORS:
         raise NotImplementedError("safetensors files have no checkpointables: use `load`")
