@@ -390,6 +390,17 @@ def test_steps_of_flax_are_listed_restored_and_gone_on_from(folder: str, backend
     assert restored.step == 41
 
 
+def test_a_step_of_flax_that_a_killed_save_left_beside_its_successor(folder: str) -> None:
+    checkpoints.save_checkpoint(folder, {"w": 1}, 3)
+    os.rename(f"{folder}/checkpoint_3", f"{folder}-view")
+    Path(folder, "checkpoint_3").write_bytes(flax.serialization.to_bytes({"w": 0}))
+    assert checkpoints.available_steps(folder) == [3]
+    assert checkpoints.restore_checkpoint(folder, {"w": 9}) == {"w": 1}
+    checkpoints.save_checkpoint(folder, {"w": 2}, 4, keep=2)
+    assert names(folder) == ["checkpoint_3", "checkpoint_4"]
+    assert checkpoints.restore_checkpoint(f"{folder}/checkpoint_3", {"w": 9}) == {"w": 1}
+
+
 def test_float_steps_that_flax_wrote_are_read(folder: str, backend: str) -> None:
     for metric in (0.25, 0.5):
         real.save_checkpoint(folder, {"w": metric}, metric, keep=9)

@@ -68,27 +68,36 @@ class Directory:
     def path_of(self, text: object) -> str:
         return os.path.join(self.path, f"{self.prefix}{text}")
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """All, by number, the lowest first."""
+    def own(self) -> list[Checkpoint]:
         store = self.store
-        own = [] if store is None else store.steps()
-        found = [Checkpoint(step, str(step), self.path_of(step), True) for step in own]
+        return [Checkpoint(step, str(step), self.path_of(step), True)
+                for step in ([] if store is None else store.steps())]
+
+    def foreign(self) -> list[Checkpoint]:
+        """Those that Flax wrote, also of steps that are in the store by now."""
+        found = []
         for name in os.listdir(self.path) if os.path.isdir(self.path) else []:
             text = name.removeprefix(self.prefix)
             path = os.path.join(self.path, name)
-            if (name.startswith(self.prefix) and _NUMBER.fullmatch(text)
-                    and not is_own(path) and not any(each.text == text for each in found)):
+            if name.startswith(self.prefix) and _NUMBER.fullmatch(text) and not is_own(path):
                 found.append(Checkpoint(float(text), text, path, False))
-        return sorted(found)
+        return found
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All, by number, the lowest first."""
+        own = self.own()
+        texts = {each.text for each in own}
+        return sorted(own + [each for each in self.foreign() if each.text not in texts])
 
     def delete(self, checkpoints: list[Checkpoint]) -> None:
         """Deletes checkpoints, also those that Flax wrote."""
         steps = [int(each.number) for each in checkpoints if each.is_own]
         if steps:
             self.root.store.delete(steps)
-        for each in checkpoints:
-            if not each.is_own:
-                remove_foreign(each.path)
+        if self.root.store._backend.leads:
+            for each in checkpoints:
+                if not each.is_own:
+                    _remove(each.path)
 
     @contextlib.contextmanager
     def opened(self, checkpoint: Checkpoint) -> Iterator[tuple[_store.Store, int]]:
@@ -153,14 +162,13 @@ def is_orbax(path: str) -> bool:
     return any(os.path.exists(os.path.join(path, name)) for name in _ORBAX_NAMES)
 
 
-def remove_foreign(path: str) -> None:
-    """Removes a checkpoint that Flax wrote, if there is one. Several processes may do so."""
-    if is_own(path):
-        return
+def _remove(path: str) -> None:
+    """Removes a checkpoint that Flax wrote. The view may give the name to a step right away, so
+    nothing is removed but what was there before."""
     for each in (path, f"{path}_gda"):  # the second has arrays of many processes
         if os.path.isdir(each):
-            shutil.rmtree(each, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            shutil.rmtree(each)
+        elif os.path.lexists(each):
             os.unlink(each)
 
 

@@ -38,8 +38,7 @@ from typing import Any
 
 from .. import _store
 from ..errors import InvalidArgumentError, LockedError, StepExistsError
-from ._flax_directory import (Checkpoint, Directory, is_orbax, is_own, opened_path, opened_tree,
-                              remove_foreign)
+from ._flax_directory import Checkpoint, Directory, is_orbax, is_own, opened_path, opened_tree
 
 __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_checkpoint",
            "save_checkpoint", "save_checkpoint_multiprocess"]
@@ -102,7 +101,7 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
         if not overwrite and found and found[-1].number >= number:
             raise _outdated(path, number)
         # Taken before the save, which no process leaves before all have entered it.
-        foreign = [each for each in found if not each.is_own and each.number != number]
+        foreign = directory.foreign()
         handle = directory.root.store.save(number, target, metadata=directory.metadata,
                                            if_exists="replace")
     except BaseException:
@@ -112,10 +111,12 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
     def finish() -> None:
         with directory:
             handle.result()
-            remove_foreign(path)
-            own = [each for each in directory.checkpoints() if each.is_own]
-            directory.delete(_superseded(sorted(own + foreign), number, keep, overwrite,
-                                         keep_every_n_steps))
+            own = directory.own()
+            numbers = {each.number for each in own}
+            replaced = [each for each in foreign if each.number in numbers]
+            rest = sorted(own + [each for each in foreign if each not in replaced])
+            directory.delete(replaced + _superseded(rest, number, keep, overwrite,
+                                                    keep_every_n_steps))
             directory.show()
 
     if async_manager is not None:
