@@ -56,6 +56,8 @@ Status AddJson(const Json& value, format::KeyPath* path, ItemInput* item) {
       add(ValueType::kNone, {});
       return OkStatus();
     case Json::value_t::binary:
+      add(ValueType::kInt, format::orbax::LargeIntegerText(value));
+      return OkStatus();
     case Json::value_t::discarded:
       break;
   }

@@ -2,6 +2,7 @@
 #include "format/orbax/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <vector>
 
@@ -10,10 +11,11 @@
 namespace stepwell::format::orbax {
 namespace {
 
-// A number of the text, counted from its start, that was spelled NaN, Infinity or -Infinity.
-struct NonFinite {
+// A number of the text, counted from its start, that is not JSON's, or not the parser's: spelled
+// NaN, Infinity or -Infinity, or an integer that 64 bits do not hold.
+struct PythonNumber {
   uint64_t number = 0;
-  double value = 0;
+  Json value;
 };
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -25,10 +27,34 @@ size_t StringEnd(std::string_view text, size_t start) {
   return std::min(i + 1, text.size());
 }
 
-// Writes a zero over each non-finite number, with blanks around it so that no neighbours join, and
+// Of an integer that 64 bits hold.
+constexpr size_t kDigitsMin = 18;
+
+bool HasManyDigits(std::string_view text) {
+  size_t digits = 0;
+  for (const char c : text) {
+    digits = IsDigit(c) ? digits + 1 : 0;
+    if (digits > kDigitsMin) return true;
+  }
+  return false;
+}
+
+// Whether `token` is an integer beyond 64 bits, and not beyond what is read.
+bool IsLargeInteger(std::string_view token) {
+  if (token.size() <= kDigitsMin || token.size() > kIntegerBytesMax) return false;
+  const std::string_view digits = token.substr(token.front() == '-' ? 1 : 0);
+  if (digits.front() == '0' || !std::all_of(digits.begin(), digits.end(), IsDigit)) return false;
+  int64_t number = 0;
+  uint64_t large = 0;
+  const char* const end = token.data() + token.size();
+  return std::from_chars(token.data(), end, number).ec != std::errc() &&
+         std::from_chars(token.data(), end, large).ec != std::errc();
+}
+
+// Writes a zero over each such number, with blanks around it so that no neighbours join, and
 // says which numbers these were. Other text stays: the parser refuses what is wrong in it.
-std::vector<NonFinite> ReplaceNonFinite(std::string* text) {
-  std::vector<NonFinite> found;
+std::vector<PythonNumber> ReplaceNumbers(std::string* text) {
+  std::vector<PythonNumber> found;
   uint64_t numbers = 0;
   const std::string_view all = *text;
   size_t i = 0;
@@ -51,11 +77,17 @@ std::vector<NonFinite> ReplaceNonFinite(std::string* text) {
       text->replace(start, i - start, i - start, ' ');
       (*text)[start + 1] = '0';
     } else if (IsDigit(all[i]) || all[i] == '-') {
-      ++numbers;
       while (i < all.size() && (IsDigit(all[i]) || IsLetter(all[i]) || all[i] == '+' ||
                                 all[i] == '-' || all[i] == '.')) {
         ++i;
       }
+      const std::string_view token = all.substr(start, i - start);
+      if (IsLargeInteger(token)) {
+        found.push_back({numbers, LargeInteger(token)});
+        text->replace(start, i - start, i - start, ' ');
+        (*text)[start + 1] = '0';
+      }
+      ++numbers;
     } else {
       ++i;
     }
@@ -66,25 +98,24 @@ std::vector<NonFinite> ReplaceNonFinite(std::string* text) {
 // Builds the value while nlohmann reads it, without recursion.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view file, std::vector<NonFinite> non_finite)
-      : file_(file), non_finite_(std::move(non_finite)) {}
+  Builder(std::string_view file, std::vector<PythonNumber> replaced)
+      : file_(file), replaced_(std::move(replaced)) {}
 
   bool null() override { return Add(nullptr); }
   bool boolean(bool value) override { return Add(value); }
   bool number_integer(number_integer_t value) override { return ++numbers_, Add(value); }
   bool number_unsigned(number_unsigned_t value) override {
-    // Zeros are written over non-finite numbers, and a zero is unsigned.
-    if (next_ < non_finite_.size() && non_finite_[next_].number == numbers_) {
+    // Zeros are written over those numbers, and a zero is unsigned.
+    if (next_ < replaced_.size() && replaced_[next_].number == numbers_) {
       ++numbers_;
-      return Add(non_finite_[next_++].value);
+      return Add(std::move(replaced_[next_++].value));
     }
     return ++numbers_, Add(value);
   }
   bool number_float(number_float_t value, const string_t& text) override {
     ++numbers_;
     if (text.find_first_of(".eE") == std::string::npos) {
-      return Fail(UnimplementedError(
-          StrCat(file_, ": the integer ", Printable(text), " is beyond 64 bits")));
+      return Fail(TooLarge(text));
     }
     return Add(value);
   }
@@ -123,6 +154,10 @@ class Builder : public nlohmann::json_sax<Json> {
   }
   bool parse_error(size_t position, const std::string& last_token,
                    const nlohmann::detail::exception& error) override {
+    constexpr int kNumberOverflow = 406;
+    if (error.id == kNumberOverflow && last_token.find_first_of(".eE") == std::string::npos) {
+      return Fail(TooLarge(last_token));
+    }
     const std::string_view what = error.what();
     const size_t detail = what.find(": ");
     return Fail(DataLossError(StrCat(
@@ -139,6 +174,14 @@ class Builder : public nlohmann::json_sax<Json> {
   bool Fail(Status status) {
     status_ = std::move(status);
     return false;
+  }
+  Status TooLarge(std::string_view integer) const {
+    if (integer.size() > kIntegerBytesMax) {
+      return UnimplementedError(
+          StrCat(file_, ": an integer of more than ", kIntegerBytesMax, " digits"));
+    }
+    return UnimplementedError(
+        StrCat(file_, ": the integer ", Printable(integer), " is beyond 64 bits"));
   }
   template <typename T>
   bool Add(T value) {
@@ -165,8 +208,8 @@ class Builder : public nlohmann::json_sax<Json> {
   };
 
   const std::string_view file_;
-  const std::vector<NonFinite> non_finite_;
-  size_t next_ = 0;  // of non_finite_
+  std::vector<PythonNumber> replaced_;
+  size_t next_ = 0;  // of replaced_
   uint64_t numbers_ = 0;
   Json root_;
   std::vector<Frame> open_;
@@ -185,16 +228,24 @@ Result<Json> ParseJson(std::string_view file, std::string_view text, JsonDialect
     return DataLossError(StrCat(file, ": not JSON at byte ", nul, ": NUL"));
   }
   std::string replaced;
-  std::vector<NonFinite> non_finite;
-  if (dialect == JsonDialect::kPython && (text.find("NaN") != std::string_view::npos ||
-                                          text.find("Infinity") != std::string_view::npos)) {
+  std::vector<PythonNumber> numbers;
+  if (dialect == JsonDialect::kPython &&
+      (text.find("NaN") != std::string_view::npos ||
+       text.find("Infinity") != std::string_view::npos || HasManyDigits(text))) {
     replaced = text;
-    non_finite = ReplaceNonFinite(&replaced);
+    numbers = ReplaceNumbers(&replaced);
     text = replaced;
   }
-  Builder builder(file, std::move(non_finite));
+  Builder builder(file, std::move(numbers));
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.Take();
+}
+
+Json LargeInteger(std::string_view digits) { return Json::binary({digits.begin(), digits.end()}); }
+
+std::string LargeIntegerText(const Json& value) {
+  const auto& bytes = value.get_binary();
+  return {bytes.begin(), bytes.end()};
 }
 
 void AppendJsonString(std::string_view text, std::string* out) {
@@ -233,6 +284,8 @@ void AppendPythonJson(const Json& value, std::string* out) {
     }
     case Json::value_t::string:
       return AppendJsonString(value.get_ref<const std::string&>(), out);
+    case Json::value_t::binary:
+      return void(out->append(LargeIntegerText(value)));
     case Json::value_t::number_float:
       return AppendJsonFloat(value.get<double>(), out);
     default:

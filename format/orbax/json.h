@@ -26,9 +26,16 @@ inline constexpr size_t kJsonBytesMax = size_t{1} << 30;
 enum class JsonDialect : uint8_t { kStrict, kPython };
 
 // All of `text` as one value. kDataLoss: not JSON, not UTF-8, too deep, a key twice in an object.
-// kUnimplemented: integers that 64 bits do not hold, and texts above kJsonBytesMax. Strings of
-// the result are UTF-8, its depth is at most kJsonDepthMax. `file` is for messages.
+// kUnimplemented: integers that 64 bits do not hold (of Python's dialect: of more than
+// kIntegerBytesMax digits), and texts above kJsonBytesMax. Strings of the result are UTF-8, its
+// depth is at most kJsonDepthMax. `file` is for messages.
 Result<Json> ParseJson(std::string_view file, std::string_view text, JsonDialect dialect);
+
+// Integers beyond 64 bits are values of the library's type "binary", which JSON has not: their
+// decimal digits. Only kPython gives them, and only AppendPythonJson writes them.
+inline constexpr size_t kIntegerBytesMax = 4300;  // what Python reads unless it is told otherwise
+Json LargeInteger(std::string_view digits);
+std::string LargeIntegerText(const Json& value);
 
 // As json.dumps writes it, byte for byte.
 void AppendPythonJson(const Json& value, std::string* out);

@@ -165,7 +165,7 @@ Result<CheckpointMetadata> DecodeCheckpointMetadata(std::string_view file, std::
 
 // The same value as json.dumps spells it, members in their order: what the files `metadata`,
 // `data.json` and `metrics` hold. kDataLoss, kUnimplemented: see ParseJson in json.h; among them a
-// key twice in one object and integers beyond 64 bits.
+// key twice in one object and integers of thousands of digits.
 Result<std::string> NormalJson(std::string_view file, std::string_view text);
 // The same of an object.
 Result<std::string> NormalJsonObject(std::string_view file, std::string_view text);

@@ -37,15 +37,16 @@ TEST_F(ExportJsonTest, EveryTypeThatJsonHas) {
   Value({key("a"), PathComponent::Index(0)}, ValueType::kInt, "-7");
   Value({key("a"), PathComponent::Index(1)}, ValueType::kInt, "18446744073709551615");
   Value({key("a"), PathComponent::Index(2)}, ValueType::kFloat, import::FloatValue(1e-3));
+  Value({key("a"), PathComponent::Index(3)}, ValueType::kInt, "-18446744073709551616");
   Node({key("b")}, ContainerKind::kDict);
   Value({key("b"), key("no")}, ValueType::kBool, std::string(1, '\0'));
   Value({key("b"), key("none")}, ValueType::kNone, "");
   Value({key("b"), key("text")}, ValueType::kStr, "\xC3\xA4\"");
   const auto text = EncodeJsonItem(leaves_, 0);
   ASSERT_TRUE(text.ok()) << text.status().ToString();
-  EXPECT_EQ(*text, R"({"a": [-7, 18446744073709551615, 0.001], )"
+  EXPECT_EQ(*text, R"({"a": [-7, 18446744073709551615, 0.001, -18446744073709551616], )"
                    R"("b": {"no": false, "none": null, "text": "\u00e4\""}})");
-  const std::span<const LeafRecord> below = std::span<const LeafRecord>(leaves_).subspan(5, 4);
+  const std::span<const LeafRecord> below = std::span<const LeafRecord>(leaves_).subspan(6, 4);
   const auto part = EncodeJsonItem(below, 1);
   ASSERT_TRUE(part.ok()) << part.status().ToString();
   EXPECT_EQ(*part, R"({"no": false, "none": null, "text": "\u00e4\""})");
@@ -58,8 +59,12 @@ TEST_F(ExportJsonTest, WhatJsonHasNot) {
     EXPECT_THAT(status.message(), HasSubstr(words));
     leaves_.clear();
   };
-  Value({}, ValueType::kInt, "18446744073709551616");
-  refused(StatusCode::kInvalidArgument, "64 bits");
+  Value({}, ValueType::kInt, std::string(4301, '7'));
+  refused(StatusCode::kInvalidArgument, "4300 digits");
+  for (const char* bad : {"", "-", "007", "7x", "1e3"}) {
+    Value({}, ValueType::kInt, bad);
+    refused(StatusCode::kDataLoss, "damaged");
+  }
   Value({}, ValueType::kBytes, "ab");
   refused(StatusCode::kInvalidArgument, "JSON has not");
   Value({}, ValueType::kStr, "\xFF");

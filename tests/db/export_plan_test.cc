@@ -381,5 +381,52 @@ TEST(ExportFilesTest, KeysOfAllArraysAreSortedTogether) {
   }
 }
 
+ExportPlan PlanOfFiles(const std::vector<LeafRecord>& leaves, std::string* refused) {
+  format::StepRecord step;
+  step.items = {{"state", format::ItemKind::kFiles, leaves.size(), 0, 0}};
+  auto plan = PlanExport(step, leaves, {});
+  *refused = plan.status().message();
+  return plan.ok() ? *std::move(plan) : ExportPlan();
+}
+
+TEST(ExportPlanTest, ItemsOfFilesStayInTheirDirectory) {
+  const LeafRecord root = Node({}, format::ContainerKind::kDict, 2);
+  const auto file = [](std::string_view name) {
+    return Value({PathComponent::Key(std::string(name))}, format::ValueType::kBytes, "bytes");
+  };
+  const auto folder = [](std::string_view name) {
+    return Value({PathComponent::Key(std::string(name))}, format::ValueType::kNone, "");
+  };
+  std::string refused;
+  const std::vector<LeafRecord> leaves =
+      Sorted({root, file("a/b.json"), file("x"), folder("a/empty/")});
+  const ExportPlan plan = PlanOfFiles(leaves, &refused);
+  ASSERT_EQ(plan.items.size(), 1U) << refused;
+  EXPECT_THAT(plan.items[0].directories, ElementsAre("a", "a/empty"));
+  ASSERT_EQ(plan.items[0].files.size(), 2U);
+  EXPECT_EQ(plan.items[0].files[0].name, "a/b.json");
+  EXPECT_THAT(plan.items[0].arrays, IsEmpty());
+
+  const std::string long_name(201, 'x');
+  for (const std::string_view name :
+       {std::string_view(".."), std::string_view("a/.."), std::string_view("."),
+        std::string_view(""), std::string_view("../x"), std::string_view("/etc"),
+        std::string_view("a//b"), std::string_view("a\0b", 3), std::string_view(long_name)}) {
+    PlanOfFiles(Sorted({root, file(name)}), &refused);
+    EXPECT_THAT(refused, HasSubstr("no path of a file")) << name;
+    PlanOfFiles(Sorted({root, folder(std::string(name) + "/")}), &refused);
+    EXPECT_THAT(refused, HasSubstr("no path of a file")) << name;
+  }
+  PlanOfFiles(Sorted({root, file("a"), file("a/b")}), &refused);
+  EXPECT_THAT(refused, HasSubstr("both a file and a directory"));
+  PlanOfFiles(Sorted({root, file("commit_success.txt")}), &refused);
+  EXPECT_THAT(refused, HasSubstr("the export makes itself"));
+  PlanOfFiles(Sorted({root, Value(Path("a"), format::ValueType::kInt, "5")}), &refused);
+  EXPECT_THAT(refused, HasSubstr("not the bytes of a file"));
+  PlanOfFiles(Sorted({root, file("a"), Value(Path("b/c"), format::ValueType::kBytes, "x")}),
+              &refused);
+  EXPECT_THAT(refused, HasSubstr("a part of an item of files"));
+}
+
 }  // namespace
 }  // namespace stepwell::db

@@ -11,6 +11,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -383,6 +384,28 @@ def test_a_disk_that_fails_is_not_damage(store, tmp_path, monkeypatch):
     with pytest.raises(stepwell.StorageError, match="4.npz: Input/output error") as error:
         store.import_checkpoint(tmp_path / "4.npz")
     assert error.value.errno == errno.EIO
+
+
+def test_what_flax_saves_without_a_suffix(store, tmp_path, monkeypatch):
+    import flax
+    from flax.training import checkpoints
+
+    monkeypatch.setattr(flax.config, "_values",
+                        {**flax.config._values, "flax_use_orbax_checkpointing": False})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = checkpoints.save_checkpoint(tmp_path, tree(), 40)
+    assert os.path.basename(path) == "checkpoint_40" and os.path.isfile(path)
+    assert store.import_checkpoint(path).result() == 40
+    assert same(store.load(40, like=tree()), tree())
+    for name, data in (("checkpoint_41", b""), ("checkpoint_42", b"\x82\x01\x02"),
+                       ("checkpoint_43", b"text, and no checkpoint")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(stepwell.FormatError, match="unknown kind"):
+            store.import_checkpoint(tmp_path / name)
+    os.rename(path, tmp_path / "checkpoint_1.5")
+    with pytest.raises(stepwell.InvalidArgumentError, match="not a step's"):
+        store.import_checkpoint(tmp_path / "checkpoint_1.5")
 
 
 def test_files_that_are_refused(store, tmp_path):

@@ -45,13 +45,13 @@ Result<std::vector<LeafRecord>> SelectedLeaves(StepReader& reader, const ExportO
   return leaves;
 }
 
-// Long strings, and files, are compressed in chunks of their own; Orbax has the strings in a JSON
+// Long strings and integers, and files, are in chunks of their own; Orbax has the strings in a JSON
 // file.
 Status LoadStrings(StepReader& reader, std::vector<LeafRecord>* leaves) {
   std::vector<std::pair<LeafRecord*, std::string>> texts;
   for (LeafRecord& leaf : *leaves) {
     if (leaf.kind != format::LeafKind::kValue || leaf.chunk_count == 0) continue;
-    if (leaf.value_type != format::ValueType::kStr &&
+    if (leaf.value_type != format::ValueType::kStr && leaf.value_type != format::ValueType::kInt &&
         leaf.value_type != format::ValueType::kBytes) {
       continue;
     }

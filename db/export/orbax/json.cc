@@ -49,6 +49,13 @@ Result<Json*> PlaceOf(const format::KeyPath& path, size_t path_prefix, Json* roo
   return at;
 }
 
+// As Python writes an integer: "-123".
+bool IsDecimal(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && text.front() != '0' &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 Result<Json> ValueOf(const LeafRecord& leaf, const format::KeyPath& path) {
   const std::string& bytes = leaf.inline_value;
   const Status damaged =
@@ -71,7 +78,12 @@ Result<Json> ValueOf(const LeafRecord& leaf, const format::KeyPath& path) {
       uint64_t large = 0;
       if (ParseInteger(bytes, &number)) return Json(number);
       if (ParseInteger(bytes, &large)) return Json(large);
-      return NoJson(path, "an integer beyond 64 bits");
+      if (bytes.size() > format::orbax::kIntegerBytesMax) {
+        return NoJson(
+            path, StrCat("an integer of more than ", format::orbax::kIntegerBytesMax, " digits"));
+      }
+      if (!IsDecimal(bytes)) return damaged;
+      return format::orbax::LargeInteger(bytes);
     }
     default:
       return NoJson(path, "no None, bool, number or text");

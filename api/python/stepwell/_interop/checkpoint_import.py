@@ -33,7 +33,9 @@ def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
 
 
 def step_of_file(path: str) -> int:
-    stem = os.path.basename(os.path.splitext(path)[0])
+    stem, suffix = os.path.splitext(os.path.basename(path))
+    if suffix[1:].isdigit():  # Flax's steps may be floats, a store's are not
+        stem += suffix
     match = re.search(r"(?:^|[_-])([0-9]+)$", stem)
     if match is None:
         raise no_number(path)
@@ -61,6 +63,18 @@ def _read_equinox(path: str, like: Any) -> Any:
     if like is None:
         raise InvalidArgumentError(f"{path} holds leaves alone: like= is the tree that they are of")
     return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
+
+
+def _is_flax(path: str) -> bool:
+    """Whether a file begins as flax.training.checkpoints writes it, without a suffix: a dict of
+    msgpack with a text as its first key."""
+    with open(path, "rb") as file:
+        head = file.read(6)
+    if not head:
+        return False
+    size = {0xde: 3, 0xdf: 5}.get(head[0], 1 if 0x80 < head[0] <= 0x8f else 0)
+    return bool(size) and len(head) > size and (0xa0 <= head[size] <= 0xbf
+                                                or 0xd9 <= head[size] <= 0xdb)
 
 
 # NumPy itself has no such types, so the library makes no arrays of them.
@@ -94,6 +108,8 @@ def _read_npz(path: str) -> dict[str, Any]:
 def read_file(path: str, like: Any) -> Any:
     """The tree in a file; `like` may be None: not given."""
     suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES and _is_flax(path):
+        suffix = ".msgpack"
     if suffix not in SUFFIXES:
         raise FormatError(f"{path}: a file of an unknown kind; there are {', '.join(SUFFIXES)}, "
                           "and directories of Orbax")
@@ -120,8 +136,9 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
     """Saves a checkpoint of another library as a step. Nothing is written to `src`.
 
     src: a directory of Orbax (v0 or v1): a step, an item of one, or, with `step`, the root of a
-        CheckpointManager. Or a file: `.msgpack` (Flax), `.eqx` (Equinox), `.safetensors`,
-        `.npz`; the libraries are needed for the first three.
+        CheckpointManager. Or a file: `.msgpack` (Flax), `checkpoint_40` (what Flax's own
+        save_checkpoint writes), `.eqx` (Equinox), `.safetensors`, `.npz`; the libraries are needed
+        for all but the last.
     step: the step's number; None: the number that the name of `src` ends in ("7", "ckpt_7").
     items: names of items, as the Orbax checkpoint has them; None: all.
     like: a tree of the same structure, for files: `.eqx` needs it, `.msgpack` takes it
@@ -133,6 +150,9 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
         back) and CorruptionError raised. Returns after that. Bytes that are wrong on the disk
         itself are wrong in both reads. One process only. Exports of Stepwell have checksums, which
         every import checks.
+
+    Items that are neither pytrees nor JSON (Grain iterators, random keys, Protos) are kept as
+    files, as if saved with `stepwell.Files`; `export` writes them back byte for byte.
 
     From Orbax, `load` gives what Orbax restores without a target, but for arrays, which are
     NumPy's (jax arrays with `like`): tuples come as lists, other nodes as dicts, scalars as
