@@ -191,11 +191,33 @@ std::string Fault::Name() const {
 
 }  // namespace stepwell::db::nth
 
+#if defined(__SANITIZE_THREAD__)
+extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
+#endif
+
 namespace {
+
+// RocksDB hands its memory from thread to thread where ThreadSanitizer does not see it, and to that
+// malloc and free are writes.
+struct Unseen {
+#if defined(__SANITIZE_THREAD__)
+  Unseen() { AnnotateIgnoreWritesBegin(__FILE__, __LINE__); }
+  ~Unseen() { AnnotateIgnoreWritesEnd(__FILE__, __LINE__); }
+#else
+  Unseen() {}
+#endif
+};
 
 void* Allocate(size_t bytes) {
   if (stepwell::db::nth::AllocationFails(/*aligned=*/false)) return nullptr;
+  const Unseen unseen;
   return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void Free(void* memory) noexcept {
+  const Unseen unseen;
+  std::free(memory);
 }
 
 void* AllocateOrThrow(size_t bytes) {
@@ -206,6 +228,7 @@ void* AllocateOrThrow(size_t bytes) {
 
 void* AllocateAligned(size_t bytes, std::align_val_t alignment) {
   if (stepwell::db::nth::AllocationFails(/*aligned=*/false)) return nullptr;
+  const Unseen unseen;
   void* memory = nullptr;
   return posix_memalign(&memory, static_cast<size_t>(alignment), bytes) == 0 ? memory : nullptr;
 }
@@ -242,9 +265,9 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { Free(memory); }
+void operator delete[](void* memory) noexcept { Free(memory); }
+void operator delete(void* memory, size_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t) noexcept { Free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { Free(memory); }
