@@ -6,6 +6,7 @@
 #include "db/import/import.h"
 #include "db/import/source.h"
 #include "db/layout.h"
+#include "format/orbax/ocdbt.h"
 #include "format/orbax/orbax_files.h"
 #include "format/orbax/python_text.h"
 #include "format/orbax/tree_metadata.h"
@@ -42,8 +43,14 @@ Result<std::vector<std::string>> Folders(io::FileSystem* file_system, const std:
   return folders;
 }
 
-// The file of an item that is JSON; empty when there is none.
-Result<std::string> JsonFileOf(io::FileSystem* file_system, const std::string& folder) {
+// The file of an item that is JSON; empty when there is none. `alone`: it is if that is its only
+// one.
+Result<std::string> JsonFileOf(io::FileSystem* file_system, const std::string& folder, bool alone) {
+  if (alone) {
+    STEPWELL_ASSIGN_OR_RETURN(auto names, file_system->List(folder));
+    std::erase(names, format::orbax::kCommitSuccessName);
+    if (names.size() != 1) return std::string();
+  }
   for (const std::string_view name : kJsonFiles) {
     STEPWELL_ASSIGN_OR_RETURN(const bool there, Has(file_system, folder, name));
     if (there) return std::string(name);
@@ -149,12 +156,19 @@ Status OrbaxCheckpoint::Load() {
       STEPWELL_RETURN_IF_ERROR(AddItem("state", path_));
     }
   } else {
+    STEPWELL_ASSIGN_OR_RETURN(const bool is_database,
+                              Has(file_system_, path_, format::orbax::kOcdbtManifestName));
+    if (is_database) {
+      return DataLossError(StrCat(path_, ": ", format::orbax::kTreeMetadataName, " is missing"));
+    }
     STEPWELL_ASSIGN_OR_RETURN(const auto folders, Folders(file_system_, path_));
     for (const std::string& name : folders) {
       STEPWELL_RETURN_IF_ERROR(AddItem(name, StrCat(path_, "/", name)));
     }
   }
-  const auto known = [](const OrbaxItem& item) { return item.kind != OrbaxItem::Kind::kUnknown; };
+  const auto known = [](const OrbaxItem& item) {
+    return item.kind != OrbaxItem::Kind::kFiles && item.kind != OrbaxItem::Kind::kTorn;
+  };
   if (!is_step && std::none_of(items_.begin(), items_.end(), known)) return NotACheckpoint();
   const auto named = [this](std::string_view name) {
     return std::find_if(items_.begin(), items_.end(),
@@ -183,20 +197,31 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
   item.name = name;
   item.target = name;
   item.path = folder;
+  if (const auto found = handlers_.find(name); found != handlers_.end()) {
+    item.handler = found->second;
+  }
+  const auto* const handler = format::orbax::FindHandler(item.handler);
   STEPWELL_ASSIGN_OR_RETURN(const bool is_tree,
                             Has(file_system_, folder, format::orbax::kTreeMetadataName));
   if (is_tree) {
     // ArraySave's item looks like a tree with the one leaf "checkpoint".
-    const bool is_array = std::find(arrays_.begin(), arrays_.end(), name) != arrays_.end();
+    const bool is_array = handler != nullptr && handler->kind == format::orbax::HandlerKind::kArray;
     item.kind = is_array ? OrbaxItem::Kind::kArray : OrbaxItem::Kind::kTree;
   } else {
-    STEPWELL_ASSIGN_OR_RETURN(item.json_file, JsonFileOf(file_system_, folder));
+    // Handlers of other programs have files of such names, too.
+    const bool is_foreign = handler == nullptr && !item.handler.empty();
+    STEPWELL_ASSIGN_OR_RETURN(item.json_file, JsonFileOf(file_system_, folder, is_foreign));
     if (!item.json_file.empty()) {
       item.kind =
           item.json_file == format::orbax::kMetricsItem && name == format::orbax::kMetricsItem
               ? OrbaxItem::Kind::kMetrics
               : OrbaxItem::Kind::kJson;
     }
+  }
+  if (item.kind == OrbaxItem::Kind::kFiles) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool is_database,
+                              Has(file_system_, folder, format::orbax::kOcdbtManifestName));
+    if (is_database || handler != nullptr) item.kind = OrbaxItem::Kind::kTorn;
   }
   items_.push_back(std::move(item));
   return OkStatus();
@@ -212,10 +237,7 @@ Status OrbaxCheckpoint::ReadCheckpointMetadata(const std::string& folder) {
   using Items = std::vector<format::orbax::ItemHandler>;
   if (const auto* items = std::get_if<Items>(&metadata.handlers)) {
     for (const format::orbax::ItemHandler& item : *items) {
-      const auto* handler = item.type ? format::orbax::FindHandler(*item.type) : nullptr;
-      if (handler != nullptr && handler->kind == format::orbax::HandlerKind::kArray) {
-        arrays_.push_back(item.item);
-      }
+      if (item.type) handlers_[item.item] = *item.type;
     }
   }
   if (metadata.custom_metadata != "{}") custom_metadata_ = metadata.custom_metadata;

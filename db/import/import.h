@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,13 +35,15 @@ struct OrbaxItem {
     kArray,    // v0's ArraySave: one array
     kJson,     // JSON: becomes a tree of Python values
     kMetrics,  // becomes the step's metrics
-    kUnknown,  // neither: becomes an item of files
+    kFiles,    // anything else: kept as the files that it has
+    kTorn,     // of one of the others, without the file that says so: an error when asked for
   };
   std::string name;    // as the checkpoint has it
   std::string target;  // the item's name in the save
-  Kind kind = Kind::kUnknown;
+  Kind kind = Kind::kFiles;
   std::string path;  // the item's directory
   std::string json_file;
+  std::string handler;  // that the checkpoint names for it; "": none
 };
 
 // What is in one checkpoint, without its arrays. The files must not change while it is read.
@@ -76,7 +79,7 @@ class OrbaxCheckpoint {
   std::string folder_;
   std::optional<uint64_t> step_;
   std::vector<OrbaxItem> items_;
-  std::vector<std::string> arrays_;  // items that ArraySave wrote
+  std::map<std::string, std::string> handlers_;  // of items, by name
   std::string custom_metadata_;
   std::string root_metadata_;
   std::string metrics_;

