@@ -349,7 +349,8 @@ bool IsImported(const orbax::Json& value) {
 
 void PlaceItems(orbax::Json* items, ExportPlan* plan) {
   for (ExportItem& item : plan->items) {
-    if (!item.is_tree() || !items->contains(item.name)) continue;
+    const bool is_tree = item.is_tree() && item.json_file.empty();  // metrics are JSON, too
+    if (!is_tree || !items->contains(item.name)) continue;
     item.tree.custom_metadata = PythonText((*items)[item.name]);
     items->erase(item.name);
   }
