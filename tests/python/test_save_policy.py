@@ -239,9 +239,14 @@ def test_stores_closed_out_of_order_pass_signals_on(path, tmp_path, calls):
 def test_forked_children_end_as_ever(run_python, path):
     status, out, err = run_python("""
 import multiprocessing, os, signal, sys, time, stepwell
+reading, writing = os.pipe()
+def sleep():
+    os.write(writing, b"x")
+    time.sleep(120)
 with stepwell.open(sys.argv[1], save=stepwell.policy.SaveOnPreemption()) as store:
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(120,))
+    child = multiprocessing.get_context("fork").Process(target=sleep)
     child.start()
+    os.read(reading, 1)  # a signal in the instant of the fork is the parent's handler's
     child.terminate()
     child.join()
     print(child.exitcode == -signal.SIGTERM, store.should_save(1))

@@ -21,7 +21,7 @@ def is_key(leaf: object) -> bool:
 def as_restored(tree: Any, leaves: str) -> Any:
     """What a load without a target gives: dicts with str keys, lists, None for namedtuples
     without fields; numbers for NumPy's scalars. `leaves`: "jax" or "numpy", as in `export`, or
-    "saved": as Stepwell loads, where what was saved over a mesh comes back on it."""
+    "saved": as Stepwell loads with as_="jax"."""
     if isinstance(tree, Nothing) or type(tree).__name__ == "EmptyState":
         return None
     if isinstance(tree, Mapping):
@@ -33,12 +33,13 @@ def as_restored(tree: Any, leaves: str) -> Any:
     if dataclasses.is_dataclass(tree):
         return {field.name: as_restored(getattr(tree, field.name), leaves)
                 for field in dataclasses.fields(tree)}
-    if leaves == "saved" and isinstance(tree, jax.Array) and len(tree.sharding.device_set) > 1:
-        return tree
+    if leaves == "saved" and isinstance(tree, jax.Array):
+        is_spread = len(tree.sharding.device_set) > 1
+        return tree if is_spread else jax.device_put(tree, jax.devices()[0])
     if leaves == "numpy" and is_key(tree):  # NumPy has none; wherever they load, on all devices
         return jax.device_put(tree, everywhere())
-    if leaves in ("numpy", "saved") and isinstance(tree, jax.Array):
-        return np.asarray(jax.random.key_data(tree) if is_key(tree) else tree)
+    if leaves == "numpy" and isinstance(tree, jax.Array):
+        return np.asarray(tree)
     return native(tree)
 
 

@@ -142,7 +142,7 @@ def import_case(seed: int, folder: pathlib.Path, counts: Counts) -> None:
         assert store.import_checkpoint(source).result() == step
         check(content.metrics, store[step].metrics or {})
         for name, tree in {"state": content.tree, **content.others}.items():
-            check(as_restored(tree, "saved"), store.load(step, (name,)))
+            check(as_restored(tree, "saved"), store.load(step, (name,), as_="jax"))
             like = as_restored(tree, "jax")
             check(like, store.load(step, (name,), like=like))
         assert store.verify().ok

@@ -43,7 +43,7 @@ def main() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", int(processes), int(process))
     assert len(jax.devices()) == 8
-    ((item, rows),) = part_of({"state": state()}, jax.process_index(), None).rows
+    ((item, rows, _),) = part_of({"state": state()}, jax.process_index(), None).rows
     assert item == "state"
     out = {}
     for row in rows:
