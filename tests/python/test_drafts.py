@@ -52,6 +52,13 @@ def test_parts_of_other_steps_keep_what_they_are(store, tmp_path):
                     {"params": state["params"], "w": state["params"]["w"]})
 
 
+def test_what_only_describes_a_step_is_not_saved(store):
+    store.save(0, {"w": np.arange(3)}).result()
+    for described in (store.tree(0), store[0]):
+        with pytest.raises(stepwell.UnsupportedLeafError, match="x: is of type stepwell"):
+            store.save(1, {"x": described})
+
+
 def test_sharded_arrays_keep_their_shards(run_python, path):
     status, out, err = run_python("""
 import sys, jax, numpy as np, stepwell

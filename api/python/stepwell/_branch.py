@@ -10,6 +10,7 @@ from typing import SupportsIndex
 
 from ._lifetime import OpenStore
 from ._runtime.arguments import step_number
+from ._runtime.files import sync_folder
 from ._runtime.text import brief
 from .errors import Error, InvalidArgumentError, StepExistsError, StepNotFoundError
 
@@ -76,11 +77,7 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     for folder in (os.path.dirname(made), self.path):  # the names are durable, too
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
     return made
 
 

@@ -29,7 +29,7 @@ class Decider:
         self._watch = Watch(self._signals)
 
     def should_save(self, step: int, backend: Backend, pending: Pending) -> bool:
-        newest = max([*[each.step for each in backend.steps()], *pending.steps()], default=-1)
+        newest = max([*pending.steps(), -1 if (stored := backend.newest()) is None else stored])
         if self._policy is None:
             return step > newest
         if self._signals and jax_says_so(step):
@@ -76,7 +76,7 @@ class Decider:
     def _seconds(self, backend: Backend) -> float:
         """Since the last save; of an earlier session's, by the wall clock."""
         if self._last is None:
-            newest = max([each.step for each in backend.steps()], default=None)
+            newest = backend.newest()
             if newest is None:
                 return math.inf
             if backend.collective and not backend.leads:

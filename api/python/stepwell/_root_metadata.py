@@ -16,6 +16,7 @@ from typing import Any
 
 from ._backend import Backend
 from ._runtime.arguments import json_text
+from ._runtime.files import sync_folder
 from .errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
 
 _NAME = "METADATA"
@@ -61,11 +62,7 @@ def _write(store: str, data: bytes) -> None:
         finally:
             os.close(file)
         os.rename(temporary, path)
-        directory = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_folder(store)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         failed = (NoSpaceError if full else StorageError)(f"{path} cannot be written: {error}")

@@ -179,7 +179,7 @@ class ArrayView(NotCopied):
         parts = index if isinstance(index, tuple) else (index,)
         return read_slice(self._source, self._number, parts)
 
-    def _rows(self, path: Path) -> list[Row]:
+    def _stepwell_rows(self, path: Path) -> list[Row]:
         return stored_rows(self._source.tree, self._number, path, _reader(self._source))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -281,7 +281,7 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
             source, selection = step, resolve(step.tree, exact, below=number)
         return _found(source, selection, step, self._components)
 
-    def _rows(self, path: Path) -> list[Row]:
+    def _stepwell_rows(self, path: Path) -> list[Row]:
         source, number = self._whole()
         return stored_rows(source.tree, number, path, _reader(source))
 

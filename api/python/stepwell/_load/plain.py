@@ -62,15 +62,17 @@ class Plain:
         wanted = {tree.records[leaf].sharding for leaf in leaves} - {""}
         saved = saved_shardings(wanted) if self.as_ == "jax" and self.shardings is None else {}
         bad: list[Mismatch] = []
-        slots = [self._slot(tree, leaf, saved, bad) for leaf in leaves]
+        slots = [self.slot(tree, leaf, saved, bad) for leaf in leaves]
         if bad:
             raise MismatchError(
                 f"step {source.step}: {len(bad)} of 64 bits where JAX has 32; cast=True converts, "
                 "jax_enable_x64 keeps them:", bad)
         return read_slots(source, slots, self.progress)
 
-    def _slot(self, tree: StoredTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch]
-              ) -> Slot:
+    def slot(self, tree: StoredTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch]
+             ) -> Slot:
+        """How a leaf is read. `saved`: shardings by their texts. What does not fit goes to `bad`.
+        """
         record = tree.records[number]
         if record.kind == VALUE:
             value_type = record.value_type

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._pytree.records import ROOT, VALUE, StoredTree
+from .._pytree.records import ROOT, StoredTree
 from .._pytree.tree import LIST, TUPLE
-from .._pytree.values import decode_value
-from .._stepwell import ValueType
-from .device_placement import Target, same
-from .specs import jax_here, logical_array
+from .device_placement import Target
+from .plain import Plain
 
 AddSlot = Callable[[int, Callable[[Any], Any], "Target | None"], int]
 
@@ -54,13 +52,4 @@ def _plan(tree: StoredTree, number: int, add_slot: AddSlot) -> Callable[[list[An
 
 
 def _add_leaf(tree: StoredTree, number: int, add_slot: AddSlot) -> int:
-    record = tree.records[number]
-    value_type = record.value_type
-    if record.kind == VALUE:
-        return add_slot(number, lambda raw: decode_value(value_type, raw), None)
-    if value_type == ValueType.PRNG_KEY and jax_here() is not None:
-        shape, dtype = logical_array(record)
-        return add_slot(number, same, Target(shape, dtype, None, False, record.prng_impl))
-    if value_type == ValueType.NUMPY_SCALAR:
-        return add_slot(number, lambda raw: raw[()], None)
-    return add_slot(number, same, None)
+    return add_slot(*Plain("numpy", None, False, None).slot(tree, number, {}, []))

@@ -280,8 +280,8 @@ class Flattener:
     def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
-        stored = getattr(leaf, "_rows", None)  # of a view of what is stored
-        if stored is not None and type(leaf).__module__.startswith("stepwell."):
+        stored = getattr(leaf, "_stepwell_rows", None)  # of a view of what is stored
+        if stored is not None:
             self.rows += stored(path)
             return True
         if is_stateful(leaf) and not is_array_like(leaf):

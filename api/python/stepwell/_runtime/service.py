@@ -116,7 +116,7 @@ def start_thread(name: str, target: Callable[..., object], *args: object) -> thr
 
 def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
     """Runs `callback` on the callback thread when `handle` is done."""
-    call_at_once(handle, lambda: _callbacks.put(callback))
+    call_at_once(handle, lambda: call_back(callback))
 
 
 def call_at_once(handle: Operation, callback: Callable[[], object]) -> None:

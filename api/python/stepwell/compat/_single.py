@@ -28,6 +28,7 @@ from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
 from .._runtime import service
 from .._runtime.arguments import json_text
+from .._runtime.files import sync_folder
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, StepExistsError
@@ -329,14 +330,6 @@ def _exchange(one: str, other: str) -> None:
         os.rename(other, aside)
         os.rename(one, other)
         os.rename(aside, one)
-
-
-def sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---- reading ----

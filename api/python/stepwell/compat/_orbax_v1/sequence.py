@@ -9,6 +9,7 @@ import os
 import sys
 from typing import Any, NamedTuple
 
+from ..._runtime.files import sync_folder
 from .. import _single
 from .._root import Root
 from .places import read_json
@@ -73,4 +74,4 @@ def save_root_metadata(root: str, custom: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(path + _single.TEMPORARY, path)
-    _single.sync_folder(os.path.dirname(path))
+    sync_folder(os.path.dirname(path))
