@@ -9,7 +9,7 @@ from typing import Any
 
 from .args import Composite, ours
 from .base import AsyncCheckpointHandler, register_with_handler
-from .item_saving import item_metadata, restore_item, save_files
+from .item_saving import item_metadata, restore_items, save_files
 from .libraries import as_path
 from .options import (AsyncOptions, AtomicityOptions, FileOptions, MultiprocessingOptions)
 from .registry import ItemHandlers
@@ -47,16 +47,7 @@ class CompositeCheckpointHandler(AsyncCheckpointHandler):
         if not named:
             named = {name: self.items.default_restore_args(name, step.handler(name))
                      for name in step.names}
-        found: dict[str, Any] = {}
-        for name, each in sorted(named.items()):
-            if name not in step:
-                raise KeyError(f'Item "{name}" was not found in the checkpoint. Available items: '
-                               f"{step.names}")
-            handler = self.items.get(name, each)
-            if each is None:
-                each = self.items.default_restore_args(name, step.handler(name))
-            found[name] = restore_item(step, name, handler, each)
-        return Composite(**found)
+        return Composite(**restore_items(step, self.items, named))
 
     def metadata_of(self, step: StepItems) -> Composite:
         return Composite(**{name: item_metadata(

@@ -13,7 +13,7 @@ from ...errors import UnsupportedLeafError
 from .args import ours
 from .libraries import as_path
 from .native_handlers import NativeHandler, files_item
-from .registry import LegacyArgs
+from .registry import ItemHandlers, LegacyArgs
 from .step_items import IMPLIED_HANDLERS, METRICS_ITEM, OWN_METADATA, StepItems
 
 
@@ -143,6 +143,21 @@ def restore_item(step: StepItems, name: str, handler: Any, args: Any) -> Any:
         return handler.restored(step, name, args)
     with step.files(name) as directory:
         return call(handler.restore, directory, args)
+
+
+def restore_items(step: StepItems, handlers: ItemHandlers, named: Mapping[str, Any]
+                  ) -> dict[str, Any]:
+    """Items by name. Args of None: those that the item's handler has by default. KeyError."""
+    restored: dict[str, Any] = {}
+    for name, args in sorted(named.items()):
+        if name not in step:
+            raise KeyError(f'Item "{name}" was not found in the checkpoint. Available items: '
+                           f"{step.names}")
+        handler = handlers.get(name, args)
+        if args is None:
+            args = handlers.default_restore_args(name, step.handler(name))
+        restored[name] = restore_item(step, name, handler, args)
+    return restored
 
 
 def item_metadata(step: StepItems, name: str, handler: Any) -> Any:

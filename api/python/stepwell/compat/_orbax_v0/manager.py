@@ -10,20 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from .._orbax_root import read_root_metadata, write_root_metadata
 from .args import Composite, ours
 from .background import PendingSave
 from .base import is_args, is_handler
 from .checkpointers import Checkpointer
 from .composite import CompositeMapping
 from .infos import UTC, CheckpointInfo, best, keep_policy, save_policy
-from .item_saving import Saving, item_metadata, restore_item
+from .item_saving import Saving, item_metadata, restore_items
 from .libraries import as_path
 from .metadata import RootMetadata, StepMetadata
-from .multihost import reached_preemption
+from .multihost import is_primary_host, reached_preemption
 from .options import AsyncOptions, CheckpointManagerOptions, logger
 from .preservation_policy import PreservationContext
 from .registry import ItemHandlers
-from .root_metadata import read_root_metadata, write_root_metadata
 from .save_decision_policy import DecisionContext
 from .step_items import DEFAULT_ITEM, StepItems
 from .step_root import StepRoot
@@ -333,15 +333,7 @@ class CheckpointManager:
             named = {name: self._handlers.default_restore_args(name, found.handler(name))
                      for name in found.names
                      if not self._default or name == DEFAULT_ITEM}
-        restored: dict[str, Any] = {}
-        for name, each in sorted(named.items()):
-            if name not in found:
-                raise KeyError(f'Item "{name}" was not found in the checkpoint. Available items: '
-                               f"{found.names}")
-            handler = self._handlers.get(name, each)
-            if each is None:
-                each = self._handlers.default_restore_args(name, found.handler(name))
-            restored[name] = restore_item(found, name, handler, each)
+        restored = restore_items(found, self._handlers, named)
         if not self._default:
             return Composite(**restored)
         if DEFAULT_ITEM not in restored:
@@ -397,7 +389,8 @@ class CheckpointManager:
             if read_root_metadata(self._directory) is None:
                 self._root_metadata = RootMetadata(custom_metadata=dict(metadata))
         elif self._options.save_root_metadata:
-            write_root_metadata(self._directory, dict(metadata))
+            if is_primary_host(0):
+                write_root_metadata(self._directory, dict(metadata))
             self._root.wait_for_all("writing the root's metadata")
 
     # ---- life ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._runtime.preemption import jax_says_so
 from .libraries import jax_module, multihost_utils
 
 
@@ -40,11 +41,4 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 
 def reached_preemption(step: int) -> bool:
     """Whether JAX's preemption service says that all processes should save at this step."""
-    jax = jax_module()
-
-    if not jax.distributed.is_initialized():
-        return False
-    try:
-        return bool(multihost_utils().reached_preemption_sync_point(step))
-    except RuntimeError:  # the service is off
-        return False
+    return jax_says_so(step)

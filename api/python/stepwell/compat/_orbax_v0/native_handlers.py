@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import tempfile
@@ -55,13 +56,13 @@ class NativeHandler(AsyncCheckpointHandler):
                 return f"orbax.checkpoint._src.handlers.{each._module}.{each.__name__}"
         return super().typestr()
 
+    @abc.abstractmethod
     def item_of(self, args: Any, folder: Callable[[], str]) -> Any:
         """What is saved for `args`. `folder`: makes a directory for the time of the save."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def restored(self, step: StepItems, name: str, args: Any) -> Any:
         """What `args` ask for of an item."""
-        raise NotImplementedError
 
     def metadata_of(self, step: StepItems, name: str) -> Any:
         return None
@@ -244,11 +245,13 @@ class FilesHandler(NativeHandler):
         with step.files(name) as folder:
             return self.read(os.fspath(folder), args)
 
+    @abc.abstractmethod
     def write(self, folder: str, args: Any) -> None:
-        raise NotImplementedError
+        """Writes what `args` say into `folder`, which exists."""
 
+    @abc.abstractmethod
     def read(self, folder: str, args: Any) -> Any:
-        raise NotImplementedError
+        """What `args` ask for of the files in `folder`."""
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         self.write(os.fspath(directory), self._args(args, kwargs, False))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .save_decision_policy import PolicyCheckpointInfo
 
@@ -16,6 +16,7 @@ class PreservationContext:
     """What else a decision may depend on."""
 
 
+@runtime_checkable
 class PreservationPolicy(Protocol):
     """Decides which checkpoints are preserved: a flag for each."""
 

@@ -12,9 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 class PolicyCheckpointInfo(Protocol):
     """What policies know of a checkpoint."""
 
-    step: int
-    metrics: Any
-    time: datetime.datetime
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def metrics(self) -> Any: ...
+
+    @property
+    def time(self) -> datetime.datetime: ...
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -23,7 +28,7 @@ class DecisionContext:
 
     is_saving_in_progress: bool
     reached_preemption: bool
-    multiprocessing_options: Any
+    multiprocessing_options: Any = None
 
 
 @runtime_checkable
@@ -77,6 +82,7 @@ class ContinuousCheckpointingPolicy(SaveDecisionPolicy):
         return step.time - previous_steps[-1].time >= interval
 
 
+@dataclasses.dataclass
 class PreemptionCheckpointingPolicy(SaveDecisionPolicy):
     """When this run is about to be preempted."""
 
@@ -86,8 +92,9 @@ class PreemptionCheckpointingPolicy(SaveDecisionPolicy):
         return context.reached_preemption
 
 
+@dataclasses.dataclass
 class InitialSavePolicy(SaveDecisionPolicy):
-    """When there is no checkpoint yet."""
+    """The first checkpoint."""
 
     def should_save(self, step: PolicyCheckpointInfo,
                     previous_steps: Sequence[PolicyCheckpointInfo], *,

@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import Any
 
 from ..._backend import Backend
+from ..._runtime.preemption import jax_says_so
 from ...errors import Error
 from .. import _single
+from .._orbax_root import read_root_metadata, write_root_metadata
 from .._root import Root
 from . import preservation_policies, save_decision_policies
 from . import step as step_lib
@@ -26,8 +28,7 @@ from .free import AsyncResponse, described, load_all, unwrapped
 from .items import STATE, check_names, item_metadata, names_of, orbax_errors, to_items, tree_name
 from .metadata import RootMetadata, StepMetadata
 from .places import OrbaxPlace, Place, StorePlace, absolute
-from .sequence import (Info, now, reached_preemption, read_infos, read_root_metadata,
-                       save_root_metadata)
+from .sequence import Info, now, read_infos
 from .training_errors import StepAlreadyExistsError, StepNotFoundError
 from .trees import check_target
 
@@ -75,7 +76,7 @@ class Checkpointer:
                 if _single.TEMPORARY in name:
                     shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
         if custom_metadata is not None and self._backend.leads:
-            save_root_metadata(self._path, dict(custom_metadata))
+            write_root_metadata(self._path, dict(custom_metadata))
         self._infos = read_infos(self._root, self._lightweight)
         self._found = {info.step for info in self._infos}  # before this Checkpointer
 
@@ -139,7 +140,7 @@ class Checkpointer:
             return False
         context = save_decision_policies.DecisionContext(
             is_saving_in_progress=self.is_saving_in_progress(),
-            reached_preemption=reached_preemption(step),
+            reached_preemption=jax_says_so(step),
             multiprocessing_options=self._context.multiprocessing)
         with get_context(self._context):
             return self._backend.from_leader(
@@ -350,7 +351,7 @@ class Checkpointer:
     def root_metadata(self) -> RootMetadata:
         """The metadata of the whole sequence."""
         return RootMetadata(directory=self.directory,
-                            custom_metadata=read_root_metadata(self._path))
+                            custom_metadata=read_root_metadata(self._path) or {})
 
     # ---- deleting ----
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
@@ -32,7 +33,7 @@ DELETION_FILE = "_CHECKPOINT_DELETION"
 OWN_METADATA = "stepwell_orbax"
 
 
-class Place:
+class Place(abc.ABC):
     """A checkpoint that is open for reading. A context manager that closes.
 
     names: of its items. flat: of a checkpoint that is one unnamed tree, the item's name. handlers:
@@ -49,13 +50,13 @@ class Place:
     def __init__(self, path: str) -> None:
         self.path = path
 
+    @abc.abstractmethod
     def is_tree(self, name: str) -> bool:
         """Whether an item is a tree, and not files of some handler."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         """The store and the step that have an item, and the item's name there."""
-        raise NotImplementedError
 
     @contextlib.contextmanager
     def folder(self, name: str) -> Iterator[str]:

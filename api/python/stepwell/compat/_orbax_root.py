@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of a manager's root: the file that Orbax has for it."""
+"""Metadata of the root of Orbax checkpoints: the file that Orbax has for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from .multihost import is_primary_host
+from .._runtime.files import sync_folder
 
 _FOLDER, _FILE, _LEGACY_FILE = "metadata", "_ROOT_METADATA", "metadata"
 
@@ -27,17 +27,16 @@ def read_root_metadata(root: Any) -> dict[str, Any] | None:
 
 
 def write_root_metadata(root: Any, custom_metadata: dict[str, Any]) -> None:
-    """Writes it, durably, unless there is one already; process 0 does it for all."""
+    """Writes it, durably, unless there is one already. One process of a run calls it."""
     path = os.path.join(root, _FOLDER, _FILE)
-    if is_primary_host(0) and not os.path.exists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = f"{path}.tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"custom_metadata": custom_metadata}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        for folder in (os.path.dirname(path), os.fspath(root)):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+    if os.path.exists(path):
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump({"custom_metadata": custom_metadata}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+    for folder in (os.path.dirname(path), os.fspath(root)):
+        sync_folder(folder)
