@@ -41,10 +41,10 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
     """Makes a branch, a store of its own that has the steps up to `step` (None: the newest), and
     returns its path; `open(path, branch=name)` opens it.
 
-    A branch is made in milliseconds, because its files are hard links to this store's. Both stores
-    then go on by themselves: what one saves or deletes, the other does not see. Space that both
-    use is given back when neither needs the file that it lies in. Branches lie in the store's
-    directory, `branches/<name>`; `shutil.rmtree` of that path removes one.
+    A branch copies no data: its files are hard links to this store's. Both stores then go on by
+    themselves: what one saves or deletes, the other does not see. Space that both use is given
+    back when neither needs the file that it lies in. Branches lie in the store's directory,
+    `branches/<name>`; `shutil.rmtree` of that path removes one.
 
     Raises StepNotFoundError, StepExistsError if there is a branch of this name, Error if the file
     system has no hard links, InvalidArgumentError in a run of several processes.

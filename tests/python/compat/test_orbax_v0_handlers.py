@@ -19,15 +19,9 @@ import orbax.checkpoint as real
 import pytest
 
 import stepwell
+from orbax_v0_saves import STATE, save
+
 from stepwell.compat import orbax as ocp
-
-STATE = {"w": jnp.arange(4.0)}
-
-
-def save(manager: Any, *steps: int, **more: Any) -> list[bool]:
-    done = [manager.save(step, args=ocp.args.StandardSave(STATE), **more) for step in steps]
-    manager.wait_until_finished()
-    return done
 
 
 # ---- handlers of one's own ----------------------------------------------------------------------

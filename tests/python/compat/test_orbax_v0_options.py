@@ -15,20 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as real
 import pytest
+from orbax_v0_saves import STATE, options, save
 
 from stepwell.compat import orbax as ocp
-
-STATE = {"w": jnp.arange(4.0)}
-
-
-def save(manager: Any, *steps: int, **more: Any) -> list[bool]:
-    done = [manager.save(step, args=ocp.args.StandardSave(STATE), **more) for step in steps]
-    manager.wait_until_finished()
-    return done
-
-
-def options(**more: Any) -> ocp.CheckpointManagerOptions:
-    return ocp.CheckpointManagerOptions(**more)
 
 
 # ---- names and tables ---------------------------------------------------------------------------

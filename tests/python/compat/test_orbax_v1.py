@@ -172,40 +172,6 @@ def test_a_checkpoint_can_be_moved_copied_and_removed(tmp_path: pathlib.Path) ->
     assert alike(real.load(tmp_path / "c", state), state)
 
 
-def test_overwriting_leaves_no_instant_without_a_checkpoint(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a"
-    ocp.save(path, {"x": np.zeros(100)})
-    with pytest.raises(ValueError, match="already exists"):
-        ocp.save(path, {"x": np.ones(100)})
-    stop = threading.Event()
-    seen: list[float] = []
-
-    def read() -> None:
-        while not stop.is_set():
-            os.stat(path / "_CHECKPOINT_METADATA")  # it is always there
-            seen.append(float(ocp.load(path)["x"].sum()))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    for _ in range(5):
-        ocp.save(path, {"x": np.ones(100)}, overwrite=True)
-    stop.set()
-    thread.join()
-    assert seen and set(seen) <= {0.0, 100.0}
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_what_an_interrupted_save_left_is_replaced(tmp_path: pathlib.Path) -> None:
-    leftover = tmp_path / "a.orbax-checkpoint-tmp"
-    (leftover / "store").mkdir(parents=True)
-    (leftover / "rubbish").write_text("x")
-    ocp.save(tmp_path / "a", {"x": 1})
-    assert ocp.load(tmp_path / "a") == {"x": 1} and os.listdir(tmp_path) == ["a"]
-    with pytest.raises(ocp.errors.InvalidLayoutError, match="incomplete"):
-        leftover.mkdir()
-        ocp.load(leftover)
-
-
 def test_flipped_bits_are_found(tmp_path: pathlib.Path) -> None:
     values = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
     ocp.save(tmp_path / "a", {"x": values})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stepwell.compat.orbax_v1: handlers of checkpointables that are no trees."""
+"""stepwell.compat.orbax_v1: handlers of checkpointables that are not trees."""
 
 from __future__ import annotations
 

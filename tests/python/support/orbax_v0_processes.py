@@ -1,27 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a run that saves with compat.orbax: NUMBER COUNT PORT DEVICES ROOT."""
+"""One process of a run that saves with compat.orbax; see facade_process.py."""
 
-import os
-import sys
+import jax
+import jax.numpy as jnp
+import numpy as np
+from facade_process import array, count, devices, root, sharding, values
 
-number, count, port, devices, root = *map(int, sys.argv[1:5]), sys.argv[5]
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
-
-from stepwell.compat import orbax as ocp  # noqa: E402
-
-jax.distributed.initialize(f"localhost:{port}", count, number)
-sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
-values = np.arange(16.0, dtype=np.float32).reshape(8, 2)
-
-
-def array(step: int) -> jax.Array:
-    return jax.make_array_from_callback((8, 2), sharding, lambda index: values[index] + step)
-
+from stepwell.compat import orbax as ocp
 
 options = ocp.CheckpointManagerOptions(max_to_keep=2)
 with ocp.CheckpointManager(root, options=options, metadata={"processes": count}) as manager:

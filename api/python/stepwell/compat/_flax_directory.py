@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory that flax.training.checkpoints is given: its checkpoints, whoever wrote them.
+"""The directory that flax.training.checkpoints is given: its checkpoints, of Stepwell and of Flax.
 
     <dir>/.stepwell           the store of the directory's first prefix
     <dir>/<prefix><step>/…    its steps, as a view shows them

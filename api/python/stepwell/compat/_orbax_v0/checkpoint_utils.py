@@ -40,7 +40,7 @@ def construct_restore_args(target: Any, sharding_tree: Any = None, set_global_sh
     tree = target.tree if is_tree_metadata(target) else target
     tree = jax.tree.map(_key_data, tree)
     if sharding_tree is None:
-        # None is no leaf, so that trees of shardings cannot be mapped beside the target.
+        # JAX drops None from the leaves, so trees of shardings cannot be mapped beside the target.
         made = jax.tree.map(lambda value: restore_args(value, sharding_of(value)), tree)
     else:
         shardings = sharding_tree.tree if is_tree_metadata(sharding_tree) else sharding_tree

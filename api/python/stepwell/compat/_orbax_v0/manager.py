@@ -173,7 +173,7 @@ class CheckpointManager:
                                                   context=context))
 
     def delete(self, step: int) -> None:
-        """Deletes a step. FileNotFoundError if there is no such step."""
+        """Deletes a step. Raises FileNotFoundError if the step does not exist."""
         if self._options.read_only:
             logger.warning("%s is read only, delete will be skipped", self._directory)
             return

@@ -87,7 +87,7 @@ def orbax_errors() -> Any:
 
 
 def to_items(checkpointables: Mapping[str, Any], context: Context) -> Items:
-    """Runs the handlers of what is no tree."""
+    """Runs the handlers of items that are not trees."""
     registry = context.checkpointables.registry
     made = Items({}, {}, {})
     for name, value in checkpointables.items():

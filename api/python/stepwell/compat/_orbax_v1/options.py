@@ -40,7 +40,7 @@ ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "multiprocessing.active_processes": "as primary_host",
     "multiprocessing.barrier_sync_key_prefix": "as primary_host",
     "file.skip_sync_file_validations": "the check is one stat",
-    "pathways.checkpointing_impl": "there is no Pathways backend",
+    "pathways.checkpointing_impl": "Stepwell has no Pathways backend",
     "memory.read_concurrent_bytes": "a load reads into the arrays that it returns",
     "memory.transfer_concurrent_bytes": "staging bounds it: memory.write_concurrent_bytes",
     "memory.regulator_options": "staging has a fixed bound: memory.write_concurrent_bytes",

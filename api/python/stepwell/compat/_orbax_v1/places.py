@@ -60,7 +60,7 @@ class Place(abc.ABC):
 
     @contextlib.contextmanager
     def folder(self, name: str) -> Iterator[str]:
-        """A directory with the files of an item that is no tree."""
+        """A directory with the files of an item that is not a tree."""
         yield os.path.join(self.path, name)
 
     def close(self) -> None:
