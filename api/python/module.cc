@@ -192,8 +192,7 @@ class Core {
     return *report;
   }
   void Branch(const std::string& destination) {
-    ThrowIfError(
-        WaitFor([this, destination] { return db::Branch(*store_, destination).status(); }));
+    ThrowIfError(WaitFor([this, destination] { return db::Branch(*store_, destination); }));
   }
   db::RepairReport Repair(bool accept) {
     auto report = std::make_shared<db::RepairReport>();

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <set>
-#include <span>
 #include <string>
 
 #include "db/export/orbax/folder.h"
@@ -12,30 +10,15 @@
 #include "db/log/footprint.h"
 #include "db/log/pins.h"
 #include "db/log/segment_files.h"
+#include "db/log/segment_scan.h"
+#include "format/records.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
 
-// STEPWELL is two blocks; more is a file of something else.
-constexpr size_t kSlotFileBytesMax = size_t{1} << 20;
-
-Result<std::set<uint64_t>> ListSegments(io::FileSystem* file_system, const std::string& store) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(SegmentsPath(store)));
-  std::set<uint64_t> segments;
-  for (const std::string& name : names) {
-    if (const auto id = ParseSegmentName(name)) segments.insert(*id);
-  }
-  return segments;
-}
-
-Result<std::string> ReadSlots(io::FileSystem* file_system, const std::string& store) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto file, file_system->Open(SlotFilePath(store), {}));
-  std::string text(kSlotFileBytesMax, '\0');
-  STEPWELL_ASSIGN_OR_RETURN(const size_t size,
-                            ReadWhole(*file, 0, std::as_writable_bytes(std::span(text))));
-  text.resize(size);
-  return text;
-}
+// Some slots of kSlotBytes; more is the file of something else.
+constexpr uint64_t kSlotFileBytesMax = 16 * format::kSlotBytes;
 
 Status CheckOneProcess(const StoreSnapshot& snapshot) {
   const bool shared = std::any_of(snapshot.steps.begin(), snapshot.steps.end(),
@@ -61,24 +44,25 @@ Status LinkSegment(const std::string& from, const std::string& to) {
 // First STEPWELL is read, then the segments that are there are sealed and linked: together they are
 // a store that was killed at that instant. What is written meanwhile lies in later segments. Under
 // RECLAIM, from before the first look on, nothing of it is erased.
-Result<BranchReport> Branch(StoreReader& store, const std::string& destination) {
+Status Branch(StoreReader& store, const std::string& destination) {
   io::FileSystem* const file_system = store.file_system();
   STEPWELL_ASSIGN_OR_RETURN(auto folder,
                             ExportFolder::Create(io::LocalFileSystem(), destination,
                                                  {.file_mode = ExportFileMode(store, 0)}));
   STEPWELL_ASSIGN_OR_RETURN(const auto lock,
                             ReclaimLock::Acquire(file_system, store.path(), io::LockKind::kShared));
-  STEPWELL_ASSIGN_OR_RETURN(const std::string slots, ReadSlots(file_system, store.path()));
+  STEPWELL_ASSIGN_OR_RETURN(
+      const std::string slots,
+      io::ReadSmallFile(file_system, SlotFilePath(store.path()), kSlotFileBytesMax));
   STEPWELL_ASSIGN_OR_RETURN(const auto snapshot, store.Snapshot());
   STEPWELL_RETURN_IF_ERROR(CheckOneProcess(*snapshot));
-  STEPWELL_ASSIGN_OR_RETURN(const auto there, ListSegments(file_system, store.path()));
-  STEPWELL_RETURN_IF_ERROR(store.SealSegments(there));
+  STEPWELL_ASSIGN_OR_RETURN(const auto there, SegmentIds(file_system, store.path()));
+  STEPWELL_RETURN_IF_ERROR(store.SealSegments({there.begin(), there.end()}));
 
   STEPWELL_RETURN_IF_ERROR(folder->Write("STEPWELL", slots));
   STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory("segments"));
   SegmentFiles files(file_system, store.path(), /*direct=*/false);
   FootprintCache edges(&files);
-  BranchReport report;
   for (const uint64_t segment : there) {
     STEPWELL_ASSIGN_OR_RETURN(const auto found, edges.EdgesOf(segment));
     if (!found.own) continue;  // the file of another store, which nothing here refers to
@@ -90,12 +74,8 @@ Result<BranchReport> Branch(StoreReader& store, const std::string& destination) 
     STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment));
     STEPWELL_RETURN_IF_ERROR(file->Sync());
     STEPWELL_RETURN_IF_ERROR(LinkSegment(path, folder->Now(SegmentPath("", segment).substr(1))));
-    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
-    ++report.segments;
-    report.linked_bytes += info.size_bytes;
   }
-  STEPWELL_RETURN_IF_ERROR(folder->Commit());
-  return report;
+  return folder->Commit();
 }
 
 }  // namespace stepwell::db

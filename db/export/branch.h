@@ -2,17 +2,11 @@
 // A copy of a store that shares its bytes: hard links of its segments (DESIGN.md, "Branches").
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "db/store.h"
 
 namespace stepwell::db {
-
-struct BranchReport {
-  uint64_t segments = 0;
-  uint64_t linked_bytes = 0;  // apparent
-};
 
 // Makes `destination`, which must not exist, a store with all steps that `store` has, under the
 // same id. Both go on by themselves: a segment with two names is neither changed nor punched, only
@@ -22,6 +16,6 @@ struct BranchReport {
 // kFailedPrecondition: no hard links are possible there, or steps have shares in other processes'
 // stores. kUnavailable: a save kept a segment from being sealed; try again. kAlreadyExists,
 // kInvalidArgument (no directory to put it in) and errors of the disk as they come.
-Result<BranchReport> Branch(StoreReader& store, const std::string& destination);
+Status Branch(StoreReader& store, const std::string& destination);
 
 }  // namespace stepwell::db

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Items that other libraries wrote as files: kept as they are, for an export to give back.
+#include <filesystem>
+#include <system_error>
+
 #include "db/import/tree.h"
 #include "format/key.h"
 #include "format/orbax/orbax_files.h"
@@ -42,6 +45,10 @@ class FilesReader {
     for (const std::string& name : names) {
       // Exports write the mark themselves.
       if (below.empty() && name == format::orbax::kCommitSuccessName) continue;
+      std::error_code error;
+      if (std::filesystem::is_symlink(std::filesystem::symlink_status(folder + name, error))) {
+        return UnimplementedError(StrCat(folder, name, " is a symbolic link; only files are kept"));
+      }
       STEPWELL_ASSIGN_OR_RETURN(const auto info, io::StatIfThere(file_system_, folder + name));
       if (!info) return DataLossError(StrCat(folder, name, " was removed while it was read"));
       if (info->is_directory) {

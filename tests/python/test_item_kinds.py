@@ -110,6 +110,17 @@ def test_files_never_lie_elsewhere(store, tmp_path, folder, name):
                                                                 "store"]
 
 
+def test_links_in_items_of_others_are_not_followed(store, tmp_path):
+    with ocp.CheckpointManager(tmp_path / "theirs") as manager:
+        manager.save(9, args=ocp.args.Composite(state=ocp.args.StandardSave({"w": np.arange(3)}),
+                                                rng=ocp.args.NumpyRandomKeySave(
+                                                    np.random.RandomState(3).get_state())))
+    os.symlink("/etc/passwd", tmp_path / "theirs/9/rng/secret")
+    with pytest.raises(stepwell.FormatError, match="secret is a symbolic link"):
+        store.import_checkpoint(tmp_path / "theirs/9")
+    assert store.import_checkpoint(tmp_path / "theirs/9", items=["state"]).result() == 9
+
+
 def test_a_tree_without_its_description_is_not_taken_for_files(store, tmp_path):
     with ocp.CheckpointManager(tmp_path / "theirs") as manager:
         manager.save(9, args=ocp.args.Composite(
