@@ -65,7 +65,7 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that died
     try:
         self._backend.writer.branch(temporary)
-        with self._open_alone(temporary, False) as store:
+        with self._open_alone(temporary) as store:
             _cut(store, number)
         os.rename(temporary, made)
     except OSError as error:

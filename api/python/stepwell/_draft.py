@@ -30,7 +30,7 @@ class Draft(NotCopied):
         self.step = step
         self._path = path
         self._store = store
-        self._parts: Any = store._open_alone(path, False)
+        self._parts: Any = store._open_alone(path)
         self._taken: dict[tuple[str, ...], bool] = {}  # paths of parts; whether it is a leaf
         self._finished = False
         self._next = len(self._parts)

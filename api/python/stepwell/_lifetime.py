@@ -69,9 +69,10 @@ class OpenStore(NotCopied):
         self._closed = False
         service.stores.add(self)
 
-    def _open_alone(self, path: str, read_only: bool) -> Self:
-        """Another store, opened by this process alone, with the defaults of `open`."""
-        return type(self)(path, read_only, _default_core, 0.0, None)
+    @classmethod
+    def _open_alone(cls, path: str, read_only: bool = False) -> Self:
+        """A store, opened by this process alone, with the defaults of `open`."""
+        return cls(path, read_only, _default_core, 0.0, None)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("read-only" if self.read_only else "open")

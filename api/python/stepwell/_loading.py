@@ -6,15 +6,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex
 from typing import cast as cast_  # `cast` is an argument of load
 
 from . import _stepwell
-from ._interop.checkpoint_import import import_checkpoint
+from ._interop.temporary_import import imported
 from ._lifetime import OpenStore
 from ._load.handle import LoadHandle
 from ._load.plain import As
@@ -212,11 +210,6 @@ class Loading(OpenStore):
             with self._open_alone(within, read_only=True) as store:
                 yield store
             return
-        folder = tempfile.mkdtemp(prefix="stepwell-import-")
-        try:
-            with self._open_alone(os.path.join(folder, "store"), read_only=False) as store:
-                steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
-                import_checkpoint(store, path, max(steps) if steps else 0).result()
-                yield store
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+        with imported(self._open_alone, path, max(steps) if steps else 0) as store:
+            yield store

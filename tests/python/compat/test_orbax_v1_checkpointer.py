@@ -310,6 +310,7 @@ def test_an_error_in_the_background_is_raised_once(tmp_path: pathlib.Path) -> No
 
 
 def test_several_processes(tmp_path: pathlib.Path) -> None:
+    real.save(tmp_path / "run_orbax", {"w": np.arange(16.0, dtype=np.float32).reshape(8, 2)})
     children = start(SCRIPT.with_name("orbax_v1_processes.py"), 2, 4, str(tmp_path / "run"))
     outputs = [child.communicate(timeout=300) for child in children]
     for child, (out, err) in zip(children, outputs, strict=True):

@@ -29,6 +29,9 @@ with ocp.training.Checkpointer(root) as checkpointer:
     assert checkpointer.root_metadata().custom_metadata == {"processes": count}
     assert checkpointer.save(5, {"w": array(5), "n": 5})  # continuously, as process 0 decides
     assert [each.step for each in checkpointer.checkpoints] == [4, 5]
+theirs = ocp.load(root + "_orbax", {"w": target["w"]})  # what Orbax wrote; each imports it
+for shard in theirs["w"].addressable_shards:
+    np.testing.assert_array_equal(shard.data, values[shard.index])
 try:
     ocp.save(root + "_single", {"w": array(0)})
 except NotImplementedError as error:

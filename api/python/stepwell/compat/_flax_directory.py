@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .. import _store
+from .._interop.temporary_import import imported
 from ..errors import Error, FormatError, StepNotFoundError, StoreNotFoundError
 from ._root import STORE_NAME, VIEW_STEP_NAME, Root
 
@@ -176,7 +177,7 @@ def _remove(path: str) -> None:
 def opened_tree(tree: Any) -> Iterator[_store.Store]:
     """A store that has `tree` as step 0, as long as the block runs."""
     with tempfile.TemporaryDirectory(prefix="stepwell-flax-") as folder:
-        with _store.open(os.path.join(folder, "store")) as store:
+        with _store.Store._open_alone(os.path.join(folder, "store")) as store:
             store.save(0, tree).result()
             yield store
 
@@ -188,10 +189,8 @@ def opened_foreign(path: str) -> Iterator[_store.Store]:
         with opened_tree(_read_msgpack(path)) as store:
             yield store
         return
-    with tempfile.TemporaryDirectory(prefix="stepwell-flax-") as folder:
-        with _store.open(os.path.join(folder, "store")) as store:
-            store.import_checkpoint(path, 0).result()
-            yield store
+    with imported(_store.Store._open_alone, path) as store:
+        yield store
 
 
 def _read_msgpack(path: str) -> Any:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from typing import Literal
 
 from .. import _stepwell, _store
 from .._interop.orbax_view import OrbaxView
-from ..errors import Error, LockedError, StepNotFoundError, StoreNotFoundError
+from .._interop.temporary_import import imported
+from ..errors import LockedError, StepNotFoundError, StoreNotFoundError
 
 STORE_NAME = ".stepwell"
 VIEW_STEP_NAME = "stepwell-view"  # db/view/folder.h, kViewStepName: in each step that a view made
@@ -79,7 +79,7 @@ class Root:
         self.read_only = read_only
         self._find_steps = find_steps
         self._shared: _Shared | None = None
-        self._imported: tuple[int, _store.Store, str] | None = None
+        self._imported: tuple[int, _store.Store, contextlib.ExitStack] | None = None
         if not read_only and create:
             os.makedirs(self.path, exist_ok=True)
         self._key = os.path.realpath(self.path)
@@ -143,14 +143,9 @@ class Root:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
         if self._imported is None or self._imported[0] != step:
             self._drop_imported()
-            folder = tempfile.mkdtemp(prefix="stepwell-import-")
-            store = _store.open(os.path.join(folder, "store"))
-            self._imported = (step, store, folder)
-            try:
-                store.import_checkpoint(found, step).result()
-            except BaseException:
-                self._drop_imported()
-                raise
+            with contextlib.ExitStack() as opened:
+                store = opened.enter_context(imported(_store.Store._open_alone, found, step))
+                self._imported = (step, store, opened.pop_all())
         return self._imported[1]
 
     def delete(self, step: int) -> None:
@@ -187,11 +182,9 @@ class Root:
 
     def _drop_imported(self) -> None:
         if self._imported is not None:
-            _, store, folder = self._imported
+            _, _, opened = self._imported
             self._imported = None
-            with contextlib.suppress(Error):
-                store.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            opened.close()
 
     def close(self) -> None:
         """Waits for the saves of the store. The last manager of a directory closes it; raises the

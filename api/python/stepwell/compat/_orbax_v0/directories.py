@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from ... import _store
+from ..._interop.temporary_import import imported
 from .._single import STEP, STORE_NAME, Form, open_store
 from .._single import save as save_single
 from .step_items import DEFAULT_ITEM, StepItems
@@ -31,10 +31,8 @@ def open_directory(directory: Any) -> Iterator[StepItems]:
         with store:
             yield StepItems(store, STEP, path, flat=is_flat)
         return
-    with tempfile.TemporaryDirectory(prefix="stepwell-import-") as folder:
-        with _store.open(os.path.join(folder, "store")) as imported:
-            imported.import_checkpoint(path, STEP).result()
-            yield StepItems(imported, STEP, path, imported=True, flat=is_flat)
+    with imported(_store.Store._open_alone, path, STEP) as copy:
+        yield StepItems(copy, STEP, path, imported=True, flat=is_flat)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from ... import _store
-from ...errors import Error
+from ..._interop.temporary_import import imported
 from .. import _root, _single
 from .errors import CheckpointNotFoundError, DeletionInProgressError, InvalidLayoutError
 
@@ -127,7 +127,8 @@ class OrbaxPlace(Place):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._imported: dict[str, tuple[_store.Store, str]] = {}
+        self._imported: dict[str, _store.Store] = {}
+        self._opened = contextlib.ExitStack()
         described = read_json(os.path.join(path, _single.CHECKPOINT_METADATA))
         handlers = described.get("item_handlers")
         self.handlers = handlers if isinstance(handlers, dict) else {}
@@ -149,20 +150,15 @@ class OrbaxPlace(Place):
         if name == self._deleted:
             raise DeletionInProgressError(f"{name!r} of {self.path} is being deleted")
         if name not in self._imported:
-            folder = tempfile.mkdtemp(prefix="stepwell-import-")
-            store = _store.open(os.path.join(folder, "store"))
-            self._imported[name] = store, folder
-            store.import_checkpoint(self.path, 0, items=None if self.flat else [name]).result()
-        store = self._imported[name][0]
+            self._imported[name] = self._opened.enter_context(imported(
+                _store.Store._open_alone, self.path, items=None if self.flat else [name]))
+        store = self._imported[name]
         (item,) = store[0].items
         return store, 0, item
 
     def close(self) -> None:
-        for store, folder in self._imported.values():
-            with contextlib.suppress(Error):
-                store.close()
-            shutil.rmtree(folder, ignore_errors=True)
         self._imported.clear()
+        self._opened.close()
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of other libraries as stores of their own, for as long as they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from .._lifetime import OpenStore
+from .checkpoint_import import import_checkpoint
+
+S = TypeVar("S", bound=OpenStore)
+
+
+@contextlib.contextmanager
+def imported(open_alone: Callable[[str], S], path: str | os.PathLike[str], step: int = 0,
+             items: Iterable[str] | None = None) -> Iterator[S]:
+    """A store in the system's temporary folder that has the checkpoint `path` as `step`; it goes
+    with the block. `open_alone`: opens it by this process alone, whatever others there are. Raises
+    what `Store.import_checkpoint` raises."""
+    with (tempfile.TemporaryDirectory(prefix="stepwell-import-") as folder,
+          open_alone(os.path.join(folder, "store")) as store):
+        import_checkpoint(store, path, step, items=items).result()
+        yield store
