@@ -72,6 +72,12 @@ def test_missing_leaves_need_a_value(layers):
         layers.load(like=like, missing="target")
     loaded = layers.load(like={**like, "new": jnp.arange(2)}, missing="target")
     assert loaded["new"].tolist() == [0, 1]
+    flat = {"params/layer_0/w": np.zeros((2, 3), np.float32), "params/new": like["new"]}
+    with pytest.raises(stepwell.MismatchError, match="params/new: .* `like` has no value"):
+        layers.load(path="params/*/w", like=flat, missing="target", unexpected="ignore")
+    loaded = layers.load(path="params/*/w", like={**flat, "params/new": jnp.arange(2)},
+                         missing="target", unexpected="ignore")
+    assert sorted(loaded) == sorted(flat) and loaded["params/new"].tolist() == [0, 1]
 
 
 def test_an_ellipsis_skips_a_leaf_or_a_subtree(layers):

@@ -213,7 +213,7 @@ class Matcher:
         if not self._is_leaf(like) and not is_array_like(like) and is_static(like, in_equinox):
             return _Keep(like)
         if self.fit.missing:
-            if not _is_abstract(like):
+            if not is_abstract(like):
                 return _Keep(like)
             return self._bad(path, f"missing in the store, and `like` has no value for "
                                    f"{_wanted(like)}; give it an array to take", "missing")
@@ -440,7 +440,7 @@ def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
     return loaded
 
 
-def _is_abstract(like: Any) -> bool:
+def is_abstract(like: Any) -> bool:
     """Whether a leaf of `like` describes an array and has no value."""
     return is_array_like(like) and not isinstance(like, (np.ndarray, np.generic)) and not (
         hasattr(like, "__array__") or hasattr(like, "addressable_shards"))

@@ -15,7 +15,7 @@ from .._runtime.text import brief
 from .._stepwell import PathPattern, Record
 from ..errors import InvalidArgumentError, PathNotFoundError
 
-_LITERAL, _GLOB, _ANY_DEPTH = 0, 1, 2  # format::PatternComponent::Kind
+_ANY_DEPTH = 2  # format::PatternComponent::Kind
 _BEFORE = "\x00"  # stands before each component of a path where patterns match it
 
 

@@ -12,12 +12,11 @@ from .._runtime.arguments import Progress, check_mapping, check_path, item_names
 from .._runtime.gc_pause import paused
 from .._runtime.text import brief
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
-from .like import Fit, load_like
+from .like import Fit, is_abstract, load_like
 from .plain import As, Plain
 from .rearranged import RearrangedTree
 from .source import Source
 from .specs import assign
-
 
 Missing = Literal["error", "target"]
 Unexpected = Literal["error", "ignore"]
@@ -142,8 +141,10 @@ class LoadRequest(NamedTuple):
         stored = tree.by_text(leaves)
         bad = [Mismatch(name, f"stored {tree.describe(stored[name])}, not in `like`", "unexpected")
                for name in stored if name not in like and not fit.unexpected]
-        bad += [Mismatch(name, "does not match the pattern", "missing")
-                for name in like if name not in stored and not fit.missing]
+        for name in like:
+            if name not in stored and (is_abstract(like[name]) or not fit.missing):
+                bad.append(Mismatch(name, "does not match the pattern" + (
+                    ", and `like` has no value for it" if fit.missing else ""), "missing"))
         if bad:
             raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
         taken = {name: number for name, number in stored.items() if name in like}
