@@ -252,3 +252,15 @@ os.kill(os.getpid(), 9)
             manager.wait_until_finished()
             found[-1].append(list(manager.all_steps()))
     assert found[0] == found[1] == [[2, 3], 3, 3, True, [3, 4]]
+
+
+def test_a_step_that_orbax_overwrites_is_read_anew(tmp_path: Path) -> None:
+    with real.CheckpointManager(tmp_path) as orbax, \
+            ocp.CheckpointManager(tmp_path, options=options(read_only=True)) as manager:
+        for value in (1, 2):
+            if value == 2:
+                orbax.delete(7)
+            orbax.save(7, args=real.args.StandardSave({"w": np.full(3, value)}), force=True)
+            orbax.wait_until_finished()
+            manager.reload()
+            assert manager.restore(7)["w"].tolist() == [value] * 3

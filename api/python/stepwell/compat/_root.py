@@ -28,6 +28,7 @@ VIEW_STEP_NAME = "stepwell-view"  # db/view/folder.h, kViewStepName: in each ste
 
 # Steps of a directory by number, each with the name of its directory in it.
 FindSteps = Callable[[str], dict[int, str]]
+_Found = tuple[int, int, int, int]  # a foreign step: its number, and its directory as stat sees it
 
 
 class _Shared:
@@ -79,7 +80,7 @@ class Root:
         self.read_only = read_only
         self._find_steps = find_steps
         self._shared: _Shared | None = None
-        self._imported: tuple[int, _store.Store, contextlib.ExitStack] | None = None
+        self._imported: tuple[_Found, _store.Store, contextlib.ExitStack] | None = None
         if not read_only and create:
             os.makedirs(self.path, exist_ok=True)
         self._key = os.path.realpath(self.path)
@@ -135,17 +136,20 @@ class Root:
 
     def opened(self, step: int) -> _store.Store:
         """A store that has `step`: this root's own, or one that a foreign step was imported into,
-        which lives until another foreign step is opened. StepNotFoundError."""
+        which lives until another foreign step, or this one with other content, is opened.
+        StepNotFoundError."""
         if self._shared is not None and step in self._shared.store:
             return self._shared.store
         found = self.foreign().get(step)
         if found is None:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        if self._imported is None or self._imported[0] != step:
+        status = os.stat(found)  # a library that overwrites the step makes another directory
+        key = (step, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        if self._imported is None or self._imported[0] != key:
             self._drop_imported()
             with contextlib.ExitStack() as opened:
                 store = opened.enter_context(imported(_store.Store._open_alone, found, step))
-                self._imported = (step, store, opened.pop_all())
+                self._imported = (key, store, opened.pop_all())
         return self._imported[1]
 
     def delete(self, step: int) -> None:
