@@ -44,7 +44,8 @@ void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray
 Result<ItemInput> ReadJsonItem(io::FileSystem* file_system, const OrbaxItem& item);
 
 // An item that is neither: its files, as an item of kind kFiles. kResourceExhausted: more than
-// `memory_bytes_max`. kUnimplemented: what is no file or directory, or too many of them.
+// `memory_bytes_max`. kUnimplemented: the item has another kind of
+// file, or too many files.
 Result<ItemInput> ReadFilesItem(io::FileSystem* file_system, const OrbaxItem& item,
                                 uint64_t memory_bytes_max);
 

@@ -23,7 +23,7 @@ struct RememberedView {
   ExportOptions checkpoint;
 };
 
-// None where there is no such file. Of a store at another place, of which this is a copy or which
+// Empty where the file does not exist. Of a store at another place, of which this is a copy or which
 // was moved here, only the one that the store lies in. kDataLoss: it is damaged.
 Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
                                               const std::string& store_path);

@@ -57,7 +57,7 @@ def test_a_branch_has_the_steps_up_to_where_it_forks(path):
         check(branch, {0: 0, 1: 0, 2: 0, 3: 0, 4: 7})
         with pytest.raises(stepwell.PermissionDeniedError):
             branch.branch("more")
-    with pytest.raises(stepwell.StoreNotFoundError, match="no branch 'wider'"):
+    with pytest.raises(stepwell.StoreNotFoundError, match="branch 'wider' does not exist"):
         stepwell.open(path, branch="wider")
 
 

@@ -133,7 +133,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if branch is not None:
         root = _branch.path_of(root, branch)
         if not os.path.isdir(root):
-            raise StoreNotFoundError(f"there is no branch {branch!r}: {root!r}; "
+            raise StoreNotFoundError(f"branch {branch!r} does not exist: {root!r}; "
                                      "store.branch(name) makes one")
     read_only = mode == "r"
 

@@ -165,8 +165,8 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
         what the checkpoint lacks.
     allow_partial_mpa_restoration: takes from the target what the checkpoint lacks.
 
-    Returns `target` as it is when there is no directory and no checkpoint. ValueError when `step`
-    is not there; MismatchError, a ValueError, when the checkpoint does not fit.
+    Returns `target` as it is when the directory has no checkpoint. ValueError when it lacks `step`;
+    MismatchError, a ValueError, when the checkpoint does not fit.
     """
     _wait_for(orbax_checkpointer)
     _wait_for(gda_manager)

@@ -47,7 +47,7 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
 
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
         """Adds an entry. handler: one, its class, or None for the one that `args` are registered
-        with. Raises AlreadyExistsError, and ValueError if there is no handler."""
+        with. Raises AlreadyExistsError, and ValueError without a handler."""
         cls = _class(args)
         if self.has(item, cls):
             raise AlreadyExistsError(f"Entry for item={item} and args_type={cls} already exists in "

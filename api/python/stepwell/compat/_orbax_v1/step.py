@@ -121,7 +121,7 @@ def composite_name_format(write_name_format: NameFormat, read_name_formats: Sequ
 
 def prefix_and_digits(name_format: NameFormat) -> tuple[str | None, int]:
     """The prefix and the length of a format, by the names that it builds. ValueError if its names
-    are no numbers behind a prefix, for a store shows its steps under such names only."""
+    are not a prefix and a number: a store shows its steps under such names only."""
     short, long = name_format.build_name(7), name_format.build_name(10**17 + 7)
     prefix, digits = long.removesuffix(str(10**17 + 7)), re.search(r"[0-9]+$", short)
     if digits is not None and prefix in ("", f"{prefix[:-1]}_"):
