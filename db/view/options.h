@@ -23,8 +23,8 @@ struct RememberedView {
   ExportOptions checkpoint;
 };
 
-// Empty where the file does not exist. Of a store at another place, of which this is a copy or which
-// was moved here, only the one that the store lies in. kDataLoss: it is damaged.
+// Empty where the file does not exist. Where the store was copied or moved since the file was
+// written, only the view that the store itself lies in. kDataLoss: the file is damaged.
 Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
                                               const std::string& store_path);
 // Durable. kInvalidArgument: a path that is not UTF-8.
