@@ -22,9 +22,10 @@ from report import Report
 from rounds import Run
 
 FULL = {"leaves": 2000, "tiny": 100_000, "wide": 10_000, "commits": 30, "steps": 1000,
-        "step_leaves": 1000, "space_steps": 30, "million": 1_000_000, "settle": 1}
+        "step_leaves": 1000, "space_steps": 30, "million": 1_000_000,
+        "jax_leaves": 1000, "settle": 1}
 QUICK = {"leaves": 50, "tiny": 200, "wide": 100, "commits": 5, "steps": 10, "step_leaves": 20,
-         "space_steps": 8, "million": 300, "settle": 0}
+         "space_steps": 8, "million": 300, "jax_leaves": 20, "settle": 0}
 
 
 def names(known: list[str]) -> Any:
@@ -82,7 +83,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         described["versions"]["fio"] = limits.fio_version() or "missing"
         counts = options.counts
         catalogue = rows.catalogue(*(counts[name] for name in (
-            "leaves", "tiny", "wide", "steps", "step_leaves", "million")))
+            "leaves", "tiny", "wide", "steps", "step_leaves", "million", "jax_leaves")))
         report = Report(catalogue, options.contenders)
         run = Run(directory, options.contenders, options.rows, options.rounds, counts,
                   {key: options.torch for key in contenders.TORCH}, options.patience, report)

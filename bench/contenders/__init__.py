@@ -11,6 +11,7 @@ __all__ = ["ALL", "TORCH", "Cannot", "Contender", "Saved", "load_class"]
 # The key on the command line: where the class is. In the order of the tables.
 ALL: dict[str, tuple[str, str]] = {
     "stepwell": ("contenders.stepwell_store", "Stepwell"),
+    "stepwell-v1": ("contenders.orbax_facade", "OrbaxFacade"),
     "orbax-v1": ("contenders.orbax_checkpoints", "OrbaxV1"),
     "orbax-v0": ("contenders.orbax_checkpoints", "OrbaxV0"),
     "safetensors": ("contenders.tensor_files", "Safetensors"),

@@ -34,6 +34,8 @@ class Contender:
     import_line = ""  # what a training program says
     durable = False  # whether "done" means that it survives a power cut
     opens_once = False  # whether a step stays open for several loads
+    meshes = False  # whether it loads arrays onto another mesh
+    writes_orbax = False  # whether its checkpoints are Orbax's
     kinds: tuple[str, ...] = ("NumPy", "jax")  # which arrays it takes
 
     def __init__(self, directory: pathlib.Path, keep: int = 1) -> None:

@@ -6,31 +6,16 @@ from typing import Any
 
 import orbax.checkpoint as v0
 from contenders.base import Contender, loader
+from contenders.orbax_interface import OrbaxInterface
 from orbax.checkpoint import v1
 
 
-class OrbaxV1(Contender):
+class OrbaxV1(OrbaxInterface):
     key = "orbax-v1"
     name = "Orbax v1"
     package = "orbax-checkpoint"
     import_line = "from orbax.checkpoint import v1"
-
-    def begin(self, state: Any) -> Any:
-        return v1.save_async(self.path(self.step), state)
-
-    def finish(self, pending: Any) -> None:
-        pending.result()
-
-    def restore(self, like: Any) -> Any:
-        return v1.load(self.path(self.step), like)
-
-    def load_part(self, name: str, like: Any) -> Any:
-        loading = v1.options.PyTreeOptions.Loading(partial_load=True)
-        with v1.Context(pytree_options=v1.options.PyTreeOptions(loading=loading)):
-            return v1.load(self.path(self.step), {name: like})[name]
-
-    def open_leaf(self, like: dict[str, Any]) -> Any:
-        return loader(lambda name: self.load_part(name, like[name]))
+    library = v1
 
 
 class OrbaxV0(Contender):
@@ -38,6 +23,8 @@ class OrbaxV0(Contender):
     name = "Orbax v0"
     package = "orbax-checkpoint"
     import_line = "import orbax.checkpoint"
+    meshes = True
+    writes_orbax = True
 
     def __init__(self, directory: pathlib.Path, keep: int = 1) -> None:
         super().__init__(directory, keep)

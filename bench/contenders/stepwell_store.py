@@ -17,6 +17,7 @@ class Stepwell(Contender):
     package = "stepwell"
     import_line = "import stepwell"
     durable = True
+    meshes = True
     opens_once = True
 
     def __init__(self, directory: pathlib.Path, keep: int = 1, **options: Any) -> None:

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many small leaves in one step: 4 KiB each, and 64 B each."""
 
+import statistics
+
 import machine
 import states
 from themes import Job, Timed
 
+SAVES = 11  # in a row, of JAX arrays
+
 
 def run_leaves(job: Job) -> None:
     _run(job, "leaves", job.settings["leaves"], 4096)
+    if "jax" in job.make.kinds:
+        _run_jax(job, job.settings["jax_leaves"])
+    else:
+        for row in ("leaves/jax-stall", "leaves/jax-durable"):
+            job.cannot(row, "no JAX arrays")
 
 
 def run_tiny(job: Job) -> None:
@@ -36,3 +45,15 @@ def _run(job: Job, theme: str, count: int, leaf_bytes: int) -> None:
                 restored = store.load()
         job.emit(f"{theme}/open", timed.seconds)
         states.expect_equal(restored, tree)
+
+
+def _run_jax(job: Job, count: int) -> None:
+    """What a training loop does: saves one behind the other; the median of them."""
+    user = job.contender("jax-leaves")
+    saved = []
+    for index in range(SAVES):
+        tree = states.to_jax(states.make_leaves(count, 4096, seed=100 * job.seed + index))
+        saved.append(user.save(tree))
+    job.emit("leaves/jax-stall", statistics.median(save.stall for save in saved))
+    job.emit("leaves/jax-durable", statistics.median(save.durable for save in saved))
+    states.expect_equal(user.restore(states.target(tree)), tree)

@@ -16,7 +16,7 @@ from themes import Job, Timed
 def run(job: Job) -> None:
     if job.make.key == "stepwell":
         _stepwell(job)
-    elif job.make.key.startswith("orbax"):
+    elif job.make.writes_orbax:
         _orbax(job)
     else:
         for row in ("orbax/step", "orbax/load"):

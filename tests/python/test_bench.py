@@ -23,7 +23,7 @@ def test_every_row_is_produced(tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     assert document["failures"] == []
     figures = {(out["row"], out["contender"]): out for out in document["figures"]}
-    peers = ["orbax-v1", "orbax-v0", "safetensors", "equinox"]
+    peers = ["stepwell-v1", "orbax-v1", "orbax-v0", "safetensors", "equinox"]
     assert list(document["contenders"]) == ["stepwell", *peers]
     for row in document["rows"]:
         if not row["background"]:
