@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import stepwell
+from s3_server import serving
+from stepwell._remote import object_store, push
 from transfers import Cut, Faulty, bucket, cut_at, equal, other, saved, small_files, state
 
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -71,6 +73,45 @@ def test_a_push_goes_on_where_it_was(saved: stepwell.Store, other: stepwell.Stor
     assert bucket._inner.read("foreign", 0, 10) == b"somebody's"
     other.pull(bucket)
     equal(other.load(7), state())
+
+
+def test_a_push_resumes_within_an_array(saved: stepwell.Store, other: stepwell.Store,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "_DATA_FILE_BYTES", object_store.PART_BYTES)  # as it is
+    array = np.random.default_rng(3).integers(0, 256, 50 << 20, np.uint8)
+    saved.save(8, {"w": array}).result()
+    with serving() as s3:
+        s3.refuse = lambda key, part: sum("chunks-" in each for each in s3.objects) == 3
+        with pytest.raises(stepwell.PermissionDeniedError):
+            saved.push(8, s3.store(), prefix="p")
+        kept = {key for key in s3.objects if "chunks-" in key}
+        assert len(kept) == 3 and "p/stepwell.json" not in s3.objects
+        s3.refuse = lambda key, part: False
+        s3.received.clear()
+        report = saved.push(8, s3.store(), prefix="p")
+        assert not kept & {key for key, _, _ in s3.received}
+        assert report.size_bytes > len(array) > report.sent_bytes
+        assert all(part == 0 and size <= 8 << 20 for _, part, size in s3.received)
+        other.pull(s3.store(), prefix="p")
+    assert np.array_equal(other.load(8)["w"], array)
+
+
+def test_a_large_file_starts_anew(saved: stepwell.Store, other: stepwell.Store, tmp_path: Path
+                                  ) -> None:
+    (tmp_path / "files").mkdir()
+    large = np.random.default_rng(4).bytes(20 << 20)
+    (tmp_path / "files" / "large").write_bytes(large)
+    saved.save(8, {"a": 1}, items={"f": stepwell.Files(tmp_path / "files")}).result()
+    with serving() as s3:
+        s3.refuse = lambda key, part: part == 2
+        with pytest.raises(stepwell.PermissionDeniedError, match="f/large"):
+            saved.push(8, s3.store(), prefix="p")
+        assert "p/f/large" not in s3.objects and not s3.uploads
+        s3.refuse = lambda key, part: False
+        saved.push(8, s3.store(), prefix="p")
+        assert s3.objects["p/f/large"] == large
+        other.pull(s3.store(), prefix="p")
+    assert other.load(8, items=["f"])["f"]["large"] == large
 
 
 def test_replacing_is_never_half_visible(saved: stepwell.Store, other: stepwell.Store,

@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from ..errors import Error, InvalidArgumentError
 
-# Of an upload in parts: so many bytes each, so many at a time.
+# A larger object is uploaded in parts of so many bytes, so many at a time. The libraries give no
+# name for an upload that was cut off, so its parts are lost: an object starts anew.
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 4
 

@@ -16,12 +16,12 @@ from .._runtime.arguments import IfExists, Progress, if_exists_number
 from .._runtime.progress import progress_of
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
 from . import push_manifest
-from .object_store import ObjectStore, local_path, open_object_store
+from .object_store import PART_BYTES, ObjectStore, local_path, open_object_store
 from .push_manifest import Manifest, Object
 from .transfer import Transfers, claimed, digest_of, remove_tree, told, work_path
 
-# Data files of a pushed checkpoint: what is sent again after a cut.
-_DATA_FILE_BYTES = 64 << 20
+# Data files of a pushed checkpoint: one upload each, so that a cut loses no more of an array.
+_DATA_FILE_BYTES = PART_BYTES
 # What makes Orbax take a directory for a finished checkpoint: put last, taken away first.
 _LAST = ("_CHECKPOINT_METADATA", "orbax.checkpoint", "commit_success.txt")
 _COMMITTED = "Checkpoint commit was successful to "
@@ -151,7 +151,8 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     """Copies a step (None: the newest) to an object store, as an Orbax checkpoint and a list of its
     objects with checksums. The list comes last, and `pull` finds only steps
     that have one. A push that was cut off resumes when it is called again: objects that are there
-    and whole are not sent again.
+    and whole are not sent again. Arrays are cut into objects of 8 MiB at most; a larger file of
+    a `Files` item is one object, which starts anew.
     One push at a time to a place.
 
     dest: the checkpoint's place: a URL ("s3://bucket/run1/100", "gs://…", "az://…"), a local path,

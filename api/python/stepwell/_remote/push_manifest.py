@@ -20,7 +20,7 @@ UNDER_WAY = "stepwell.push.json"
 _FORMAT = "stepwell-push"
 _VERSION = 1
 _BYTES_MAX = 256 << 20
-_READ_BYTES = 16 << 20
+_READ_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def file_sha256(path: str, check: Callable[[], None]) -> Any:
 
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while data := file.read(_READ_BYTES // 4):
+        while data := file.read(_READ_BYTES // 2):
             check()
             digest.update(data)
     return digest

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from .._runtime.arguments import Progress
 from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
 
-_WORKERS = 4
+_WORKERS = 16
 
 
 class Transfers:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bucket of S3 in this process, as much of it as obstore asks for: objects, ranges, lists,
+uploads in parts."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape, unescape
+
+import obstore.store
+
+
+class Bucket:
+    """`refuse(key, part)`: whether to answer an upload with 403; `part`: its number, or 0 when it
+    is the whole object."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.objects: dict[str, bytes] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}  # that are under way
+        self.received: list[tuple[str, int, int]] = []  # (key, part or 0, bytes)
+        self.refuse: Callable[[str, int], bool] = lambda key, part: False
+        self.url = ""
+
+    def store(self) -> obstore.store.S3Store:
+        return obstore.store.S3Store(
+            "bucket", endpoint=self.url, region="x", access_key_id="x", secret_access_key="x",
+            virtual_hosted_style_request=False, client_options={"allow_http": True})
+
+    def put(self, key: str, query: dict[str, str], body: bytes) -> bool:
+        part = int(query.get("partNumber", 0))
+        with self.lock:
+            if self.refuse(key, part):
+                return False
+            self.received.append((key, part, len(body)))
+            if part:
+                self.uploads[query["uploadId"]][part] = body
+            else:
+                self.objects[key] = body
+        return True
+
+    def post(self, key: str, query: dict[str, str], body: bytes) -> str:
+        with self.lock:
+            if "uploads" in query:
+                self.uploads[upload := f"upload-{len(self.received)}-{key}"] = {}
+                return f"<InitiateMultipartUploadResult><UploadId>{escape(upload)}</UploadId>" \
+                       "</InitiateMultipartUploadResult>"
+            if "uploadId" in query:
+                parts = self.uploads.pop(query["uploadId"])
+                self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+                return "<CompleteMultipartUploadResult><ETag>x</ETag>" \
+                       "</CompleteMultipartUploadResult>"
+            gone = re.findall(r"<Key>.*?</Key>", body.decode())
+            for each in gone:
+                self.objects.pop(unescape(each[len("<Key>"):-len("</Key>")]), None)
+            return f"<DeleteResult><Deleted>{''.join(gone)}</Deleted></DeleteResult>"
+
+    def list(self, prefix: str) -> str:
+        with self.lock:
+            found = {key: len(data) for key, data in self.objects.items()
+                     if key.startswith(prefix)}
+        contents = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>x</ETag>"
+                           "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                           for key, size in sorted(found.items()))
+        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    bucket: Bucket
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def _asked(self) -> tuple[str, dict[str, str], bytes]:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in
+                 parse_qs(url.query, keep_blank_values=True).items()}
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        return unquote(url.path.removeprefix("/bucket").lstrip("/")), query, body
+
+    def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(code)
+        for name, value in {"Content-Length": str(len(body)), "ETag": '"x"',
+                            "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_PUT(self) -> None:
+        self._answer(200 if self.bucket.put(*self._asked()) else 403)
+
+    def do_POST(self) -> None:
+        self._answer(200, self.bucket.post(*self._asked()).encode())
+
+    def do_DELETE(self) -> None:
+        key, query, _ = self._asked()
+        with self.bucket.lock:
+            if "uploadId" in query:
+                self.bucket.uploads.pop(query["uploadId"], None)
+            else:
+                self.bucket.objects.pop(key, None)
+        self._answer(204)
+
+    def do_GET(self) -> None:
+        key, query, _ = self._asked()
+        if "list-type" in query:
+            self._answer(200, self.bucket.list(query.get("prefix", "")).encode())
+            return
+        with self.bucket.lock:
+            data = self.bucket.objects.get(key)
+        if data is None:
+            self._answer(404)
+        elif wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+            start, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+            self._answer(206, data[start:last + 1],
+                         **{"Content-Range": f"bytes {start}-{last}/{len(data)}"})
+        else:
+            self._answer(200, data)
+
+    do_HEAD = do_GET
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None: ...  # the client went away
+
+
+@contextmanager
+def serving() -> Iterator[Bucket]:
+    bucket = Bucket()
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"bucket": bucket}))
+    bucket.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield bucket
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
