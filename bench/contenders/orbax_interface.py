@@ -21,8 +21,9 @@ class OrbaxInterface(Contender):
         return self.library.load(self.path(self.step), like)
 
     def load_part(self, name: str, like: Any) -> Any:
-        loading = self.library.options.PyTreeOptions.Loading(partial_load=True)
-        with self.library.Context(pytree_options=self.library.options.PyTreeOptions(loading=loading)):
+        options = self.library.options.PyTreeOptions
+        partial = options(loading=options.Loading(partial_load=True))
+        with self.library.Context(pytree_options=partial):
             return self.library.load(self.path(self.step), {name: like})[name]
 
     def open_leaf(self, like: dict[str, Any]) -> Any:
