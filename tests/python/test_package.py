@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -49,7 +50,7 @@ def test_public_names():
 
 
 @pytest.mark.parametrize("checked", [["-p", "stepwell"],
-                                     sorted((ROOT / "api/examples").glob("*.py"))],
+                                     sorted((ROOT / "api/examples").rglob("*.py"))],
                          ids=["package", "examples"])
 def test_types(checked):
     package = Path(stepwell.__file__).parent
@@ -58,3 +59,12 @@ def test_types(checked):
          "/dev/null", *checked], capture_output=True, text=True,
         env={"MYPYPATH": str(package.parent), "PATH": "/usr/bin:/bin"})
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_types_of_the_examples_by_pyright():
+    result = subprocess.run(
+        [sys.executable, "-m", "pyright", "-p", ROOT / "pyproject.toml", "--pythonpath",
+         sys.executable], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(stepwell.__file__).parents[1])})
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "0 errors, 0 warnings" in result.stdout
