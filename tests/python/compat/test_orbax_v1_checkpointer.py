@@ -56,6 +56,16 @@ def loop(path: pathlib.Path, num_steps: int, source: pathlib.Path | None = None,
         return start_step, state
 
 
+def test_loads_wait_for_a_save_under_way(tmp_path: pathlib.Path) -> None:
+    state = {"w": jnp.ones((1000, 1000)), **{f"w{i}": jnp.ones(2) for i in range(300)}}
+    with ocp.training.Checkpointer(tmp_path / "run", preservation_policy=keeps.LatestN(1)) as ckptr:
+        for step in range(0, 20, 2):
+            ckptr.save_async(step, state, force=True)
+            assert ckptr.load()["w"].shape == (1000, 1000)
+            ckptr.save_async(step + 1, state, force=True)
+            assert ckptr.metadata().step == step + 1
+
+
 def test_the_guides_loop_resumes_and_starts_from_a_source(tmp_path: pathlib.Path) -> None:
     assert loop(tmp_path / "run", 5)[0] == 0
     start, state = loop(tmp_path / "run", 10)

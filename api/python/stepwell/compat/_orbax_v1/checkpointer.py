@@ -286,6 +286,9 @@ class Checkpointer:
     # ---- loading ----
 
     def _place(self, step: int) -> Place:
+        for number, work in list(self._saves):
+            if number == step:
+                work.wait()
         path = os.path.join(self._path, self._format.build_name(step))
         if step in self._root.store:
             return StorePlace(path, self._root.store, step, own=False)
