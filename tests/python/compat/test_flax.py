@@ -258,6 +258,17 @@ def test_asynchronous_saves_take_the_state_at_once(folder: str, module: Any) -> 
         assert np.array_equal(restored["w"], np.full(1000, step))
 
 
+def test_saves_beside_an_asynchronous_one_delete_the_same_steps(folder: str) -> None:
+    manager = checkpoints.AsyncManager()
+    state = {f"w{i}": np.ones(4) for i in range(100)}
+    for step in range(40):
+        checkpoints.save_checkpoint(folder, state, step, keep=1,
+                                    async_manager=None if step % 2 else manager)
+    manager.wait_previous_save()
+    manager.executor.shutdown()
+    assert checkpoints.available_steps(folder) == [39]
+
+
 def test_the_error_of_an_asynchronous_save_is_raised_by_the_next_wait(folder: str) -> None:
     manager = checkpoints.AsyncManager()
 

@@ -93,8 +93,12 @@ class Directory:
     def delete(self, checkpoints: list[Checkpoint]) -> None:
         """Deletes checkpoints, also those that Flax wrote."""
         steps = [int(each.number) for each in checkpoints if each.is_own]
-        if steps:
-            self.root.store.delete(steps)
+        while steps:
+            try:
+                self.root.store.delete(steps)
+                break
+            except StepNotFoundError:  # another thread's save had deleted some of them
+                steps = [step for step in steps if step in self.root.store]
         if self.root.store._backend.leads:
             for each in checkpoints:
                 if not each.is_own:
