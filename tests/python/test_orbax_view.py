@@ -174,7 +174,7 @@ def test_views_are_told_apart(tmp_path: pathlib.Path, store: stepwell.Store) -> 
     stats = store.stats()["views"]
     assert [each["path"] for each in stats] == [view.path]
     assert (stats[0]["shown"], stats[0]["following"], stats[0]["last_error"]) == (1, True, "")
-    assert "of 1 steps, following" in repr(view)
+    assert "of 1 step, following" in repr(view)
     view.close()
     view.close()
     assert not (tmp_path / "view").exists()

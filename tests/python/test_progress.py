@@ -46,6 +46,7 @@ def test_notebooks_show_tables(tmp_path):
     with stepwell.open(path) as store:
         store.save(3, {EVIL: np.ones((2, 3)), "y": 1}, metadata={"note": EVIL},
                    metrics={"loss": 0.5}).result()
+        assert Table(store._repr_html_()).cells[0].endswith(": 1 step")
         store.save(4, {"layers": list(range(100))}).result()
         store.pin(3)
         cells = Table(store._repr_html_()).cells

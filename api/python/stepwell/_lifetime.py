@@ -26,6 +26,7 @@ from ._root_metadata import metadata_of, set_metadata
 from ._runtime import monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
+from ._runtime.text import counted
 from ._save_policy import SavePolicy
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
 
@@ -82,7 +83,7 @@ class OpenStore(NotCopied):
         if self._closed or self._generation != service.generation:
             return f"<p>{html.escape(repr(self))}</p>"
         pinned = {summary.step: summary.pinned for summary in self._backend.steps()}
-        return html_table(f"{self!r}: {len(pinned)} steps", ("step", "pinned"),
+        return html_table(f"{self!r}: {counted(len(pinned), 'step')}", ("step", "pinned"),
                           [(str(step), "yes" if pin else "") for step, pin in pinned.items()])
 
     def _check_fork(self) -> None:
@@ -240,7 +241,8 @@ class OpenStore(NotCopied):
         self._latest_of_all()  # an error where the newest may be lost
         steps = self.steps()
         if -number > len(steps):
-            raise StepNotFoundError(f"{self.path!r} has {len(steps)} steps, so none at [{number}]")
+            raise StepNotFoundError(
+                f"{self.path!r} has {counted(len(steps), 'step')}, so none at [{number}]")
         return steps[number]
 
     def _source_at(self, position: SupportsIndex) -> Source:

@@ -16,6 +16,7 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import item_names, step_number
 from .._runtime.service import NotCopied
 from .._runtime.stats import ViewStats
+from .._runtime.text import counted
 from ..errors import InvalidArgumentError, StepNotFoundError
 from .export_options import Layout, Leaves, OnUnsupported, orbax_options
 
@@ -80,7 +81,7 @@ class OrbaxView(NotCopied):
     def __repr__(self) -> str:
         stats = self.stats()
         state = "following" if stats["following"] else "closed"
-        return f"<view {self.path!r} of {stats['shown']} steps, {state}>"
+        return f"<view {self.path!r} of {counted(stats['shown'], 'step')}, {state}>"
 
     @property
     def path(self) -> str:

@@ -17,8 +17,17 @@ def brief(value: Any) -> str:
         return text if len(text) <= _REPR_MAX else text[:_REPR_MAX] + " …"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}{list(value.shape)}"
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    return with_article(type(value).__name__)
+
+
+def with_article(noun: str) -> str:
+    """ "a dict", "an object"."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 step", "2 steps"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listed(lines: Sequence[str], attribute: str) -> str:
