@@ -208,7 +208,7 @@ def test_one_container_without_leaves_is_as_good_as_another(store, stored, wante
     (None, {"a": 0}, "x: stored None, wanted a dict"),
     ((), {"a": 0}, "x/a: missing in the store, wanted int"),
     ({"a": None}, {"a": 0}, "x/a: stored None, wanted int"),
-    (3, optax.EmptyState(), "x: stored int, wanted a EmptyState"),
+    (3, optax.EmptyState(), "x: stored int, wanted an EmptyState"),
     ({"a": 3}, optax.EmptyState(), "x/a: stored int, not in `like`"),
     ({"a": 3, "b": None}, {}, "x/a: stored int, not in `like`"),
     ({"a": 3}, None, "x: stored a dict of 1, wanted None"),
@@ -221,6 +221,68 @@ def test_a_missing_leaf_is_an_error(store, stored, wanted, message):
     assert message in str(info.value)
     with pytest.raises(stepwell.MismatchError):
         store.load_or({"x": wanted, "w": 0})
+
+
+@pytest.mark.parametrize("leaf", [0.5, np.ones(2), jnp.ones(2), {"a": 1}, [jnp.ones(2)]], ids=str)
+def test_none_is_a_subtree_without_leaves(store, leaf):
+    """A field that was None until now, or is None from now on, as JAX sees it."""
+    store.save(0, {"x": None, "w": 1}).result()
+    store.save(1, {"x": leaf, "w": 1}).result()
+    assert same(store.load(0, like={"x": leaf, "w": 0}, missing="target"), {"x": leaf, "w": 1})
+    assert store.load(1, like={"x": None, "w": 0}, unexpected="ignore") == {"x": None, "w": 1}
+    with pytest.raises(stepwell.MismatchError, match='missing="target" takes') as info:
+        store.load(0, like={"x": leaf, "w": 0}, unexpected="ignore")
+    if isinstance(leaf, (dict, list)):
+        assert [mismatch.path for mismatch in info.value.missing] == ["x"]
+    with pytest.raises(stepwell.MismatchError, match='unexpected="ignore" leaves out') as info:
+        store.load(1, like={"x": None, "w": 0}, missing="target")
+    assert [mismatch.path for mismatch in info.value.unexpected] == ["x"]
+
+
+def test_an_abstract_leaf_is_not_taken_for_a_stored_none(store):
+    store.save(0, {"x": None}).result()
+    with pytest.raises(stepwell.MismatchError, match="`like` has no value for float32"):
+        store.load(0, like={"x": jax.ShapeDtypeStruct((2,), "float32")}, missing="target")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_that_jax_has_no_room_for(store, dtype):
+    store.save(0, {"n": np.array([1, 7], dtype), "w": np.array([1e300, 0.1])}).result()
+    store.save(1, {"n": np.array([1, 2**40], dtype), "w": np.ones(2)}).result()
+    like = {"n": jnp.zeros(2, np.dtype(dtype[:-2] + "32")), "w": jnp.zeros(2)}
+    assert store.load(0, like=like)["n"].tolist() == [1, 7]
+    with pytest.raises(stepwell.MismatchError, match=f"n: stored {dtype} values do not fit"):
+        store.load(1, like=like)
+    assert store.load(1, like=like, cast=True)["n"].tolist() == [1, 0]
+
+
+def test_keys_and_their_data(store):
+    data = jax.random.PRNGKey(3)
+    store.save(0, {"typed": jax.random.key(3), "raw": data, "n": 1}).result()
+    for like in ({"typed": data, "raw": data}, {"typed": jax.random.key(0),
+                                                "raw": jax.random.key(0)}):
+        with pytest.raises(stepwell.MismatchError, match="jax.random.wrap_key_data"):
+            store.load(0, like={**like, "n": 0})
+
+
+def test_transfer_guards(run_python, path):
+    """Saves and loads transfer what they are asked to."""
+    status, out, err = run_python("""
+import sys, jax, jax.numpy as jnp, numpy as np, stepwell
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+sharding = NamedSharding(Mesh(np.array(jax.devices()), "d"), P("d"))
+state = {"sharded": jax.device_put(jnp.arange(8), sharding), "weak": jnp.asarray(2.0),
+         "keys": jax.device_put(jax.random.split(jax.random.key(0), 8), sharding), "n": 1}
+with stepwell.open(sys.argv[1]) as store, jax.transfer_guard("disallow"):
+    store.save(0, state).result()
+    loaded = store.load(0, like=state)
+    store.load(0, as_="jax")
+    store.load(0, mesh={"d": 8}, specs={"sharded": P("d")})
+assert loaded["sharded"].sharding == sharding
+np.testing.assert_array_equal(loaded["sharded"], state["sharded"])
+print("ok")
+""", path, XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    assert (status, out) == (0, "ok\n"), err
 
 
 @pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16, np.ndarray, jnp.float32])

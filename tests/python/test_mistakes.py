@@ -39,6 +39,13 @@ def test_a_function_in_place_of_a_tree(store, function):
         store.load(1, like={"params": function})
 
 
+def test_a_mutable_array_is_saved_by_its_value(store):
+    ref = jax.new_ref(jnp.ones(2))
+    with pytest.raises(stepwell.UnsupportedLeafError, match="w: is a jax.Ref: save its value, ref"):
+        store.save(0, {"w": ref})
+    store.save(0, {"w": ref[...]}).result()
+
+
 def test_a_step_of_which_nothing_was_saved(store):
     store._save(1, {"state": len}, "", "", 0, None).result()  # save() itself refuses this
     assert store.load(1) == {}

@@ -52,12 +52,14 @@ class Loading(OpenStore):
         `load` returns the structure of `like`. Each leaf takes the type that it has in `like`: a
         jax array with the same sharding, a NumPy array, or a Python scalar. A Python scalar also
         loads from a 0-d array of its kind, and the other way round. Dtypes are compared after JAX's
-        canonicalization. Where `like` has `...`, nothing is loaded and `...` stays. A leaf that
-        only `like` or only the step has is an error, unless:
+        canonicalization; a 64-bit integer that then does not fit is a MismatchError. Where `like`
+        has `...`, nothing is loaded and `...` stays. A leaf that only `like` or only the step has
+        is an error, unless:
 
-        missing: "target": a leaf, or an item, that the step lacks is taken from `like`, which
-            must have a value for it.
-        unexpected: "ignore": what only the step has is left out, and not read.
+        missing: "target": a leaf, or an item, that the step lacks, or has None for, is taken from
+            `like`, which must have a value for it.
+        unexpected: "ignore": what only the step has, or `like` has None for, is left out, and not
+            read.
         rename: a dict from stored paths to paths in `like`, e.g. {"encoder": "model/encoder",
             "layer_*/w": "layer_*/kernel"}; both are relative to what is loaded. A node moves with
             all below it; wildcards stand for the same text on both sides.

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from .._pytree.sharding import transfers_allowed
+
 Array = np.ndarray[Any, Any]
 
 ROUND_BYTES = 64 << 20  # the most that one process gives at once
@@ -118,6 +120,7 @@ class Exchange:
             self._round(outgoing, incoming, size // _WORD_BYTES)
             most -= size
 
+    @transfers_allowed()
     def _round(self, outgoing: list[_Outgoing], incoming: list[_Incoming], words: int) -> None:
         given = np.zeros((1, self._count, words), np.uint32)
         for process, stream in enumerate(outgoing):

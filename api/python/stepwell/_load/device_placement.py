@@ -25,9 +25,11 @@ import numpy as np
 
 from .. import _stepwell
 from .._pytree.records import ARRAY
+from .._pytree.sharding import transfers_allowed
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
 from .._stepwell import LoadStats, Record, Wanted
+from ..errors import Mismatch, MismatchError
 from .source import ANY, Source, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
@@ -112,6 +114,25 @@ class Cast:
         return out
 
 
+class Canonical(Cast):
+    """Data of a 64-bit type in the type that JAX has in its place without jax_enable_x64. Floating-
+    point numbers are rounded; an integer that does not fit is a MismatchError."""
+
+    def __init__(self, dtype: Any, step: int, path: str) -> None:
+        super().__init__(dtype)
+        self._step = step
+        self._path = path
+
+    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY) -> np.ndarray[Any, Any]:
+        out = super().__call__(raw, numa_node)
+        if raw.dtype.kind in "iu" and not np.array_equal(out, raw):
+            why = (f"stored {raw.dtype} values do not fit {out.dtype}, which JAX has in its place "
+                   "without jax_enable_x64")
+            raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
+                                [Mismatch(self._path, why, "dtype")], "cast=True lets them wrap")
+        return out
+
+
 def box_of(index: Any, shape: tuple[int, ...]) -> Box:
     """A device's index in `addressable_devices_indices_map` as a box."""
     return tuple([(part.start or 0, extent if part.stop is None else part.stop)
@@ -157,6 +178,7 @@ class _Request(NamedTuple):
     nbytes: int
 
 
+@transfers_allowed()
 def read_slots(source: Source, slots: list[Slot], progress: Progress | None = None) -> list[Any]:
     """The slots' values, read and placed. `progress` is called after each batch."""
     layouts = _Layouts()

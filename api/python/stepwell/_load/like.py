@@ -22,11 +22,11 @@ from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Open
 from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
-from .._runtime.text import LISTED_MAX
+from .._runtime.text import LISTED_MAX, with_article
 from .._stepwell import Record, ValueType
 from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
                       UnsupportedLeafError)
-from .device_placement import Cast, Slot, Target, read_slots, same
+from .device_placement import Canonical, Cast, Slot, Target, read_slots, same
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
 from .stateful import State, plan_state
@@ -94,6 +94,7 @@ class Matcher:
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
         self._castable = False  # whether `cast` would let one of the mismatches through
+        self._keys = False  # whether keys met their data among the mismatches
         self._jax: Any = jax_here()
         # The dtype that JAX gives to data of one: 64-bit types become 32-bit without x64.
         self._canonical: Any = self._jax and functools.cache(self._jax.dtypes.canonicalize_dtype)
@@ -118,6 +119,8 @@ class Matcher:
     def _hint(self) -> str:
         kinds = {mismatch.kind for mismatch in self.mismatches}
         hints = ["cast=True converts dtypes"] if self._castable else []
+        if self._keys:
+            hints.append("jax.random.wrap_key_data and key_data turn data into keys and back")
         if "missing" in kinds and not self.fit.missing:
             hints.append('missing="target" takes what is not stored from `like`')
         if "unexpected" in kinds:
@@ -151,7 +154,9 @@ class Matcher:
             return _Plan(like, opened, [self._match(value, inside, path, in_equinox)])
         if not self.tree.is_node(number):
             return self._match_leafless(like, number, path, in_equinox) or self._bad(
-                path, f"stored {self.tree.describe(number)}, wanted a {type(like).__name__}")
+                path, f"stored {self.tree.describe(number)}, "
+                      f"wanted {with_article(type(like).__name__)}",
+                "missing" if self._is_none(number) else "structure")
         in_equinox = in_equinox or is_inside_equinox(like)
         plans: list[Any] = []
         used: set[int] = set()
@@ -235,8 +240,10 @@ class Matcher:
         del self.mismatches[known:]
         return None
 
-    def _is_none(self, leaf: int) -> bool:
-        record = self.tree.records[leaf]
+    def _is_none(self, number: int) -> bool:
+        if self.tree.is_node(number):
+            return False
+        record = self.tree.records[number]
         return record.kind == VALUE and record.value_type == ValueType.NONE
 
     def _nearest(self, number: int, opened: Opened, path: Path) -> str | None:
@@ -259,8 +266,9 @@ class Matcher:
                 pass  # a subclass, e.g. an IntEnum: loads as the plain value
             elif is_static(like, in_equinox):
                 return self._match_leafless(like, number, path, in_equinox) or self._bad(
-                    path, f"stored {self.tree.describe(number)}, `like` has a "
-                          f"{type(like).__name__}" + (": call it?" if callable(like) else ""))
+                    path, f"stored {self.tree.describe(number)}, `like` has "
+                          f"{with_article(type(like).__name__)}"
+                          + (": call it?" if callable(like) else ""))
             else:
                 self._unsupported.append((path_text(path), f"a leaf of type {type_name(like)}"))
                 return _Keep(None)
@@ -268,11 +276,15 @@ class Matcher:
             leafless = self._match_leafless(like, number, path, in_equinox)
             if leafless is not None:
                 return leafless
-        if self.tree.is_node(number):
-            return self._bad(path, f"stored a {self.tree.describe(number)}, "
-                                   f"wanted {_wanted(like)}")
-        if like is None:
-            return self._bad(path, f"stored {self.tree.describe(number)}, wanted None")
+            if self.fit.unexpected:
+                return _Keep(None)
+        elif self.fit.missing and self._is_none(number):
+            return self._match_missing(like, path, in_equinox)
+        if self.tree.is_node(number) or like is None:
+            stored = self.tree.describe(number)
+            stored = with_article(stored) if self.tree.is_node(number) else stored
+            return self._bad(path, f"stored {stored}, wanted {_wanted(like)}",
+                             "unexpected" if like is None else "structure")
         record = self.tree.records[number]
         if is_array_like(like):
             if isinstance(like, (np.ndarray, np.generic)) or not self._is_jax_target(like):
@@ -290,10 +302,17 @@ class Matcher:
             trial = Matcher(self.tree, self.step, self.fit._replace(cast=True))
             trial._match_leaf(like, number, path, False)
             self._castable = not trial.mismatches
+        record = self.tree.records[number]
+        if record.kind == ARRAY and is_array_like(like):
+            wanted = self._jax and self._jax.dtypes.issubdtype(like.dtype,
+                                                               self._jax.dtypes.prng_key)
+            self._keys |= bool(wanted) != (record.value_type == ValueType.PRNG_KEY)
         return self._bad(path, f"stored {self.tree.describe(number)}, wanted {_wanted(like)}",
                          self._kind_of(like, number))
 
     def _kind_of(self, like: Any, number: int) -> MismatchKind:
+        if self._is_none(number):
+            return "missing"
         record = self.tree.records[number]
         if record.kind != ARRAY or not is_array_like(like):
             return "dtype" if record.kind == VALUE and like is not None else "structure"
@@ -357,8 +376,10 @@ class Matcher:
             return None
         if record.dtype == wanted:
             return same
-        if compared == wanted or (self.fit.cast and self._fits(record.dtype, _kind(wanted))):
+        if self.fit.cast and self._fits(record.dtype, _kind(wanted)):
             return Cast(wanted)
+        if compared == wanted:
+            return Canonical(wanted, self.step, self.tree.text(number))
         return None
 
     # ---- JAX ----
@@ -466,5 +487,5 @@ def _wanted(like: Any) -> str:
     if like is None:
         return "None"
     if is_stateful(like):
-        return f"the state of a {type_name(like)}"
+        return f"the state of {with_article(type_name(like))}"
     return VALUE_NAMES.get(_value_type(like), type(like).__name__)

@@ -6,8 +6,10 @@ Nothing here imports JAX: a caller has a jax.Array, so JAX is loaded.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +54,18 @@ def _layout(array: Any) -> Layout:
     if shard_shape == shape:
         return Layout((0,), ((0,) * len(shape),), None)
     return Layout(tuple(boxes.values()), tuple(boxes), shard_shape)
+
+
+@contextlib.contextmanager
+def transfers_allowed() -> Iterator[None]:
+    """Saves and loads transfer what they are asked to: jax.transfer_guard, which refuses implicit
+    transfers, does not concern them."""
+    jax = sys.modules.get("jax")
+    if jax is None or not hasattr(jax, "transfer_guard"):
+        yield
+        return
+    with jax.transfer_guard("allow"):
+        yield
 
 
 def to_numpy(array: Any) -> np.ndarray[Any, Any]:

@@ -27,7 +27,7 @@ from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .items import TREE, unwrapped
 from .objects import data_fields, is_stateful, with_fields
-from .sharding import Layout, ShardingInfo
+from .sharding import Layout, ShardingInfo, transfers_allowed
 from .values import encode_value
 
 Component = tuple[int, Any]
@@ -292,6 +292,8 @@ class Flattener:
         if isinstance(leaf, np.ndarray):
             kind = type(leaf).__name__
             self.bad.append((path, f"is a {kind}; only plain NumPy arrays are saved"))
+        elif type_name(leaf) == "jax._src.core.Ref":
+            self.bad.append((path, "is a jax.Ref: save its value, ref[...]"))
         elif type(leaf).__name__ == "ShapeDtypeStruct":
             self.bad.append((path, "is a ShapeDtypeStruct: it has no values"))
         else:
@@ -376,8 +378,9 @@ class Flattener:
         if not info.cpu:
             # Objects of our own: a copy is kept as long as the object that it was made of.
             shards = [shard.addressable_data(0) for shard in shards]
-            for shard in shards:
-                shard.copy_to_host_async()
+            with transfers_allowed():
+                for shard in shards:
+                    shard.copy_to_host_async()
             self._late.append(shards)
         return shards
 
@@ -403,6 +406,7 @@ class Flattener:
         self._set_shards(row, leaf.array, leaf.info, layout)
         row.partial = layout.shard_shape is not None
 
+    @transfers_allowed()
     def finish(self) -> None:
         """Waits for what comes from other devices. All of it is on its way by now."""
         for shards in self._late:
