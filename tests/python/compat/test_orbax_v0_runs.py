@@ -226,6 +226,9 @@ def test_many_processes(tmp_path: Path) -> None:
     with ocp.CheckpointManager(tmp_path / "run") as manager:  # one process goes on
         found = manager.restore(4, args=ocp.args.Composite(state=ocp.args.StandardRestore(state)))
         np.testing.assert_array_equal(found.state["w"], np.arange(16.0).reshape(8, 2) + 4)
+    for library in (ocp, real):
+        found = library.StandardCheckpointer().restore(tmp_path / "run_single", state)
+        np.testing.assert_array_equal(found["w"], np.arange(16.0).reshape(8, 2) + 1)
 
 
 def test_a_run_that_was_killed_goes_on(run_python: Any, tmp_path: Path) -> None:

@@ -330,3 +330,11 @@ def test_several_processes(tmp_path: pathlib.Path) -> None:
         loaded = ckptr.load(5, {"w": np.zeros((8, 2), np.float32), "n": 0})
         np.testing.assert_array_equal(loaded["w"], np.arange(16.0).reshape(8, 2) + 5)
         assert ckptr.save(6, {"x": 1})
+    left = {name for name in os.listdir(tmp_path) if name.startswith("run_")}
+    assert left == {"run_orbax", "run_single", "run_second", "run_parts", "run_file"}
+    for name, step in (("run_single", 2), ("run_second", 3), ("run_parts", 4)):
+        for library in (ocp, real):  # one process reads what several saved
+            loaded = library.load(tmp_path / name, {"w": np.zeros((8, 2), np.float32), "n": 0})
+            np.testing.assert_array_equal(loaded["w"], np.arange(16.0).reshape(8, 2) + step)
+            assert loaded["n"] == step
+    assert ocp.checkpointables_metadata(tmp_path / "run_second").metadata.keys() == {"state"}

@@ -29,4 +29,17 @@ with ocp.CheckpointManager(root) as manager:
     assert manager.all_steps() == [4]
     assert manager.metadata().custom_metadata == {"processes": count}
     assert manager.restore(4).state["n"] == 4
+# One checkpoint, saved by all.
+with ocp.StandardCheckpointer() as checkpointer:
+    for step in range(2):
+        checkpointer.save(root + "_single", {"w": array(step), "n": step}, force=True)
+        checkpointer.wait_until_finished()
+        found = checkpointer.restore(root + "_single", target)
+        for shard in found["w"].addressable_shards:
+            np.testing.assert_array_equal(shard.data, values[shard.index] + step)
+composite = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+composite.save(root + "_composite", args=ocp.args.Composite(
+    state=ocp.args.StandardSave({"w": array(2), "n": 2}), data=ocp.args.JsonSave({"at": 2})))
+assert composite.restore(root + "_composite", args=ocp.args.Composite(
+    data=ocp.args.JsonRestore())).data == {"at": 2}
 print("done")

@@ -4,8 +4,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from facade_process import array, count, devices, root, sharding, values
+from facade_process import array, count, devices, number, root, sharding, values
 
+import stepwell
 from stepwell.compat import orbax_v1 as ocp
 
 keeps = ocp.training.preservation_policies
@@ -32,10 +33,60 @@ with ocp.training.Checkpointer(root) as checkpointer:
 theirs = ocp.load(root + "_orbax", {"w": target["w"]})  # what Orbax wrote; each imports it
 for shard in theirs["w"].addressable_shards:
     np.testing.assert_array_equal(shard.data, values[shard.index])
+
+# One checkpoint, saved by all.
+single = root + "_single"
+
+
+def check(found: dict, step: int) -> None:
+    assert len(found["w"].addressable_shards) == devices
+    for shard in found["w"].addressable_shards:
+        np.testing.assert_array_equal(shard.data, values[shard.index] + step)
+    assert found["n"] == step
+
+
+for step in range(3):
+    ocp.save(single, {"w": array(step), "n": step}, overwrite=True, custom_metadata={"at": step})
+    check(ocp.load(single, target), step)
+    assert ocp.metadata(single).custom_metadata == {"at": step}
+check(ocp.load(single), 2)
+for save in (ocp.save, ocp.save_async):
+    try:
+        save(single, {"w": array(9), "n": 9})
+    except ValueError as error:
+        assert "already exists" in str(error)
+    else:
+        raise AssertionError("saved over a checkpoint")
 try:
-    ocp.save(root + "_single", {"w": array(0)})
-except NotImplementedError as error:
-    assert "training.Checkpointer" in str(error)
+    ocp.save(single, {"w": array(9), "n": {1: object()}}, overwrite=True)
+except ValueError as error:
+    assert "object" in str(error)
 else:
-    raise AssertionError("a single checkpoint of several processes")
+    raise AssertionError("saved an object")
+check(ocp.load(single, target), 2)
+if number == 0:
+    with open(root + "_file", "x"):
+        pass
+try:
+    ocp.save(root + "_file/single", {"w": array(9), "n": 9})
+except (NotADirectoryError, stepwell.PeerError) as error:
+    assert isinstance(error, NotADirectoryError if number == 0 else stepwell.PeerError)
+    assert "Not a directory" in str(error)
+else:
+    raise AssertionError("saved below a file")
+several = {"state": {"w": array(3), "n": 3}, "data": {"at": 3, "name": "a"}}
+first = ocp.save_checkpointables_async(root + "_first", several)  # two at a time
+second = ocp.save_checkpointables_async(root + "_second", several)
+second.result(), first.result()
+for each in (root + "_first", root + "_second"):
+    found = ocp.load_checkpointables(each, {"state": target, "data": None})
+    check(found["state"], 3)
+    assert found["data"] == several["data"]
+assert ocp.delete(root + "_first") and not ocp.delete(root + "_first", missing_ok=True)
+assert ocp.delete(root + "_second", checkpointable_name="data")
+check(ocp.load_checkpointables(root + "_second")["state"], 3)
+ocp.partial.save(root + "_parts", {"w": array(4)})
+ocp.partial.save(root + "_parts", {"n": 4})
+ocp.partial.finalize(root + "_parts")
+check(ocp.load(root + "_parts", target), 4)
 print("done")

@@ -17,21 +17,20 @@ import ctypes
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from .. import _store
-from .._distributed.coordinator import coordinator_for
+from .._distributed.coordinator import is_store
 from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
-from .._runtime import service
 from .._runtime.arguments import json_text
 from .._runtime.files import sync_folder
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, StepExistsError
+from ._work import Peers, Work
 
 STORE_NAME = ".stepwell"
 TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
@@ -42,68 +41,6 @@ STEP = 0  # of the store of a single checkpoint
 _SNAPSHOT_BYTES_MAX = 64 << 20
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-
-T = TypeVar("T")
-
-
-class Work(Generic[T]):
-    """Work on a thread of its own, which the end of the interpreter waits for."""
-
-    def __init__(self, work: Callable[[], T], *, timeout: float | None = None) -> None:
-        self._work = work
-        self._timeout = timeout
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self.reported = False  # whether `result` raised the error
-        self._callbacks: list[Callable[[T], object]] = []
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        threading.Thread(target=self._run, name="stepwell-compat", daemon=False).start()
-
-    def _run(self) -> None:
-        try:
-            self._value = self._work()
-        except BaseException as error:
-            self._error = error
-            service.logger.error("failed in the background: %s: %s", type(error).__name__, error)
-        del self._work
-        with self._lock:
-            self._done.set()
-            callbacks = self._callbacks
-        if self._error is None:
-            for callback in callbacks:
-                callback(self._value)  # type: ignore[arg-type]
-
-    def done(self) -> bool:
-        return self._done.is_set()
-
-    @property
-    def error(self) -> BaseException | None:
-        """What went wrong, once it is done."""
-        return self._error
-
-    def wait(self) -> None:
-        """Waits, and raises nothing."""
-        self._done.wait()
-
-    def result(self, timeout: float | None = None) -> T:
-        """Waits, and raises what went wrong. `timeout` is in seconds; TimeoutError."""
-        limit = self._timeout if timeout is None else timeout
-        if not self._done.wait(limit):
-            raise TimeoutError(f"not done after {limit} s")
-        if self._error is not None:
-            self.reported = True
-            raise self._error
-        return self._value  # type: ignore[return-value]
-
-    def on_complete(self, callback: Callable[[T], object]) -> None:
-        """Calls `callback(result)` once when the work is done well."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(callback)
-                return
-        if self._error is None:
-            callback(self._value)  # type: ignore[arg-type]
 
 
 class Form:
@@ -130,32 +67,32 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
          form: Form | None = None, timeout: float | None = None,
          finished: Callable[[], object] | None = None) -> Work[None]:
     """Saves items as the checkpoint `path`, in the background. When `save` returns, the caller may
-    change or donate the state. StepExistsError if `path` exists and `overwrite` is False.
+    change or donate the state. StepExistsError if `path` exists and `overwrite` is False. All
+    processes of a run save together, and have one result.
 
     finished: called in the background once the checkpoint is there. timeout: of `result()`.
     """
     form = form or Form()
     target = os.path.abspath(os.fsdecode(path))
-    if coordinator_for(target) is not None:
-        raise NotImplementedError(f"{target!r}: one process saves a single checkpoint; several "
-                                  "processes save steps with training.Checkpointer or "
-                                  "CheckpointManager")
+    peers = Peers(f"saving {target!r}")
     if not overwrite:
-        _check_absent(target)
+        peers.lead(lambda: _check_absent(target))
     folder = target + TEMPORARY
-    trees = dict(items)
-    start = _snapshot(folder, trees, metadata, metrics, chunks, form)
+    try:
+        start = _snapshot(folder, dict(items), metadata, metrics, chunks, form, peers)
+    except BaseException as error:
+        peers.abort(error)
+        if peers.leads:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
     def work() -> None:
         try:
-            store = start()
-            try:
-                _publish(store, folder, target, overwrite, form)
-            finally:
-                with contextlib.suppress(Error):
-                    store.close()
+            peers.all(lambda: _export(start, folder, form))
+            peers.lead(lambda: _publish(folder, target, overwrite, form))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if peers.leads:
+                shutil.rmtree(folder, ignore_errors=True)
         if finished is not None:
             finished()
 
@@ -168,35 +105,40 @@ def _check_absent(target: str) -> None:
 
 
 def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
-              chunks: Chunks | None, form: Form) -> Callable[[], _store.Store]:
+              chunks: Chunks | None, form: Form, peers: Peers) -> Callable[[], _store.Store]:
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
     texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
-    with paused():
-        rows = flatten_items(trees)
-        set_chunk_shapes(chunks, rows)
-        held = _hold([row for item in rows for row in item.rows])
-    if held is not None:
+    if peers.count == 1:
+        with paused():
+            rows = flatten_items(trees)
+            set_chunk_shapes(chunks, rows)
+            held = _hold([row for item in rows for row in item.rows])
+        if held is not None:
 
-        def start() -> _store.Store:
-            store = _open(folder, form)
-            core = store._backend.whole("a single checkpoint")
-            store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
-            held.clear()
-            return store
+            def start() -> _store.Store:
+                store = _open(folder, form, peers)
+                core = store._backend.whole("a single checkpoint")
+                store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
+                held.clear()
+                return store
 
-        return start
-    del rows
-    store = _open(folder, form)
+            return start
+        del rows
+    store = _open(folder, form, peers)
     try:
         handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)
     except BaseException:
         store.close()
-        shutil.rmtree(folder, ignore_errors=True)
         raise
 
     def wait() -> _store.Store:
-        handle.result()
+        try:
+            handle.result()
+        except BaseException:
+            with contextlib.suppress(Error):
+                store.close()
+            raise
         return store
 
     return wait
@@ -225,35 +167,47 @@ def _hold(rows: list[Row]) -> list[Any] | None:
     return views
 
 
-def _open(folder: str, form: Form) -> _store.Store:
-    # What is left of a process that died; a store in it that lives is locked.
-    if os.path.exists(os.path.join(folder, "store")):
-        _store.open(os.path.join(folder, "store")).close()
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    return _store.open(os.path.join(folder, "store"), codec=form.codec,
-                       staging_bytes=form.staging_bytes)
+def _open(folder: str, form: Form, peers: Peers) -> _store.Store:
+    """An empty store in `folder`, of all processes."""
+    inside = os.path.join(folder, "store")
+
+    def clear() -> None:
+        # What is left of a process that died; a store in it that lives is locked.
+        if os.path.exists(inside):
+            _store.Store._open_alone(inside).close()
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+
+    peers.lead(clear)
+    return _store.open(inside, codec=form.codec, staging_bytes=form.staging_bytes)
 
 
-def _publish(store: _store.Store, folder: str, target: str, overwrite: bool, form: Form) -> None:
-    """Puts the checkpoint, with the store in it, where it is to be."""
-    made = os.path.join(folder, "checkpoint")
-    if form.layout == "flat":
-        (item,) = store[STEP].items
-        root = os.path.join(folder, "root")
-        store.export(STEP, root, mode="link", layout="v0", zarr=form.zarr, leaves="jax",
+def _export(start: Callable[[], _store.Store], folder: str, form: Form) -> None:
+    """Makes of the saved step what Orbax loads, and closes the store."""
+    store = start()
+    try:
+        flat = form.layout == "flat"
+        store.export(STEP, os.path.join(folder, "export"), mode="link",
+                     layout="v0" if flat else "v1", zarr=form.zarr, leaves="jax",
                      on_unsupported="skip", file_mode=form.file_mode)
-        os.rename(os.path.join(root, str(STEP), item), made)
-        os.replace(os.path.join(root, str(STEP), CHECKPOINT_METADATA),
-                   os.path.join(made, CHECKPOINT_METADATA))
+    finally:
+        with contextlib.suppress(Error):
+            store.close()
+
+
+def _publish(folder: str, target: str, overwrite: bool, form: Form) -> None:
+    """Puts the checkpoint, with the store in it, where it is to be."""
+    made = os.path.join(folder, "export")
+    if form.layout == "flat":
+        step = os.path.join(made, str(STEP))
+        (made,) = [entry.path for entry in [*os.scandir(step)] if entry.is_dir()]
         home = made
+        os.replace(os.path.join(step, CHECKPOINT_METADATA),
+                   os.path.join(made, CHECKPOINT_METADATA))
     else:
-        store.export(STEP, made, mode="link", zarr=form.zarr, leaves="jax", on_unsupported="skip",
-                     file_mode=form.file_mode)
         home = next(entry.path for entry in sorted(os.scandir(made), key=lambda each: each.name)
                     if entry.is_dir() and entry.name != "metrics")
     _name_handlers(made, form)
-    store.close()
     inside = os.path.join(folder, "store")
     strip(inside)
     os.rename(inside, os.path.join(home, STORE_NAME))
@@ -272,10 +226,13 @@ def _folder_mode(file_mode: int) -> int:
 
 
 def strip(store: str) -> None:
-    """Removes from a closed store what only writers need."""
+    """Removes from a closed store, and from the parts of processes in it, what only writers need.
+    """
     for name in os.listdir(store):
         whole = os.path.join(store, name)
-        if name not in ("STEPWELL", "segments"):
+        if is_store(whole):
+            strip(whole)
+        elif name not in ("STEPWELL", "segments"):
             shutil.rmtree(whole) if os.path.isdir(whole) else os.remove(whole)
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .._single import Form, Work
+from .._single import Form
 from .._single import save as save_single
+from .._work import Work
 from .args import StandardRestore, StandardSave, ours
 from .base import get_registered_args_cls, has_registered_args, is_args
 from .composite_handler import CompositeCheckpointHandler

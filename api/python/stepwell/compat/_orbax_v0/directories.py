@@ -13,6 +13,7 @@ from ... import _store
 from ..._interop.temporary_import import imported
 from .._single import STEP, STORE_NAME, Form, open_store
 from .._single import save as save_single
+from .._work import Peers
 from .step_items import DEFAULT_ITEM, StepItems
 
 _TREE_FILE, _STEP_FILE = "_METADATA", "_CHECKPOINT_METADATA"
@@ -47,7 +48,11 @@ def save_into(directory: Any, item: Any) -> None:
     target = os.fspath(directory)
     made = os.path.join(target, ".stepwell-item")
     save_single(made, {DEFAULT_ITEM: item}, form=Form(layout="flat", zarr=2)).result()
-    for name in os.listdir(made):
-        if name != _STEP_FILE:  # the checkpointer's that called the handler
-            shutil.move(os.path.join(made, name), os.path.join(target, name))
-    shutil.rmtree(made)
+
+    def move() -> None:
+        for name in os.listdir(made):
+            if name != _STEP_FILE:  # the checkpointer's that called the handler
+                shutil.move(os.path.join(made, name), os.path.join(target, name))
+        shutil.rmtree(made)
+
+    Peers(f"saving into {target!r}").lead(move)

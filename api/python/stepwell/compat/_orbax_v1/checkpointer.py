@@ -20,6 +20,7 @@ from ...errors import Error
 from .. import _single
 from .._orbax_root import read_root_metadata, write_root_metadata
 from .._root import Root
+from .._work import Work, start
 from . import preservation_policies, save_decision_policies
 from . import step as step_lib
 from .context import Context, get_context
@@ -63,7 +64,7 @@ class Checkpointer:
         self._lightweight = lightweight_initialize
         self._logger = logger
         self._path = absolute(directory)
-        self._saves: list[tuple[int, _single.Work[bool]]] = []
+        self._saves: list[tuple[int, Work[bool]]] = []
         self._failure: BaseException | None = None  # of a save, not raised yet
         self._late: list[int] = []  # steps to be deleted in the next call
         self._pending_delete: AsyncResponse[bool] | None = None
@@ -226,7 +227,7 @@ class Checkpointer:
 
         if self._backend.collective:  # processes delete in one order: in their next calls
             self._late += gone
-        response = _single.Work(work, timeout=context.asynchronous.timeout_secs)
+        response = Work(work, timeout=context.asynchronous.timeout_secs)
         self._saves.append((step, response))
         self._log("save", step, started)
         return response
@@ -319,14 +320,14 @@ class Checkpointer:
     def load_async(self, step: int | StepMetadata[Any] | None = None, abstract_state: Any = None,
                    *, checkpointable_name: str = STATE) -> AsyncResponse[Any]:
         """As `load`, in the background. Orbax does not have it."""
-        return _single.Work(lambda: self.load(step, abstract_state,
-                                              checkpointable_name=checkpointable_name))
+        return Work(lambda: self.load(step, abstract_state,
+                                      checkpointable_name=checkpointable_name))
 
     def load_checkpointables_async(self, step: int | StepMetadata[Any] | None = None,
                                    abstract_checkpointables: dict[str, Any] | None = None
                                    ) -> AsyncResponse[dict[str, Any]]:
         """As `load_checkpointables`, in the background. Orbax does not have it."""
-        return _single.Work(lambda: self.load_checkpointables(step, abstract_checkpointables))
+        return Work(lambda: self.load_checkpointables(step, abstract_checkpointables))
 
     # ---- metadata ----
 
@@ -383,13 +384,13 @@ class Checkpointer:
         self.wait()
         if step not in self._root.steps():
             if missing_ok:
-                return _single.Work(lambda: False)
+                return Work(lambda: False)
             raise StepNotFoundError(f"No checkpoint found at step {step}.")
         number, name = step, checkpointable_name
         if name is not None:
             with self._place(number) as place:
                 if not check_item(place, name, missing_ok):
-                    return _single.Work(lambda: False)
+                    return Work(lambda: False)
 
         def work() -> bool:
             if name is None:
@@ -400,8 +401,7 @@ class Checkpointer:
                 remove_item(self._root.foreign()[number], name)
             return True
 
-        done = work() if self._backend.collective else None
-        response = _single.Work(work if done is None else lambda: True)
+        response = start(work)
         if name is None:
             self._infos = [info for info in self._infos if info.step != number]
             self._found.discard(number)

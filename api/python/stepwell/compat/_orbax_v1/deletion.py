@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import _store
 from .. import _single
+from .._work import Peers, start
 from .context import Context, get_context
 from .errors import InvalidLayoutError
 from .free import AsyncResponse
@@ -36,18 +37,35 @@ def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_o
     target = absolute(path)
     if os.path.islink(target):
         raise ValueError(f"Cannot delete a checkpoint through a symlink: {target}.")
+    is_there = False
+
+    def look() -> None:
+        nonlocal is_there
+        is_there = _is_there(target, checkpointable_name, missing_ok, context)
+
+    peers = Peers(f"deleting {target!r}")
+    peers.all(look)  # before any process changes it
+
+    def work() -> bool:
+        if is_there and checkpointable_name is None:
+            peers.lead(lambda: remove(target))
+        elif is_there and checkpointable_name is not None:
+            remove_item(target, checkpointable_name)
+        return is_there
+
+    return start(work)
+
+
+def _is_there(target: str, name: str | None, missing_ok: bool, context: Context) -> bool:
     if not os.path.exists(target):
         if missing_ok:
-            return _single.Work(lambda: False)
+            return False
         raise FileNotFoundError(f"Checkpoint does not exist: {target}.")
     _check_root(target, context)
-    if checkpointable_name is None:
-        return _single.Work(lambda: remove(target))
+    if name is None:
+        return True
     with find(target) as place:
-        if not check_item(place, checkpointable_name, missing_ok):
-            return _single.Work(lambda: False)
-    name = checkpointable_name
-    return _single.Work(lambda: remove_item(target, name))
+        return check_item(place, name, missing_ok)
 
 
 def check_arguments(name: Any, missing_ok: Any) -> None:
@@ -94,34 +112,43 @@ def check_item(place: Place, name: str, missing_ok: bool) -> bool:
     return True
 
 
-def remove(target: str) -> bool:
+def remove(target: str) -> None:
     """Removes a directory under a name that is not read as a checkpoint."""
     gone = f"{target}.removed{_single.TEMPORARY}"
     shutil.rmtree(gone, ignore_errors=True)
     os.rename(target, gone)
     shutil.rmtree(gone)
-    return True
 
 
-def remove_item(target: str, name: str) -> bool:
+def remove_item(target: str, name: str) -> None:
     """Makes a checkpoint without the item, by links, and puts it in the place of the old one."""
     made = target + _single.TEMPORARY
-    shutil.rmtree(made, ignore_errors=True)
     inside = _single.store_in(target)
-    described = os.path.join(target, _single.CHECKPOINT_METADATA)
-    handlers = _single.read_handlers(described)
-    shutil.copytree(target, made, symlinks=True, copy_function=os.link,
-                    ignore=lambda folder, names: [
-                        each for each in names if folder == target and each == name
-                        or each == _single.STORE_NAME])
-    if inside is not None:
-        rest = sorted(handlers.keys() - {name})
-        home = os.path.join(made, rest[0], _single.STORE_NAME)
-        shutil.copytree(inside, home)
-        with _store.open(home) as store:
-            store.delete(_single.STEP, item=name)
-        _single.strip(home)
-    _single.write_handlers(os.path.join(made, _single.CHECKPOINT_METADATA),
-                           {each: kind for each, kind in handlers.items() if each != name})
-    _single.put(made, target, overwrite=True)
-    return True
+    handlers = _single.read_handlers(os.path.join(target, _single.CHECKPOINT_METADATA))
+    rest = {each: kind for each, kind in handlers.items() if each != name}
+    home = os.path.join(made, min(rest), _single.STORE_NAME)
+    peers = Peers(f"deleting {name!r} of {target!r}")
+
+    def copy() -> None:
+        shutil.rmtree(made, ignore_errors=True)
+        shutil.copytree(target, made, symlinks=True, copy_function=os.link,
+                        ignore=lambda folder, names: [
+                            each for each in names if folder == target and each == name
+                            or each == _single.STORE_NAME])
+        if inside is not None:
+            shutil.copytree(inside, home)
+
+    def drop() -> None:
+        if inside is not None:
+            with _store.open(home) as store:
+                store.delete(_single.STEP, item=name)
+
+    def put() -> None:
+        if inside is not None:
+            _single.strip(home)
+        _single.write_handlers(os.path.join(made, _single.CHECKPOINT_METADATA), rest)
+        _single.put(made, target, overwrite=True)
+
+    peers.lead(copy)
+    peers.all(drop)
+    peers.lead(put)

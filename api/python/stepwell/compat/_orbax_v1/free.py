@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...errors import Error, StepExistsError
 from .. import _single
+from .._work import Work
 from . import safetensors
 from .context import Context, get_context
 from .errors import InvalidLayoutError, LoadError
@@ -147,7 +148,7 @@ def _in_background(work: Callable[[], Any]) -> AsyncResponse[Any]:
         with Context(context):
             return work()
 
-    return _single.Work(inside)
+    return Work(inside)
 
 
 def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ... import Files, Json
 from ... import errors as native
 from ..._pytree.chunks import ChunkShape
-from .. import _single
+from .._work import Work
 from . import trees
 from .context import Context
 from .errors import InvalidLayoutError, NoEntryError, UnsupportedLeafError
@@ -48,7 +48,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    return _single.Work(lambda: asyncio.run(coroutine)).result()
+    return Work(lambda: asyncio.run(coroutine)).result()
 
 
 class Items(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 from ... import _store
 from ..._pytree.records import StoredTree
 from ..._pytree.tree import walk_items
-from .. import _single
+from .._work import Peers, Work
 from . import tree as tree_lib
 from . import trees
 from .context import get_context
@@ -53,7 +53,7 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> AsyncRe
         with store:
             handle.result()
 
-    return _single.Work(work, timeout=context.asynchronous.timeout_secs)
+    return Work(work, timeout=context.asynchronous.timeout_secs)
 
 
 def _leaves(tree: StoredTree) -> set[tuple[str, ...]]:
@@ -66,7 +66,7 @@ def _check_new(store: _store.Store, items: dict[str, Any]) -> None:
     before: set[tuple[str, ...]] = set()
     for step in store.steps():
         before |= _leaves(store._source(step).tree)
-    ((_, flat),) = walk_items(items)
+    ((_, flat),) = walk_items(items, spread=True)
     for row in flat.rows:
         names = tuple(str(name) for _, name in row.path)
         if names in before:
@@ -91,4 +91,4 @@ def finalize(path: Any) -> None:
             metadata.update(store[step].metadata or {})
     items = to_items({STATE: tree_lib.merge(*parts)}, context)
     start(final, items, context, False, metadata).result()
-    shutil.rmtree(folder)
+    Peers(f"removing {folder!r}").lead(lambda: shutil.rmtree(folder))
