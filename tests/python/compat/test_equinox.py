@@ -68,6 +68,26 @@ def test_an_abstract_like() -> None:
     assert eqx.tree_equal(eqx_io.tree_deserialise_leaves("model.eqx", like), make_model())
 
 
+class Rates(eqx.Module):
+    apply: Any
+    rate: Any
+    depth: int = eqx.field(static=True)
+
+
+@pytest.mark.parametrize("tree", [
+    Rates(jnp.tanh, jax.nn.gelu, 3), Rates(jnp.tanh, None, 3), Rates(len, 2 - 1j, 3),
+    eqx.nn.Lambda(jnp.tanh), eqx.nn.Identity(), eqx.nn.Dropout(0.5), jnp.tanh, None, {}, [], "a",
+    2.5, True, {"a": 1, "b": None, "c": [True, (), "d"]}], ids=repr)
+def test_a_tree_without_arrays(tree: Any) -> None:
+    like = jax.tree.map(lambda leaf: type(leaf)(0) if eqx.is_array_like(leaf) else leaf, tree)
+    for library in (eqx, eqx_io):
+        name = f"{library.__name__}.eqx"
+        library.tree_serialise_leaves(name, tree)
+        loaded = library.tree_deserialise_leaves(name, like)
+        assert eqx.tree_equal(loaded, tree)
+        assert list(map(type, jax.tree.leaves(loaded))) == list(map(type, jax.tree.leaves(tree)))
+
+
 def test_layers_with_state() -> None:
     def make() -> Any:
         return eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", mode="batch")

@@ -439,3 +439,17 @@ def test_every_public_name_is_there() -> None:
         assert not lacking, (name, lacking)
     lacking = public(real.training.Checkpointer) - public(ocp.training.Checkpointer)
     assert not lacking
+
+
+@pytest.mark.parametrize("state", [{"x": 1 + 2j}, {"x": b"bytes"}])
+def test_a_tree_of_nothing_that_orbax_can_hold(tmp_path: pathlib.Path, state: Any) -> None:
+    ocp.save(tmp_path / "one", state)
+    ocp.save_checkpointables(tmp_path / "two", {"other": state, "state": {"n": 1}})
+    for found in (ocp.load(tmp_path / "one"), ocp.load(tmp_path / "one", state),
+                  ocp.load_checkpointables(tmp_path / "one")["state"],
+                  ocp.load_checkpointables(tmp_path / "two")["other"]):
+        np.testing.assert_equal(found, state)
+    assert real.load_checkpointables(tmp_path / "two") == {"state": {"n": 1}}
+    assert ocp.delete(tmp_path / "two", checkpointable_name="other")
+    assert ocp.load_checkpointables(tmp_path / "two") == {"state": {"n": 1}}
+    assert ocp.delete(tmp_path / "one")

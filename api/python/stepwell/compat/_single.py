@@ -29,12 +29,13 @@ from .._runtime.arguments import json_text
 from .._runtime.files import sync_folder
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
-from ..errors import Error, StepExistsError
+from ..errors import Error, InvalidArgumentError, StepExistsError
 from ._work import Peers, Work
 
 STORE_NAME = ".stepwell"
 TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
+INDICATOR = "orbax.checkpoint"  # an empty file in every checkpoint of Orbax v1
 STEP = 0  # of the store of a single checkpoint
 
 # States up to this size are copied at once, and the store is opened in the background.
@@ -185,11 +186,18 @@ def _open(folder: str, form: Form, peers: Peers) -> _store.Store:
 def _export(start: Callable[[], _store.Store], folder: str, form: Form) -> None:
     """Makes of the saved step what Orbax loads, and closes the store."""
     store = start()
+    made = os.path.join(folder, "export")
+    flat = form.layout == "flat"
     try:
-        flat = form.layout == "flat"
-        store.export(STEP, os.path.join(folder, "export"), mode="link",
-                     layout="v0" if flat else "v1", zarr=form.zarr, leaves="jax",
-                     on_unsupported="skip", file_mode=form.file_mode)
+        store.export(STEP, made, mode="link", layout="v0" if flat else "v1", zarr=form.zarr,
+                     leaves="jax", on_unsupported="skip", file_mode=form.file_mode)
+    except InvalidArgumentError as error:
+        if "no leaf to export" not in str(error):
+            raise
+        # Nothing that Orbax can hold: a directory for the store alone.
+        os.makedirs(os.path.join(made, str(STEP) if flat else "", "state"), exist_ok=True)
+        with open(os.path.join(made, INDICATOR), "w", encoding="utf-8"):
+            pass
     finally:
         with contextlib.suppress(Error):
             store.close()
@@ -202,8 +210,9 @@ def _publish(folder: str, target: str, overwrite: bool, form: Form) -> None:
         step = os.path.join(made, str(STEP))
         (made,) = [entry.path for entry in [*os.scandir(step)] if entry.is_dir()]
         home = made
-        os.replace(os.path.join(step, CHECKPOINT_METADATA),
-                   os.path.join(made, CHECKPOINT_METADATA))
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(os.path.join(step, CHECKPOINT_METADATA),
+                       os.path.join(made, CHECKPOINT_METADATA))
     else:
         home = next(entry.path for entry in sorted(os.scandir(made), key=lambda each: each.name)
                     if entry.is_dir() and entry.name != "metrics")
@@ -238,6 +247,8 @@ def strip(store: str) -> None:
 
 def _name_handlers(made: str, form: Form) -> None:
     path = os.path.join(made, CHECKPOINT_METADATA)
+    if not os.path.exists(path):
+        return
     handlers = {name: form.handlers.get(name, handler)
                 for name, handler in read_handlers(path).items()}
     write_handlers(path, next(iter(handlers.values())) if form.layout == "flat" else handlers)

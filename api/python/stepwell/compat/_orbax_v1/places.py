@@ -25,7 +25,6 @@ from ..._interop.temporary_import import imported
 from .. import _root, _single
 from .errors import CheckpointNotFoundError, DeletionInProgressError, InvalidLayoutError
 
-INDICATOR = "orbax.checkpoint"
 TREE_FILE = "_METADATA"
 DELETION_FILE = "_CHECKPOINT_DELETION"
 
@@ -97,12 +96,14 @@ class StorePlace(Place):
             if os.path.exists(os.path.join(path, TREE_FILE)):
                 self.flat = self.names[0]
             else:
-                self.names = [name for name in self.names
-                              if os.path.isdir(os.path.join(path, name))]
+                self.names = [name for name in self.names if name not in self.handlers
+                              or os.path.isdir(os.path.join(path, name))]
 
     def is_tree(self, name: str) -> bool:
-        return self.flat is not None or not os.path.isdir(os.path.join(self.path, name)) or (
-            os.path.exists(os.path.join(self.path, name, TREE_FILE)))
+        folder = os.path.join(self.path, name)
+        # Orbax does not know of an item without anything that it can hold.
+        return (self.flat is not None or name not in self.handlers or not os.path.isdir(folder)
+                or os.path.exists(os.path.join(folder, TREE_FILE)))
 
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         return self._store, self._step, name
@@ -219,7 +220,7 @@ def is_orbax(directory: str) -> bool:
     return os.path.isdir(directory) and _single.TEMPORARY not in os.path.basename(directory) and (
         not os.path.exists(os.path.join(parent, _single.CHECKPOINT_METADATA))) and any(
         os.path.exists(os.path.join(directory, name))
-        for name in (_single.CHECKPOINT_METADATA, TREE_FILE, INDICATOR))
+        for name in (_single.CHECKPOINT_METADATA, TREE_FILE, _single.INDICATOR))
 
 
 def _check_orbax(directory: str) -> None:
