@@ -7,10 +7,9 @@ import pathlib
 
 import jupytext
 import nbclient
-import nbformat
 import pytest
 
-import stepwell
+from notebooks import execute
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "api/examples/notebooks"
 # What cells show, as HTML or as text.
@@ -24,42 +23,18 @@ SHOWN = {
 }
 
 
-@pytest.fixture
-def kernel(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The kernel's working directory; its environment is that of this process."""
-    package = pathlib.Path(stepwell.__file__).parents[1]
-    for name, value in {"PYTHONPATH": package, "JAX_PLATFORMS": "cpu",
-                        "IPYTHONDIR": tmp_path / "ipython",
-                        "JUPYTER_RUNTIME_DIR": tmp_path / "jupyter"}.items():
-        monkeypatch.setenv(name, str(value))
-    (tmp_path / "work").mkdir()
-    return tmp_path / "work"
-
-
-def execute(notebook: nbformat.NotebookNode, kernel: pathlib.Path) -> list[str]:
-    """What its cells show."""
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3",
-                            resources={"metadata": {"path": str(kernel)}}).execute()
-    shown = []
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            shown += [data.get("text/html", data.get("text/plain"))] if data else []
-    return shown
-
-
 def test_every_notebook_is_named_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == set(SHOWN)
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_it_runs(name: str, kernel: pathlib.Path) -> None:
-    shown = execute(jupytext.read(FOLDER / f"{name}.py", fmt="py:percent"), kernel)
+def test_it_runs(name: str, tmp_path: pathlib.Path) -> None:
+    shown = execute(jupytext.read(FOLDER / f"{name}.py", fmt="py:percent"), tmp_path)
     for wanted in SHOWN[name]:
         assert wanted in "".join(shown), shown
 
 
-def test_a_cell_that_fails_is_caught(kernel: pathlib.Path) -> None:
+def test_a_cell_that_fails_is_caught(tmp_path: pathlib.Path) -> None:
     notebook = jupytext.reads("# %%\nx = 1\n\n# %%\nassert x == 2\n", fmt="py:percent")
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="assert x == 2"):
-        execute(notebook, kernel)
+        execute(notebook, tmp_path)

@@ -11,9 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import donated_loop
+import notebooks
 import stepwell
 
 _STEPS = 500
@@ -34,6 +36,20 @@ def test_threads(store):
     assert store.steps() == list(range(_STEPS))
     for part in parts:
         donated_loop.check(store, part.start, part)
+
+
+def test_a_notebook_kernel(path):
+    """Cells that call `save` beside the kernel's event loop, and a cell that awaits in it."""
+    cells = [f"import donated_loop, stepwell\nstore = stepwell.open({str(path)!r})",
+             f"donated_loop.run(store, 1, range({_STEPS}))",
+             f"await donated_loop.run_async(store, 2, range({_STEPS}, {_STEPS + 100}))",
+             "store.close()"]
+    notebooks.execute(nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)]),
+                      path.parent)
+    with stepwell.open(path, mode="r") as store:
+        assert store.steps() == list(range(_STEPS + 100))
+        donated_loop.check(store, 1, range(_STEPS))
+        donated_loop.check(store, 2, range(_STEPS, _STEPS + 100))
 
 
 @pytest.mark.parametrize("kind", ["spawn", "fork"])
