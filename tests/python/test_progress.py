@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shows how a store does: notebooks' tables, bars, jax.monitoring, Prometheus."""
+"""What shows how a store does: notebooks' tables and trees, bars, jax.monitoring, Prometheus."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import jax.monitoring
 import numpy as np
 import prometheus_client.parser
 import pytest
+import treescope
 
 import stepwell
+from stepwell._runtime.progress import progress_of
 
 
 class Table(html.parser.HTMLParser):
@@ -67,13 +69,46 @@ def test_notebooks_show_tables(tmp_path):
     assert Table(store._repr_html_()).cells == [f"<stepwell store {str(path)!r}, closed>"]
 
 
-def test_bars_of_tqdm(store, tmp_path, capsys):
+def test_treescope_unfolds_steps(store):
+    big = np.zeros((1000, 1000))
+    store.save(1, {"params": {"w": big, "layers": [np.ones(2), {"a/b": 5}]}}).result()
+    store.save(2, np.ones(3)).result()
+    shown = treescope.render_to_text(store[1])
+    for line in ("StepView({", "'params': NodeView({", "0: <stored params/layers/0: float64[2]>",
+                 "1: NodeView({('a/b',): 5})", "'w': <stored params/w: float64[1000, 1000]>"):
+        assert line in shown, shown
+    assert store.stats()["last_load"]["bytes_read"] < big.nbytes / 100  # no array
+    assert "StepView" in treescope.render_to_text(store[2])
+    assert treescope.render_to_text(store[1]["params/layers"]).startswith("NodeView({")
+    assert "<script" in treescope.render_to_html(store[1])
+
+
+def bars(store, tmp_path, capsys) -> str:
+    """What loads, exports, pushes and pulls show with `progress=True`."""
     store.save(1, {"x": np.arange(3_000_000)}).result()
     store.load(1, progress=True)
     store.export(1, tmp_path / "export", mode="copy", progress=True)
     store.push(1, tmp_path / "bucket", progress=True)
     store.pull(tmp_path / "bucket", 2, progress=True)
-    shown = capsys.readouterr().err
+    return capsys.readouterr().err
+
+
+def test_bars_of_rich_without_tqdm(store, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    shown = bars(store, tmp_path, capsys)
+    for what in ("load", "export", "push", "pull"):
+        assert len(re.findall(rf"{what} .*100% .*\d/\d.* [KM]iB", shown)) == 1, shown
+    bar = progress_of(True, "cut")
+    bar(1, 10)
+    (refresher,) = [each for each in threading.enumerate() if type(each).__module__ == "rich.live"]
+    del bar  # as after an error
+    refresher.join(60)
+    assert not refresher.is_alive()
+    assert re.search("cut .*10%", capsys.readouterr().err)
+
+
+def test_bars_of_tqdm(store, tmp_path, capsys):
+    shown = bars(store, tmp_path, capsys)
     for what in ("load", "export", "push", "pull"):
         assert re.search(rf"{what}: 100%.*\d[kM]/\d", shown), shown
     assert store.load_async(1, progress=True).result()["x"].sum() == store.load(2, "x").sum()
@@ -82,10 +117,11 @@ def test_bars_of_tqdm(store, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_progress_without_tqdm_and_by_mistake(store, monkeypatch):
+def test_progress_without_a_library_and_by_mistake(store, monkeypatch):
     store.save(1, {"x": 1}).result()
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(stepwell.InvalidArgumentError, match="tqdm, which is not installed"):
+    for library in ("tqdm.auto", "rich.progress"):
+        monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(stepwell.InvalidArgumentError, match="neither is installed: pip install"):
         store.load(1, progress=True)
     with pytest.raises(stepwell.InvalidArgumentError, match="progress must be a function .* 'yes'"):
         store.load(1, progress="yes")

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tables for notebooks."""
+"""What notebooks show: small tables, and dicts that unfold for Treescope."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 ROWS_MAX, END = 40, 20  # rows of a table, and of its beginning and end where there are more
 
@@ -18,6 +20,13 @@ def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]
     head = "".join([f"<th>{html.escape(text)}</th>" for text in header])
     return (f"<table><caption>{html.escape(caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>")
+
+
+def treescope_dict(kind: type, below: Mapping[Any, Any], path: str | None, subtree: Any) -> Any:
+    """A view as Treescope, which calls this, shows a dict: `path` and `subtree` are the arguments
+    of `__treescope_repr__`."""
+    return importlib.import_module("treescope.repr_lib").render_dictionary_wrapper(
+        object_type=kind, wrapped_dict=dict(below), path=path, subtree_renderer=subtree)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -93,7 +93,7 @@ class Loading(OpenStore):
         on_corrupt: "previous": if the newest step is damaged, loads the newest one before it that
             is whole, and logs a warning that names the damage and the step; only with step=None.
         progress: called after each 32 MiB or so with the bytes loaded and the total. True: a bar
-            of tqdm.
+            of tqdm or rich.
 
         Raises StepNotFoundError, PathNotFoundError (also for specs and renames that match nothing),
         AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,

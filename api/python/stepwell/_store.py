@@ -356,7 +356,7 @@ class Store(Loading):
         file_mode: the permissions of the files (e.g. 0o644), so that other users can read them;
             None: the umask decides. With links, this makes the store's own segments readable, too.
         progress: called from time to time with the bytes done and the total. An exception from it
-            ends the export. True: a bar of tqdm.
+            ends the export. True: a bar of tqdm or rich.
 
         Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError (also for leaves that
         Orbax cannot hold), StepExistsError if the destination exists, NoSpaceError, and Error if

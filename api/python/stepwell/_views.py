@@ -16,7 +16,7 @@ import numpy as np
 from . import _stepwell
 from ._display import END as _END
 from ._display import ROWS_MAX as _WHOLE_MAX
-from ._display import html_table
+from ._display import html_table, treescope_dict
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.items import write_files
@@ -285,6 +285,9 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         source, number = self._whole()
         return stored_rows(source.tree, number, path, _reader(source))
 
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return treescope_dict(type(self), self, path, subtree_renderer)
+
     def __repr__(self) -> str:
         source, number = self._whole()
         tree = source.tree
@@ -382,6 +385,13 @@ class StepView(NotCopied):
 
     def __repr__(self) -> str:
         return f"<{self._head()}>\n{self.tree!r}"
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        tree = self._source.tree
+        if not tree.is_node(tree.top):
+            return NotImplemented
+        below = NodeView(self._source, tree.components(tree.top))
+        return treescope_dict(type(self), below, path, subtree_renderer)
 
     def _repr_html_(self) -> str:
         given = [(name, json.dumps(value)) for name, value in (

@@ -168,7 +168,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     work_dir: where to put a compact copy of the step meanwhile; None: beside the store. It takes no
         space where the file system shares blocks (XFS, btrfs).
     progress: called with bytes done and all bytes, from several threads, one at a time. True: a bar
-        of tqdm.
+        of tqdm or rich.
 
     Raises what `export` raises; StepExistsError (also for objects there that no push made),
     PermissionDeniedError and StorageError with the object and what the library said,
