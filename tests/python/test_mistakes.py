@@ -39,6 +39,19 @@ def test_a_function_in_place_of_a_tree(store, function):
         store.load(1, like={"params": function})
 
 
+def test_a_step_that_is_still_being_saved(store, monkeypatch):
+    with pytest.raises(stepwell.StepNotFoundError, match="has no step yet$"):
+        store.load()
+    monkeypatch.setattr(store._pending, "steps", lambda: [3])  # as of a slow disk
+    with pytest.raises(stepwell.StepNotFoundError, match="yet; step 3 is being saved: wait"):
+        store.load()
+    for read in (store.load, store.tree, store.__getitem__):
+        with pytest.raises(stepwell.StepNotFoundError, match="; step 3 is being saved: wait"):
+            read(3)
+        with pytest.raises(stepwell.StepNotFoundError, match="has no steps$"):
+            read(4)
+
+
 def test_a_mutable_array_is_saved_by_its_value(store):
     ref = jax.new_ref(jnp.ones(2))
     with pytest.raises(stepwell.UnsupportedLeafError, match="w: is a jax.Ref: save its value, ref"):

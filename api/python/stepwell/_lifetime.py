@@ -224,7 +224,8 @@ class OpenStore(NotCopied):
             return step_number(step)
         latest = self._latest_of_all()
         if latest is None:
-            raise StepNotFoundError(f"{self.path!r} has no step yet")
+            raise StepNotFoundError(f"{self.path!r} has no step yet"
+                                    + self._under_way(self._pending.steps()))
         return latest
 
     def _latest_of_all(self) -> int | None:
@@ -261,12 +262,19 @@ class OpenStore(NotCopied):
         while True:
             try:
                 return self._backend.source(number, self._check_open, self._account)
-            except StepNotFoundError:
+            except StepNotFoundError as error:
                 # The newest step may be superseded and deleted in the instant between.
                 later = self._backend.newest() if newest else None
                 if later is None or later == number:
-                    raise
+                    if number not in self._pending.steps():
+                        raise
+                    raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
             number = later
+
+    def _under_way(self, steps: list[int]) -> str:
+        """The end of a message that misses a step."""
+        return (f"; step {steps[0]} is being saved: wait for its handle, or call store.wait()"
+                if steps else "")
 
     def _check_writable(self) -> None:
         if self.read_only:
