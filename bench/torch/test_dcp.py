@@ -366,11 +366,11 @@ def run_ranks(job: str, path: pathlib.Path, count: int) -> list[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                       WORLD_SIZE=str(count))
+                       WORLD_SIZE=str(count), OMP_NUM_THREADS="1")
     ranks = [subprocess.Popen([sys.executable, "-W", "ignore", RANKS, job, path], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               env=dict(environment, RANK=str(rank))) for rank in range(count)]
-    results = [rank.communicate(timeout=240) for rank in ranks]
+    results = [rank.communicate(timeout=600) for rank in ranks]
     for rank, (_, errors) in zip(ranks, results, strict=True):
         assert rank.returncode == 0, errors
     return [output.strip() for output, _ in results]
