@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
+import stepwell
 from stepwell.compat import orbax_v1 as ocp
 
 
@@ -48,6 +51,7 @@ def test_a_killed_overwrite_leaves_the_old_checkpoint_or_the_new_one(
     for _ in range(12):
         program = """
 import itertools, sys, numpy as np
+import stepwell
 from stepwell.compat import orbax_v1 as ocp
 for step in itertools.count(int(sys.argv[2])):
     ocp.save(sys.argv[1], {"x": np.full(50_000, step), "step": step}, overwrite=True)
@@ -76,3 +80,71 @@ def test_what_an_interrupted_save_left_is_replaced(tmp_path: pathlib.Path) -> No
     with pytest.raises(ocp.errors.InvalidLayoutError, match="incomplete"):
         leftover.mkdir()
         ocp.load(leftover)
+
+
+def test_saves_of_one_path_take_place_in_order(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a"
+    for first in range(0, 12, 3):
+        saves = [ocp.save_async(path, {"x": np.full(1000, first + each)}, overwrite=True)
+                 for each in range(3)]
+        for each in saves:
+            each.result()
+        assert set(ocp.load(path)["x"]) == {first + 2}
+    ocp.save_async(tmp_path / "b", {"x": np.zeros(10)})
+    with pytest.raises(ValueError, match="already exists"):
+        ocp.save_async(tmp_path / "b", {"x": np.zeros(10)})
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_a_save_refuses_a_path_that_another_process_saves(tmp_path: pathlib.Path) -> None:
+    program = """
+import fcntl, os, sys
+os.makedirs(sys.argv[1])
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+    path = tmp_path / "a"
+    with subprocess.Popen([sys.executable, "-c", program, f"{path}.orbax-checkpoint-tmp"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with pytest.raises(stepwell.LockedError, match="another process saves this checkpoint"):
+            ocp.save(path, {"x": np.ones(3)})
+        child.communicate()
+    ocp.save(path, {"x": np.ones(3)})
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_save_that_fails_lets_the_next_one_have_the_path(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a"
+    for values in (np.ones(3), np.ones(20 << 20)):  # the second is not copied at once
+        with pytest.raises(ValueError):
+            ocp.save(path, {"x": values, "y": object()})
+        with pytest.raises(ValueError):
+            ocp.save(path, {"x": values}, custom_metadata={"y": object()})
+    ocp.save(path, {"x": np.ones(3)})
+    assert sorted(os.listdir(tmp_path)) == ["a"]
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_opened(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    ocp.save(path, {"x": np.zeros(10)})
+    ocp.save(other, {"x": np.ones(10)})
+    opened = stepwell._store.open
+    calls = []
+
+    def replace_then_open(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) > 1:
+            return opened(*args, **kwargs)
+        shutil.rmtree(path / "state" / ".stepwell" / "segments")  # half of the old one is seen
+        try:
+            return opened(*args, **kwargs)
+        finally:
+            shutil.rmtree(path)
+            os.rename(other, path)
+
+    monkeypatch.setattr(stepwell._store, "open", replace_then_open)
+    assert ocp.load(path)["x"].sum() == 10 and len(calls) == 2

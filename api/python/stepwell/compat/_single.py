@@ -30,6 +30,7 @@ from .._runtime.files import sync_folder
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, InvalidArgumentError, StepExistsError
+from ._claim import Claim
 from ._work import Peers, Work
 
 STORE_NAME = ".stepwell"
@@ -68,32 +69,38 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
          form: Form | None = None, timeout: float | None = None,
          finished: Callable[[], object] | None = None) -> Work[None]:
     """Saves items as the checkpoint `path`, in the background. When `save` returns, the caller may
-    change or donate the state. StepExistsError if `path` exists and `overwrite` is False. All
-    processes of a run save together, and have one result.
+    change or donate the state. An earlier save of `path` comes to its end first. All processes of a
+    run save together, and have one result. StepExistsError if `path` exists and `overwrite` is
+    False; LockedError if another run saves it.
 
     finished: called in the background once the checkpoint is there. timeout: of `result()`.
     """
     form = form or Form()
     target = os.path.abspath(os.fsdecode(path))
-    peers = Peers(f"saving {target!r}")
-    if not overwrite:
-        peers.lead(lambda: _check_absent(target))
     folder = target + TEMPORARY
-    try:
-        start = _snapshot(folder, dict(items), metadata, metrics, chunks, form, peers)
-    except BaseException as error:
-        peers.abort(error)
-        if peers.leads:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+    peers = Peers(f"saving {target!r}")
+
+    with contextlib.ExitStack() as claim:  # process 0 holds it
+
+        def begin() -> None:
+            if not overwrite:
+                _check_absent(target)  # before anything is made there
+            claim.enter_context(Claim(folder))
+            if not overwrite:
+                _check_absent(target)  # an earlier save has come to its end
+
+        peers.lead(begin)
+        try:
+            start = _snapshot(folder, dict(items), metadata, metrics, chunks, form, peers.count)
+        except BaseException as error:
+            peers.abort(error)
+            raise
+        held = claim.pop_all()
 
     def work() -> None:
-        try:
+        with held:
             peers.all(lambda: _export(start, folder, form))
             peers.lead(lambda: _publish(folder, target, overwrite, form))
-        finally:
-            if peers.leads:
-                shutil.rmtree(folder, ignore_errors=True)
         if finished is not None:
             finished()
 
@@ -106,11 +113,11 @@ def _check_absent(target: str) -> None:
 
 
 def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
-              chunks: Chunks | None, form: Form, peers: Peers) -> Callable[[], _store.Store]:
+              chunks: Chunks | None, form: Form, processes: int) -> Callable[[], _store.Store]:
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
     texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
-    if peers.count == 1:
+    if processes == 1:
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
@@ -118,15 +125,17 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
         if held is not None:
 
             def start() -> _store.Store:
-                store = _open(folder, form, peers)
-                core = store._backend.whole("a single checkpoint")
-                store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
-                held.clear()
+                with contextlib.ExitStack() as closing:
+                    store = closing.enter_context(_open(folder, form))
+                    core = store._backend.whole("a single checkpoint")
+                    store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
+                    held.clear()
+                    closing.pop_all()
                 return store
 
             return start
         del rows
-    store = _open(folder, form, peers)
+    store = _open(folder, form)
     try:
         handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)
     except BaseException:
@@ -168,19 +177,9 @@ def _hold(rows: list[Row]) -> list[Any] | None:
     return views
 
 
-def _open(folder: str, form: Form, peers: Peers) -> _store.Store:
-    """An empty store in `folder`, of all processes."""
-    inside = os.path.join(folder, "store")
-
-    def clear() -> None:
-        # What is left of a process that died; a store in it that lives is locked.
-        if os.path.exists(inside):
-            _store.Store._open_alone(inside).close()
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-
-    peers.lead(clear)
-    return _store.open(inside, codec=form.codec, staging_bytes=form.staging_bytes)
+def _open(folder: str, form: Form) -> _store.Store:
+    return _store.open(os.path.join(folder, "store"), codec=form.codec,
+                       staging_bytes=form.staging_bytes)
 
 
 def _export(start: Callable[[], _store.Store], folder: str, form: Form) -> None:
@@ -314,5 +313,22 @@ def store_in(path: str) -> str | None:
 
 def open_store(path: str) -> _store.Store | None:
     """The store of a single checkpoint, for reading; None if it has none. Nothing is created."""
-    found = store_in(path)
-    return None if found is None else _store.open(found, mode="r", untrusted=True)
+    while True:
+        before = _identity(path)
+        found = store_in(path)
+        if found is None:
+            return None
+        try:
+            return _store.open(found, mode="r", untrusted=True)
+        except Error:
+            if _identity(path) == before:
+                raise
+            # Another checkpoint took the place of this one while its files were being opened.
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from typing import Any
 
 from ... import _store
 from .. import _single
+from .._claim import Claim
 from .._work import Peers, start
 from .context import Context, get_context
 from .errors import InvalidLayoutError
@@ -122,7 +124,8 @@ def remove(target: str) -> None:
 
 def remove_item(target: str, name: str) -> None:
     """Makes a checkpoint without the item, by links, and puts it in the place of the old one."""
-    made = target + _single.TEMPORARY
+    folder = target + _single.TEMPORARY
+    made = os.path.join(folder, "checkpoint")
     inside = _single.store_in(target)
     handlers = _single.read_handlers(os.path.join(target, _single.CHECKPOINT_METADATA))
     rest = {each: kind for each, kind in handlers.items() if each != name}
@@ -130,7 +133,7 @@ def remove_item(target: str, name: str) -> None:
     peers = Peers(f"deleting {name!r} of {target!r}")
 
     def copy() -> None:
-        shutil.rmtree(made, ignore_errors=True)
+        claim.enter_context(Claim(folder))
         shutil.copytree(target, made, symlinks=True, copy_function=os.link,
                         ignore=lambda folder, names: [
                             each for each in names if folder == target and each == name
@@ -149,6 +152,7 @@ def remove_item(target: str, name: str) -> None:
         _single.write_handlers(os.path.join(made, _single.CHECKPOINT_METADATA), rest)
         _single.put(made, target, overwrite=True)
 
-    peers.lead(copy)
-    peers.all(drop)
-    peers.lead(put)
+    with contextlib.ExitStack() as claim:  # process 0 holds it
+        peers.lead(copy)
+        peers.all(drop)
+        peers.lead(put)
