@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from etils import epath
 from group_runs import SCRIPT, start
 from orbax_v0_saves import STATE, options, save
 
+import stepwell
 from stepwell.compat import orbax as ocp
 
 
@@ -163,6 +165,7 @@ def test_meshes(run_python: Any, tmp_path: Path) -> None:
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import stepwell
 from stepwell.compat import orbax as ocp
 
 root = sys.argv[1]
@@ -206,6 +209,7 @@ with ocp.CheckpointManager(root) as manager:
     status, out, err = run_python("""
 import sys
 import jax, numpy as np
+import stepwell
 from stepwell.compat import orbax as ocp
 with ocp.CheckpointManager(sys.argv[1]) as manager:  # fewer devices than it was saved on
     found = manager.restore(1)
@@ -267,3 +271,44 @@ def test_a_step_that_orbax_overwrites_is_read_anew(tmp_path: Path) -> None:
             orbax.wait_until_finished()
             manager.reload()
             assert manager.restore(7)["w"].tolist() == [value] * 3
+
+
+def test_a_manager_gives_up_a_step_that_another_one_deleted(tmp_path: Path) -> None:
+    with (ocp.CheckpointManager(tmp_path, options=options(max_to_keep=1)) as one,
+          ocp.CheckpointManager(tmp_path, options=options(max_to_keep=1)) as other):
+        save(one, 1)
+        other.reload()
+        save(one, 2)  # deletes step 1
+        save(other, 3)  # gives it up, too
+        other.wait_until_finished()
+        assert other.all_steps() == [3] and other.all_steps(read=True) == [2, 3]
+
+
+def test_copies_of_steps_are_steps(tmp_path: Path) -> None:
+    run, backup = tmp_path / "run", tmp_path / "backup"
+    with ocp.CheckpointManager(run) as manager:
+        for step in (1, 2):
+            save(manager, step, step)
+        manager.wait_until_finished()
+        shutil.copytree(run / "2", backup / "2")  # the data, too
+        shutil.copytree(run / "2", run / "12")
+        shutil.copytree(run / "2", run / "22", symlinks=True)  # not a copy of the data
+        assert manager.all_steps(read=True) == [1, 2, 12]
+        jax.tree.map(np.testing.assert_array_equal, manager.restore(12), manager.restore(2))
+    with real.CheckpointManager(backup) as orbax, ocp.CheckpointManager(backup) as manager:
+        assert list(orbax.all_steps()) == list(manager.all_steps()) == [2]
+        jax.tree.map(np.testing.assert_array_equal, manager.restore(2), orbax.restore(2))
+        save(manager, 3)
+        manager.wait_until_finished()
+        manager.delete(2)
+        assert manager.all_steps(read=True) == [3] and not (backup / "2").exists()
+
+
+def test_a_view_of_another_store_has_steps(tmp_path: Path) -> None:
+    with stepwell.open(tmp_path / "store") as store:
+        store.save(7, STATE).result()
+        with store.orbax_view(tmp_path / "live", layout="v0") as view:
+            view.wait()
+            with ocp.CheckpointManager(tmp_path / "live", options=options(read_only=True)) as found:
+                assert found.all_steps() == [7]
+                found.restore(7)

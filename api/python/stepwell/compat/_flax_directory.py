@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from .. import _store
 from .._interop.temporary_import import imported
 from ..errors import Error, FormatError, StepNotFoundError, StoreNotFoundError
-from ._root import STORE_NAME, VIEW_STEP_NAME, Root
+from ._root import STORE_NAME, Root, is_shown
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")  # as Flax names steps
 _PREFIX_KEY = "flax_prefix"  # in a step's metadata
@@ -158,7 +158,7 @@ def _is_first(path: str, prefix: str) -> bool:
 
 def is_own(path: str) -> bool:
     """Whether a view made what is there, or a link that leads into one."""
-    if os.path.lexists(os.path.join(path, VIEW_STEP_NAME)):
+    if is_shown(path):
         return True
     return os.path.islink(path) and os.readlink(path).startswith(f"{STORE_NAME}-")
 

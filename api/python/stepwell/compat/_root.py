@@ -25,6 +25,7 @@ from ..errors import LockedError, StepNotFoundError, StoreNotFoundError
 
 STORE_NAME = ".stepwell"
 VIEW_STEP_NAME = "stepwell-view"  # db/view/folder.h, kViewStepName: in each step that a view made
+_VIEW_NAME = "STEPWELL_VIEW"  # db/view/folder.h, kViewMarkName: where a view shows its steps
 
 # Steps of a directory by number, each with the name of its directory in it.
 FindSteps = Callable[[str], dict[int, str]]
@@ -57,6 +58,32 @@ def find_orbax_steps(directory: str) -> dict[int, str]:
     """Steps below the root of a CheckpointManager, by the number that a name is or ends in."""
     return {step: os.path.basename(path)
             for step, path in dict(_stepwell.orbax_steps(directory)).items()}
+
+
+def is_shown(step: str) -> bool:
+    """Whether the directory of a step is what the view of the store beside it shows: links into the
+    store. A copy that has the data itself, as `cp -L` makes one, is a checkpoint of its own; and so
+    is each step of a view elsewhere."""
+    real = os.path.realpath(step)
+    folder, name = os.path.split(real)
+    mark = os.path.join(real, VIEW_STEP_NAME)
+    if not os.path.lexists(mark) or not os.path.isdir(os.path.join(folder, STORE_NAME)):
+        return False
+    lines = _lines(mark)
+    view = [line for line in _lines(os.path.join(folder, _VIEW_NAME))
+            if line.startswith("store-id ")]
+    if not lines or f"name {name}" in lines and set(view) & set(lines):
+        return True
+    return any(os.path.islink(os.path.join(base, each))
+               for base, folders, files in os.walk(real) for each in (*folders, *files))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _remove(step: str) -> None:
@@ -126,8 +153,7 @@ class Root:
         own = set() if self._shared is None else set(self._shared.store.steps())
         return {step: os.path.join(self.path, name)
                 for step, name in self._find_steps(self.path).items()
-                if step not in own
-                and not os.path.lexists(os.path.join(self.path, name, VIEW_STEP_NAME))}
+                if step not in own and not is_shown(os.path.join(self.path, name))}
 
     def steps(self) -> list[int]:
         """All committed steps, ascending: the store's and other libraries'."""
@@ -173,7 +199,7 @@ class Root:
         found = dict(self._find_steps(self.path)).get(step)
         if found is not None and self._leads:
             path = os.path.join(self.path, found)
-            if not os.path.lexists(os.path.join(path, VIEW_STEP_NAME)):
+            if not is_shown(path):
                 _remove(path)
 
     # ---- life ----

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, StepNotFoundError
 from .._orbax_root import read_root_metadata, write_root_metadata
 from .args import Composite, ours
 from .background import PendingSave
@@ -263,7 +264,8 @@ class CheckpointManager:
     def _finish(self, old: Iterable[int]) -> None:
         """What follows a save that is durable."""
         for step in old:
-            self._root.delete(step)
+            with contextlib.suppress(StepNotFoundError):  # another manager deleted it
+                self._root.delete(step)
         if self._async_options.post_finalization_callback is not None:
             self._async_options.post_finalization_callback()
 
