@@ -190,6 +190,23 @@ def test_exit_with_a_lost_save_is_loud(run_python, small_disk):
     assert status == 3  # the program's own status stays
 
 
+def test_a_part_of_a_draft_that_a_full_disk_refused_can_be_added_again(small_disk):
+    small, big = np.arange(1000), np.random.default_rng(0).standard_normal(12 << 20)  # 96 MiB
+    with stepwell.open(small_disk / "store", codec="raw") as store:
+        draft = store.draft(0)
+        draft.add({"a": small}).result()
+        with pytest.raises(stepwell.NoSpaceError):
+            draft.add({"b": big}).result()
+        assert draft.parts == 1
+        draft.add({"c": small}).result()
+        draft.close()
+        draft = store.draft(0)
+        assert draft.parts == 2
+        draft.add({"b": small}).result()
+        draft.finalize()
+        assert sorted(store.load(0)) == ["a", "b", "c"]
+
+
 def test_a_full_disk_fails_that_save_alone(small_disk):
     big = {"x": np.random.default_rng(0).standard_normal(12 << 20)}  # 96 MiB
     small = {"x": np.arange(1000)}

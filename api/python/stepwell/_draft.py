@@ -31,29 +31,48 @@ class Draft(NotCopied):
         self._path = path
         self._store = store
         self._parts: Any = store._open_alone(path)
-        self._taken: dict[tuple[str, ...], bool] = {}  # paths of parts; whether it is a leaf
         self._finished = False
-        self._next = len(self._parts)
+        self._saving: dict[int, SaveHandle] = {}
+        self._leaves: dict[int, list[list[str]]] = {}  # their paths, by part
+        self._taken: dict[tuple[str, ...], bool] = {}  # paths of parts; whether it is a leaf
         for number in self._parts.steps():
             tree = self._parts._source(number).tree
-            for leaf in tree.leaves(-1):
-                self._take([str(name) for _, name in tree.components(leaf)])
+            self._take(number, [[str(name) for _, name in tree.components(leaf)]
+                                for leaf in tree.leaves(-1)])
 
-    def _take(self, path: list[str]) -> None:
-        for depth in range(1, len(path)):
-            self._taken.setdefault(tuple(path[:depth]), False)
-        self._taken[tuple(path)] = True
+    def _take(self, number: int, leaves: list[list[str]]) -> None:
+        self._leaves[number] = leaves
+        for path in leaves:
+            for depth in range(1, len(path)):
+                self._taken.setdefault(tuple(path[:depth]), False)
+            self._taken[tuple(path)] = True
+
+    def _forget_failed(self) -> None:
+        """Lets parts that were not saved be added again."""
+        done = [number for number, handle in self._saving.items() if handle.done()]
+        failed = [number for number in done if number not in self._parts]
+        for number in done:
+            del self._saving[number]
+        for number in failed:
+            del self._leaves[number]
+        if failed:
+            self._taken.clear()
+            for number, leaves in self._leaves.items():
+                self._take(number, leaves)
 
     @property
     def parts(self) -> int:
         """How many parts were added."""
-        return self._next
+        self._forget_failed()
+        return len(self._leaves)
 
     def add(self, state: Any = None, *, items: Mapping[str, Any] | None = None) -> SaveHandle:
         """Adds a part of the step, asynchronously: leaves that no part has yet, in dicts that parts
         may share. When the handle is done, the part is durable. A leaf that is there already, or a
-        list of which another part has an element, is an InvalidArgumentError."""
+        list of which another part has an element, is an InvalidArgumentError. A part that was not
+        saved, because the disk was full, can be added again."""
         self._check()
+        self._forget_failed()
         trees = dict(items or {}) if state is None else {"state": state, **(items or {})}
         paths = []
         for name, flat in walk_items(trees):
@@ -68,10 +87,10 @@ class Draft(NotCopied):
                         "no other part has")
                 if not kinds[row.path]:
                     paths.append(path)
-        handle: SaveHandle = self._parts.save(self._next, items=trees)
-        self._next += 1
-        for path in paths:
-            self._take(path)
+        number = max(self._leaves, default=-1) + 1
+        handle: SaveHandle = self._parts.save(number, items=trees)
+        self._saving[number] = handle
+        self._take(number, paths)
         return handle
 
     def finalize(self, *, metadata: Mapping[str, Any] | None = None,
@@ -82,7 +101,7 @@ class Draft(NotCopied):
         self._check()
         for name, value in (("metadata", metadata), ("metrics", metrics)):
             json_text(value, name)
-        if not self._next:
+        if not self._leaves:
             raise InvalidArgumentError(f"the draft of step {self.step} is empty: add a part")
         self._parts.wait()
         merged: dict[str, Any] = {}
