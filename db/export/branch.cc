@@ -29,8 +29,8 @@ Status CheckOneProcess(const StoreSnapshot& snapshot) {
       "import it into another store");
 }
 
-Status LinkSegment(const std::string& from, const std::string& to) {
-  const Status status = io::LocalFileSystem()->Link(from, to);
+Status LinkSegment(io::FileSystem* file_system, const std::string& from, const std::string& to) {
+  const Status status = file_system->Link(from, to);
   if (status.os_error() != EXDEV && status.os_error() != EPERM && status.os_error() != EMLINK) {
     return status;
   }
@@ -44,36 +44,40 @@ Status LinkSegment(const std::string& from, const std::string& to) {
 // First STEPWELL is read, then the segments that are there are sealed and linked: together they are
 // a store that was killed at that instant. What is written meanwhile lies in later segments. Under
 // RECLAIM, from before the first look on, nothing of it is erased.
-Status Branch(StoreReader& store, const std::string& destination) {
-  io::FileSystem* const file_system = store.file_system();
-  STEPWELL_ASSIGN_OR_RETURN(auto folder,
-                            ExportFolder::Create(io::LocalFileSystem(), destination,
-                                                 {.file_mode = ExportFileMode(store, 0)}));
-  STEPWELL_ASSIGN_OR_RETURN(const auto lock,
-                            ReclaimLock::Acquire(file_system, store.path(), io::LockKind::kShared));
+Status Branch(StoreReader& store, const std::string& destination, io::FileSystem* file_system) {
+  io::FileSystem* const own = store.file_system();
   STEPWELL_ASSIGN_OR_RETURN(
-      const std::string slots,
-      io::ReadSmallFile(file_system, SlotFilePath(store.path()), kSlotFileBytesMax));
+      auto folder,
+      ExportFolder::Create(file_system, destination, {.file_mode = ExportFileMode(store, 0)}));
+  STEPWELL_ASSIGN_OR_RETURN(const auto lock,
+                            ReclaimLock::Acquire(own, store.path(), io::LockKind::kShared));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string slots,
+                            io::ReadSmallFile(own, SlotFilePath(store.path()), kSlotFileBytesMax));
   STEPWELL_ASSIGN_OR_RETURN(const auto snapshot, store.Snapshot());
   STEPWELL_RETURN_IF_ERROR(CheckOneProcess(*snapshot));
-  STEPWELL_ASSIGN_OR_RETURN(const auto there, SegmentIds(file_system, store.path()));
+  STEPWELL_ASSIGN_OR_RETURN(const auto there, SegmentIds(own, store.path()));
   STEPWELL_RETURN_IF_ERROR(store.SealSegments({there.begin(), there.end()}));
 
   STEPWELL_RETURN_IF_ERROR(folder->Write("STEPWELL", slots));
   STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory("segments"));
-  SegmentFiles files(file_system, store.path(), /*direct=*/false);
+  SegmentFiles files(own, store.path(), /*direct=*/false);
   FootprintCache edges(&files);
   for (const uint64_t segment : there) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto found, edges.EdgesOf(segment));
-    if (!found.own) continue;  // the file of another store, which nothing here refers to
     const std::string path = SegmentPath(store.path(), segment);
-    if (!found.sealed) {
+    const auto found = edges.EdgesOf(segment);
+    // One without a header is not written any more: a crash cut it off, or its header is damaged.
+    const bool headless = found.status().code() == StatusCode::kNotFound;
+    if (!headless) STEPWELL_RETURN_IF_ERROR(found.status());
+    // The file of another store, or of another number, to which nothing here refers.
+    if (!headless && !found->own) continue;
+    if (!headless && !found->sealed) {
       return UnavailableError(
           StrCat(path, ": a save is writing it; wait for the saves, then try again"));
     }
     STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment));
     STEPWELL_RETURN_IF_ERROR(file->Sync());
-    STEPWELL_RETURN_IF_ERROR(LinkSegment(path, folder->Now(SegmentPath("", segment).substr(1))));
+    STEPWELL_RETURN_IF_ERROR(
+        LinkSegment(file_system, path, folder->Now(SegmentPath("", segment).substr(1))));
   }
   return folder->Commit();
 }

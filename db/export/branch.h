@@ -5,6 +5,7 @@
 #include <string>
 
 #include "db/store.h"
+#include "io/disk.h"
 
 namespace stepwell::db {
 
@@ -15,7 +16,9 @@ namespace stepwell::db {
 //
 // kFailedPrecondition: no hard links are possible there, or steps have shares in other processes'
 // stores. kUnavailable: a save kept a segment from being sealed; try again. kAlreadyExists,
-// kInvalidArgument (no directory to put it in) and errors of the disk as they come.
-Status Branch(StoreReader& store, const std::string& destination);
+// kInvalidArgument (no directory to put it in) and errors of the disk as they come. `file_system`
+// has the destination and the store's path.
+Status Branch(StoreReader& store, const std::string& destination,
+              io::FileSystem* file_system = io::LocalFileSystem());
 
 }  // namespace stepwell::db

@@ -15,7 +15,6 @@
 namespace stepwell::sim {
 
 inline constexpr uint64_t kBlock = 4096;
-inline constexpr uint64_t kNewStep = 1'000'000;
 
 // Of steps that lie in their commit frame alone, but for one payload of 28 bytes.
 constexpr uint64_t SmallSeed(uint64_t i) { return kTiny | (3 * i + 2); }

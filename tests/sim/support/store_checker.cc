@@ -10,8 +10,6 @@
 namespace stepwell::sim {
 namespace {
 
-constexpr uint64_t kNewStep = 1'000'000;  // above all of the workload's
-
 std::string Describe(const std::vector<Steps>& legal) {
   std::string text;
   for (const Steps& steps : legal) text += StrCat(text.empty() ? "" : " or ", ToText(steps));
@@ -38,7 +36,7 @@ std::string CrashAgain(const SimWorld& image, std::vector<Steps> legal, const Im
   world->FreezeAt(1 + prng.Below(prng.OneIn(4) ? 200 : 40));
   {
     StoreMachine machine(world, prng.Next());
-    const auto store = machine.Open({.with_index = check.with_index});
+    const auto store = machine.Open({.with_index = check.with_index, .path = check.path});
     if (store.ok()) {
       // What was served once is a promise (a read-only look at a stopped machine is none).
       std::string problem;
@@ -67,15 +65,15 @@ std::string CrashAgain(const SimWorld& image, std::vector<Steps> legal, const Im
   const auto next = prng.OneIn(3) ? world->CrashImageProcessKill(prng.Next())
                                   : world->Crash({prng.Next(), {}, {}});
   const std::string problem =
-      CheckImage(next, legal, {prng.Next(), check.with_index, check.crashes - 1});
+      CheckImage(next, legal, {prng.Next(), check.with_index, check.crashes - 1, check.path});
   return problem.empty() ? problem : StrCat("after another crash: ", problem);
 }
 
 // A reader comes before any writer: it sees a legal state too, and changes nothing. What it saw,
 // unless there is no store yet.
-std::optional<Steps> ReadOnly(StoreMachine* machine, const std::vector<Steps>& legal,
-                              std::string* problem) {
-  const auto store = machine->Open({.read_only = true});
+std::optional<Steps> ReadOnly(StoreMachine* machine, const std::string& path,
+                              const std::vector<Steps>& legal, std::string* problem) {
+  const auto store = machine->Open({.read_only = true, .path = path});
   if (!store.ok()) {
     const StatusCode code = store.status().code();
     const bool absent = code == StatusCode::kNotFound || code == StatusCode::kUnimplemented;
@@ -89,13 +87,13 @@ std::optional<Steps> ReadOnly(StoreMachine* machine, const std::vector<Steps>& l
 std::string Check(const std::shared_ptr<SimWorld>& image, const std::vector<Steps>& legal,
                   const ImageCheck& check, std::string* log) {
   StoreMachine machine(image, check.seed);
-  const OpenSpec spec = {.with_index = check.with_index};
+  const OpenSpec spec = {.with_index = check.with_index, .path = check.path};
   std::string problem;
   Steps seen;
   const uint64_t seed = check.seed % 1000;
   image->SetCapacity(kUnlimitedBytes);
   std::optional<Steps> read;
-  if (check.seed % 2 == 0) read = ReadOnly(&machine, legal, &problem);
+  if (check.seed % 2 == 0) read = ReadOnly(&machine, check.path, legal, &problem);
   if (!problem.empty()) return StrCat("reading only: ", problem);
   {
     const auto store = machine.Open(spec);
@@ -139,7 +137,7 @@ std::string CheckImage(const std::shared_ptr<SimWorld>& image, const std::vector
     std::string problem = CrashAgain(*image, legal, check);
     if (!problem.empty()) return problem;
   }
-  const std::string segments = DescribeSegments(*image);
+  const std::string segments = DescribeSegments(*image, check.path);
   std::string log;
   const std::string problem = Check(image, legal, check, &log);
   return problem.empty() ? problem : StrCat(problem, "\nsegments:", segments, "\nlog: ", log);

@@ -16,6 +16,7 @@ struct ImageCheck {
   uint64_t seed = 1;
   bool with_index = false;
   int crashes = 0;  // this many more, while recovery runs or right after it
+  std::string path = kStorePath;
 };
 
 // How many images this process has checked, and in how many of them RocksDB ran.

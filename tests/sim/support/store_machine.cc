@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "db/save/plan.h"
-#include "tests/sim/support/inline_environment.h"
 
 namespace stepwell::sim {
 namespace {
@@ -55,6 +54,7 @@ StoreMachine::StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed)
 Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   db::Environment environment = InlineEnvironment();
   environment.file_system = &files_;
+  environment.reclaim_worker = reclaim_worker_;
   environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {
     if (lies_) return std::unique_ptr<io::Disk>(std::make_unique<LyingDisk>(world_));
     return std::unique_ptr<io::Disk>(std::make_unique<SimDisk>(world_));
@@ -78,10 +78,11 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   return db::OpenStore(path, options, std::move(environment));
 }
 
-std::string DescribeSegments(const SimWorld& world) {
+std::string DescribeSegments(const SimWorld& world, const std::string& path) {
+  const std::string prefix = path + "/segments/";
   std::string text;
-  for (const auto& [path, size] : world.Files()) {
-    if (path.starts_with(kSegmentsPrefix)) text += StrCat(" ", path.substr(16), ":", size);
+  for (const auto& [name, size] : world.Files()) {
+    if (name.starts_with(prefix)) text += StrCat(" ", name.substr(prefix.size()), ":", size);
   }
   return text;
 }

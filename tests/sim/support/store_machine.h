@@ -9,6 +9,7 @@
 
 #include "db/environment.h"
 #include "db/store.h"
+#include "tests/sim/support/inline_environment.h"
 #include "tests/sim/support/sim_disk.h"
 
 namespace stepwell::sim {
@@ -34,6 +35,8 @@ class StoreMachine {
   Result<std::unique_ptr<db::Store>> Open(const OpenSpec& spec);
   // A planted bug: syncs of segments report success and do nothing.
   void AcknowledgeEarly() { lies_ = true; }
+  // Whether passes of reclaim wait, as for a thread of their own.
+  void HoldReclaim(bool hold) { reclaim_worker_->Hold(hold); }
   // What the stores said, for failure messages.
   const std::string& log() const { return log_; }
 
@@ -41,6 +44,7 @@ class StoreMachine {
   const std::shared_ptr<SimWorld> world_;
   SimFileSystem files_;
   SimClock clock_;
+  const std::shared_ptr<HeldExecutor> reclaim_worker_ = std::make_shared<HeldExecutor>();
   Prng prng_;
   bool lies_ = false;
   std::string log_;
@@ -53,7 +57,7 @@ std::shared_ptr<SimWorld> OldSlotImageOf(const SimWorld& world, uint64_t seed);
 std::shared_ptr<SimWorld> ImageOf(const SimWorld& world, uint64_t seed);
 
 // Names and sizes of the segments.
-std::string DescribeSegments(const SimWorld& world);
+std::string DescribeSegments(const SimWorld& world, const std::string& path = kStorePath);
 size_t CountSegments(const SimWorld& world);
 
 }  // namespace stepwell::sim

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/sim/support/store_machine.h"
+
 namespace stepwell::sim {
 
 struct Shape {
@@ -18,6 +20,8 @@ struct Shape {
   uint64_t close_percent = 4;  // of the actions
   bool can_punch = true;
   bool with_index = false;
+  bool squeezes = true;           // the disk is almost full at times
+  std::string path = kStorePath;  // of the store
 };
 
 inline Shape UsualShape(uint64_t seed, bool with_index) {

@@ -169,7 +169,8 @@ bool Workload::Open() {
   auto store = machine_->Open({.keep_latest = keep_,
                                .with_index = shape_.with_index,
                                .segment_bytes = shape_.segment_bytes,
-                               .staging_blocks = shape_.staging_blocks});
+                               .staging_blocks = shape_.staging_blocks,
+                               .path = shape_.path});
   if (!Expect(store.status(), "open")) return false;
   store_ = std::move(*store);
   if (!tolerant_) {
@@ -347,7 +348,7 @@ bool Workload::CheckOne() {
 }
 
 bool Workload::ReadBeside() {
-  auto reader = machine_->Open({.read_only = true});
+  auto reader = machine_->Open({.read_only = true, .path = shape_.path});
   if (!Expect(reader.status(), "open for reading")) return false;
   const auto seen = ReadAll(reader->get());
   if (!Expect(seen.status(), "reading beside the writer")) return false;
@@ -371,7 +372,7 @@ bool Workload::OpenReaderThatStays() {
   const std::vector<Steps> legal = model_.Legal();
   if (legal.front().empty() || (tolerant_ && legal.size() > 1)) return true;
   const auto [step, held] = Pick(legal.front(), &prng_);
-  auto store = machine_->Open({.read_only = true});
+  auto store = machine_->Open({.read_only = true, .path = shape_.path});
   if (!Expect(store.status(), "open for reading")) return false;
   auto reader = (*store)->Read(step);
   if (!Expect(reader.status(), StrCat("step ", step, " for a reader that stays"))) return false;
@@ -387,7 +388,7 @@ bool Workload::OpenReaderThatStays() {
 bool Workload::SlotIsBehind(uint64_t step, uint64_t held) {
   const Status behind = store_->Reclaim().status();
   if (!behind.ok()) return Expect(behind, "reclaim behind a slot");
-  auto store = machine_->Open({.read_only = true});
+  auto store = machine_->Open({.read_only = true, .path = shape_.path});
   if (!Expect(store.status(), "open for reading, again")) return false;
   return Expect(CheckStep(store->get(), step, held), StrCat("step ", step, ", read again"));
 }
@@ -417,9 +418,10 @@ bool Workload::Reclaim() {
 
 // Another name for the oldest segment, as an export makes it: nobody may change those bytes.
 bool Workload::LinkSegment() {
+  const std::string folder = shape_.path + "/segments/";
   std::vector<std::string> segments;
   for (const auto& [path, size] : machine_->world().Files()) {
-    if (path.starts_with("/store/segments/") && path.ends_with(".seg")) segments.push_back(path);
+    if (path.starts_with(folder) && path.ends_with(".seg")) segments.push_back(path);
   }
   // The newest are being written, and so may older ones be while saves are in flight.
   if (segments.size() < 5 || links_.size() >= 3 || !IsSealed(machine_->world(), segments.front())) {
@@ -457,7 +459,14 @@ bool Workload::Act() {
   if (roll < 89) return ReadBeside();
   if (roll < 91) return LinkSegment();
   if (roll < 94) return Reclaim() && CheckLinks();
-  return tolerant_ || Squeeze(!squeezed_);
+  return tolerant_ || !shape_.squeezes || Squeeze(!squeezed_);
+}
+
+void Workload::GoOnBeside(bool reclaims) {
+  if (store_ == nullptr || !problem_.empty()) return;
+  machine_->HoldReclaim(!reclaims);
+  if (!(reclaims ? Delete() : TogglePin()) || !Save(/*replace=*/false) || !WaitAll()) return;
+  if (reclaims) Reclaim();
 }
 
 void Workload::Run(int count) {

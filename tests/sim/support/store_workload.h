@@ -21,6 +21,8 @@ namespace stepwell::sim {
 // Seeds of other than the usual steps.
 inline constexpr uint64_t kTiny = uint64_t{1} << 60;
 inline constexpr uint64_t kLarge = uint64_t{1} << 59;
+// What CheckImage saves: a step above all of the workload's.
+inline constexpr uint64_t kNewStep = 1'000'000;
 // The shape of the state that is saved under a seed.
 std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
 // What a save under this seed holds: every other one has an item "extra" beside "state".
@@ -56,6 +58,9 @@ class Workload {
   bool Open();
   // Lets everything go as a process that ends does, without waiting for what Close says.
   void Drop();
+  // Another commit, while something else is under way that holds RECLAIM (`reclaims`: or does not,
+  // then one that deletes, and the space of what is dead).
+  void GoOnBeside(bool reclaims);
   const StoreModel& model() const { return model_; }
   db::Store* store() { return store_.get(); }
 
