@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from .. import _single
+from .._step_names import CompositeNameFormat
 from .metadata import StepMetadata
 from .options import default_path
 from .places import read_json
@@ -68,41 +69,6 @@ class StandardNameFormat:
         return StepMetadata(step, default_path(path), metadata=None,
                             init_timestamp_nsecs=described.get("init_timestamp_nsecs"),
                             commit_timestamp_nsecs=committed)
-
-
-@dataclasses.dataclass(frozen=True)
-class CompositeNameFormat:
-    """Names steps in one format, and finds them in several."""
-
-    write_name_format: Any
-    read_name_formats: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        if self.write_name_format not in self.read_name_formats:
-            raise ValueError(f"write_name_format: {self.write_name_format} must be present in "
-                             f"read_name_formats: {list(self.read_name_formats)}.")
-
-    def build_name(self, step: int) -> str:
-        return str(self.write_name_format.build_name(step))
-
-    def find_all(self, base_path: Any) -> Iterator[StepMetadata[None]]:
-        found: set[str] = set()
-        for each in self.read_name_formats:
-            for metadata in each.find_all(base_path):
-                if str(metadata.path) not in found:
-                    found.add(str(metadata.path))
-                    yield metadata
-
-    def find_step(self, base_path: Any, step: int) -> StepMetadata[None]:
-        messages = []
-        for each in self.read_name_formats:
-            try:
-                found: StepMetadata[None] = each.find_step(base_path, step)
-            except ValueError as error:
-                messages.append(str(error))
-            else:
-                return found
-        raise ValueError("\n".join(messages))
 
 
 def standard_name_format(*, step_prefix: str | None = None,
