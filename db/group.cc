@@ -13,7 +13,7 @@ std::string PartPath(const std::string& root, uint32_t part) {
 
 GroupStatus MakeGroupStatus(const format::Id128& id, const StoreGroup& part, uint64_t tip,
                             const std::vector<format::StepRecord>& live,
-                            const std::vector<format::StepRecord>& undecided) {
+                            std::vector<format::StepRecord> undecided) {
   GroupStatus status;
   status.group_id = part.part == 0 ? id : part.group_id;
   status.part = part.part;
@@ -22,9 +22,7 @@ GroupStatus MakeGroupStatus(const format::Id128& id, const StoreGroup& part, uin
     if (part.part != 0 && step.group)
       status.decision_number = std::max(status.decision_number, step.group->decision_number);
   }
-  for (const format::StepRecord& step : undecided) {
-    status.prepared.push_back({step.step, *step.group, step.time_ns, step.stored_bytes});
-  }
+  status.prepared = std::move(undecided);
   return status;
 }
 

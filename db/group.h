@@ -56,14 +56,6 @@ struct Decided {
   uint64_t decision_number = 0;  // for the other parts
 };
 
-// A step that is prepared and not decided.
-struct PreparedStep {
-  uint64_t step = 0;
-  format::GroupRecord group;
-  int64_t time_ns = 0;
-  uint64_t stored_bytes = 0;
-};
-
 // What a store knows of its group, for the process that decides what a crash left.
 struct GroupStatus {
   format::Id128 group_id{};
@@ -71,13 +63,14 @@ struct GroupStatus {
   // Part 0: the number of its newest commit. Others: the highest decision number that they
   // have. A part with a higher one than part 0's was written after this state of part 0.
   uint64_t decision_number = 0;
-  std::vector<PreparedStep> prepared;  // in the order in which they were prepared
+  // Not decided, in the order in which they were prepared.
+  std::vector<format::StepRecord> prepared;
 };
 
 // `tip` is the newest commit number of the store with this id.
 GroupStatus MakeGroupStatus(const format::Id128& id, const StoreGroup& part, uint64_t tip,
                             const std::vector<format::StepRecord>& live,
-                            const std::vector<format::StepRecord>& undecided);
+                            std::vector<format::StepRecord> undecided);
 
 // Whether a store is the part that it is opened as; `wanted` none: whatever it is.
 Status CheckPart(const std::string& path, const format::StoreSlot& slot,

@@ -152,10 +152,6 @@ class StepReader {
   virtual Result<LoadStats> Load(std::span<const LoadRequest> requests) = 0;
 };
 
-struct StepSummary {
-  format::StepRecord step;  // without metadata texts
-};
-
 // The committed steps of one instant. While it lives nothing of them is reclaimed, with
 // StepReader's reservation.
 struct StoreSnapshot {
@@ -187,7 +183,7 @@ class StoreReader {
 
   // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
   // read-only store looks for new ones each time.
-  virtual Result<std::vector<StepSummary>> Steps() = 0;
+  virtual Result<std::vector<format::StepRecord>> Steps() = 0;
   // The highest committed step; none in a store without steps. kDataLoss: frames are lost and not
   // accepted (see Repair); it may have been in them, whatever else is there.
   virtual Result<std::optional<uint64_t>> Newest() = 0;
@@ -264,10 +260,6 @@ class GroupPart {
   virtual Result<Decided> Decide(const Decision& decision) = 0;
   // Steps that are prepared and not decided, in the order in which they were prepared.
   virtual Result<GroupStatus> Group() = 0;
-  Result<std::vector<PreparedStep>> Prepared() {
-    STEPWELL_ASSIGN_OR_RETURN(GroupStatus group, Group());
-    return std::move(group.prepared);
-  }
   // For processes that cannot reach the others' stores: StoreReader::Read and Verify of this
   // store's records and chunks alone. Part 0 has a record of each leaf, and of arrays that others
   // have, too, those pieces that it wrote itself.

@@ -8,17 +8,17 @@ namespace stepwell::format {
 namespace {
 
 // Of the leaf's grid, for chunk `chunk_index` of a piece that lies on it.
-uint64_t CellOf(const LeafRecord& record, const PieceRecord& piece, uint64_t chunk_index) {
-  uint64_t cell = 0;
+uint64_t IndexInArray(const LeafRecord& record, const PieceRecord& piece, uint64_t chunk_index) {
+  uint64_t index = 0;
   uint64_t scale = 1;
   for (size_t axis = piece.origin.size(); axis-- > 0;) {
     const uint64_t chunk = record.chunk_shape[axis];
     const uint64_t count = CeilDivide(piece.shape[axis], chunk);
-    cell += (piece.origin[axis] / chunk + chunk_index % count) * scale;
+    index += (piece.origin[axis] / chunk + chunk_index % count) * scale;
     chunk_index /= count;
     scale *= CeilDivide(record.shape[axis], chunk);
   }
-  return cell;
+  return index;
 }
 
 bool Overlap(const PieceRecord& a, const PieceRecord& b) {
@@ -145,10 +145,11 @@ Status JoinPieces(LeafRecord* record) {
   for (const PieceRecord& piece : record->pieces) {
     const uint64_t count = ChunkCount(piece.shape, piece.chunk_shape);
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t cell = CellOf(*record, piece, i);
-      if (cell >= chunks.size() || filled[cell]) return DataLossError("two of its pieces overlap");
-      filled[cell] = true;
-      chunks[cell] = record->chunks[piece.first_chunk + i];
+      const uint64_t index = IndexInArray(*record, piece, i);
+      if (index >= chunks.size() || filled[index])
+        return DataLossError("two of its pieces overlap");
+      filled[index] = true;
+      chunks[index] = record->chunks[piece.first_chunk + i];
     }
   }
   record->chunks = std::move(chunks);

@@ -153,12 +153,12 @@ Status LoadRanges(const Step& step, const LeafInfo& leaf, const std::vector<Rang
   return SelectionReader(leaf, info->item_bytes, ranges_by_axis).Load(step, out);
 }
 
-Status LoadSlab(const Step& step, const LeafInfo& leaf, const Ranges& slab,
-                std::vector<std::byte>* out) {
+Status LoadBox(const Step& step, const LeafInfo& leaf, const Ranges& box,
+               std::vector<std::byte>* out) {
   STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
   std::vector<Ranges> by_axis;
   uint64_t bytes = info->item_bytes;
-  for (const AxisRange& range : slab) {
+  for (const AxisRange& range : box) {
     by_axis.push_back({range});
     bytes *= range.count;
   }

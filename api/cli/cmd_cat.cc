@@ -34,10 +34,10 @@ Result<ArrayPart> ReadArray(const Step& step, const LeafInfo& leaf, const Ranges
   uint64_t count = 1;  // a part of an array whose bytes 64 bits count
   for (const uint64_t extent : part.shape) count *= extent;
   if (full || count <= kWholeElementsMax) {
-    Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
+    SelectionBoxes boxes(ranges, leaf.chunk_shape, info->item_bytes, kBoxBytesMax);
     std::vector<std::byte> bytes;
-    while (const std::optional<Ranges> slab = slabs.Next()) {
-      STEPWELL_RETURN_IF_ERROR(LoadSlab(step, leaf, *slab, &bytes));
+    while (const std::optional<Ranges> box = boxes.Next()) {
+      STEPWELL_RETURN_IF_ERROR(LoadBox(step, leaf, *box, &bytes));
       part.bytes.insert(part.bytes.end(), bytes.begin(), bytes.end());
     }
     return part;
@@ -61,7 +61,7 @@ Result<ArrayPart> ReadArray(const Step& step, const LeafInfo& leaf, const Ranges
   return part;
 }
 
-// Every element as text on stdout, in memory of a slab, until the end or until none reads it.
+// Every element as text on stdout, in memory of a box, until the end or until none reads it.
 Status PrintWhole(const Step& step, const LeafInfo& leaf, const Ranges& ranges) {
   STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
   STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out, OutputFile::Open(""));
@@ -70,10 +70,10 @@ Status PrintWhole(const Step& step, const LeafInfo& leaf, const Ranges& ranges) 
   };
   const Shape shape = ResultShape(ranges);
   ArrayPrinter printer(leaf.dtype, shape, std::vector<uint64_t>(shape.size(), 0));
-  Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
+  SelectionBoxes boxes(ranges, leaf.chunk_shape, info->item_bytes, kBoxBytesMax);
   std::vector<std::byte> bytes;
-  while (const std::optional<Ranges> slab = slabs.Next()) {
-    STEPWELL_RETURN_IF_ERROR(LoadSlab(step, leaf, *slab, &bytes));
+  while (const std::optional<Ranges> box = boxes.Next()) {
+    STEPWELL_RETURN_IF_ERROR(LoadBox(step, leaf, *box, &bytes));
     for (std::span<const std::byte> rest(bytes); !rest.empty() && !out->ended();) {
       const size_t batch = std::min(rest.size(), kPrintedElements * info->item_bytes);
       STEPWELL_RETURN_IF_ERROR(print(printer.Print(rest.first(batch))));

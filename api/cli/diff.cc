@@ -36,9 +36,9 @@ std::vector<std::string> StructureChanges(const LeafInfo& a, const LeafInfo& b) 
   return changes;
 }
 
-Slice SliceOf(const Ranges& slab) {
+Slice SliceOf(const Ranges& box) {
   Slice slice;
-  for (const AxisRange& range : slab) {
+  for (const AxisRange& range : box) {
     slice.start.push_back(range.start);
     slice.stop.push_back(range.start + range.count);
   }
@@ -51,15 +51,15 @@ class PieceReader {
   PieceReader(const Step& a, const Step& b) : step_a_(a), step_b_(b) {}
 
   // A box of an array that both have.
-  Status Add(const DiffPair& pair, ArrayComparison* comparison, const Ranges& slab) {
+  Status Add(const DiffPair& pair, ArrayComparison* comparison, const Ranges& box) {
     uint64_t bytes = FindDType(pair.a->info.dtype)->item_bytes;
-    for (const AxisRange& range : slab) bytes *= range.count;
+    for (const AxisRange& range : box) bytes *= range.count;
     Piece piece{comparison, std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
     const auto add = [&](const LeafInfo& leaf, std::vector<std::byte>* to,
                          std::vector<ReadRequest>* requests) {
       requests->push_back({.path = leaf.path,
                            .dtype = leaf.dtype,
-                           .slice = SliceOf(slab),
+                           .slice = SliceOf(box),
                            .out = to->data(),
                            .out_bytes = to->size()});
     };
@@ -67,7 +67,7 @@ class PieceReader {
     add(pair.b->info, &piece.bytes_b, &requests_b_);
     pieces_.push_back(std::move(piece));
     held_bytes_ += bytes;
-    return held_bytes_ >= kSlabBytesMax ? Flush() : OkStatus();
+    return held_bytes_ >= kBoxBytesMax ? Flush() : OkStatus();
   }
 
   Status Flush() {
@@ -101,9 +101,9 @@ Status CompareArrays(DiffPair* pair, PieceReader* pieces) {
   const LeafInfo& info = pair->a->info;
   STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* dtype, ElementType(info));
   pair->data.emplace(info.dtype);
-  Slabs slabs(WholeRanges(info.shape), info.chunk_shape, dtype->item_bytes, kSlabBytesMax);
-  while (const std::optional<Ranges> slab = slabs.Next()) {
-    STEPWELL_RETURN_IF_ERROR(pieces->Add(*pair, &*pair->data, *slab));
+  SelectionBoxes boxes(WholeRanges(info.shape), info.chunk_shape, dtype->item_bytes, kBoxBytesMax);
+  while (const std::optional<Ranges> box = boxes.Next()) {
+    STEPWELL_RETURN_IF_ERROR(pieces->Add(*pair, &*pair->data, *box));
   }
   return OkStatus();
 }

@@ -92,10 +92,10 @@ Status WriteNpy(const Step& step, const LeafInfo& leaf, const Ranges& ranges,
   STEPWELL_ASSIGN_OR_RETURN(const DTypeInfo* info, ElementType(leaf));
   const std::string start = EncodeNpyHeader(header.descr, header.shape);
   STEPWELL_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(start))));
-  Slabs slabs(ranges, leaf.chunk_shape, info->item_bytes, kSlabBytesMax);
+  SelectionBoxes boxes(ranges, leaf.chunk_shape, info->item_bytes, kBoxBytesMax);
   std::vector<std::byte> bytes;
-  for (std::optional<Ranges> slab = slabs.Next(); slab && !file->ended(); slab = slabs.Next()) {
-    STEPWELL_RETURN_IF_ERROR(LoadSlab(step, leaf, *slab, &bytes));
+  for (std::optional<Ranges> box = boxes.Next(); box && !file->ended(); box = boxes.Next()) {
+    STEPWELL_RETURN_IF_ERROR(LoadBox(step, leaf, *box, &bytes));
     STEPWELL_RETURN_IF_ERROR(file->Write(bytes));
   }
   return OkStatus();

@@ -49,7 +49,7 @@ struct NpyHeader {
 // integer of the same size, and `.view(ml_dtypes.bfloat16)` gives the values back.
 Result<NpyHeader> MakeNpyHeader(const LeafInfo& leaf, const std::string& path_text,
                                 const Ranges& ranges, bool bits);
-// Streams: memory stays within a few slabs.
+// Streams: memory stays within a few boxes.
 Status WriteNpy(const Step& step, const LeafInfo& leaf, const Ranges& ranges,
                 const NpyHeader& header, OutputFile* file);
 

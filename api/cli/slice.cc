@@ -130,7 +130,8 @@ uint64_t StepSize(const AxisRange& range) {
   return static_cast<uint64_t>(range.step < 0 ? -range.step : range.step);
 }
 
-Slabs::Slabs(Ranges ranges, Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max)
+SelectionBoxes::SelectionBoxes(Ranges ranges, Shape chunk_shape, uint64_t item_bytes,
+                               uint64_t bytes_max)
     : ranges_(std::move(ranges)), chunk_shape_(std::move(chunk_shape)), bytes_max_(bytes_max) {
   for (const AxisRange& range : ranges_) {
     if (range.count == 0) return;
@@ -148,7 +149,7 @@ Slabs::Slabs(Ranges ranges, Shape chunk_shape, uint64_t item_bytes, uint64_t byt
   next_.assign(axis_ + 1, 0);
 }
 
-uint64_t Slabs::CountAt(uint64_t first) const {
+uint64_t SelectionBoxes::CountAt(uint64_t first) const {
   const AxisRange& range = ranges_[axis_];
   const uint64_t left = range.count - first;
   const uint64_t step = StepSize(range);
@@ -165,16 +166,16 @@ uint64_t Slabs::CountAt(uint64_t first) const {
   return until_border == 0 ? count : until_border;
 }
 
-std::optional<Ranges> Slabs::Next() {
+std::optional<Ranges> SelectionBoxes::Next() {
   if (next_.empty()) return std::nullopt;
   if (ranges_.empty()) {  // a scalar
     next_.clear();
     return Ranges{};
   }
-  Ranges slab = ranges_;
-  for (size_t axis = 0; axis < axis_; ++axis) slab[axis] = ranges_[axis].Part(next_[axis], 1);
+  Ranges box = ranges_;
+  for (size_t axis = 0; axis < axis_; ++axis) box[axis] = ranges_[axis].Part(next_[axis], 1);
   const uint64_t count = CountAt(next_[axis_]);
-  slab[axis_] = ranges_[axis_].Part(next_[axis_], count);
+  box[axis_] = ranges_[axis_].Part(next_[axis_], count);
   next_[axis_] += count;
   for (size_t axis = axis_; next_[axis] == ranges_[axis].count; --axis) {
     if (axis == 0) {
@@ -184,7 +185,7 @@ std::optional<Ranges> Slabs::Next() {
     next_[axis] = 0;
     ++next_[axis - 1];
   }
-  return slab;
+  return box;
 }
 
 }  // namespace stepwell::cli

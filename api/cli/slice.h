@@ -39,9 +39,9 @@ uint64_t StepSize(const AxisRange& range);
 // Cuts a selection into parts that follow each other in C order. From the first to the last element
 // of a part there are at most `bytes_max` bytes of the array's box (at least one element), and
 // parts end on chunk borders where they can, so that no chunk is read twice.
-class Slabs {
+class SelectionBoxes {
  public:
-  Slabs(Ranges ranges, Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max);
+  SelectionBoxes(Ranges ranges, Shape chunk_shape, uint64_t item_bytes, uint64_t bytes_max);
   // The next part; nothing after the last. An empty selection has none.
   std::optional<Ranges> Next();
 

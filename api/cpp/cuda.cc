@@ -171,7 +171,7 @@ class CudaLoad {
       const size_t half = i % kHalves;
       STEPWELL_RETURN_IF_ERROR(Wait(half));
       STEPWELL_ASSIGN_OR_RETURN(const LoadStats stats, Fill(batches_[i], half));
-      Add(stats, &total);
+      total += stats;
       STEPWELL_RETURN_IF_ERROR(Send(batches_[i], half));
     }
     for (size_t half = 0; half < kHalves; ++half) STEPWELL_RETURN_IF_ERROR(Wait(half));

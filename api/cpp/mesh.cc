@@ -74,7 +74,7 @@ Result<LoadStats> Step::ReadShards(const LoadPlan& plan,
   }
   if (host.empty()) return stats;
   STEPWELL_ASSIGN_OR_RETURN(const LoadStats more, impl_->reader->Load(host));
-  Add(more, &stats);
+  stats += more;
   return stats;
 }
 

@@ -42,13 +42,4 @@ struct [[gnu::visibility("hidden")]] Step::Impl {
   std::shared_ptr<const LeafTable> table;  // guarded by mutex; null until it is asked for
 };
 
-// Of one call that reads several times.
-inline void Add(const LoadStats& more, LoadStats* total) {
-  total->bytes_read += more.bytes_read;
-  total->bytes_needed += more.bytes_needed;
-  total->bytes_out += more.bytes_out;
-  total->reads += more.reads;
-  total->chunks += more.chunks;
-}
-
 }  // namespace stepwell

@@ -53,10 +53,10 @@ Status Store::Wait() {
 
 Result<std::vector<StepInfo>> Store::Steps() {
   STEPWELL_CHECK_OPEN_();
-  STEPWELL_ASSIGN_OR_RETURN(const auto summaries, core_->store->Steps());
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, core_->store->Steps());
   std::vector<StepInfo> steps;
-  steps.reserve(summaries.size());
-  for (const db::StepSummary& summary : summaries) steps.push_back(ToPublic(summary.step));
+  steps.reserve(records.size());
+  for (const format::StepRecord& record : records) steps.push_back(ToPublic(record));
   return steps;
 }
 

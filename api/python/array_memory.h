@@ -13,8 +13,6 @@
 
 namespace stepwell::python {
 
-constexpr int kAnyNumaNode = -1;
-
 // Hands out memory for a load's arrays, each with the object that owns it. It is aligned so that
 // jax takes it without a copy, and comes from a NUMA node where that is asked for and possible.
 class ArrayMemory {

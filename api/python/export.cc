@@ -3,7 +3,6 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -90,16 +89,7 @@ PartsExport::~PartsExport() {
 
 std::string PartsExport::mark() const { return made_->mark(); }
 
-std::vector<std::pair<uint32_t, PartFileTuple>> PartsExport::Files() const {
-  std::vector<std::pair<uint32_t, PartFileTuple>> files;
-  for (const db::PartFile& file : made_->files()) {
-    PartFileTuple& told = files.emplace_back(file.part, PartFileTuple{file.path, {}}).second;
-    for (const db::ByteRun& run : file.runs) {
-      told.second.emplace_back(run.segment, run.from, run.length, run.to);
-    }
-  }
-  return files;
-}
+const std::vector<db::PartFile>& PartsExport::files() const { return made_->files(); }
 
 db::ExportReport PartsExport::Finish(bool cloned, nb::object progress) {
   return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
@@ -128,23 +118,14 @@ std::unique_ptr<PartsExport> BeginPartsExport(
       }));
 }
 
-bool CopyPart(db::StoreReader* store, db::StepReader* share,
-              const std::vector<PartFileTuple>& files, ExportMode mode, uint32_t file_mode,
-              nb::object progress) {
-  std::vector<db::PartFile> wanted;
-  for (const auto& [path, runs] : files) {
-    db::PartFile& file = wanted.emplace_back();
-    file.path = path;
-    for (const auto& [segment, from, length, to] : runs) {
-      file.runs.push_back({.segment = segment, .from = from, .length = length, .to = to});
-    }
-  }
+bool CopyPart(db::StoreReader* store, db::StepReader* share, const std::vector<db::PartFile>& files,
+              ExportMode mode, uint32_t file_mode, nb::object progress) {
   db::PartCopyOptions options;
   options.mode = mode;
   options.file_mode = file_mode;
   return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     options.progress = function;
-    return db::CopyPartFiles(*store, *share, wanted, options);
+    return db::CopyPartFiles(*store, *share, files, options);
   });
 }
 
@@ -196,9 +177,24 @@ void BindExport(nb::module_& m) {
       .def_prop_ro("widened", [](const Report& r) { return ReasonsOf(r.widened); })
       .def_prop_ro("as_numpy", [](const Report& r) { return ReasonsOf(r.as_numpy); });
 
+  using db::ByteRun;
+  nb::class_<ByteRun>(m, "ByteRun")
+      .def(nb::init<uint64_t, uint64_t, uint64_t, uint64_t>(), nb::arg("segment"), nb::arg("start"),
+           nb::arg("length"), nb::arg("to"))
+      .def_ro("segment", &ByteRun::segment)
+      .def_ro("start", &ByteRun::from)
+      .def_ro("length", &ByteRun::length)
+      .def_ro("to", &ByteRun::to);
+  using db::PartFile;
+  nb::class_<PartFile>(m, "PartFile")
+      .def(nb::init<uint32_t, std::string, std::vector<ByteRun>>(), nb::arg("part"),
+           nb::arg("path"), nb::arg("runs"))
+      .def_ro("part", &PartFile::part)
+      .def_ro("path", &PartFile::path)
+      .def_ro("runs", &PartFile::runs);
   nb::class_<PartsExport>(m, "PartsExport")
       .def_prop_ro("mark", &PartsExport::mark)
-      .def("files", &PartsExport::Files)
+      .def_prop_ro("files", &PartsExport::files)
       .def("finish", &PartsExport::Finish, nb::arg("cloned"), nb::arg("progress").none(),
            nb::sig("def finish(self, cloned: bool, "
                    "progress: collections.abc.Callable[[int, int], object] | None) -> "

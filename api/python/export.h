@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,10 +31,6 @@ db::ExportReport ExportStepAsArchive(db::StoreReader* store, uint64_t step,
 
 // ---- of a step whose parts lie on disks of several machines -------------------------------------
 
-// (path, [(segment, from, length, to), …]): db::PartFile, of one part.
-using PartFileTuple =
-    std::pair<std::string, std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>>>;
-
 // Of the process of part 0.
 class PartsExport {
  public:
@@ -45,7 +40,7 @@ class PartsExport {
   PartsExport& operator=(const PartsExport&) = delete;
 
   std::string mark() const;
-  std::vector<std::pair<uint32_t, PartFileTuple>> Files() const;
+  const std::vector<db::PartFile>& files() const;
   db::ExportReport Finish(bool cloned, nanobind::object progress);
   // Removes everything, unless it is finished.
   void Close();
@@ -61,9 +56,8 @@ std::unique_ptr<PartsExport> BeginPartsExport(
     const std::vector<std::pair<uint32_t, nanobind::bytes>>& others, const std::string& destination,
     db::ExportOptions options, const Subtree& subtree);
 
-bool CopyPart(db::StoreReader* store, db::StepReader* share,
-              const std::vector<PartFileTuple>& files, ExportMode mode, uint32_t file_mode,
-              nanobind::object progress);
+bool CopyPart(db::StoreReader* store, db::StepReader* share, const std::vector<db::PartFile>& files,
+              ExportMode mode, uint32_t file_mode, nanobind::object progress);
 
 void BindExport(nanobind::module_& m);
 

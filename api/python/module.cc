@@ -158,7 +158,7 @@ class Core {
     return Call([&] { return store_->Newest(); });
   }
   // Ascending.
-  std::vector<db::StepSummary> Steps() {
+  std::vector<format::StepRecord> Steps() {
     return Call([&] { return store_->Steps(); });
   }
 
@@ -230,7 +230,7 @@ class Core {
       const std::string& destination, const db::ExportOptions& options, const Subtree& subtree) {
     return BeginPartsExport(store_.get(), share.reader(), others, destination, options, subtree);
   }
-  bool CopyPart(const Reader& share, const std::vector<PartFileTuple>& files, ExportMode mode,
+  bool CopyPart(const Reader& share, const std::vector<db::PartFile>& files, ExportMode mode,
                 uint32_t file_mode, nb::object progress) {
     return python::CopyPart(store_.get(), share.reader().get(), files, mode, file_mode,
                             std::move(progress));
@@ -417,8 +417,7 @@ NB_MODULE(_stepwell, m) {
       .def("copy_part", &sp::Core::CopyPart, arg("share"), arg("files"), arg("mode"),
            arg("file_mode"), arg("progress").none(),
            nb::sig("def copy_part(self, share: Reader, "
-                   "files: list[tuple[str, list[tuple[int, int, int, int]]]], mode: ExportMode, "
-                   "file_mode: int, "
+                   "files: collections.abc.Sequence[PartFile], mode: ExportMode, file_mode: int, "
                    "progress: collections.abc.Callable[[int, int], object] | None) -> bool"))
       .def("open_view", &sp::Core::OpenView, arg("path"), arg("checkpoint"), arg("beside"),
            arg("poll_s"))

@@ -430,19 +430,10 @@ void BindRecords(nb::module_& m) {
       .def_ro("bytes_out", &LoadStats::bytes_out)
       .def_ro("reads", &LoadStats::reads)
       .def_ro("chunks", &LoadStats::chunks)
-      .def("__add__", [](const LoadStats& a, const LoadStats& b) {
-        return LoadStats{a.bytes_read + b.bytes_read, a.bytes_needed + b.bytes_needed,
-                         a.bytes_out + b.bytes_out, a.reads + b.reads, a.chunks + b.chunks};
-      });
+      .def("__add__", [](LoadStats a, const LoadStats& b) { return a += b; });
   nb::class_<Wanted>(m, "Wanted")
-      .def(
-          "__init__",
-          [](Wanted* self, size_t leaf, std::optional<Extents> start, std::optional<Extents> stop,
-             int numa_node) {
-            new (self) Wanted{leaf, std::move(start), std::move(stop), numa_node};
-          },
-          arg("leaf"), arg("start").none() = nb::none(), arg("stop").none() = nb::none(),
-          arg("numa_node") = -1)
+      .def(nb::init<size_t, std::optional<Extents>, std::optional<Extents>, int>(), arg("leaf"),
+           arg("start").none() = nb::none(), arg("stop").none() = nb::none(), arg("numa_node") = -1)
       .def_ro("leaf", &Wanted::leaf)
       .def_ro("start", &Wanted::start)
       .def_ro("stop", &Wanted::stop)

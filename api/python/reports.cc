@@ -127,15 +127,14 @@ void BindReports(nb::module_& m) {
       .def_ro("bytes", &VerifyReport::bytes)
       .def_ro("problems", &VerifyReport::problems);
 
-  using db::StepSummary;
-  nb::class_<StepSummary>(m, "StepSummary")
-      .def_prop_ro("step", [](const StepSummary& summary) { return summary.step.step; })
-      .def_prop_ro("commit", [](const StepSummary& summary) { return summary.step.commit; })
-      .def_prop_ro("pinned", [](const StepSummary& summary) { return summary.step.pinned; })
+  using format::StepRecord;
+  nb::class_<StepRecord>(m, "StepRecord")
+      .def_ro("step", &StepRecord::step)
+      .def_ro("commit", &StepRecord::commit)
+      .def_ro("pinned", &StepRecord::pinned)
       // Of a step of many processes: (save id, parts).
-      .def_prop_ro(
-          "group", [](const StepSummary& summary) { return SaveOfStep(summary.step); },
-          nb::sig("def group(self) -> tuple[bytes, list[int]] | None"));
+      .def_prop_ro("group", &SaveOfStep,
+                   nb::sig("def group(self) -> tuple[bytes, list[int]] | None"));
   using db::GroupStatus;
   nb::class_<GroupStatus>(m, "GroupStatus")
       .def_ro("part", &GroupStatus::part)
@@ -143,8 +142,8 @@ void BindReports(nb::module_& m) {
       // [(step, save id)]: what is prepared and not decided.
       .def_prop_ro("prepared", [](const GroupStatus& status) {
         std::vector<std::pair<uint64_t, nb::bytes>> prepared;
-        for (const db::PreparedStep& step : status.prepared) {
-          prepared.emplace_back(step.step, BytesOfId(step.group.save_id));
+        for (const StepRecord& step : status.prepared) {
+          prepared.emplace_back(step.step, BytesOfId(step.group->save_id));
         }
         return prepared;
       });

@@ -299,8 +299,8 @@ class Engine {
   size_t encodes_in_flight_ = 0;
   size_t writes_in_flight_ = 0;
   std::unique_ptr<CommitBatch> batch_;
-  RetentionState retention_;                         // as of the last frame placed
-  std::deque<std::pair<uint64_t, uint64_t>> chain_;  // (commit, segment) of chain frames
+  RetentionState retention_;  // as of the last frame placed
+  std::deque<ChainPlace> chain_;
   CatalogWriter catalogs_;
   std::map<uint64_t, format::SegmentEntry> segments_;  // all that exist
   uint64_t old_tip_ = 0;                               // the tip when this session began

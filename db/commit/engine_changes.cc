@@ -145,10 +145,6 @@ Status Engine::AddSave(SaveJob* job, BatchEntry* entry) {
   for (PlannedLeaf& leaf : job->leaves) {
     LeafRecord& record = leaf.input.record;
     record.partial = leaf.input.partial;
-    for (const Piece& piece : leaf.pieces) {
-      const ShardInput& shard = leaf.shards.shards()[piece.shard];
-      record.pieces.push_back({shard.origin, shard.shape, piece.chunk_shape, piece.first_chunk});
-    }
     Count(record, &step.items[leaf.item], &step);
     records->push_back(std::move(record));
   }
@@ -395,7 +391,7 @@ Status Engine::AddPins(const SaveJob& job, BatchEntry* entry) {
     // A lost frame may have changed it since: it is said again.
     if (live->record.pinned == job.pinned && losses_.empty()) continue;
     meta.changes.push_back({live->record.commit, job.pinned});
-    entry->change.pins.emplace_back(step, job.pinned);
+    entry->change.pins.push_back({step, job.pinned});
   }
   return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry);
 }

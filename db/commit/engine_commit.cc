@@ -161,7 +161,7 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
     tip_copy_ = format::MakeFrameCopy(frame, format::kSlotTipBytesMax);
     tip_commit_ = header.commit;
     tip_place_ = place;
-    chain_.emplace_back(header.commit, segment->id);
+    chain_.push_back({header.commit, segment->id});
   }
   return place;
 }

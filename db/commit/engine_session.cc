@@ -165,7 +165,7 @@ Status Engine::Start(const LogState& state) {
   old_tip_ = tip_commit_ = state.tip_commit;
   tip_place_ = state.tip_place;
   epoch_ = std::max(state.epoch_max, slot_.epoch) + 1;
-  for (const auto& [commit, segment] : state.chain) chain_.emplace_back(commit, segment);
+  chain_.assign(state.chain.begin(), state.chain.end());
   uint64_t highest = 0;
   for (const SegmentInfo& info : state.segments) {
     highest = std::max(highest, info.segment);
@@ -275,7 +275,7 @@ Status Engine::SettleAbandoned(const LogState& state) {
         StrCat(options_.store_path,
                ": opened without giving space back: ", lock.status().message()));
   }
-  const std::set<std::pair<uint64_t, uint64_t>> accepted(state.chain.begin(), state.chain.end());
+  const std::set<ChainPlace> accepted(state.chain.begin(), state.chain.end());
   for (const SegmentInfo& info : state.segments) {
     if (info.sealed || info.foreign || !info.header_ok || state.report.clean) continue;
     uint64_t end = 0;
@@ -371,13 +371,13 @@ void Engine::SegmentGone(uint64_t segment) {
 uint64_t Engine::GuardSegment() {
   const CatalogNote* catalog = catalogs_.second_newest();
   if (catalog == nullptr) return 0;
-  while (!chain_.empty() && chain_.front().first <= catalog->last_commit) chain_.pop_front();
+  while (!chain_.empty() && chain_.front().commit <= catalog->last_commit) chain_.pop_front();
   // Of the frames in one segment the newest does: there may be very many.
-  std::deque<std::pair<uint64_t, uint64_t>> newest;
+  std::deque<ChainPlace> newest;
   uint64_t guard = catalog->place.segment;
-  for (const auto& frame : chain_) {
-    guard = std::min(guard, frame.second);
-    if (!newest.empty() && newest.back().second == frame.second) newest.pop_back();
+  for (const ChainPlace& frame : chain_) {
+    guard = std::min(guard, frame.segment);
+    if (!newest.empty() && newest.back().segment == frame.segment) newest.pop_back();
     newest.push_back(frame);
   }
   chain_ = std::move(newest);

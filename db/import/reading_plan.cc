@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kReadBytesMax = uint64_t{4} << 20, kReadGapBytesMax = uint64_t{64} << 10;
 // From here on an array has memory of its own, and raw chunks are read straight to it.
 constexpr uint64_t kLargeBytes = uint64_t{1} << 20;
-constexpr uint64_t kSlabBytes = uint64_t{4} << 20, kSlabAlignment = 64;
+constexpr uint64_t kSharedBytes = uint64_t{4} << 20, kValueAlignment = 64;
 constexpr uint64_t kChunksMax = uint64_t{1} << 26;  // of an array
 constexpr size_t kInlineValuesPerTask = 256;
 constexpr size_t kThreadsMin = 4, kThreadsMax = 8;
@@ -98,7 +98,7 @@ void Reading::PlaceValues(ImportArray* array, std::span<const Value> values) {
   array->payloads.resize(values.size());
   array->memory_bytes = 0;
   for (const Value& value : values) {
-    array->memory_bytes += AlignUp(value.place.length_bytes, kSlabAlignment);
+    array->memory_bytes += AlignUp(value.place.length_bytes, kValueAlignment);
   }
 }
 
@@ -136,25 +136,25 @@ Status Reading::CheckMemory() {
 
 // Small arrays share memory: each mapping costs at least a page.
 Status Reading::Allocate() {
-  std::shared_ptr<io::AlignedBuffer> slab;
+  std::shared_ptr<io::AlignedBuffer> shared;
   uint64_t used_bytes = 0;
   for (ImportArray& array : arrays_) {
     if (array.memory_bytes == 0) continue;
     const bool own = array.memory_bytes >= kLargeBytes;
-    std::shared_ptr<io::AlignedBuffer> memory = own ? nullptr : slab;
+    std::shared_ptr<io::AlignedBuffer> memory = own ? nullptr : shared;
     if (memory == nullptr || used_bytes + array.memory_bytes > memory->size()) {
-      memory = std::make_shared<io::AlignedBuffer>(own ? array.memory_bytes : kSlabBytes);
+      memory = std::make_shared<io::AlignedBuffer>(own ? array.memory_bytes : kSharedBytes);
       if (!*memory) {
         return ResourceExhaustedError(
             StrCat(array.label, ": no memory for ", array.memory_bytes, " bytes"));
       }
       if (!own) {
-        slab = memory;
+        shared = memory;
         used_bytes = 0;
       }
     }
     array.data = memory->data() + (own ? 0 : used_bytes);
-    if (!own) used_bytes = AlignUp(used_bytes + array.memory_bytes, kSlabAlignment);
+    if (!own) used_bytes = AlignUp(used_bytes + array.memory_bytes, kValueAlignment);
     array.hold = std::move(memory);
   }
   PlaceKept();
@@ -170,7 +170,7 @@ void Reading::PlaceKept() {
     if (i > 0 && values_[i - 1].array != value.array) used_bytes = 0;
     if (array.payloads.empty()) continue;
     array.payloads[value.chunk_index] = {array.data + used_bytes, value.place.length_bytes};
-    used_bytes += AlignUp(value.place.length_bytes, kSlabAlignment);
+    used_bytes += AlignUp(value.place.length_bytes, kValueAlignment);
   }
 }
 

@@ -22,7 +22,6 @@ namespace {
 using format::orbax::Json;
 using import::ImportArray;
 using import::ImportTree;
-using import::SharedArray;
 
 constexpr uint64_t kMetricsBytesMax = uint64_t{16} << 20;
 constexpr uint64_t kIdentityBytesMax = uint64_t{1} << 30;  // of a file
@@ -114,7 +113,7 @@ struct ImportPlan::State {
   Status CheckDigests();
   Status Describe(const ImportOptions& options);
   Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
-  std::vector<SharedArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
+  std::vector<import::DealtArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
 };
 
 // What our exports say of themselves: files are checked here, chunks when they are read.
@@ -188,8 +187,8 @@ Status ImportPlan::State::Describe(const ImportOptions& options) {
 }
 
 // The boxes of the arrays that are this share's.
-std::vector<SharedArray> ImportPlan::State::Deal(const ImportShare& share,
-                                                 std::vector<ImportArray>* boxes) {
+std::vector<import::DealtArray> ImportPlan::State::Deal(const ImportShare& share,
+                                                        std::vector<ImportArray>* boxes) {
   std::vector<import::ShareArray> deal;
   deal.reserve(arrays.size());
   for (const ImportArray& array : arrays) {
@@ -198,21 +197,18 @@ std::vector<SharedArray> ImportPlan::State::Deal(const ImportShare& share,
   for (const ImportTree& tree : trees) {
     for (const ImportTree::Slot& slot : tree.slots) deal[slot.array].only_first = slot.is_scalar;
   }
-  std::vector<SharedArray> shared;
-  shared.reserve(arrays.size());
-  for (import::DealtArray& dealt : import::DealArrays(deal, share)) {
-    const ImportArray& array = arrays[shared.size()];
-    const size_t first_box = boxes->size();
-    for (const format::Box& box : dealt.boxes) boxes->push_back(import::BoxOf(array, box));
-    shared.push_back({std::move(dealt), first_box});
+  std::vector<import::DealtArray> dealt = import::DealArrays(deal, share);
+  for (size_t i = 0; i < dealt.size(); ++i) {
+    dealt[i].first_box = boxes->size();
+    for (const format::Box& box : dealt[i].boxes) boxes->push_back(import::BoxOf(arrays[i], box));
   }
-  return shared;
+  return dealt;
 }
 
 Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& share,
                                             const ImportOptions& options) {
   std::vector<ImportArray> boxes;
-  const std::vector<SharedArray> shared = Deal(share, &boxes);
+  const std::vector<import::DealtArray> dealt = Deal(share, &boxes);
   ImportOptions reading = options;
   reading.memory_bytes_max = MemoryBytesMax(options);
   STEPWELL_RETURN_IF_ERROR(import::ReadArrays(checkpoint.file_system(), reading, &boxes));
@@ -227,7 +223,7 @@ Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& sh
     request.items.push_back(std::move(item));
   }
   for (ImportTree& tree : trees) {
-    import::FinishTree(shared, boxes, share, &tree);
+    import::FinishTree(dealt, boxes, share, &tree);
     request.items.push_back(std::move(tree.item));
   }
   return request;

@@ -11,41 +11,41 @@ using format::Shape;
 // Many arrays of up to 2^62 bytes.
 __extension__ using Bytes = unsigned __int128;
 
-// Cells of a fair share: more make it more equal, and more pieces.
-constexpr uint64_t kCellsPerShare = 16;
+// Boxes of a fair share: more make it more equal, and more pieces.
+constexpr uint64_t kBoxesPerShare = 16;
 
-// An array in cells: C order over the grid.
-class Cells {
+// An array on a grid of boxes, in C order.
+class BoxGrid {
  public:
-  Cells(const ShareArray& array, uint64_t bytes_goal)
-      : array_(array), cell_shape_(CellShape(array, bytes_goal)) {
-    grid_ = format::GridShape(array.shape, cell_shape_);
+  BoxGrid(const ShareArray& array, uint64_t bytes_goal)
+      : array_(array), box_shape_(BoxShape(array, bytes_goal)) {
+    grid_ = format::GridShape(array.shape, box_shape_);
     strides_.assign(grid_.size(), 1);
     for (size_t axis = grid_.size(); axis-- > 1;) {
       strides_[axis - 1] = strides_[axis] * grid_[axis];
     }
   }
 
-  const Shape& cell_shape() const { return cell_shape_; }
-  uint64_t count() const { return format::ChunkCount(array_.shape, cell_shape_); }
+  const Shape& box_shape() const { return box_shape_; }
+  uint64_t count() const { return format::ChunkCount(array_.shape, box_shape_); }
 
-  // The bytes of the first `cell` cells.
-  uint64_t BytesBefore(uint64_t cell) const {
-    if (cell == count()) return format::ChunkBytes(array_.shape, array_.item_bytes);
+  // The bytes of the first `index` boxes.
+  uint64_t BytesBefore(uint64_t index) const {
+    if (index == count()) return format::ChunkBytes(array_.shape, array_.item_bytes);
     uint64_t elements = 0;
     for (size_t axis = 0; axis < grid_.size(); ++axis) {
-      const uint64_t start = cell / strides_[axis] % grid_[axis] * cell_shape_[axis];
-      uint64_t slab = start;  // what lies before, of the cells with the same indices so far
+      const uint64_t start = index / strides_[axis] % grid_[axis] * box_shape_[axis];
+      uint64_t before = start;  // elements of the boxes with the same indices so far
       for (size_t other = 0; other < grid_.size(); ++other) {
-        if (other > axis) slab *= array_.shape[other];
-        if (other < axis) slab *= ExtentAt(cell, other);
+        if (other > axis) before *= array_.shape[other];
+        if (other < axis) before *= ExtentAt(index, other);
       }
-      elements += slab;
+      elements += before;
     }
     return elements * array_.item_bytes;
   }
 
-  // The cells from `begin` to `end` as boxes, each as large as it can be.
+  // The boxes from `begin` to `end`, merged where they make a larger one.
   std::vector<format::Box> Boxes(uint64_t begin, uint64_t end) const {
     std::vector<format::Box> boxes;
     if (grid_.empty() && begin < end) boxes.emplace_back();
@@ -56,10 +56,10 @@ class Cells {
       const uint64_t number = std::min((end - begin) / strides_[axis], grid_[axis] - index);
       format::Box box = format::WholeArray(array_.shape);
       for (size_t other = 0; other <= axis; ++other) {
-        box.start[other] = begin / strides_[other] % grid_[other] * cell_shape_[other];
-        const uint64_t cells = other == axis ? number : 1;
+        box.start[other] = begin / strides_[other] % grid_[other] * box_shape_[other];
+        const uint64_t merged = other == axis ? number : 1;
         box.stop[other] =
-            std::min(box.start[other] + cells * cell_shape_[other], array_.shape[other]);
+            std::min(box.start[other] + merged * box_shape_[other], array_.shape[other]);
       }
       boxes.push_back(std::move(box));
       begin += number * strides_[axis];
@@ -68,30 +68,30 @@ class Cells {
   }
 
  private:
-  // Leading axes are cut first, in multiples of a stored chunk, until a cell has at most
+  // Leading axes are cut first, in multiples of a stored chunk, until a box has at most
   // `bytes_goal` bytes or is one stored chunk.
-  static Shape CellShape(const ShareArray& array, uint64_t bytes_goal) {
-    Shape cell = array.shape;
-    for (size_t axis = 0; axis < cell.size(); ++axis) {
-      if (format::ChunkBytes(cell, array.item_bytes) <= bytes_goal) break;
+  static Shape BoxShape(const ShareArray& array, uint64_t bytes_goal) {
+    Shape box = array.shape;
+    for (size_t axis = 0; axis < box.size(); ++axis) {
+      if (format::ChunkBytes(box, array.item_bytes) <= bytes_goal) break;
       if (array.chunk_shape[axis] >= array.shape[axis]) continue;
-      cell[axis] = array.chunk_shape[axis];
-      const uint64_t bytes = format::ChunkBytes(cell, array.item_bytes);
+      box[axis] = array.chunk_shape[axis];
+      const uint64_t bytes = format::ChunkBytes(box, array.item_bytes);
       // A power of two, so that our own chunks divide it more often than not.
-      if (bytes < bytes_goal) cell[axis] *= std::bit_floor(bytes_goal / bytes);
+      if (bytes < bytes_goal) box[axis] *= std::bit_floor(bytes_goal / bytes);
     }
-    return cell;
+    return box;
   }
 
-  uint64_t ExtentAt(uint64_t cell, size_t axis) const {
-    const uint64_t start = cell / strides_[axis] % grid_[axis] * cell_shape_[axis];
-    return std::min(cell_shape_[axis], array_.shape[axis] - start);
+  uint64_t ExtentAt(uint64_t index, size_t axis) const {
+    const uint64_t start = index / strides_[axis] % grid_[axis] * box_shape_[axis];
+    return std::min(box_shape_[axis], array_.shape[axis] - start);
   }
 
   const ShareArray& array_;
-  Shape cell_shape_;
+  Shape box_shape_;
   Shape grid_;
-  Shape strides_;  // in cells
+  Shape strides_;  // in boxes
 };
 
 bool IsEmpty(const Shape& shape) {
@@ -108,7 +108,7 @@ std::vector<DealtArray> DealArrays(std::span<const ShareArray> arrays, const Imp
   for (const ShareArray& array : arrays) {
     if (is_dealt(array)) total += format::ChunkBytes(array.shape, array.item_bytes);
   }
-  const Bytes fair = total / share.count / kCellsPerShare;
+  const Bytes fair = total / share.count / kBoxesPerShare;
   const uint64_t bytes_goal =
       std::max(format::kChunkTargetBytes, static_cast<uint64_t>(std::min<Bytes>(fair, INT64_MAX)));
   std::vector<DealtArray> dealt;
@@ -117,19 +117,19 @@ std::vector<DealtArray> DealArrays(std::span<const ShareArray> arrays, const Imp
   for (const ShareArray& array : arrays) {
     DealtArray& given = dealt.emplace_back();
     if (!is_dealt(array)) {
-      given.cell_shape = array.shape;
+      given.box_shape = array.shape;
       if (share.index == 0) given.boxes.push_back(format::WholeArray(array.shape));
       continue;
     }
-    const Cells cells(array, bytes_goal);
-    // Of the middle of a cell, which is before the end of all.
-    const auto share_of = [&](uint64_t cell) {
-      const Bytes twice = 2 * before + cells.BytesBefore(cell) + cells.BytesBefore(cell + 1);
+    const BoxGrid grid(array, bytes_goal);
+    // Of the middle of a box, which is before the end of all.
+    const auto share_of = [&](uint64_t index) {
+      const Bytes twice = 2 * before + grid.BytesBefore(index) + grid.BytesBefore(index + 1);
       return static_cast<uint32_t>(twice * share.count / (2 * total));
     };
-    const auto first_of = [&](uint32_t wanted) {  // the first cell of this or a later share
+    const auto first_of = [&](uint32_t wanted) {  // the first box of this or a later share
       uint64_t low = 0;
-      uint64_t high = cells.count();
+      uint64_t high = grid.count();
       while (low < high) {
         const uint64_t middle = low + (high - low) / 2;
         if (share_of(middle) < wanted) {
@@ -141,9 +141,9 @@ std::vector<DealtArray> DealArrays(std::span<const ShareArray> arrays, const Imp
       return low;
     };
     given.first_share = share_of(0);
-    given.last_share = share_of(cells.count() - 1);
-    given.cell_shape = cells.cell_shape();
-    given.boxes = cells.Boxes(first_of(share.index), first_of(share.index + 1));
+    given.last_share = share_of(grid.count() - 1);
+    given.box_shape = grid.box_shape();
+    given.boxes = grid.Boxes(first_of(share.index), first_of(share.index + 1));
     before += format::ChunkBytes(array.shape, array.item_bytes);
   }
   return dealt;

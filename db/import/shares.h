@@ -23,13 +23,15 @@ struct DealtArray {
   uint32_t first_share = 0;  // of those that have some of it
   uint32_t last_share = 0;
   // Borders of boxes are multiples of it: whole stored values, or the array's end.
-  format::Shape cell_shape;
-  std::vector<format::Box> boxes;  // of the share that was asked for, ascending by origin
+  format::Shape box_shape;
+  // Of the share that was asked for, ascending by origin; boxes of the grid are merged.
+  std::vector<format::Box> boxes;
+  size_t first_box = 0;  // where they begin among those of all arrays
 };
 
-// The arrays lie one behind another, each cut into cells, and the shares are equal stretches of
-// that line: a share has the cells whose middle is in its stretch. So it has at most its part of
-// all bytes and the largest cell. Arrays without elements are the first share's.
+// The arrays lie one behind another, each on a grid of boxes, and the shares are equal stretches of
+// that line: a share has the boxes whose middle is in its stretch. So it has at most its part of
+// all bytes and the largest box. Arrays without elements are the first share's.
 std::vector<DealtArray> DealArrays(std::span<const ShareArray> arrays, const ImportShare& share);
 
 }  // namespace stepwell::db::import

@@ -414,7 +414,7 @@ void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
   leaf->partial = true;
   // In several shares, borders of boxes are borders of chunks, if they can be.
   const bool is_cut = dealt.first_share != dealt.last_share;
-  leaf->shard_shape = is_cut ? dealt.cell_shape : slot.shard_shape;
+  leaf->shard_shape = is_cut ? dealt.box_shape : slot.shard_shape;
   if (boxes.empty()) return;
   auto holds = std::make_shared<std::vector<std::shared_ptr<const void>>>();
   for (const ImportArray& box : boxes) {
@@ -433,18 +433,18 @@ void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
 
 }  // namespace
 
-void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray> read,
+void FinishTree(std::span<const DealtArray> arrays, std::span<const ImportArray> read,
                 const ImportShare& share, ImportTree* tree) {
   std::vector<LeafInput> given;
   for (ImportTree::Slot& slot : tree->slots) {
-    const SharedArray& array = arrays[slot.array];
+    const DealtArray& array = arrays[slot.array];
     LeafInput& leaf = tree->item.leaves[slot.leaf];
-    const auto boxes = read.subspan(array.first_box, array.dealt.boxes.size());
+    const auto boxes = read.subspan(array.first_box, array.boxes.size());
     if (share.index > 0 && boxes.empty()) continue;
-    if (array.dealt.last_share == 0) {
+    if (array.last_share == 0) {
       GiveWhole(boxes.front(), &slot, &leaf);
     } else {
-      GiveBoxes(array.dealt, boxes, slot, &leaf);
+      GiveBoxes(array, boxes, slot, &leaf);
     }
     if (share.index > 0) given.push_back(std::move(leaf));
   }

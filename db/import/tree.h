@@ -30,14 +30,9 @@ struct ImportTree {
 // Reads what describes the item, and appends its arrays (without data) to `arrays`.
 Result<ImportTree> ReadTree(io::FileSystem* file_system, const OrbaxItem& item,
                             uint64_t memory_bytes_max, std::vector<ImportArray>* arrays);
-// An array of the step, as this process has it: which boxes, and where they are in `read`.
-struct SharedArray {
-  DealtArray dealt;
-  size_t first_box = 0;
-};
 // Gives the leaves their arrays, of which these boxes have been read. Of another share than the
 // first only the leaves stay of which it has something.
-void FinishTree(std::span<const SharedArray> arrays, std::span<const ImportArray> read,
+void FinishTree(std::span<const DealtArray> arrays, std::span<const ImportArray> read,
                 const ImportShare& share, ImportTree* tree);
 
 // An item that is JSON, as a tree of Python values.

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "db/log/recovery.h"
 #include "format/records.h"
 #include "io/disk.h"
 #include "io/result.h"
@@ -46,8 +47,7 @@ struct IndexBatch {
   };
   std::vector<uint64_t> removed_steps;  // removed before the additions
   std::vector<Add> added;
-  std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned), of steps that the batch neither
-                                                // adds nor removes
+  std::vector<StepPin> pins;  // of steps that the batch neither adds nor removes
   uint64_t through_commit = 0;
   uint32_t through_crc = 0;  // of its frame, and so of all before it; 0: not known
   // With this batch the index has every step that is live at `through_commit`, so that the absence

@@ -98,7 +98,7 @@ Status IndexKeeper::SyncWithLog(Index* index) {
     if (it != missing.end() && it->second->record.commit == step.commit &&
         it->second->place.crc == step.frame_crc) {
       const bool pinned = it->second->record.pinned;
-      if (pinned != step.pinned) stale.pins.emplace_back(step.step, pinned);
+      if (pinned != step.pinned) stale.pins.push_back({step.step, pinned});
       missing.erase(it);
     } else {
       stale.removed_steps.push_back(step.step);

@@ -88,7 +88,7 @@ Result<Witnessed> AskIndex(const LogState& state, const std::vector<IndexedStep>
         return contradicts(step.step);
       }
       if (step.commit <= applied && in_log.record.pinned != step.pinned) {
-        witnessed.pins.emplace_back(step.step, step.pinned);
+        witnessed.pins.push_back({step.step, step.pinned});
       }
       continue;
     }

@@ -16,7 +16,7 @@ namespace stepwell::db {
 struct Witnessed {
   std::vector<IndexedStep> lost;  // steps that a lost frame committed; pinned as they are to be
   std::vector<uint64_t> ended;    // other live steps that a lost frame deleted, ascending
-  std::vector<std::pair<uint64_t, bool>> pins;  // (live step, pinned) that a lost frame changed
+  std::vector<StepPin> pins;      // of live steps, that a lost frame changed
 };
 
 // What an index is as of.

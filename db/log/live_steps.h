@@ -84,8 +84,8 @@ class LiveSteps {
     uint32_t frame_crc = 0;  // of its frame
     std::vector<std::shared_ptr<const LiveStep>> killed;
     std::shared_ptr<const LiveStep> added;
-    std::vector<std::pair<uint64_t, bool>> pins;  // (step, pinned)
-    std::shared_ptr<const LiveStep> prepared;     // not decided yet
+    std::vector<StepPin> pins;
+    std::shared_ptr<const LiveStep> prepared;  // not decided yet
     // Decided: not prepared any more. Committed, it is `added`, too; else dead.
     std::shared_ptr<const LiveStep> decided;
     std::optional<std::vector<format::LossRecord>> losses = {};  // what is left of them

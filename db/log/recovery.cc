@@ -244,7 +244,7 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
   state->tip_place = place;
   state->epoch = std::max(state->epoch, header.epoch);
   state->epoch_max = std::max(state->epoch_max, header.epoch);
-  state->chain.emplace_back(header.commit, place.segment);
+  state->chain.push_back({header.commit, place.segment});
   return OkStatus();
 }
 

@@ -57,6 +57,19 @@ struct DeadCommit {
   format::FramePlace place;  // of its commit frame
 };
 
+// A step and its pin, as something is to make it.
+struct StepPin {
+  uint64_t step = 0;
+  bool pinned = false;
+};
+
+// Where a chain frame lies.
+struct ChainPlace {
+  uint64_t commit = 0;
+  uint64_t segment = 0;
+  auto operator<=>(const ChainPlace&) const = default;
+};
+
 // Who pinned a commit, or unpinned it.
 struct PinFrame {
   uint64_t frame = 0;  // its commit number
@@ -82,8 +95,7 @@ struct LogState {
   std::vector<SegmentInfo> segments;
   // CRCs of chain frames from the catalog's last commit on, of lost ones where others name them.
   std::map<uint64_t, uint32_t> frame_crcs;
-  // Where chain frames after the catalog lie: (commit, segment).
-  std::vector<std::pair<uint64_t, uint64_t>> chain;
+  std::vector<ChainPlace> chain;  // of the frames after the catalog
   // Every chain frame found in unsealed segments: what their footers will list.
   std::map<uint64_t, std::vector<format::FooterEntry>> scanned;
   // Chain frames that are gone, not accepted yet. What is live since before one of them may have

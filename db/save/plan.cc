@@ -13,6 +13,7 @@ namespace {
 
 using format::CodecId;
 using format::LeafKind;
+using format::PieceRecord;
 
 // Arrays below this are stored raw without a look: the trailer and index cost more than they save.
 constexpr uint64_t kSampledBytesMin = uint64_t{64} << 10;
@@ -39,9 +40,7 @@ Status PlanEncodedPieces(PlannedLeaf* leaf) {
     if (!format::LiesOnGrid(record, shard.origin, shard.shape)) {
       return InvalidArgumentError("an encoded shard ends within a chunk");
     }
-    leaf->pieces.push_back({.shard = static_cast<uint32_t>(leaf->pieces.size()),
-                            .chunk_shape = record.chunk_shape,
-                            .first_chunk = record.chunk_count});
+    record.pieces.push_back({shard.origin, shard.shape, record.chunk_shape, record.chunk_count});
     record.chunk_count += format::ChunkCount(shard.shape, record.chunk_shape);
   }
   return OkStatus();
@@ -107,15 +106,13 @@ Status PlanSource(uint64_t elements, PlannedLeaf* leaf) {
 // chunk shape divides the shards: else the pieces have grids of their own.
 Status PlanPieces(PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
-  const auto& shards = leaf->shards.shards();
-  for (uint32_t i = 0; i < shards.size(); ++i) {
-    Piece piece{.shard = i, .chunk_shape = record.chunk_shape, .first_chunk = record.chunk_count};
-    const ShardInput& shard = shards[i];
+  for (const ShardInput& shard : leaf->shards.shards()) {
+    PieceRecord piece{shard.origin, shard.shape, record.chunk_shape, record.chunk_count};
     if (!format::LiesOnGrid(record, shard.origin, shard.shape)) {
       STEPWELL_ASSIGN_OR_RETURN(piece.chunk_shape, WantedChunkShape(leaf->input, shard.shape, {}));
     }
     record.chunk_count += format::ChunkCount(shard.shape, piece.chunk_shape);
-    leaf->pieces.push_back(std::move(piece));
+    record.pieces.push_back(std::move(piece));
   }
   return OkStatus();
 }
@@ -191,13 +188,15 @@ struct BlockBuilder {
   }
 };
 
-using format::LeafKind;
-
-const Piece& PieceOf(const PlannedLeaf& leaf, uint64_t chunk_index) {
+const PieceRecord& PieceOf(const format::LeafRecord& record, uint64_t chunk_index) {
   const auto after = std::upper_bound(
-      leaf.pieces.begin(), leaf.pieces.end(), chunk_index,
-      [](uint64_t index, const Piece& piece) { return index < piece.first_chunk; });
+      record.pieces.begin(), record.pieces.end(), chunk_index,
+      [](uint64_t index, const PieceRecord& piece) { return index < piece.first_chunk; });
   return *std::prev(after);
+}
+
+const ShardInput& ShardOf(const PlannedLeaf& leaf, const PieceRecord& piece) {
+  return leaf.shards.shards()[static_cast<size_t>(&piece - leaf.input.record.pieces.data())];
 }
 
 }  // namespace
@@ -322,7 +321,7 @@ uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index) {
   const auto& record = leaf.input.record;
   if (record.kind == LeafKind::kArray) {
     const format::Shape& chunk_shape =
-        leaf.pieces.empty() ? record.chunk_shape : PieceOf(leaf, chunk_index).chunk_shape;
+        record.pieces.empty() ? record.chunk_shape : PieceOf(record, chunk_index).chunk_shape;
     return static_cast<uint32_t>(format::ChunkBytes(chunk_shape, leaf.dtype->item_bytes));
   }
   const uint64_t start = chunk_index * kValueChunkBytes;
@@ -338,9 +337,9 @@ ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk) {
   const size_t item = leaf.dtype->item_bytes;
   if (leaf.dtype->value_bits != 0 || leaf.dtype->dtype == format::DType::kBool) return {};
   uint64_t offset = 0;
-  if (!leaf.pieces.empty()) {
-    const Piece& piece = PieceOf(leaf, chunk.chunk_index);
-    const ShardInput& shard = leaf.shards.shards()[piece.shard];
+  if (!record.pieces.empty()) {
+    const PieceRecord& piece = PieceOf(record, chunk.chunk_index);
+    const ShardInput& shard = ShardOf(leaf, piece);
     const bool contiguous =
         shard.strides_bytes == format::CStrides(shard.shape, item) &&
         format::ChunkIsContiguous(shard.shape, piece.chunk_shape,
@@ -363,9 +362,9 @@ void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out) {
   const auto& record = input.record;
   if (record.kind == LeafKind::kValue) {
     std::memcpy(out, InSource(leaf, chunk).data(), chunk.logical_bytes);
-  } else if (!leaf.pieces.empty()) {
-    const Piece& piece = PieceOf(leaf, chunk.chunk_index);
-    const ShardInput& shard = leaf.shards.shards()[piece.shard];
+  } else if (!record.pieces.empty()) {
+    const PieceRecord& piece = PieceOf(record, chunk.chunk_index);
+    const ShardInput& shard = ShardOf(leaf, piece);
     format::GatherChunk({shard.data, shard.shape, shard.strides_bytes}, *leaf.dtype,
                         piece.chunk_shape, chunk.chunk_index - piece.first_chunk, out);
   } else if (!leaf.shards.empty()) {

@@ -40,11 +40,11 @@ struct BlockTask {
   }
 };
 
-// A leaf as the pipeline sees it: the input, with its grid and codec decided.
+// A leaf as the pipeline sees it: the input, with its grid and codec decided. Of a partial one,
+// each shard is the piece of the record with its index.
 struct PlannedLeaf {
   LeafInput input;
-  ShardMap shards;            // of an array that is given in shards; has taken input.shards
-  std::vector<Piece> pieces;  // of one that is partial, ascending by first_chunk
+  ShardMap shards;  // of an array that is given in shards; has taken input.shards
   uint32_t item = 0;
   const format::DTypeInfo* dtype = nullptr;  // null for values
 };
@@ -54,8 +54,8 @@ struct PlannedLeaf {
 Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
                                        std::span<const uint64_t> shard_shape);
 
-// Checks the leaf and fills record.chunk_shape, codec, chunk_count and logical_bytes, or moves a
-// short value inline. `policy` kAuto samples the data.
+// Checks the leaf and fills record.chunk_shape, codec, chunk_count, pieces and logical_bytes, or
+// moves a short value inline. `policy` kAuto samples the data.
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
 
 // Blocks for the chunks of `leaves[i]` for each i of `which`, in that order. With `stage`, offsets

@@ -51,12 +51,4 @@ class ShardMap {
 // Whether a shard is C-contiguous.
 bool IsContiguous(const ShardInput& shard, uint64_t item_bytes);
 
-// A shard of a leaf of which others save other shards: a box with a chunk grid of its own. Where
-// `chunk_shape` divides all shards, the pieces' grids are parts of one grid of the array.
-struct Piece {
-  uint32_t shard = 0;
-  format::Shape chunk_shape;
-  uint64_t first_chunk = 0;  // among those that are saved of the leaf
-};
-
 }  // namespace stepwell::db

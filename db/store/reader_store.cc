@@ -55,10 +55,10 @@ Result<std::unique_ptr<Store>> ReaderStore::Open(const std::string& path,
   return std::unique_ptr<Store>(std::move(store));
 }
 
-Result<std::vector<StepSummary>> ReaderStore::Steps() {
+Result<std::vector<format::StepRecord>> ReaderStore::Steps() {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
-  std::vector<StepSummary> steps;
-  for (const auto& [step, live] : view->log->live) steps.push_back({live.record});
+  std::vector<format::StepRecord> steps;
+  for (const auto& [step, live] : view->log->live) steps.push_back(live.record);
   return steps;
 }
 
@@ -174,7 +174,7 @@ Result<GroupStatus> ReaderStore::Group() {
   std::vector<format::StepRecord> undecided;
   for (const auto& [step, log] : view->log->live) live.push_back(log.record);
   for (const auto& [commit, log] : view->log->undecided) undecided.push_back(log.record);
-  return MakeGroupStatus(id(), part(), view->log->tip_commit, live, undecided);
+  return MakeGroupStatus(id(), part(), view->log->tip_commit, live, std::move(undecided));
 }
 
 Result<RepairReport> ReaderStore::Repair(bool) { return ReadOnly(path()); }

@@ -29,7 +29,7 @@ class ReaderStore final : public Store {
   Result<SaveHandle> Save(SaveRequest request) override;
   Status Wait() override { return OkStatus(); }
   Status TakeError() override { return OkStatus(); }
-  Result<std::vector<StepSummary>> Steps() override;
+  Result<std::vector<format::StepRecord>> Steps() override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) override;

@@ -24,10 +24,10 @@ uint64_t WriterStore::SegmentBytes() const {
   return bytes;
 }
 
-Result<std::vector<StepSummary>> WriterStore::Steps() {
+Result<std::vector<format::StepRecord>> WriterStore::Steps() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  std::vector<StepSummary> steps;
-  for (const auto& live : core_->live.All()) steps.push_back({live->record});
+  std::vector<format::StepRecord> steps;
+  for (const auto& live : core_->live.All()) steps.push_back(live->record);
   return steps;
 }
 
@@ -99,7 +99,7 @@ Result<GroupStatus> WriterStore::Group() {
   std::vector<format::StepRecord> undecided;
   for (const auto& step : core_->live.All()) live.push_back(step->record);
   for (const auto& step : core_->live.Undecided()) undecided.push_back(step->record);
-  return MakeGroupStatus(slot_.store_id, part_, core_->live.tip(), live, undecided);
+  return MakeGroupStatus(slot_.store_id, part_, core_->live.tip(), live, std::move(undecided));
 }
 
 Result<VerifyReport> WriterStore::VerifyWith(const VerifyOptions& options, bool others) {

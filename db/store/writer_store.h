@@ -62,7 +62,7 @@ class WriterStore final : public Store {
   Result<SaveHandle> Save(SaveRequest request) override;
   Status Wait() override;
   Status TakeError() override;
-  Result<std::vector<StepSummary>> Steps() override;
+  Result<std::vector<format::StepRecord>> Steps() override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) override;

@@ -271,13 +271,4 @@ Result<RootMetadata> DecodeRootMetadata(std::string_view file, std::string_view 
 
 std::string EncodeCommitSuccess(std::string_view path) { return StrCat(kCommitText, path); }
 
-Result<std::string> DecodeCommitSuccess(std::string_view file, std::string_view text) {
-  if (!text.starts_with(kCommitText)) {
-    return DataLossError(StrCat(file, ": \"", Printable(text), "\" is not what Orbax writes"));
-  }
-  text.remove_prefix(kCommitText.size());
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  return std::string(text);
-}
-
 }  // namespace stepwell::format::orbax

@@ -189,7 +189,5 @@ inline constexpr std::string_view kCommitSuccessName = "commit_success.txt";
 // `path` is the folder's. No reader looks into the file: that it is there says that the folder is
 // complete, where Orbax was told to write and look for it.
 std::string EncodeCommitSuccess(std::string_view path);
-// The path.
-Result<std::string> DecodeCommitSuccess(std::string_view file, std::string_view text);
 
 }  // namespace stepwell::format::orbax

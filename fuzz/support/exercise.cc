@@ -96,10 +96,10 @@ class Session {
       return;
     }
     Check(std::is_sorted(steps->begin(), steps->end(),
-                         [](const auto& a, const auto& b) { return a.step.step < b.step.step; }),
+                         [](const auto& a, const auto& b) { return a.step < b.step; }),
           "steps are out of order");
     std::set<uint64_t> numbers;
-    for (const auto& summary : *steps) numbers.insert(summary.step.step);
+    for (const auto& summary : *steps) numbers.insert(summary.step);
     if (damage_ == Damage::kNamed) {
       for (const auto& live : history_.live) numbers.insert(live.first);
       LookAtNewest();
@@ -205,7 +205,7 @@ void Exercise(const OpenFunction& open, History history, Damage damage) {
     session.LookAtAll();
     std::vector<uint64_t> steps;
     if (const auto summaries = (*store)->Steps(); summaries.ok()) {
-      for (const auto& summary : *summaries) steps.push_back(summary.step.step);
+      for (const auto& summary : *summaries) steps.push_back(summary.step);
     }
     saved = Change(store->get(), &history, steps);
     Check(!saved || forged || session.Has(kNewStep), "a step that was just saved is not there");

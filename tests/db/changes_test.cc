@@ -94,8 +94,8 @@ class ChangesTest : public ::testing::TestWithParam<Again> {
     const auto all = store->Steps();
     EXPECT_TRUE(all.ok());
     for (const auto& step : *all) {
-      if (step.step.pinned) steps.push_back(step.step.step);
-      EXPECT_EQ((*store->Read(step.step.step))->step().pinned, step.step.pinned);
+      if (step.pinned) steps.push_back(step.step);
+      EXPECT_EQ((*store->Read(step.step))->step().pinned, step.pinned);
     }
     return steps;
   }

@@ -113,7 +113,7 @@ TEST_F(ClockTest, AStepThatIsRestoredIsAsOldAsItWas) {
   clock_.wall -= 10 * kYear;
   Save(1);
   Save(2);
-  const uint64_t lost = (*store_->Steps())[1].step.commit;
+  const uint64_t lost = (*store_->Steps())[1].commit;
   Close();
   for (const std::string& segment : FilesIn(SegmentsPath(dir_ / "run"))) {
     const std::string bytes = ReadAll(segment);

@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kStep = 4;
 
-TEST(ArraySlabsTest, TheyFollowEachOtherInMemory) {
+TEST(ArrayBoxesTest, TheyFollowEachOtherInMemory) {
   const std::vector<std::pair<format::Shape, format::Shape>> arrays = {
       {{}, {}},
       {{10}, {4}},
@@ -38,9 +38,9 @@ TEST(ArraySlabsTest, TheyFollowEachOtherInMemory) {
     for (const uint64_t bytes_max : {1U, 8U, 24U, 40U, 100U, 10000U}) {
       constexpr uint64_t kItemBytes = 4;
       const auto strides = format::CStrides(shape, 1);
-      ArraySlabs slabs(shape, chunk_shape, kItemBytes, bytes_max);
+      ArrayBoxes boxes(shape, chunk_shape, kItemBytes, bytes_max);
       uint64_t at = 0;
-      while (const auto box = slabs.Next()) {
+      while (const auto box = boxes.Next()) {
         uint64_t first = 0;
         uint64_t last = 0;
         uint64_t count = 1;
@@ -58,7 +58,7 @@ TEST(ArraySlabsTest, TheyFollowEachOtherInMemory) {
       EXPECT_EQ(at, *format::ElementCount(shape, 1));
     }
   }
-  ArraySlabs none({3, 0}, {3, 1}, 4, 100);
+  ArrayBoxes none({3, 0}, {3, 1}, 4, 100);
   EXPECT_FALSE(none.Next());
 }
 

@@ -212,7 +212,7 @@ TEST_F(GroupTest, AStepIsReplacedWhenTheOtherIsDecided) {
     EXPECT_THAT(StepNumbers(store.get()), ElementsAre(8));
     const auto steps = store->Steps();
     ASSERT_OK(steps.status());
-    EXPECT_EQ(steps->front().step.group->save_id, SaveId(3));
+    EXPECT_EQ(steps->front().group->save_id, SaveId(3));
   }
   // Pinned steps are not replaced.
   const uint64_t eight = 8;

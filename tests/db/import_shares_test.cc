@@ -85,7 +85,7 @@ void CheckShare(const ShareArray& array, const DealtArray& dealt, uint32_t index
     for (size_t axis = 0; axis < array.shape.size(); ++axis) {
       const uint64_t extent = array.shape[axis];
       for (const uint64_t place : {box.start[axis], box.stop[axis]}) {
-        EXPECT_TRUE(extent == 0 || IsOnBorder(place, dealt.cell_shape[axis], extent));
+        EXPECT_TRUE(extent == 0 || IsOnBorder(place, dealt.box_shape[axis], extent));
         EXPECT_TRUE(extent == 0 || IsOnBorder(place, array.chunk_shape[axis], extent));
       }
     }
@@ -102,7 +102,7 @@ TEST(ImportSharesTest, EveryElementIsInOneShareAndSharesAreEqual) {
     std::vector<Counts> counts(arrays.begin(), arrays.end());
     std::vector<uint64_t> bytes(share_count, 0);  // without what is the first's by decree
     uint64_t total = 0;
-    uint64_t cell_bytes_max = 0;
+    uint64_t box_bytes_max = 0;
     for (uint32_t index = 0; index < share_count; ++index) {
       const auto dealt = DealArrays(arrays, {index, share_count});
       ASSERT_EQ(dealt.size(), arrays.size());
@@ -125,33 +125,33 @@ TEST(ImportSharesTest, EveryElementIsInOneShareAndSharesAreEqual) {
           continue;
         }
         total += BytesOf(arrays[i]);
-        cell_bytes_max =
-            std::max(cell_bytes_max, format::ChunkBytes(dealt[i].cell_shape, arrays[i].item_bytes));
+        box_bytes_max =
+            std::max(box_bytes_max, format::ChunkBytes(dealt[i].box_shape, arrays[i].item_bytes));
       }
     }
     for (size_t i = 0; i < arrays.size(); ++i) EXPECT_TRUE(counts[i].AllOnce()) << round;
     for (const uint64_t share_bytes : bytes) {
-      EXPECT_LE(share_bytes, total / share_count + 1 + cell_bytes_max) << round;
-      EXPECT_GE(share_bytes + cell_bytes_max + 1, total / share_count) << round;
+      EXPECT_LE(share_bytes, total / share_count + 1 + box_bytes_max) << round;
+      EXPECT_GE(share_bytes + box_bytes_max + 1, total / share_count) << round;
     }
   }
   EXPECT_GT(cut, 200u);
   EXPECT_GT(cut_on_several_axes, 100u);
 }
 
-TEST(ImportSharesTest, CellsAreSmallBesideAShare) {
-  // 1 GiB in stored chunks of 16 KiB: 16 cells a share, each of whole chunks.
+TEST(ImportSharesTest, BoxesAreSmallBesideAShare) {
+  // 1 GiB in stored chunks of 16 KiB: 16 boxes a share, each of whole chunks.
   const ShareArray array{{16384, 16384}, {64, 64}, 4, false};
   const auto dealt = DealArrays({&array, 1}, {1, 4});
-  EXPECT_EQ(dealt[0].cell_shape, (Shape{256, 16384}));
+  EXPECT_EQ(dealt[0].box_shape, (Shape{256, 16384}));
   ASSERT_EQ(dealt[0].boxes.size(), 1u);
   EXPECT_EQ(dealt[0].boxes[0].start, (Shape{4096, 0}));
   EXPECT_EQ(dealt[0].boxes[0].stop, (Shape{8192, 16384}));
   // One leading row is too large: the next axis is cut, too.
   const ShareArray wide{{2, 65536, 1024}, {1, 128, 1024}, 4, false};
   const auto row = DealArrays({&wide, 1}, {2, 3});
-  EXPECT_EQ(row[0].cell_shape[0], 1u);
-  EXPECT_LT(row[0].cell_shape[1], 65536u);
+  EXPECT_EQ(row[0].box_shape[0], 1u);
+  EXPECT_LT(row[0].box_shape[1], 65536u);
   ASSERT_EQ(row[0].boxes.size(), 1u);
   EXPECT_EQ(row[0].boxes[0].start[0], 1u);
 }

@@ -58,9 +58,10 @@ TEST_F(GroupReadTest, AStepIsWholeAsSoonAsPart0HasDecided) {
     ASSERT_OK(leaf.status());
     ASSERT_TRUE(leaf->has_value());
     EXPECT_EQ((*leaf)->chunks.front().process, 2U);
-    EXPECT_EQ((*step)->step().stored_bytes, group.part(0)->Steps()->front().step.stored_bytes +
-                                                group.part(1)->Prepared()->front().stored_bytes +
-                                                group.part(2)->Prepared()->front().stored_bytes);
+    EXPECT_EQ((*step)->step().stored_bytes,
+              group.part(0)->Steps()->front().stored_bytes +
+                  group.part(1)->Group()->prepared.front().stored_bytes +
+                  group.part(2)->Group()->prepared.front().stored_bytes);
   }
   for (uint32_t part = 1; part < 3; ++part) {
     ASSERT_OK(group.part(part)->Decide(PassOn(Commit(4, 1), *decided)).status());
@@ -113,7 +114,7 @@ TEST_F(GroupReadTest, ASnapshotKeepsEveryShareThatItNames) {
     StoreSnapshot snapshot;
     const auto steps = group.part(0)->Steps();
     EXPECT_OK(steps.status());
-    for (const auto& step : *steps) snapshot.steps.push_back(BriefOf(step.step));
+    for (const auto& step : *steps) snapshot.steps.push_back(BriefOf(step));
     return snapshot;
   };
   const auto snapshot = SnapshotWithParts(parts, own);
@@ -122,8 +123,8 @@ TEST_F(GroupReadTest, ASnapshotKeepsEveryShareThatItNames) {
   uint64_t stored = 0;
   const auto shares = group.part(1)->Steps();
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ((*snapshot)->steps[i].shares[1], (*shares)[i].step.commit);
-    stored += (*shares)[i].step.stored_bytes;
+    EXPECT_EQ((*snapshot)->steps[i].shares[1], (*shares)[i].commit);
+    stored += (*shares)[i].stored_bytes;
   }
   const auto reader = OpenToRead();
   {

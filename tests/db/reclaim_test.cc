@@ -245,7 +245,7 @@ TEST_F(ReclaimTest, AReaderFollowsWhileTheWriterSavesDeletesAndReclaims) {
         wrong = steps.ok() ? "no step" : steps.status().ToString();
         return;
       }
-      const uint64_t step = steps->back().step.step;
+      const uint64_t step = steps->back().step;
       const Status status = CheckSeeded(beside.get(), step, step, kState);
       // It may be gone between the two calls; never damaged.
       if (!status.ok() && status.code() != StatusCode::kNotFound) wrong = status.ToString();

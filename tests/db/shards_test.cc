@@ -332,9 +332,13 @@ void CheckPieces(const Sharded& array, const PlannedLeaf& leaf) {
   const auto& record = leaf.input.record;
   const size_t item = array.dtype->item_bytes;
   uint64_t chunk_index = 0;
-  for (const Piece& piece : leaf.pieces) {
+  ASSERT_EQ(record.pieces.size(), leaf.shards.shards().size());
+  for (size_t p = 0; p < record.pieces.size(); ++p) {
+    const format::PieceRecord& piece = record.pieces[p];
+    const ShardInput& shard = leaf.shards.shards()[p];
     EXPECT_EQ(piece.first_chunk, chunk_index);
-    const ShardInput& shard = leaf.shards.shards()[piece.shard];
+    EXPECT_EQ(piece.origin, shard.origin);
+    EXPECT_EQ(piece.shape, shard.shape);
     std::vector<std::byte> out(Count(shard.shape) * item);
     std::vector<std::byte> wanted(out.size());
     format::Box box = format::WholeArray(shard.shape);
@@ -387,8 +391,8 @@ TEST_F(ShardsTest, PartsOfAnArrayHaveEveryChunkInOneShard) {
   leaf.input.shards.erase(leaf.input.shards.begin());
   ASSERT_OK(PlanLeaf(CodecPolicy::kAuto, &leaf));
   EXPECT_EQ(leaf.input.record.shard_shape, Shape{5000011});
-  ASSERT_EQ(leaf.pieces.size(), 1U);
-  EXPECT_LE(leaf.pieces[0].chunk_shape[0], format::kChunkBytesMax);
+  ASSERT_EQ(leaf.input.record.pieces.size(), 1U);
+  EXPECT_LE(leaf.input.record.pieces[0].chunk_shape[0], format::kChunkBytesMax);
   CheckPieces(*prime, leaf);
 }
 

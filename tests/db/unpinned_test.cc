@@ -232,7 +232,7 @@ TEST_F(UnpinnedTest, AReaderFollowsWhileTheWriterSavesDeletesAndReclaims) {
         wrong = steps.ok() ? "no step" : steps.status().ToString();
         return;
       }
-      const uint64_t step = steps->back().step.step;
+      const uint64_t step = steps->back().step;
       const Status status = CheckSeeded(reader_.get(), step, step, kState);
       if (!status.ok() && status.code() != StatusCode::kNotFound) wrong = status.ToString();
       if (status.ok()) ++loads;

@@ -58,7 +58,7 @@ PinnedSteps StepsOf(db::Store* store) {
   const auto all = store->Steps();
   EXPECT_TRUE(all.ok()) << all.status().ToString();
   if (!all.ok()) return steps;
-  for (const auto& step : *all) steps[step.step.step] = step.step.pinned;
+  for (const auto& step : *all) steps[step.step] = step.pinned;
   return steps;
 }
 
@@ -138,7 +138,7 @@ TEST(CatalogTest, LongNamesOfItemsFit) {
   const auto steps = (*store)->Steps();
   ASSERT_OK(steps.status());
   ASSERT_EQ(steps->size(), kSteps);
-  EXPECT_EQ(steps->back().step.items.front().name.size(), 200'000U);
+  EXPECT_EQ(steps->back().items.front().name.size(), 200'000U);
 }
 
 TEST(CatalogTest, SessionsGoOnWithTheLineage) {

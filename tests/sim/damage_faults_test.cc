@@ -22,8 +22,8 @@ std::string Served(db::Store* store, const Steps& wanted) {
   if (!listed.ok()) return "";
   const bool named = !store->recovery().problems.empty();
   for (const auto& summary : *listed) {
-    const auto it = wanted.find(summary.step.step);
-    const auto reader = store->Read(summary.step.step);
+    const auto it = wanted.find(summary.step);
+    const auto reader = store->Read(summary.step);
     if (!reader.ok()) continue;
     if (it == wanted.end()) {
       if ((*reader)->Leaves("").ok()) return "a deleted step is back";

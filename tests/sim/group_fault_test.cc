@@ -88,8 +88,8 @@ std::string OpenFailing(const std::shared_ptr<SimWorld>& world, GroupExpected* e
       return StrCat("settled, part ", store->part().part, " has ", SavesText(*mine), " instead of ",
                     SavesText(*seen));
     }
-    const auto prepared = store->Prepared();
-    if (prepared.ok() && !prepared->empty()) return "settled, but a step is undecided";
+    const auto group = store->Group();
+    if (group.ok() && !group->prepared.empty()) return "settled, but a step is undecided";
   }
   return "";
 }

@@ -85,7 +85,7 @@ class ManyStepsRun {
     const auto is = [&](const Steps& steps) {
       return std::equal(
           listed->begin(), listed->end(), steps.begin(), steps.end(),
-          [](const auto& there, const auto& step) { return there.step.step == step.first; });
+          [](const auto& there, const auto& step) { return there.step == step.first; });
     };
     if (after_ && is(*after_)) now_ = std::move(*after_);
     after_.reset();

@@ -303,7 +303,7 @@ TEST_F(RecoveryTest, CopiesOutliveTheSealOfAKilledWritersSegment) {
   Save(9, 1);
   const std::string metadata = SaveLongFrame(10);
   const auto steps = store_->Steps();
-  const auto& extent = steps->back().step.extents.back();
+  const auto& extent = steps->back().extents.back();
   ASSERT_OK(store_->Delete(std::vector<uint64_t>{9}));
   Kill(std::nullopt);
   Open({});

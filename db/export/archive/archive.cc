@@ -150,12 +150,12 @@ class Streamer {
       return AddPiece({&array, {}, 0, true, true});
     }
     const uint64_t item_bytes = format::FindDType(array.leaf->dtype)->item_bytes;
-    ArraySlabs slabs(array.shape, array.leaf->chunk_shape, item_bytes, kBatchBytesMax);
-    std::optional<format::Box> box = slabs.Next();
+    ArrayBoxes boxes(array.shape, array.leaf->chunk_shape, item_bytes, kBatchBytesMax);
+    std::optional<format::Box> box = boxes.Next();
     for (bool first = true; box; first = false) {
       const uint64_t bytes = format::ChunkBytes(format::Extents(*box), item_bytes);
       Piece piece{&array, *std::move(box), bytes, first, false};
-      box = slabs.Next();
+      box = boxes.Next();
       piece.last = !box;
       STEPWELL_RETURN_IF_ERROR(AddPiece(std::move(piece)));
     }

@@ -286,7 +286,7 @@ Result<ArchivePlan> PlanArchive(const format::StepRecord& step, std::span<const 
   return planner.Finish();
 }
 
-ArraySlabs::ArraySlabs(format::Shape shape, format::Shape chunk_shape, uint64_t item_bytes,
+ArrayBoxes::ArrayBoxes(format::Shape shape, format::Shape chunk_shape, uint64_t item_bytes,
                        uint64_t bytes_max)
     : shape_(std::move(shape)), chunk_shape_(std::move(chunk_shape)) {
   done_ = std::find(shape_.begin(), shape_.end(), 0U) != shape_.end();
@@ -301,7 +301,7 @@ ArraySlabs::ArraySlabs(format::Shape shape, format::Shape chunk_shape, uint64_t 
   next_.assign(axis_ + 1, 0);
 }
 
-std::optional<format::Box> ArraySlabs::Next() {
+std::optional<format::Box> ArrayBoxes::Next() {
   if (done_) return std::nullopt;
   format::Box box = format::WholeArray(shape_);
   if (shape_.empty()) {

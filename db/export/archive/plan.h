@@ -42,9 +42,9 @@ Result<ArchivePlan> PlanArchive(const format::StepRecord& step,
 //
 // Boxes of at most `bytes_max` (or one element), which end on chunk borders where they can, so that
 // hardly a chunk is read twice. An array without elements has none.
-class ArraySlabs {
+class ArrayBoxes {
  public:
-  ArraySlabs(format::Shape shape, format::Shape chunk_shape, uint64_t item_bytes,
+  ArrayBoxes(format::Shape shape, format::Shape chunk_shape, uint64_t item_bytes,
              uint64_t bytes_max);
   // The next one; nothing after the last.
   std::optional<format::Box> Next();
@@ -53,9 +53,9 @@ class ArraySlabs {
   const format::Shape shape_;
   const format::Shape chunk_shape_;
   size_t axis_ = 0;         // the one that is cut; those before it go index by index
-  uint64_t count_max_ = 1;  // of its indices in a slab
+  uint64_t count_max_ = 1;  // of its indices in a box
   bool done_ = false;
-  format::Shape next_;  // of the next slab, up to axis_
+  format::Shape next_;  // of the next box, up to axis_
 };
 
 }  // namespace stepwell::db

@@ -17,6 +17,15 @@ struct LoadStats {
   uint64_t bytes_out = 0;     // given to the caller
   uint64_t reads = 0;
   uint64_t chunks = 0;
+
+  LoadStats& operator+=(const LoadStats& more) {
+    bytes_read += more.bytes_read;
+    bytes_needed += more.bytes_needed;
+    bytes_out += more.bytes_out;
+    reads += more.reads;
+    chunks += more.chunks;
+    return *this;
+  }
 };
 
 struct VerifyProblem {

@@ -16,14 +16,14 @@ constexpr int kLooksMax = 1000;
 // One look; false: what is live changed meanwhile.
 Result<bool> ReadOnce(Store* store, State* found, uint64_t* steps_checked) {
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
-  for (const StepSummary& step : steps) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step.step.step));
-    if (reader->step().commit != step.step.commit) return false;
+  for (const format::StepRecord& step : steps) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step.step));
+    if (reader->step().commit != step.commit) return false;
     const std::string& text = reader->step().metadata_json;  // {"seed": N}
     if (text.size() < 10) return InternalError("metadata " + text);
     const uint64_t seed = std::stoull(text.substr(9));
-    STEPWELL_RETURN_IF_ERROR(CheckSeeded(reader.get(), seed, KillState(step.step.step)));
-    (*found)[step.step.step] = {seed, step.step.pinned};
+    STEPWELL_RETURN_IF_ERROR(CheckSeeded(reader.get(), seed, KillState(step.step)));
+    (*found)[step.step] = {seed, step.pinned};
     ++*steps_checked;
   }
   return true;

@@ -47,9 +47,9 @@ class Writer {
     STEPWELL_ASSIGN_OR_RETURN(const auto steps, store_->Steps());
     const std::lock_guard lock(mutex_);
     live_.clear();
-    for (const StepSummary& step : steps) {
-      live_[step.step.step] = {.seed = 0, .pinned = step.step.pinned};
-      next_step_ = std::max(next_step_, step.step.step + 1);
+    for (const format::StepRecord& step : steps) {
+      live_[step.step] = {.seed = 0, .pinned = step.pinned};
+      next_step_ = std::max(next_step_, step.step + 1);
     }
     return OkStatus();
   }

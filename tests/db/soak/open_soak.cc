@@ -156,8 +156,8 @@ class Cycles {
   static Status ReadAllOf(const std::string& path, const StoreOptions& options) {
     STEPWELL_ASSIGN_OR_RETURN(const auto reader, Store::Open(path, options));
     STEPWELL_ASSIGN_OR_RETURN(const auto steps, reader->Steps());
-    for (const StepSummary& step : steps) {
-      const Status status = CheckSeeded(reader.get(), step.step.step, step.step.step, SmallState());
+    for (const format::StepRecord& step : steps) {
+      const Status status = CheckSeeded(reader.get(), step.step, step.step, SmallState());
       // Retention goes on meanwhile.
       if (!status.ok() && status.code() != StatusCode::kNotFound) return status;
     }

@@ -67,10 +67,10 @@ Status SaveBatch(Store* store, uint64_t begin, uint64_t end, uint64_t bytes, Cos
 }
 
 // What steps take for themselves: the blocks of their payloads, and those of their frames.
-uint64_t NeededBytes(const std::vector<StepSummary>& steps) {
+uint64_t NeededBytes(const std::vector<format::StepRecord>& steps) {
   uint64_t bytes = 0;
-  for (const StepSummary& step : steps) {
-    for (const auto& extent : step.step.extents) {
+  for (const format::StepRecord& step : steps) {
+    for (const auto& extent : step.extents) {
       bytes += AlignUp(extent.stored_bytes, kBlockBytes);
     }
     bytes += kBlockBytes;  // its commit frame

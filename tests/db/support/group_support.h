@@ -66,10 +66,10 @@ inline Decision PassOn(Decision decision, const Decided& decided) {
 
 inline std::vector<uint64_t> PreparedSteps(Store* store) {
   std::vector<uint64_t> steps;
-  const auto prepared = store->Prepared();
-  EXPECT_TRUE(prepared.ok()) << prepared.status().ToString();
-  if (!prepared.ok()) return steps;
-  for (const PreparedStep& step : *prepared) steps.push_back(step.step);
+  const auto group = store->Group();
+  EXPECT_TRUE(group.ok()) << group.status().ToString();
+  if (!group.ok()) return steps;
+  for (const auto& step : group->prepared) steps.push_back(step.step);
   return steps;
 }
 
@@ -80,8 +80,8 @@ inline Result<Saves> SavesOf(Store* store) {
   Saves saves;
   for (const auto& summary : steps) {
     uint64_t save = 0;
-    std::memcpy(&save, summary.step.group->save_id.data() + 8, sizeof(save));
-    saves[summary.step.step] = save;
+    std::memcpy(&save, summary.group->save_id.data() + 8, sizeof(save));
+    saves[summary.step] = save;
   }
   return saves;
 }
@@ -97,15 +97,14 @@ inline Status Settle(const std::vector<Store*>& parts) {
       return DataLossError("a part is newer than part 0");
   }
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, parts[0]->Steps());
-  for (const auto& step : steps)
-    committed[step.step.group->save_id] = step.step.group->decision_number;
+  for (const auto& step : steps) committed[step.group->save_id] = step.group->decision_number;
   for (Store* store : parts) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto prepared, store->Prepared());
-    for (const PreparedStep& step : prepared) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto group, store->Group());
+    for (const auto& step : group.prepared) {
       Decision decision;
       decision.step = step.step;
-      decision.save_id = step.group.save_id;
-      const auto it = committed.find(step.group.save_id);
+      decision.save_id = step.group->save_id;
+      const auto it = committed.find(step.group->save_id);
       decision.commit = it != committed.end();
       if (decision.commit) decision.decision_number = it->second;
       STEPWELL_RETURN_IF_ERROR(store->Decide(decision).status());

@@ -55,8 +55,8 @@ std::vector<State> StatesAfter(const std::vector<std::string>& lines, std::strin
 Result<State> Found(Store* store) {
   State found;
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
-  for (const StepSummary& summary : steps) {
-    const uint64_t step = summary.step.step;
+  for (const format::StepRecord& summary : steps) {
+    const uint64_t step = summary.step;
     STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
     const std::string& text = reader->step().metadata_json;
     if (text.size() < 10) return InternalError("metadata " + text);
@@ -71,7 +71,7 @@ Result<State> Found(Store* store) {
       STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(format::EncodeItem("extra")));
       extra = leaves.empty() ? 0 : kWithExtra;
     }
-    found[step] = {seed + extra, summary.step.pinned};
+    found[step] = {seed + extra, summary.pinned};
   }
   return found;
 }

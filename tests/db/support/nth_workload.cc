@@ -278,7 +278,7 @@ class Workload {
   // What is loaded is right, or an error that blames what failed, not the store.
   void Check() {
     if (store_ == nullptr) return;
-    std::vector<StepSummary> steps;
+    std::vector<format::StepRecord> steps;
     if (!Of([&] {
            auto listed = store_->Steps();
            if (listed.ok()) steps = std::move(*listed);
@@ -287,8 +287,8 @@ class Workload {
       return;
     }
     threw_ = false;
-    for (const StepSummary& summary : steps) {
-      const uint64_t step = summary.step.step;
+    for (const format::StepRecord& summary : steps) {
+      const uint64_t step = summary.step;
       if (step >= kImported) continue;
       const Status status = Of([&] {
         STEPWELL_ASSIGN_OR_RETURN(const auto reader, store_->Read(step));

@@ -60,7 +60,7 @@ inline void CheckSpaceAt(Store* store, const std::string& path) {
     EXPECT_EQ(space.total_bytes, before);
     uint64_t live = 0;
     for (const auto& step : *steps) {
-      for (const auto& extent : step.step.extents) live += extent.stored_bytes;
+      for (const auto& extent : step.extents) live += extent.stored_bytes;
     }
     EXPECT_EQ(space.shared_bytes, 0U) << "no step of these tests has chunks of another";
     EXPECT_EQ(space.live_bytes, live);

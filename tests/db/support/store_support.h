@@ -165,7 +165,7 @@ inline std::vector<uint64_t> StepNumbers(Store* store) {
   const auto steps = store->Steps();
   EXPECT_TRUE(steps.ok()) << steps.status().ToString();
   if (!steps.ok()) return numbers;
-  for (const auto& step : *steps) numbers.push_back(step.step.step);
+  for (const auto& step : *steps) numbers.push_back(step.step);
   return numbers;
 }
 

@@ -112,11 +112,11 @@ class SampleMaker {
 
 // What is wrong with the prepared steps; "": nothing.
 std::string LookAtPrepared(db::Store* store, const std::set<uint64_t>& undecided, bool* errors) {
-  const auto prepared = store->Prepared();
-  *errors = *errors || !prepared.ok();
-  if (!prepared.ok()) return "";
+  const auto group = store->Group();
+  *errors = *errors || !group.ok();
+  if (!group.ok()) return "";
   std::set<format::Id128> there;
-  for (const auto& step : *prepared) there.insert(step.group.save_id);
+  for (const auto& step : group->prepared) there.insert(step.group->save_id);
   for (const uint64_t save : undecided) {
     if (there.erase(db::SaveId(save)) == 0) return "an undecided step is missing";
   }
@@ -180,7 +180,7 @@ std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spe
   std::set<uint64_t> numbers;
   for (const auto& [step, held] : wanted) numbers.insert(step);
   if (listed.ok()) {
-    for (const auto& summary : *listed) numbers.insert(summary.step.step);
+    for (const auto& summary : *listed) numbers.insert(summary.step);
   }
   std::string missing;
   bool errors = !listed.ok();

@@ -196,11 +196,11 @@ bool GroupWorkload::Act() {
 std::string CheckKept(const PartStores& stores, const GroupExpected& expected) {
   for (uint32_t part = 0; part < kParts; ++part) {
     std::set<format::Id128> has;
-    const auto prepared = stores.parts[part]->Prepared();
+    const auto group = stores.parts[part]->Group();
     const auto steps = stores.parts[part]->Steps();
-    if (!prepared.ok() || !steps.ok()) return kListFailed;
-    for (const auto& step : *prepared) has.insert(step.group.save_id);
-    for (const auto& step : *steps) has.insert(step.step.group->save_id);
+    if (!group.ok() || !steps.ok()) return kListFailed;
+    for (const auto& step : group->prepared) has.insert(step.group->save_id);
+    for (const auto& step : *steps) has.insert(step.group->save_id);
     for (const uint64_t save : expected.undecided[part]) {
       if (!has.contains(db::SaveId(save))) return StrCat("part ", part, " lost save ", save);
     }

@@ -117,7 +117,7 @@ Result<Steps> ReadAll(db::Store* store) {
   STEPWELL_ASSIGN_OR_RETURN(const auto summaries, store->Steps());
   Steps steps;
   for (const auto& summary : summaries) {
-    const uint64_t step = summary.step.step;
+    const uint64_t step = summary.step;
     STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
     STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
     const std::string& text = reader->step().metadata_json;
@@ -131,8 +131,8 @@ Result<Steps> ReadAll(db::Store* store) {
     for (const auto& item : reader->step().items) {
       if (item.name == "extra") held |= kHasExtra;
     }
-    if (reader->step().pinned != summary.step.pinned) return InternalError("two opinions of a pin");
-    if (summary.step.pinned) held |= kPinned;
+    if (reader->step().pinned != summary.pinned) return InternalError("two opinions of a pin");
+    if (summary.pinned) held |= kPinned;
     STEPWELL_RETURN_IF_ERROR(CheckStep(reader.get(), held));
     steps[step] = held;
   }

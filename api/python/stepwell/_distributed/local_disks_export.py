@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from .. import _stepwell
+from .._stepwell import ByteRun, PartFile
 from .._backend import SourceOf, StepOf
 from .._interop.export_options import ExportReport, ExportRequest, locate
 from .._runtime.arguments import Progress
@@ -25,7 +26,6 @@ from .messages import ExportShare, Value, pack, unpack
 from .snapshot import Reader
 
 M = TypeVar("M")
-PartFile = tuple[str, list[tuple[int, int, int, int]]]  # as Core.copy_part takes it
 
 
 def _check_same(requests: list[dict[str, Any]]) -> None:
@@ -114,7 +114,7 @@ class LocalDisksExport:
         return ExportReport.from_fields(done.value)
 
     def _begin(self, have: list[ExportShare], came: list[bytes], stack: contextlib.ExitStack
-               ) -> dict[int, list[PartFile]]:
+               ) -> list[PartFile]:
         """What each part here has to copy, as process 0 says."""
         data: list[bytes] = []
 
@@ -127,29 +127,27 @@ class LocalDisksExport:
             self._made = root.core.begin_export(
                 root.reader, _cut(have, came), request.dest, self._options, self._subtree)
             stack.callback(self._made.close)
-            of_part: dict[int, list[PartFile]] = {}
-            for part, file in self._made.files():
-                of_part.setdefault(part, []).append(file)
-            plans = [[(part, of_part.pop(part)) for part, _ in each.parts if part in of_part]
-                     for each in have]
-            plans[0] += of_part.items()
+            holder = {part: process for process, each in enumerate(have) for part, _ in each.parts}
+            plans: list[list[Any]] = [[] for _ in have]
+            for file in self._made.files:
+                plans[holder.get(file.part, 0)].append(_fields(file))
             data.extend([pack(Value(plan)) for plan in plans])
             return ExportShare([0, *map(len, data[1:])], mark=self._made.mark)
 
         plans = self._do(begin)
         self._mark = plans[0].mark
         from_leader = self._lockstep.send(data, [plan.sizes for plan in plans])[0]
-        return {part: [(path, [tuple(run) for run in runs]) for path, runs in files]
-                for part, files in unpack(from_leader, Value, 0, self._what).value}
+        return [PartFile(part, path, [ByteRun(*run) for run in runs])
+                for part, path, runs in unpack(from_leader, Value, 0, self._what).value]
 
-    def _copy(self, files: dict[int, list[PartFile]], progress: Progress | None) -> list[bool]:
+    def _copy(self, files: list[PartFile], progress: Progress | None) -> list[bool]:
         if not os.path.isdir(self._mark):
             raise Error(
                 f"process {self._lockstep.index} does not see {self._mark!r}, which process 0 has "
                 "just made: where the parts of a step lie on disks of several machines, it is "
                 "exported to a file system that all processes see")
-        return [copy_part(share, files[share.part], self._options, progress)
-                for share in self._shares if share.part in files]
+        return [copy_part(share, mine, self._options, progress) for share in self._shares
+                if (mine := [file for file in files if file.part == share.part])]
 
     def _finish(self, cloned: bool, progress: Progress | None) -> Value:
         if self._made is None:
@@ -172,3 +170,8 @@ def _cut(have: list[ExportShare], came: list[bytes]) -> list[tuple[int, bytes]]:
 def copy_part(share: Share, files: list[PartFile], options: _stepwell.OrbaxOptions,
               progress: Progress | None) -> bool:
     return share.core.copy_part(share.reader, files, options.mode, options.file_mode, progress)
+
+
+def _fields(file: PartFile) -> tuple[int, str, list[tuple[int, int, int, int]]]:
+    return file.part, file.path, [(run.segment, run.start, run.length, run.to)
+                                  for run in file.runs]
