@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as orbax
 
 import stepwell
 from stepwell.compat import orbax_v1 as ocp
@@ -148,3 +149,15 @@ def test_a_checkpoint_that_is_replaced_while_it_is_opened(
 
     monkeypatch.setattr(stepwell._store, "open", replace_then_open)
     assert ocp.load(path)["x"].sum() == 10 and len(calls) == 2
+
+
+def test_a_step_that_a_killed_overwrite_left_beside_its_successor(tmp_path: pathlib.Path) -> None:
+    with orbax.training.Checkpointer(tmp_path) as real:
+        real.save(5, {"x": np.zeros(3)})
+    with stepwell.open(tmp_path / ".stepwell") as store:  # committed; Orbax's is there yet
+        store.save(5, {"x": np.ones(3)}).result()
+    with ocp.training.Checkpointer(tmp_path) as found:
+        assert found.load(5)["x"].sum() == 3
+        found.delete(5)
+        found.reload()
+        assert not found.checkpoints and not (tmp_path / "5").exists()

@@ -181,6 +181,7 @@ class Root:
     def delete(self, step: int) -> None:
         """Deletes a step, whichever library wrote it. StepNotFoundError."""
         if self._shared is not None and step in self._shared.store:
+            self.delete_foreign(step)  # which a killed overwrite left: it would come back
             self.store.delete(step)
             return
         found = self.foreign().get(step)
