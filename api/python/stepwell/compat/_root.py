@@ -43,12 +43,16 @@ class _Shared:
 
 _lock = threading.RLock()
 _open: dict[str, _Shared] = {}
+_closing: dict[str, int] = {}  # stores that are being closed, and the thread that does it
+_closed = threading.Condition(_lock)
 
 
 def _forget_after_fork() -> None:
-    global _lock
+    global _lock, _closed
     _lock = threading.RLock()
     _open.clear()  # the parent's
+    _closing.clear()
+    _closed = threading.Condition(_lock)
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -112,6 +116,8 @@ class Root:
             os.makedirs(self.path, exist_ok=True)
         self._key = os.path.realpath(self.path)
         with _lock:
+            while _closing.get(self._key, here := threading.get_ident()) != here:
+                _closed.wait()
             shared = _open.get(self._key)
             if shared is None:
                 store = self._open_store()
@@ -227,10 +233,18 @@ class Root:
         with _lock:
             shared.users -= 1
             last = shared.users == 0
-            if last and _open.get(self._key) is shared:
+            writer = last and _open.get(self._key) is shared
+            if writer:
                 del _open[self._key]
+                _closing[self._key] = threading.get_ident()
         if last:
-            shared.store.close()
+            try:
+                shared.store.close()
+            finally:
+                if writer:
+                    with _lock:
+                        _closing.pop(self._key, None)
+                        _closed.notify_all()
         elif not shared.store.read_only:
             shared.store.wait()
 
