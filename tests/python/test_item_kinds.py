@@ -55,6 +55,22 @@ def test_json_comes_back_and_orbax_reads_it(store, tmp_path):
     assert store.load(5, "data") == VALUE
 
 
+@pytest.mark.filterwarnings("ignore:Sharding info not provided")
+def test_orbax_reads_a_tree_of_json_as_json_and_as_a_tree(store, tmp_path):
+    value = {name: each for name, each in VALUE.items() if name != "large"}
+    store.save(4, {"w": np.arange(3.0)}, items={"data": value, "one": 5}).result()
+    store.export(4, tmp_path / "v0", layout="v0")
+    args = ocp.args
+    for kind in (args.JsonRestore, args.StandardRestore):
+        with ocp.CheckpointManager(tmp_path / "v0") as manager:
+            assert manager.restore(4, args=args.Composite(data=kind())).data == value
+    with ocp.CheckpointManager(tmp_path / "v0") as manager:
+        assert manager.restore(4, args=args.Composite(one=args.JsonRestore())).one == 5
+    assert not os.path.exists(tmp_path / "v0/4/state/metadata")
+    store.import_checkpoint(tmp_path / "v0" / "4", step=5).result()
+    assert store.load(5, "data") == value and store.load(5, "one") == 5
+
+
 @pytest.mark.parametrize("value", [{"a": np.zeros(2)}, {1, 2}, object(), b"bytes"])
 def test_what_is_not_json_is_refused(value):
     with pytest.raises(stepwell.InvalidArgumentError, match="is not JSON"):

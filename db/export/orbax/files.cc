@@ -2,9 +2,11 @@
 #include "db/export/orbax/files.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "format/grid.h"
+#include "format/orbax/json.h"
 
 namespace stepwell::db {
 namespace {
@@ -12,6 +14,7 @@ namespace {
 namespace orbax = format::orbax;
 
 constexpr std::string_view kNodesFile = "d/nodes";
+constexpr std::string_view kFacadeKey = "stepwell_orbax";  // OWN_METADATA of the facades
 
 // One key of the database: a chunk, or bytes of its own.
 struct Entry {
@@ -36,6 +39,17 @@ void AddArray(const ExportArray& array, const std::string& metadata, int zarr_fo
     entries->push_back({orbax::StoreKey(array.name, orbax::ZarrChunkKey(array.zarr, indices)),
                         &array.leaf->chunks[i], nullptr});
   }
+}
+
+// The handler that wrote an item of files, which the Orbax facades keep in the step's metadata.
+std::optional<std::string> HandlerOfFiles(const orbax::Json& metadata, const std::string& item) {
+  const orbax::Json* found = &metadata;
+  for (const std::string& key : {std::string(kFacadeKey), std::string("handlers"), item}) {
+    if (!found->is_object() || !found->contains(key)) return std::nullopt;
+    found = &(*found)[key];
+  }
+  if (!found->is_string()) return std::nullopt;  // the reader has to say which it was
+  return found->get<std::string>();
 }
 
 }  // namespace
@@ -106,6 +120,10 @@ Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item) {
     STEPWELL_RETURN_IF_ERROR(
         add(orbax::kArrayMetadatasName, orbax::EncodeArrayMetadatas(item.array_metadatas)));
   }
+  if (!item.json.empty()) {
+    const auto name = orbax::FindHandler(orbax::kJsonHandler)->json_file;
+    files.push_back({std::string(name), item.json});
+  }
   return files;
 }
 
@@ -115,13 +133,17 @@ Result<std::vector<ExportFile>> EncodeCheckpointFiles(const ExportPlan& plan,
                                                       const std::string& path) {
   orbax::CheckpointMetadata metadata;
   std::vector<orbax::ItemHandler> handlers;
+  const auto custom =
+      orbax::ParseJson("metadata", plan.custom_metadata, orbax::JsonDialect::kPython);
   for (const ExportItem& item : plan.items) {
     orbax::ItemHandler& handler = handlers.emplace_back(orbax::ItemHandler{item.folder, {}});
     if (!item.json_file.empty()) {
       handler.type = orbax::kJsonHandler;
     } else if (item.is_tree()) {
       handler.type = orbax::kStandardHandler;
-    }  // else the reader says which handler it was
+    } else if (custom.ok()) {
+      handler.type = HandlerOfFiles(*custom, item.name);
+    }
   }
   metadata.handlers = std::move(handlers);
   metadata.metrics = plan.metrics;

@@ -392,6 +392,8 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
         STEPWELL_RETURN_IF_ERROR(planner.Add(record, key.path));
       }
       planner.Finish();
+      Result<std::string> json = EncodeJsonItem(records, path_prefix);
+      if (json.ok()) item.json = *std::move(json);
     }
     const bool has_files = !item.files.empty() || !item.directories.empty();
     if (!item.json_file.empty() || !item.tree.entries.empty() || has_files) {

@@ -44,7 +44,7 @@ struct ExportItem {
   std::vector<format::orbax::LeafArrayMetadata> array_metadatas;
   // ... or one JSON file, or files as another library wrote them.
   std::string json_file;
-  std::string json;
+  std::string json;  // of a tree, too, that is JSON: Orbax's JSON handlers read it as well
   std::vector<ExportFileOf> files;
   std::vector<std::string> directories;  // of these, parents first
   bool is_tree() const { return kind == format::ItemKind::kTree; }

@@ -350,3 +350,35 @@ def test_single_checkpoints_move(tmp_path: Path) -> None:
         assert checkpointer.metadata(tmp_path / "b").custom_metadata == {"x": 1}
         with pytest.raises(FileNotFoundError):
             checkpointer.restore(tmp_path / "a")
+
+
+def test_a_save_that_is_cancelled(tmp_path: Path) -> None:
+    state = {"w": np.ones(32 << 20, np.float32), "n": 1}  # long enough
+    done: list[int] = []
+    options = ocp.AsyncOptions(post_finalization_callback=lambda: done.append(1))
+    with ocp.StandardCheckpointer(async_options=options) as checkpointer:
+        checkpointer.save(tmp_path / "a", state)
+        checkpointer.cancel()
+        assert os.listdir(tmp_path) == [] and done == []
+        checkpointer.save(tmp_path / "a", {"n": 0})
+        checkpointer.wait_until_finished()
+        checkpointer.save(tmp_path / "a", state, force=True)
+        checkpointer.cancel()
+        checkpointer.cancel()
+        assert checkpointer.restore(tmp_path / "a") == {"n": 0}
+        assert os.listdir(tmp_path) == ["a"] and done == [1]
+
+
+def test_handlers_of_leaves_are_missing() -> None:
+    with pytest.raises(AttributeError, match="with a CheckpointHandler of your own"):
+        ocp.type_handlers.register_type_handler(str, None)
+    assert not hasattr(ocp.type_handlers, "TypeHandler")
+
+
+def test_orbax_sees_which_handler_wrote_an_item(tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path / "a") as manager:
+        manager.save(0, args=ocp.args.Composite(text=LinesSave(["a", "b"]),
+                                                state=ocp.args.StandardSave(STATE)))
+        manager.wait_until_finished()
+        described = json.loads((tmp_path / "a" / "0" / "_CHECKPOINT_METADATA").read_text())
+        assert described["item_handlers"]["text"] == LinesHandler.typestr()

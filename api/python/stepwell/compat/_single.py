@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -97,14 +98,20 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
             raise
         held = claim.pop_all()
 
+    cancelled = threading.Event()
+
+    def publish() -> None:
+        if not cancelled.is_set():
+            _publish(folder, target, overwrite, form)
+
     def work() -> None:
         with held:
             peers.all(lambda: _export(start, folder, form))
-            peers.lead(lambda: _publish(folder, target, overwrite, form))
-        if finished is not None:
+            peers.lead(publish)
+        if finished is not None and not cancelled.is_set():
             finished()
 
-    return Work(work, timeout=timeout)
+    return Work(work, timeout=timeout, cancelled=cancelled)
 
 
 def _check_absent(target: str) -> None:

@@ -33,8 +33,11 @@ os.register_at_fork(after_in_child=_forget_numbers)
 class Work(Generic[T]):
     """Work on a thread of its own, which the end of the interpreter waits for."""
 
-    def __init__(self, work: Callable[[], T], *, timeout: float | None = None) -> None:
+    def __init__(self, work: Callable[[], T], *, timeout: float | None = None,
+                 cancelled: threading.Event | None = None) -> None:
+        """`cancelled`: what `work` looks at before it shows what it has done."""
         self._work = work
+        self._cancelled = cancelled
         self._timeout = timeout
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -69,6 +72,12 @@ class Work(Generic[T]):
     def wait(self) -> None:
         """Waits, and raises nothing."""
         self._done.wait()
+
+    def cancel(self) -> None:
+        """Has it show nothing, unless it has done so already; waits, and raises nothing."""
+        if self._cancelled is not None:
+            self._cancelled.set()
+        self.wait()
 
     def result(self, timeout: float | None = None) -> T:
         """Waits, and raises what went wrong. `timeout` is in seconds; TimeoutError."""

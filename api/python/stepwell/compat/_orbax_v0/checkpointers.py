@@ -158,6 +158,13 @@ class AsyncCheckpointer(Checkpointer):
         if self._work is not None and self._work.done():
             self._wait()
 
+    def cancel(self) -> None:
+        """Gives up the save under way: there is no checkpoint, or the one that was there before.
+        Waits for what is being written."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+
 
 class StandardCheckpointer(AsyncCheckpointer):
     """An AsyncCheckpointer of pytrees of arrays and numbers."""
