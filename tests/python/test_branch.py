@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import _branch
 from equality import same
 
 
@@ -165,6 +166,29 @@ def test_branches_beside_a_trainer(path):
             stop.set()
             trainer.join()
         assert len(store.branches()) >= 6
+
+
+@pytest.mark.parametrize("asked", [None, 5])
+def test_steps_are_deleted_while_the_branch_is_made(path, asked, monkeypatch):
+    """As by a trainer that keeps the newest: the branch has the newest, or is refused."""
+    def save_meanwhile(*arguments, **options):
+        monkeypatch.undo()
+        for step in range(6, 12):
+            store.save(step, state(step)).result()
+        os.makedirs(*arguments, **options)
+
+    with stepwell.open(path, keep=stepwell.policy.LatestN(3)) as store:
+        for step in range(6):
+            store.save(step, state(step)).result()
+        monkeypatch.setattr(_branch.os, "makedirs", save_meanwhile)
+        if asked is not None:
+            with pytest.raises(stepwell.StepNotFoundError, match="no step 5 to branch from"):
+                store.branch("late", asked)
+            assert store.branches() == [] and os.listdir(path / "branches") == []
+            return
+        with stepwell.open(store.branch("late")) as branch:
+            assert branch.latest == 11
+            assert same(branch.load(11), state(11))
 
 
 def test_a_process_that_dies_leaves_no_half_branch(path, start_python):

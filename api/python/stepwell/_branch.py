@@ -59,14 +59,17 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
         raise StepExistsError(f"{self.path!r} has a branch {name!r} already")
     number = self._step(None if step is None else step_number(step))
     if number not in self.steps():
-        raise StepNotFoundError(f"{self.path!r} has no step {number} to branch from")
+        raise _without(self.path, number)
     os.makedirs(os.path.dirname(made), mode=0o700, exist_ok=True)
     temporary = made + _TEMPORARY
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that died
     try:
         self._backend.writer.branch(temporary)
         with self._open_alone(temporary) as store:
-            _cut(store, number)
+            if step is not None and number not in store.steps():  # it was deleted meanwhile
+                raise _without(self.path, number)
+            if step is not None:
+                _cut(store, number)
         os.rename(temporary, made)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -79,6 +82,10 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
     for folder in (os.path.dirname(made), self.path):  # the names are durable, too
         sync_folder(folder)
     return made
+
+
+def _without(path: str, number: int) -> StepNotFoundError:
+    return StepNotFoundError(f"{path!r} has no step {number} to branch from")
 
 
 def _cut(store: OpenStore, last: int) -> None:
