@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 import stepwell
 from orbax_v0_saves import STATE, save
 
+from stepwell.compat import _single
 from stepwell.compat import orbax as ocp
 
 
@@ -352,18 +354,37 @@ def test_single_checkpoints_move(tmp_path: Path) -> None:
             checkpointer.restore(tmp_path / "a")
 
 
-def test_a_save_that_is_cancelled(tmp_path: Path) -> None:
-    state = {"w": np.ones(32 << 20, np.float32), "n": 1}  # long enough
+def test_a_save_that_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, go_on = threading.Event(), threading.Event()
+    export = _single._export
+
+    def export_later(*arguments: Any) -> None:
+        export(*arguments)
+        written.set()
+        go_on.wait()
+
+    def cancel_while_it_writes() -> None:
+        written.wait()
+        cancelling = threading.Thread(target=checkpointer.cancel)
+        work = checkpointer._work
+        cancelling.start()
+        work._cancelled.wait()
+        go_on.set()
+        cancelling.join()
+
+    monkeypatch.setattr(_single, "_export", export_later)
     done: list[int] = []
     options = ocp.AsyncOptions(post_finalization_callback=lambda: done.append(1))
     with ocp.StandardCheckpointer(async_options=options) as checkpointer:
-        checkpointer.save(tmp_path / "a", state)
-        checkpointer.cancel()
+        checkpointer.save(tmp_path / "a", STATE)
+        cancel_while_it_writes()
         assert os.listdir(tmp_path) == [] and done == []
         checkpointer.save(tmp_path / "a", {"n": 0})
         checkpointer.wait_until_finished()
-        checkpointer.save(tmp_path / "a", state, force=True)
-        checkpointer.cancel()
+        written.clear()
+        go_on.clear()
+        checkpointer.save(tmp_path / "a", STATE, force=True)
+        cancel_while_it_writes()
         checkpointer.cancel()
         assert checkpointer.restore(tmp_path / "a") == {"n": 0}
         assert os.listdir(tmp_path) == ["a"] and done == [1]
