@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import stepwell
+from stepwell.compat import orbax_v1
 from equality import same
 from test_damage import flip
 
@@ -210,6 +211,16 @@ def test_a_run_begins_from_a_source(tmp_path):
             store.load_or(init, source=tmp_path / "nowhere")
         with pytest.raises(stepwell.MismatchError):
             store.load_or(init, source=tmp_path / "orbax")
+
+
+def test_a_run_begins_from_a_checkpoint_of_a_facade(tmp_path):
+    """With what Orbax cannot hold: the store within is loaded, not the Orbax checkpoint."""
+    state = {"w": np.arange(3.0), "phase": 1 + 2j, "name": b"bytes"}
+    orbax_v1.save(tmp_path / "single", state)
+    with stepwell.open(tmp_path / "run") as store:
+        init = {"w": np.zeros(3), "phase": 0j, "name": b""}
+        loaded, start = store.load_or(init, source=tmp_path / "single", missing="target")
+        assert start == 0 and same(loaded, state)
 
 
 # ---- damage ------------------------------------------------------------------------------------

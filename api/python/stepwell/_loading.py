@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,8 @@ from ._runtime.arguments import Progress, step_number
 from ._runtime.progress import progress_of
 from ._runtime.text import brief
 from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
+
+_INSIDE = ".stepwell"  # a store in a directory of Orbax's
 
 
 class Loading(OpenStore):
@@ -206,8 +209,7 @@ class Loading(OpenStore):
             yield source
             return
         path = os.path.abspath(os.fsdecode(cast_("str | os.PathLike[str]", source)))
-        within = next((store for store in (path, os.path.join(path, ".stepwell"))
-                       if os.path.exists(os.path.join(store, "STEPWELL"))), None)
+        within = _store_within(path)
         if within is not None:
             with self._open_alone(within, read_only=True) as store:
                 yield store
@@ -215,3 +217,12 @@ class Loading(OpenStore):
         steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
         with imported(self._open_alone, path, max(steps) if steps else 0) as store:
             yield store
+
+
+def _store_within(path: str) -> str | None:
+    """The store at `path`, of a view there, or in the checkpoint that a facade saved there."""
+    places = [path, os.path.join(path, _INSIDE)]
+    if os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")):
+        places += sorted(glob.glob(os.path.join(glob.escape(path), "*", _INSIDE)))
+    return next((place for place in places if os.path.exists(os.path.join(place, "STEPWELL"))),
+                None)

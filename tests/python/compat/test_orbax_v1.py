@@ -453,3 +453,16 @@ def test_a_tree_of_nothing_that_orbax_can_hold(tmp_path: pathlib.Path, state: An
     assert ocp.delete(tmp_path / "two", checkpointable_name="other")
     assert ocp.load_checkpointables(tmp_path / "two") == {"state": {"n": 1}}
     assert ocp.delete(tmp_path / "one")
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_store_imports_a_checkpoint(tmp_path: pathlib.Path, deleted: bool) -> None:
+    """The export's digests hold, or are gone."""
+    items: dict[str, Any] = {"model": {"w": np.arange(3.0)}, "data": {"position": 3}}
+    ocp.save_checkpointables(tmp_path / "one", items)
+    if deleted:
+        ocp.delete(tmp_path / "one", checkpointable_name="data")
+        del items["data"]
+    with stepwell.open(tmp_path / "store") as store:
+        store.import_checkpoint(tmp_path / "one", step=1).result()
+        np.testing.assert_equal(store.load(1, items=sorted(items)), items)

@@ -37,6 +37,7 @@ from ._work import Peers, Work
 STORE_NAME = ".stepwell"
 TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
+_DIGESTS = "stepwell-digests"  # an export's, of its files
 INDICATOR = "orbax.checkpoint"  # an empty file in every checkpoint of Orbax v1
 STEP = 0  # of the store of a single checkpoint
 
@@ -268,9 +269,15 @@ def read_handlers(path: str) -> dict[str, str]:
 
 
 def write_handlers(path: str, handlers: dict[str, str] | str) -> None:
-    """Replaces the file, which other checkpoints may have a link to."""
+    """Replaces the file, which other checkpoints may have a link to. The export's digests, which
+    no longer hold, go with it."""
     with open(path, encoding="utf-8") as file:
-        described = {**json.load(file), "item_handlers": handlers}
+        described = json.load(file)
+    if described["item_handlers"] == handlers:
+        return
+    described["item_handlers"] = handlers
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(os.path.dirname(path), _DIGESTS))
     os.remove(path)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(described, file)
