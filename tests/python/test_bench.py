@@ -29,7 +29,8 @@ def test_every_row_is_produced(tmp_path: Path) -> None:
         if not row["background"]:
             assert figures[row["id"], "stepwell"]["values"], row["id"]
         for peer in peers:
-            if not row["only"] and not (row["background"] and peer in ("safetensors", "equinox")):
+            done_is_durable = peer in ("stepwell-v1", "safetensors", "equinox")
+            if not row["only"] and not (row["background"] and done_is_durable):
                 figure = figures[row["id"], peer]
                 assert figure["values"] or figure["problem"].startswith("cannot: "), (row, peer)
     assert list(tmp_path.iterdir()) == [file]

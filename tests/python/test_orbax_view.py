@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views of a store, read by Orbax and TensorStore themselves while the store goes on."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp_v0
@@ -66,14 +69,21 @@ def reload(reader: ocp_v0.CheckpointManager | ocp_v1.training.Checkpointer) -> N
             pass
 
 
+def opened(make: Callable[[], Any]) -> Any:
+    """Orbax looks at each step that it has listed, and the training may have deleted it."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return make()
+
+
 def test_evaluators_follow_a_training_run(tmp_path: pathlib.Path, start_python) -> None:
     training = start_python(TRAINING, tmp_path)
     assert training.stdout.readline() == "ready\n"
     seen: dict[str, set[int]] = {"v0": set(), "v1": set()}
-    with ocp_v0.CheckpointManager(
-            tmp_path / "v0", options=ocp_v0.CheckpointManagerOptions(
-                step_prefix="ckpt", step_format_fixed_length=5, read_only=True)) as manager, \
-            ocp_v1.training.Checkpointer(tmp_path / "v1") as checkpointer:
+    options = ocp_v0.CheckpointManagerOptions(
+        step_prefix="ckpt", step_format_fixed_length=5, read_only=True)
+    with opened(lambda: ocp_v0.CheckpointManager(tmp_path / "v0", options=options)) as manager, \
+            opened(lambda: ocp_v1.training.Checkpointer(tmp_path / "v1")) as checkpointer:
         while min(len(steps) for steps in seen.values()) < 5:
             reload(manager)
             step = manager.latest_step()  # None: all that it had listed were gone
