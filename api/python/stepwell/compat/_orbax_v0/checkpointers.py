@@ -159,8 +159,8 @@ class AsyncCheckpointer(Checkpointer):
             self._wait()
 
     def cancel(self) -> None:
-        """Gives up the save under way: there is no checkpoint, or the one that was there before.
-        Waits for what is being written."""
+        """Abandons the save under way, and waits until it has stopped writing. A checkpoint that
+        was at the path before stays."""
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
