@@ -151,12 +151,17 @@ bool Arm(const Fault& fault) {
   if (fault.kind == Fault::Kind::kMemory) return JoinMemoryGroup(fault.n << 20);
   if (fault.kind != Fault::Kind::kAlloc) {
     static std::atomic<int> listener{-2};
+    static std::atomic<bool> listens{false};
     const std::vector<int> calls = CallsOf(fault.calls);
     std::thread([] {  // before the filter, which it is not subject to
+      listens = true;
       while (listener == -2) usleep(100);
       if (listener >= 0) Answer(listener);
     })
         .detach();
+    // A thread of a sanitizer's begins with an allocation, whose lock this one may hold in a call
+    // that waits for the answer.
+    while (!listens) usleep(100);
     listener = Listen(calls);
     if (listener < 0) return false;
   }
