@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from .._distributed.coordinator import current
-from .._distributed.lockstep import all_gather
-from .._distributed.messages import Value
 from .._runtime import service
 
 T = TypeVar("T")
@@ -127,6 +125,10 @@ class Peers:
         if self._coordinator is None:
             work()
             return
+        # Here, because most programs have one process and need neither at their start.
+        from .._distributed.lockstep import all_gather
+        from .._distributed.messages import Value
+
         number = next(self._stages)
 
         def done() -> Value:
