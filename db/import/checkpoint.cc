@@ -2,6 +2,7 @@
 // What a directory of Orbax's holds: steps, items, metadata.
 #include <algorithm>
 
+#include "db/export/orbax/digests.h"
 #include "db/export/orbax/numbers.h"
 #include "db/import/import.h"
 #include "db/import/source.h"
@@ -200,31 +201,50 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
   if (const auto found = handlers_.find(name); found != handlers_.end()) {
     item.handler = found->second;
   }
-  const auto* const handler = format::orbax::FindHandler(item.handler);
-  STEPWELL_ASSIGN_OR_RETURN(const bool is_tree,
-                            Has(file_system_, folder, format::orbax::kTreeMetadataName));
-  if (is_tree) {
-    // ArraySave's item looks like a tree with the one leaf "checkpoint".
-    const bool is_array = handler != nullptr && handler->kind == format::orbax::HandlerKind::kArray;
-    item.kind = is_array ? OrbaxItem::Kind::kArray : OrbaxItem::Kind::kTree;
-  } else {
-    // Handlers of other programs have files of such names, too.
-    const bool is_foreign = handler == nullptr && !item.handler.empty();
-    STEPWELL_ASSIGN_OR_RETURN(item.json_file, JsonFileOf(file_system_, folder, is_foreign));
-    if (!item.json_file.empty()) {
-      item.kind =
-          item.json_file == format::orbax::kMetricsItem && name == format::orbax::kMetricsItem
-              ? OrbaxItem::Kind::kMetrics
-              : OrbaxItem::Kind::kJson;
+  STEPWELL_ASSIGN_OR_RETURN(item.kind, KindOf(name, &item));
+  if (item.kind != OrbaxItem::Kind::kFiles && format::orbax::FindHandler(item.handler) == nullptr) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool as_files, IsExportedAsFiles(item));
+    if (as_files) {
+      item.kind = OrbaxItem::Kind::kFiles;
+      item.json_file.clear();
     }
-  }
-  if (item.kind == OrbaxItem::Kind::kFiles) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool is_database,
-                              Has(file_system_, folder, format::orbax::kOcdbtManifestName));
-    if (is_database || handler != nullptr) item.kind = OrbaxItem::Kind::kTorn;
   }
   items_.push_back(std::move(item));
   return OkStatus();
+}
+
+// By the names of its files and its handler; sets `json_file`.
+Result<OrbaxItem::Kind> OrbaxCheckpoint::KindOf(const std::string& name, OrbaxItem* item) const {
+  using Kind = OrbaxItem::Kind;
+  const auto* const handler = format::orbax::FindHandler(item->handler);
+  STEPWELL_ASSIGN_OR_RETURN(const bool is_tree,
+                            Has(file_system_, item->path, format::orbax::kTreeMetadataName));
+  if (is_tree) {
+    // ArraySave's item looks like a tree with the one leaf "checkpoint".
+    const bool is_array = handler != nullptr && handler->kind == format::orbax::HandlerKind::kArray;
+    return is_array ? Kind::kArray : Kind::kTree;
+  }
+  // Handlers of other programs have files of such names, too.
+  const bool is_foreign = handler == nullptr && !item->handler.empty();
+  STEPWELL_ASSIGN_OR_RETURN(item->json_file, JsonFileOf(file_system_, item->path, is_foreign));
+  if (!item->json_file.empty()) {
+    const bool is_metrics =
+        item->json_file == format::orbax::kMetricsItem && name == format::orbax::kMetricsItem;
+    return is_metrics ? Kind::kMetrics : Kind::kJson;
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const bool is_database,
+                            Has(file_system_, item->path, format::orbax::kOcdbtManifestName));
+  return is_database || handler != nullptr ? Kind::kTorn : Kind::kFiles;
+}
+
+// Whether our own export says that these are files, whatever their names.
+Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) const {
+  STEPWELL_ASSIGN_OR_RETURN(const auto digests, ReadDigests(file_system_, folder_));
+  if (!digests) return false;
+  const auto& folders = digests->file_items;
+  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+    return StrCat(folder_, "/", folder) == item.path;
+  });
 }
 
 Status OrbaxCheckpoint::ReadCheckpointMetadata(const std::string& folder) {

@@ -70,6 +70,8 @@ class OrbaxCheckpoint {
       : file_system_(file_system), path_(std::move(path)) {}
   Status Load();
   Status AddItem(const std::string& name, const std::string& folder);
+  Result<OrbaxItem::Kind> KindOf(const std::string& name, OrbaxItem* item) const;
+  Result<bool> IsExportedAsFiles(const OrbaxItem& item) const;
   Status ReadCheckpointMetadata(const std::string& folder);
   Status ReadRootMetadata();
   Status NotACheckpoint();

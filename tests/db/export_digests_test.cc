@@ -139,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ExportDigestsTest,
 
 TEST(DigestsTest, TheyAreReadAsTheyWereWritten) {
   ExportDigests digests;
+  digests.file_items = {"c", "a \"b\""};
   digests.files = {{"state/_METADATA", 12, 0xabc, 7}, {"a \"b\"\n\xc3\xa9/c", 0, 0, 0}};
   digests.data = {{"state/d/chunks", 5000, {{0, 4, 1}, {4096, 100, 0xffffffff}}}, {"none", 3, {}}};
   const std::string text = EncodeDigests(digests);
@@ -170,8 +171,11 @@ TEST(DigestsTest, WhatNoExportWrites) {
   for (const std::string name : {"../x", "/etc/passwd", "a/../../b", ""}) {
     digests.files = {{name, 1, 1, 1}};
     EXPECT_FALSE(DecodeDigests("x", EncodeDigests(digests)).ok()) << name;
+    digests.files.clear();
+    digests.file_items = {name};
+    EXPECT_FALSE(DecodeDigests("x", EncodeDigests(digests)).ok()) << name;
+    digests.file_items.clear();
   }
-  digests.files.clear();
   for (const std::vector<ChunkDigest>& chunks : std::vector<std::vector<ChunkDigest>>{
            {{0, 3, 1}}, {{90, 11, 1}}, {{UINT64_MAX, 8, 1}}, {{10, 8, 1}, {12, 8, 1}}}) {
     digests.data = {{"d", 100, chunks}};

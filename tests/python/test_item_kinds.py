@@ -168,3 +168,28 @@ def test_items_that_stepwell_does_not_know_pass_through(store, tmp_path):
     assert (jax.random.key_data(restored.rng) == jax.random.key_data(key)).all()
     assert same(types.SimpleNamespace(**restored.nrng).state, numpy_key["state"])
     assert same(restored.state, {"w": np.arange(3)})
+
+
+@pytest.mark.parametrize("names", [
+    {"_METADATA": b"mine"}, {"manifest.ocdbt": b"mine"}, {"metadata": b"{"}, {"metrics": b"mine"},
+    {"_METADATA": b"{}", "array_metadatas/process_0": b"x", "d/1": b"y", "mine.txt": b"hi"},
+], ids=lambda names: next(iter(names)))
+@pytest.mark.parametrize("layout", ["v0", "v1"])
+def test_files_with_names_of_orbax_stay_files(store, tmp_path, names, layout):
+    folder = tmp_path / "files"
+    for name, data in names.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    store.save(1, {"w": 1.5}, items={"c": stepwell.Files(folder)}).result()
+    store.export(1, tmp_path / "exported", layout=layout)
+    exported = tmp_path / "exported" / ("1" if layout == "v0" else "")
+    store.import_checkpoint(exported, step=2).result()
+    store.push(1, tmp_path / "pushed")
+    with stepwell.open(tmp_path / "other") as other:
+        other.pull(tmp_path / "pushed", step=3)
+        for got in (store.load(2), other.load(3)):
+            assert got["state"]["w"] == 1.5
+            files = {name: data for name, data in got["c"].items() if name != "commit_success.txt"}
+            assert files == names
+        store[2].write_files("c", tmp_path / "out")
+    assert set(files_of(tmp_path / "out")) - {"commit_success.txt"} == set(names)

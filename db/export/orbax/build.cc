@@ -88,6 +88,9 @@ Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& place
   std::erase_if(digests.files,
                 [](const auto& file) { return file.name.ends_with("commit_success.txt"); });
   for (size_t i = 0; i < plan.items.size(); ++i) {
+    if (plan.items[i].kind == format::ItemKind::kFiles) {
+      digests.file_items.push_back(plan.items[i].folder);
+    }
     const size_t first = digests.data.size();
     for (const std::string& file : placed.items[i].files()) {
       DataDigest& data = digests.data.emplace_back();

@@ -83,6 +83,12 @@ bool DecodeLine(std::string_view line, ExportDigests* digests) {
     return words.Next(&file.crc, 16) && words.Next(&file.tail, 16) && words.Next(&file.bytes) &&
            words.Rest(&file.name) && IsBelow(file.name);
   }
+  if (line.starts_with("item files ")) {
+    words.Next();
+    words.Next();
+    std::string& folder = digests->file_items.emplace_back();
+    return words.Rest(&folder) && IsBelow(folder);
+  }
   if (line.starts_with("data ")) {
     words.Next();
     DataDigest& data = digests->data.emplace_back();
@@ -236,6 +242,9 @@ FileDigest DigestOf(std::string_view name, std::string_view bytes) {
 
 std::string EncodeDigests(const ExportDigests& digests) {
   std::string text = StrCat(kFirstLine, "\n");
+  for (const std::string& folder : digests.file_items) {
+    text += StrCat("item files ", Quoted(folder), "\n");
+  }
   for (const FileDigest& file : digests.files) {
     text += StrCat("file ", Hex(file.crc), " ", Hex(file.tail), " ", file.bytes, " ",
                    Quoted(file.name), "\n");
