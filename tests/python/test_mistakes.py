@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import errno
+import os
+import pathlib
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
 import stepwell
+from stepwell.compat import flax, orbax_v1
+from stepwell.compat import orbax as orbax_v0
 
 
 def make_state():
@@ -175,3 +180,31 @@ def test_urls_that_obstore_would_open(store, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails
     with pytest.raises(stepwell.Error, match="pip install 'stepwell.remote"):
         store.push(1, "s3://bucket/run")
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/run", "s3://bucket/run", pathlib.Path("gs://b/run"),
+                                 epath.Path("gs://bucket/run"), "file:///run"], ids=str)
+def test_a_url_where_a_local_path_is_meant(store, tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    state = {"w": np.ones(2)}
+    with pytest.raises(stepwell.InvalidArgumentError, match="is a URL"):
+        store.load_or(state, source=url)
+    store.save(1, state).result()
+    calls = [
+        lambda: stepwell.open(url), lambda: store.export(1, url), lambda: store.orbax_view(url),
+        lambda: store.import_checkpoint(url, step=2),
+        lambda: store[1].write_files("state", url),
+        lambda: orbax_v1.save(url, state), lambda: orbax_v1.load(url),
+        lambda: orbax_v1.save_async(url, state), lambda: orbax_v1.training.Checkpointer(url),
+        lambda: orbax_v0.CheckpointManager(url),
+        lambda: orbax_v0.StandardCheckpointer().save(url, state),
+        lambda: orbax_v0.PyTreeCheckpointer().save(url, state),
+        lambda: orbax_v0.PyTreeCheckpointer().restore(url),
+        lambda: flax.save_checkpoint(url, state, 1), lambda: flax.restore_checkpoint(url, None),
+    ]
+    before = sorted(os.listdir())
+    for i, call in enumerate(calls):
+        with pytest.raises(stepwell.InvalidArgumentError, match="is a URL"):
+            call()
+            pytest.fail(f"call {i} took it for a path")
+    assert sorted(os.listdir()) == before

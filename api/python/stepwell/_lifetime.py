@@ -127,17 +127,19 @@ class OpenStore(NotCopied):
         self._pending.wait()
         error = self._pending.take_error()
         self._closed = True
-        self._decider.stop()
-        service.stores.discard(self)
         try:
+            self._decider.stop()
+            service.stores.discard(self)
             if not self.read_only:
                 with contextlib.suppress(Error):  # the handles have reported it
                     self._backend.writer.wait()
-            self._backend.close()
-        except Error as closing:
-            if error is None and not self._pending.is_known(closing):
-                error = closing
-        self._backend = cast(Backend, Closed(self.path))
+        finally:  # Ctrl-C, too, gives the lock back
+            try:
+                self._backend.close()
+            except Error as closing:
+                if error is None and not self._pending.is_known(closing):
+                    error = closing
+            self._backend = cast(Backend, Closed(self.path))
         if error is not None:
             raise error
 

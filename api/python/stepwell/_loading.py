@@ -23,6 +23,7 @@ from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._runtime import monitoring, service
 from ._runtime.arguments import Progress, step_number
+from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._runtime.text import brief
 from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
@@ -208,7 +209,7 @@ class Loading(OpenStore):
         if isinstance(source, Loading):
             yield source
             return
-        path = os.path.abspath(os.fsdecode(cast_("str | os.PathLike[str]", source)))
+        path = local_path(cast_("str | os.PathLike[str]", source))
         within = _store_within(path)
         if within is not None:
             with self._open_alone(within, read_only=True) as store:

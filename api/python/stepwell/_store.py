@@ -24,6 +24,7 @@ from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, if_exists_number,
                                  json_text, problem_path, step_number, step_numbers)
+from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._runtime.prometheus import prometheus_text
 from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
@@ -127,9 +128,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         raise InvalidArgumentError("a store that is not trusted can only be read: use mode='r'")
     if disks not in ("shared", "local"):
         raise InvalidArgumentError(f"disks must be 'shared' or 'local', not {disks!r}")
-    root = os.fsdecode(path)
-    if "://" not in root:  # else the engine refuses it
-        root = os.path.abspath(root)
+    root = local_path(path)
     if branch is not None:
         root = _branch.path_of(root, branch)
         if not os.path.isdir(root):
@@ -363,7 +362,7 @@ class Store(Loading):
         the mode is not possible there.
         """
         self._check()
-        target = os.fsencode(os.path.abspath(os.fsdecode(dest))).decode("utf-8", "surrogateescape")
+        target = os.fsencode(local_path(dest)).decode("utf-8", "surrogateescape")
         request = ExportRequest(step, to, target, mode, zarr, path, layout, leaves,
                                 step_prefix or "", step_digits, unnamed_default, on_unsupported,
                                 file_mode)

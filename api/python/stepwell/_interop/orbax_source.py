@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .. import _stepwell
+from .._runtime.files import local_path
 from .._runtime.stats import StepSummary
 from ..errors import (CheckpointNotFoundError, Error, InvalidArgumentError, PathNotFoundError,
                       StepExistsError, StepNotFoundError)
 
 
 def absolute(src: str | os.PathLike[str]) -> str:
-    return os.path.abspath(os.fsdecode(src))
+    return local_path(src)
 
 
 def checked_path(src: str | os.PathLike[str]) -> str:

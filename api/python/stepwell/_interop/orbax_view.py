@@ -14,6 +14,7 @@ from typing import Literal, SupportsIndex, cast
 from .. import _stepwell
 from .._lifetime import OpenStore
 from .._runtime.arguments import item_names, step_number
+from .._runtime.files import local_path
 from .._runtime.service import NotCopied
 from .._runtime.stats import ViewStats
 from .._runtime.text import counted
@@ -39,7 +40,7 @@ def pin_view(path: str | os.PathLike[str]) -> Iterator[str]:
     Raises StepNotFoundError when the view does not have the step, or not any more. A view that is
     closed, or whose process dies, keeps nothing.
     """
-    directory = os.path.abspath(os.fsdecode(path))
+    directory = local_path(path)
     name = os.path.join(directory, _PIN_NAME)
     descriptor = _locked(directory, name)
     try:
@@ -175,5 +176,5 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     options = orbax_options("link", layout, leaves or "numpy", on_unsupported, zarr,
                             step_prefix or "", step_digits, unnamed_default)
     options.items = names
-    target = os.fsencode(os.path.abspath(os.fsdecode(path))).decode("utf-8", "surrogateescape")
+    target = os.fsencode(local_path(path)).decode("utf-8", "surrogateescape")
     return OrbaxView(self, core.open_view(target, options, beside, poll))

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
+from .._runtime.files import local_path
 from .._runtime.text import brief
 from ..errors import CorruptionError, InvalidArgumentError
 
@@ -80,7 +81,7 @@ def unwrapped(item: Any) -> tuple[Any, int]:
 
 def write_files(contents: Any, folder: str | os.PathLike[str], what: str) -> None:
     """Writes what `load` gives for an item of files. `what`: the item, for messages."""
-    target = os.path.abspath(os.fsdecode(folder))
+    target = local_path(folder)
     os.makedirs(target, exist_ok=True)
     if os.listdir(target):
         raise InvalidArgumentError(f"write_files: {target!r} is not empty")

@@ -1,9 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes names of files durable."""
+"""Places of files: local ones only; and what makes names durable."""
 
 from __future__ import annotations
 
 import os
+import re
+
+from ..errors import InvalidArgumentError
+
+# Path("gs://bucket/run") of pathlib is "gs:/bucket/run".
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://|"
+                  "(?:gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|file|memory):/")
+
+
+def local_path(path: str | bytes | os.PathLike[str]) -> str:
+    """The absolute path of a file or directory. InvalidArgumentError for a URL, of which
+    os.path.abspath would make a directory named after the scheme."""
+    name = os.fsdecode(path)
+    if _URL.match(name):
+        raise InvalidArgumentError(
+            f"{name!r} is a URL; stores, checkpoints and views are directories on a local disk. "
+            "Copy steps to and from object stores with `Store.push` and `Store.pull`")
+    return os.path.abspath(name)
 
 
 def sync_folder(path: str) -> None:

@@ -21,7 +21,9 @@ from typing import Literal
 from .. import _stepwell, _store
 from .._interop.orbax_view import OrbaxView
 from .._interop.temporary_import import imported
-from ..errors import LockedError, StepNotFoundError, StoreNotFoundError
+from .._runtime.files import local_path
+from ..errors import (Error, LockedError, PermissionDeniedError, StepNotFoundError,
+                      StoreNotFoundError)
 
 STORE_NAME = ".stepwell"
 VIEW_STEP_NAME = "stepwell-view"  # db/view/folder.h, kViewStepName: in each step that a view made
@@ -107,10 +109,11 @@ class Root:
                  create: bool = True, layout: Literal["v0", "v1"] = "v1",
                  zarr: Literal[2, 3] = 3, step_prefix: str | None = None, step_digits: int = 0,
                  find_steps: FindSteps = find_orbax_steps) -> None:
-        self.path = os.path.abspath(os.fsdecode(directory))
+        self.path = local_path(directory)
         self.read_only = read_only
         self._find_steps = find_steps
         self._shared: _Shared | None = None
+        self._refused: Error | None = None  # what kept the store from being open for writing
         self._imported: tuple[_Found, _store.Store, contextlib.ExitStack] | None = None
         if not read_only and create:
             os.makedirs(self.path, exist_ok=True)
@@ -136,15 +139,20 @@ class Root:
     def _open_store(self) -> _store.Store | None:
         path = os.path.join(self.path, STORE_NAME)
         if not self.read_only:
-            with contextlib.suppress(LockedError):
+            try:
                 return _store.open(path)
+            except (LockedError, PermissionDeniedError) as error:  # steps can be read, nevertheless
+                self._refused = error
         with contextlib.suppress(StoreNotFoundError):
             return _store.open(path, mode="r")
         return None
 
     @property
     def store(self) -> _store.Store:
-        """The store. StoreNotFoundError if this root is read only and has none."""
+        """The store. StoreNotFoundError if this root is read only and has none; what refused it if
+        it could not be made."""
+        if self._shared is None and self._refused is not None:
+            raise self._refused
         if self._shared is None:
             raise StoreNotFoundError(f"{self.path!r} has no Stepwell store, and is open for "
                                      "reading only")
@@ -156,22 +164,29 @@ class Root:
         """Steps that other libraries wrote into this directory: their paths by number."""
         if not os.path.isdir(self.path):
             return {}
-        own = set() if self._shared is None else set(self._shared.store.steps())
+        own = set(self.own_steps())
         return {step: os.path.join(self.path, name)
                 for step, name in self._find_steps(self.path).items()
                 if step not in own and not is_shown(os.path.join(self.path, name))}
 
+    def own_steps(self) -> list[int]:
+        """The committed steps of the store, ascending; none if there is no store."""
+        return [] if self._shared is None else self._shared.store.steps()
+
+    def holds(self, step: int) -> bool:
+        """Whether the store has the step."""
+        return self._shared is not None and step in self._shared.store
+
     def steps(self) -> list[int]:
         """All committed steps, ascending: the store's and other libraries'."""
-        own = [] if self._shared is None else self._shared.store.steps()
-        return sorted({*own, *self.foreign()})
+        return sorted({*self.own_steps(), *self.foreign()})
 
     def opened(self, step: int) -> _store.Store:
         """A store that has `step`: this root's own, or one that a foreign step was imported into,
         which lives until another foreign step, or this one with other content, is opened.
         StepNotFoundError."""
-        if self._shared is not None and step in self._shared.store:
-            return self._shared.store
+        if self.holds(step):
+            return self.store
         found = self.foreign().get(step)
         if found is None:
             raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
@@ -186,7 +201,7 @@ class Root:
 
     def delete(self, step: int) -> None:
         """Deletes a step, whichever library wrote it. StepNotFoundError."""
-        if self._shared is not None and step in self._shared.store:
+        if self.holds(step):
             self.delete_foreign(step)  # which a killed overwrite left: it would come back
             self.store.delete(step)
             return
@@ -230,23 +245,24 @@ class Root:
         shared, self._shared = self._shared, None
         if shared is None:
             return
-        with _lock:
-            shared.users -= 1
-            last = shared.users == 0
-            writer = last and _open.get(self._key) is shared
-            if writer:
-                del _open[self._key]
-                _closing[self._key] = threading.get_ident()
-        if last:
-            try:
-                shared.store.close()
-            finally:
+        last = writer = False
+        try:
+            with _lock:
+                shared.users -= 1
+                last = shared.users == 0
+                writer = last and _open.get(self._key) is shared
                 if writer:
-                    with _lock:
-                        _closing.pop(self._key, None)
-                        _closed.notify_all()
-        elif not shared.store.read_only:
-            shared.store.wait()
+                    del _open[self._key]
+                    _closing[self._key] = threading.get_ident()
+            if last:
+                shared.store.close()
+            elif not shared.store.read_only:
+                shared.store.wait()
+        finally:
+            if writer:
+                with _lock:
+                    _closing.pop(self._key, None)
+                    _closed.notify_all()
 
     def __enter__(self) -> Root:
         return self

@@ -27,7 +27,7 @@ from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
 from .._runtime.arguments import json_text
-from .._runtime.files import sync_folder
+from .._runtime.files import local_path, sync_folder
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, InvalidArgumentError, StepExistsError
@@ -78,41 +78,48 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     finished: called in the background once the checkpoint is there. timeout: of `result()`.
     """
     form = form or Form()
-    target = os.path.abspath(os.fsdecode(path))
+    target = local_path(path)
     folder = target + TEMPORARY
     peers = Peers(f"saving {target!r}")
 
-    with contextlib.ExitStack() as claim:  # process 0 holds it
+    claim = Claim(folder)  # process 0 acquires it
+    cancelled = threading.Event()
 
-        def begin() -> None:
-            if not overwrite:
-                _check_absent(target)  # before anything is made there
-            claim.enter_context(Claim(folder))
-            if not overwrite:
-                _check_absent(target)  # an earlier save has come to its end
+    def begin() -> None:
+        if not overwrite:
+            _check_absent(target)  # before anything is made there
+        claim.acquire()
+        if not overwrite:
+            _check_absent(target)  # an earlier save has come to its end
 
+    def publish() -> None:
+        if not cancelled.is_set():
+            _publish(folder, target, overwrite, form)
+
+    def work(start: Callable[[], _store.Store]) -> None:
+        if not claim.take():
+            return  # the call was interrupted
+        try:
+            peers.all(lambda: _export(start, folder, form))
+            peers.lead(publish)
+        finally:
+            claim.release()
+        if finished is not None and not cancelled.is_set():
+            finished()
+
+    try:
         peers.lead(begin)
         try:
             start = _snapshot(folder, dict(items), metadata, metrics, chunks, form, peers.count)
         except BaseException as error:
             peers.abort(error)
             raise
-        held = claim.pop_all()
-
-    cancelled = threading.Event()
-
-    def publish() -> None:
-        if not cancelled.is_set():
-            _publish(folder, target, overwrite, form)
-
-    def work() -> None:
-        with held:
-            peers.all(lambda: _export(start, folder, form))
-            peers.lead(publish)
-        if finished is not None and not cancelled.is_set():
-            finished()
-
-    return Work(work, timeout=timeout, cancelled=cancelled)
+        saving = Work(lambda: work(start), timeout=timeout, cancelled=cancelled)
+        claim.hand_over()
+        return saving
+    except BaseException:
+        claim.drop()
+        raise
 
 
 def _check_absent(target: str) -> None:

@@ -37,6 +37,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from .. import _store
+from .._runtime.files import local_path
 from ..errors import InvalidArgumentError, LockedError, StepExistsError
 from ._flax_directory import Checkpoint, Directory, is_orbax, is_own, opened_path, opened_tree
 
@@ -91,7 +92,7 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
     if "/" in prefix:
         raise InvalidArgumentError(f"prefix is part of a file's name, so {prefix!r} cannot be one: "
                                    "put its folder into ckpt_dir")
-    name = os.path.normpath(os.fspath(ckpt_dir))
+    name = local_path(ckpt_dir)
     directory = Directory(name, prefix, read_only=False)
     try:
         path = directory.path_of(number)
@@ -140,14 +141,14 @@ def save_checkpoint_multiprocess(
 
 def latest_checkpoint(ckpt_dir: _Path, prefix: str = "checkpoint_") -> str | None:
     """The path of the checkpoint with the highest number; None if there is none."""
-    with Directory(os.fspath(ckpt_dir), prefix, read_only=True) as directory:
+    with Directory(local_path(ckpt_dir), prefix, read_only=True) as directory:
         return next((each.path for each in directory.checkpoints()[-1:]), None)
 
 
 def available_steps(ckpt_dir: _Path, prefix: str = "checkpoint_", step_type: type = int
                     ) -> list[int | float]:
     """Numbers of the checkpoints, ascending, each made by `step_type` of what its name has."""
-    with Directory(os.fspath(ckpt_dir), prefix, read_only=True) as directory:
+    with Directory(local_path(ckpt_dir), prefix, read_only=True) as directory:
         return [step_type(each.text) for each in directory.checkpoints()]
 
 
@@ -170,7 +171,7 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
     """
     _wait_for(orbax_checkpointer)
     _wait_for(gda_manager)
-    with _opened(os.path.normpath(os.fspath(ckpt_dir)), step, prefix) as found:
+    with _opened(local_path(ckpt_dir), step, prefix) as found:
         if found is None:
             return target
         store, number = found

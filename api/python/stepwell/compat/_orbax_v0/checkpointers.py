@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..._runtime.files import local_path
 from .._single import Form
 from .._single import save as save_single
 from .._work import Work
@@ -58,7 +59,7 @@ class Checkpointer:
              **kwargs: Any) -> None:
         """Saves a checkpoint. ValueError if the directory exists, unless `force` replaces it."""
         self._wait()
-        path = os.path.abspath(os.fspath(directory))
+        path = local_path(directory)
         if os.path.lexists(path) and not force:
             raise ValueError(f"Destination {path} already exists.")
         given = self._args(False, args, kwargs)
@@ -88,7 +89,7 @@ class Checkpointer:
         self._wait()
         given = self._args(True, args, kwargs)
         if self._reads_files():
-            path = as_path(os.path.abspath(os.fspath(directory)))
+            path = as_path(local_path(directory))
             if not path.is_dir():
                 raise FileNotFoundError(f"Checkpoint at {path} not found.")
             return call(self._handler.restore, path, given)

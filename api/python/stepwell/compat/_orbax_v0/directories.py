@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import _store
 from ..._interop.temporary_import import imported
+from ..._runtime.files import local_path
 from .._single import STEP, STORE_NAME, Form, open_store
 from .._single import save as save_single
 from .._work import Peers
@@ -23,7 +24,7 @@ _TREE_FILE, _STEP_FILE = "_METADATA", "_CHECKPOINT_METADATA"
 def open_directory(directory: Any) -> Iterator[StepItems]:
     """A checkpoint as a step: one that this package saved, or one of Orbax, which is imported for
     the time of the block. FileNotFoundError if there is none."""
-    path = os.path.abspath(os.fspath(directory))
+    path = local_path(directory)
     if not os.path.isdir(path):
         raise FileNotFoundError(f"Checkpoint at {path} not found.")
     is_flat = any(os.path.exists(os.path.join(path, name)) for name in (_TREE_FILE, STORE_NAME))

@@ -74,8 +74,8 @@ class CheckpointManager:
                 self._options.multiprocessing_options.active_processes is not None):
             raise NotImplementedError("Option `create=True` with `active_processes` set is not "
                                       "supported. Please create the root directory yourself.")
-        self._directory = as_path(directory)
         self._root = StepRoot(os.fspath(directory), self._options)
+        self._directory = as_path(directory)
         self._pending: PendingSave | None = None
         self._infos = self._root.infos(self._options.lightweight_initialize)
         self._root_metadata: RootMetadata | None = None
@@ -253,13 +253,12 @@ class CheckpointManager:
 
     def _take_old(self) -> list[int]:
         """Takes the steps that the policy does not keep out of the list."""
-        flags = self._keep_policy.should_preserve(list(self._infos), context=PreservationContext())
-        kept: list[CheckpointInfo] = []
-        old: list[CheckpointInfo] = []
-        for info, keep in zip(self._infos, flags, strict=True):
-            (kept if keep else old).append(info)
-        self._infos = kept
-        return [info.step for info in old]
+        infos = list(self._infos)
+        flags = self._keep_policy.should_preserve(list(infos), context=PreservationContext())
+        old = [info.step for info, keep in zip(infos, flags, strict=True) if not keep]
+        # Not of `infos`: a signal handler may have saved meanwhile.
+        self._infos = [info for info in self._infos if info.step not in old]
+        return old
 
     def _finish(self, old: Iterable[int]) -> None:
         """What follows a save that is durable."""

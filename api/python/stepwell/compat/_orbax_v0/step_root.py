@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import _store
 from ..._handle import SaveHandle
+from ..._runtime.files import local_path
 from ...errors import StepNotFoundError
 from .._root import STORE_NAME, Root
 from .infos import UTC, CheckpointInfo, foreign_metrics
@@ -29,7 +30,7 @@ class StepRoot:
     """
 
     def __init__(self, path: str, options: CheckpointManagerOptions) -> None:
-        self.path = os.path.abspath(path)
+        self.path = local_path(path)
         self._options = options
         self._format = options.step_name_format or standard_name_format(
             step_prefix=options.step_prefix,

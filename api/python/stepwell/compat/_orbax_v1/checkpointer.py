@@ -199,7 +199,7 @@ class Checkpointer:
             return None
         context = get_context(self._context)
         items = to_items(checkpointables, context)
-        is_foreign = there and step not in self._root.store
+        is_foreign = there and not self._root.holds(step)
         with orbax_errors():
             handle = self._root.store.save(
                 step, items=items.trees, metrics=metrics,
@@ -291,7 +291,7 @@ class Checkpointer:
             if number == step:
                 work.wait()
         path = os.path.join(self._path, self._format.build_name(step))
-        if step in self._root.store:
+        if self._root.holds(step):
             return StorePlace(path, self._root.store, step, own=False)
         found = self._root.foreign().get(step)
         if found is None:
@@ -395,7 +395,7 @@ class Checkpointer:
         def work() -> bool:
             if name is None:
                 self._root.delete(number)
-            elif number in self._root.store:
+            elif self._root.holds(number):
                 self._root.store.delete(number, item=name)
             else:
                 remove_item(self._root.foreign()[number], name)

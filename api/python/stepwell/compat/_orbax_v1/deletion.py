@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from typing import Any
@@ -133,7 +132,7 @@ def remove_item(target: str, name: str) -> None:
     peers = Peers(f"deleting {name!r} of {target!r}")
 
     def copy() -> None:
-        claim.enter_context(Claim(folder))
+        claim.acquire()
         shutil.copytree(target, made, symlinks=True, copy_function=os.link,
                         ignore=lambda folder, names: [
                             each for each in names if folder == target and each == name
@@ -152,7 +151,10 @@ def remove_item(target: str, name: str) -> None:
         _single.write_handlers(os.path.join(made, _single.CHECKPOINT_METADATA), rest)
         _single.put(made, target, overwrite=True)
 
-    with contextlib.ExitStack() as claim:  # process 0 holds it
+    claim = Claim(folder)  # process 0 acquires it
+    try:
         peers.lead(copy)
         peers.all(drop)
         peers.lead(put)
+    finally:
+        claim.release()

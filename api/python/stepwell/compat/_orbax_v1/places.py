@@ -22,6 +22,7 @@ from typing import Any
 
 from ... import _store
 from ..._interop.temporary_import import imported
+from ..._runtime.files import local_path
 from .. import _root, _single
 from .errors import CheckpointNotFoundError, DeletionInProgressError, InvalidLayoutError
 
@@ -173,7 +174,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def absolute(path: Any) -> str:
-    return os.path.abspath(os.fsdecode(os.fspath(path)))
+    return local_path(path)
 
 
 def find(path: Any) -> Place:

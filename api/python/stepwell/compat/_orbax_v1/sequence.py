@@ -26,11 +26,11 @@ def now() -> datetime.datetime:
 
 def read_infos(root: Root, lightweight: bool) -> list[Info]:
     """The steps of the store and of other libraries, ascending. `lightweight`: numbers only."""
-    store, foreign = root.store, root.foreign()
+    own, foreign = root.own_steps(), root.foreign()
     if lightweight:
         return [Info(step, datetime.datetime.min, None)
-                for step in sorted({*store.steps(), *foreign})]
-    infos = [Info(step, store[step].time, store[step].metrics) for step in store.steps()]
+                for step in sorted({*own, *foreign})]
+    infos = [Info(step, root.store[step].time, root.store[step].metrics) for step in own]
     for step, path in foreign.items():
         committed = read_json(os.path.join(path, _single.CHECKPOINT_METADATA)).get(
             "commit_timestamp_nsecs") or os.stat(path).st_mtime_ns
