@@ -112,6 +112,8 @@ void FillFrom(Memory memory, db::LeafInput* leaf) {
 void FillFromShards(const Row& row, const nb::object& to_numpy, db::LeafInput* leaf) {
   PyObject* shards = row.data.ptr();
   if (!PyList_Check(shards)) throw nb::type_error("a row's shards must be a list");
+  const RowDetails none;
+  const RowDetails& places = row.details ? *row.details : none;
   using Holds = std::vector<std::shared_ptr<const void>>;
   auto holds = std::make_shared<Holds>();
   const Py_ssize_t count = PyList_GET_SIZE(shards);
@@ -119,15 +121,19 @@ void FillFromShards(const Row& row, const nb::object& to_numpy, db::LeafInput* l
     PyObject* shard = PyList_GET_ITEM(shards, i);
     Memory memory =
         PyArray_Check(shard) ? MemoryOfArray(shard, /*hold=*/true) : MemoryOfJax(shard, to_numpy);
-    if (!row.shard_shape) return FillFrom(std::move(memory), leaf);  // the only one
+    if (!places.shard_shape) return FillFrom(std::move(memory), leaf);  // the only one
     holds->push_back(std::move(memory.hold));
-    leaf->shards.push_back({row.origins.at(static_cast<size_t>(i)), std::move(memory.shape),
+    leaf->shards.push_back({places.origins.at(static_cast<size_t>(i)), std::move(memory.shape),
                             memory.data, std::move(memory.strides_bytes)});
   }
-  leaf->record.shape = row.shape;
-  if (row.shard_shape) leaf->shard_shape = *row.shard_shape;
-  leaf->partial = row.partial;
+  leaf->record.shape = places.shape;
+  if (places.shard_shape) leaf->shard_shape = *places.shard_shape;
+  leaf->partial = places.partial;
   leaf->hold = std::move(holds);
+}
+
+std::string TextOfRow(const nb::object& text) {
+  return text.is_valid() ? TextOf(text.ptr()) : std::string();
 }
 
 db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::object& to_numpy) {
@@ -141,7 +147,7 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
   switch (row.tag) {
     case RowTag::kNode:
       record.container = row.container;
-      record.type_name = TextOf(row.type_name.ptr());
+      record.type_name = TextOfRow(row.type_name);
       record.child_count = row.child_count;
       break;
     case RowTag::kArray:
@@ -160,12 +166,14 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
   if (record.kind == format::LeafKind::kArray) {
     record.dtype = static_cast<format::DType>(row.dtype);
     record.weak_type = row.weak_type;
-    record.prng_impl = TextOf(row.prng_impl.ptr());
-    record.sharding_json = TextOf(row.sharding.ptr());
-    leaf.chunk_bytes_max = row.chunk_bytes_max;
-    leaf.chunk_axes = row.chunk_axes;
+    record.prng_impl = TextOfRow(row.prng_impl);
+    record.sharding_json = TextOfRow(row.sharding);
+    if (row.details) {
+      leaf.chunk_bytes_max = row.details->chunk_bytes_max;
+      leaf.chunk_axes = row.details->chunk_axes;
+    }
   }
-  record.variable_types = TextOf(row.variable_types.ptr());
+  record.variable_types = TextOfRow(row.variable_types);
   return leaf;
 }
 
@@ -215,6 +223,31 @@ std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) 
   return inputs;
 }
 
+namespace {
+
+void BindText(nb::class_<Row>& rows, const char* name, nb::object Row::*text) {
+  rows.def_prop_rw(
+      name,
+      [text](const Row& row) {
+        return (row.*text).is_valid() ? nb::borrow<nb::str>(row.*text) : nb::str("");
+      },
+      [text](Row& row, nb::str value) { row.*text = std::move(value); });
+}
+
+template <typename Value, typename... Extra>
+void BindDetail(nb::class_<Row>& rows, const char* name, Value RowDetails::*detail,
+                const Extra&... extra) {
+  rows.def_prop_rw(
+      name, [detail](const Row& row) { return row.details ? (*row.details).*detail : Value(); },
+      [detail](Row& row, Value value) {
+        if (!row.details) row.details = std::make_unique<RowDetails>();
+        (*row.details).*detail = std::move(value);
+      },
+      extra...);
+}
+
+}  // namespace
+
 void BindRows(nb::module_& m) {
   using Type = PathComponent::Type;
   nb::enum_<Type>(m, "ComponentType", nb::is_arithmetic())
@@ -253,15 +286,15 @@ void BindRows(nb::module_& m) {
       .value("COMPLEX", format::ValueType::kComplex);
 
   using nb::arg;
-  nb::class_<Row>(m, "Row")
-      .def(
+  nb::class_<Row> rows(m, "Row");
+  rows.def(
           "__init__",
           [](Row* self, nb::tuple path, RowTag tag, nb::object data, int dtype,
              format::ValueType value_type) {
             new (self) Row{.path = std::move(path),
-                           .tag = tag,
                            .data = std::move(data),
                            .dtype = dtype,
+                           .tag = tag,
                            .value_type = value_type};
           },
           arg("path"), arg("tag"), arg("data").none() = nb::none(), arg("dtype") = 0,
@@ -277,23 +310,18 @@ void BindRows(nb::module_& m) {
       .def_ro("dtype", &Row::dtype)
       .def_ro("value_type", &Row::value_type)
       .def_rw("container", &Row::container)
-      .def_rw("type_name", &Row::type_name)
       .def_rw("child_count", &Row::child_count)
-      .def_rw("weak_type", &Row::weak_type)
-      .def_rw("prng_impl", &Row::prng_impl)
-      .def_rw("sharding", &Row::sharding)
-      .def_rw("shape", &Row::shape)
-      .def_prop_rw(
-          "shard_shape", [](const Row& row) { return row.shard_shape; },
-          [](Row& row, std::optional<std::vector<uint64_t>> shape) {
-            row.shard_shape = std::move(shape);
-          },
-          nb::for_setter(arg("value").none()))
-      .def_rw("origins", &Row::origins)
-      .def_rw("partial", &Row::partial)
-      .def_rw("variable_types", &Row::variable_types)
-      .def_rw("chunk_bytes_max", &Row::chunk_bytes_max)
-      .def_rw("chunk_axes", &Row::chunk_axes);
+      .def_rw("weak_type", &Row::weak_type);
+  BindText(rows, "type_name", &Row::type_name);
+  BindText(rows, "prng_impl", &Row::prng_impl);
+  BindText(rows, "sharding", &Row::sharding);
+  BindText(rows, "variable_types", &Row::variable_types);
+  BindDetail(rows, "shape", &RowDetails::shape);
+  BindDetail(rows, "shard_shape", &RowDetails::shard_shape, nb::for_setter(arg("value").none()));
+  BindDetail(rows, "origins", &RowDetails::origins);
+  BindDetail(rows, "partial", &RowDetails::partial);
+  BindDetail(rows, "chunk_bytes_max", &RowDetails::chunk_bytes_max);
+  BindDetail(rows, "chunk_axes", &RowDetails::chunk_axes);
 }
 
 }  // namespace stepwell::python

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,34 +18,38 @@ namespace stepwell::python {
 // In what form a row has its data.
 enum class RowTag : uint8_t { kNode, kArray, kValue, kJax, kShards };
 
-// A container or leaf of a tree that is saved, as stepwell/_pytree/tree.py makes it.
+// What only rows of shards have, and of leaves with a wish for their chunks.
+struct RowDetails {
+  std::vector<uint64_t> shape;
+  std::optional<std::vector<uint64_t>> shard_shape;  // none: one shard is the whole array
+  std::vector<std::vector<uint64_t>> origins;        // where in the array each shard begins
+  bool partial = false;                              // other processes save the rest
+  // db::LeafInput's
+  uint64_t chunk_bytes_max = 0;
+  std::vector<uint32_t> chunk_axes;
+};
+
+// A container or leaf of a tree that is saved, as stepwell/_pytree/tree.py makes it. Small: a state
+// has one for each leaf, made anew for each save.
 struct Row {
   nanobind::tuple path;  // of components, (type, value)
-  RowTag tag = RowTag::kNode;
   // kArray: an ndarray. kJax: a jax.Array on one CPU device. kShards: a list of single-device
   // jax.Arrays on CPU devices, or of ndarrays that are not changed. kValue: bytes. kNode: None.
   nanobind::object data;
   int dtype = 0;  // its number in the format
+  RowTag tag = RowTag::kNode;
   format::ValueType value_type = format::ValueType::kNone;
-  // kNode
-  format::ContainerKind container = format::ContainerKind::kNotContainer;
-  nanobind::str type_name = nanobind::str("");
-  uint64_t child_count = 0;
-  // kJax, kShards
-  bool weak_type = false;
-  nanobind::str prng_impl = nanobind::str("");
-  nanobind::str sharding = nanobind::str("");
-  // kShards
-  std::vector<uint64_t> shape{};
-  std::optional<std::vector<uint64_t>> shard_shape{};  // none: one shard is the whole array
-  std::vector<std::vector<uint64_t>> origins{};        // where in the array each shard begins
-  bool partial = false;                                // other processes save the rest
+  format::ContainerKind container = format::ContainerKind::kNotContainer;  // kNode
+  bool weak_type = false;                                                  // kJax, kShards
+  uint64_t child_count = 0;                                                // kNode
+  // str, or null for "".
+  nanobind::object type_name{};  // kNode
+  nanobind::object prng_impl{};  // kJax, kShards
+  nanobind::object sharding{};   // kJax, kShards
   // Of what is the value of an NNX Variable: that one's type; of nested ones all, outermost first,
   // with a space between.
-  nanobind::str variable_types = nanobind::str("");
-  // db::LeafInput's
-  uint64_t chunk_bytes_max = 0;
-  std::vector<uint32_t> chunk_axes{};
+  nanobind::object variable_types{};
+  std::unique_ptr<RowDetails> details{};  // null: none
 };
 
 // `items`: list of (name, list of Row). `to_numpy`: called with a jax.Array whose memory cannot be
