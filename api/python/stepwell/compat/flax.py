@@ -47,6 +47,12 @@ __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_chec
 _Path = str | os.PathLike[str]
 
 
+def _checked(path: _Path) -> str:
+    """The path as it was given. InvalidArgumentError for a URL."""
+    local_path(path)
+    return os.fspath(path)
+
+
 class AsyncManager:
     """Runs saves in the background, one at a time: `save_checkpoint(..., async_manager=manager)`.
     """
@@ -92,7 +98,7 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
     if "/" in prefix:
         raise InvalidArgumentError(f"prefix is part of a file's name, so {prefix!r} cannot be one: "
                                    "put its folder into ckpt_dir")
-    name = local_path(ckpt_dir)
+    name = os.path.normpath(_checked(ckpt_dir))
     directory = Directory(name, prefix, read_only=False)
     try:
         path = directory.path_of(number)
@@ -141,14 +147,14 @@ def save_checkpoint_multiprocess(
 
 def latest_checkpoint(ckpt_dir: _Path, prefix: str = "checkpoint_") -> str | None:
     """The path of the checkpoint with the highest number; None if there is none."""
-    with Directory(local_path(ckpt_dir), prefix, read_only=True) as directory:
+    with Directory(_checked(ckpt_dir), prefix, read_only=True) as directory:
         return next((each.path for each in directory.checkpoints()[-1:]), None)
 
 
 def available_steps(ckpt_dir: _Path, prefix: str = "checkpoint_", step_type: type = int
                     ) -> list[int | float]:
     """Numbers of the checkpoints, ascending, each made by `step_type` of what its name has."""
-    with Directory(local_path(ckpt_dir), prefix, read_only=True) as directory:
+    with Directory(_checked(ckpt_dir), prefix, read_only=True) as directory:
         return [step_type(each.text) for each in directory.checkpoints()]
 
 
@@ -171,7 +177,7 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
     """
     _wait_for(orbax_checkpointer)
     _wait_for(gda_manager)
-    with _opened(local_path(ckpt_dir), step, prefix) as found:
+    with _opened(os.path.normpath(_checked(ckpt_dir)), step, prefix) as found:
         if found is None:
             return target
         store, number = found
