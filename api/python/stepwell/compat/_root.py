@@ -170,7 +170,7 @@ class Root:
                 if step not in own and not is_shown(os.path.join(self.path, name))}
 
     def own_steps(self) -> list[int]:
-        """The committed steps of the store, ascending; none if there is no store."""
+        """The committed steps of the store, ascending. Without a store, an empty list."""
         return [] if self._shared is None else self._shared.store.steps()
 
     def holds(self, step: int) -> bool:
