@@ -22,6 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 LONG_S = 120.0
 
+# Orbax's, of a step that went while it looked: after it was listed, or between two looks at it.
+GONE = (FileNotFoundError, NotADirectoryError)
+
 # Trains until the file `enough` is there; says when the first step is shown.
 TRAINING = """
 import pathlib, sys, time
@@ -65,14 +68,14 @@ def reload(reader: ocp_v0.CheckpointManager | ocp_v1.training.Checkpointer) -> N
     while True:
         try:
             return reader.reload()
-        except FileNotFoundError:
+        except GONE:
             pass
 
 
 def opened(make: Callable[[], Any]) -> Any:
     """Orbax looks at each step that it has listed, and the training may have deleted it."""
     while True:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(*GONE):
             return make()
 
 
