@@ -237,10 +237,18 @@ Result<OrbaxItem::Kind> OrbaxCheckpoint::KindOf(const std::string& name, OrbaxIt
   return is_database || handler != nullptr ? Kind::kTorn : Kind::kFiles;
 }
 
+Result<std::shared_ptr<const ExportDigests>> OrbaxCheckpoint::Digests() {
+  if (!digests_) {
+    STEPWELL_ASSIGN_OR_RETURN(auto read, ReadDigests(file_system_, folder_));
+    digests_ = read ? std::make_shared<const ExportDigests>(*std::move(read)) : nullptr;
+  }
+  return *digests_;
+}
+
 // Whether our own export says that these are files, whatever their names.
-Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) const {
-  STEPWELL_ASSIGN_OR_RETURN(const auto digests, ReadDigests(file_system_, folder_));
-  if (!digests) return false;
+Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
+  if (digests == nullptr) return false;
   const auto& folders = digests->file_items;
   return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
     return StrCat(folder_, "/", folder) == item.path;

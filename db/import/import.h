@@ -13,6 +13,7 @@
 
 #include <stepwell/import.h>
 
+#include "db/export/orbax/digests.h"
 #include "db/store.h"
 #include "io/disk.h"
 
@@ -63,6 +64,8 @@ class OrbaxCheckpoint {
   const std::string& metrics() const { return metrics_; }
   // The step's directory: that of an item's checkpoint, too.
   const std::string& folder() const { return folder_; }
+  // What our exports say of themselves; null: none. Read once.
+  Result<std::shared_ptr<const ExportDigests>> Digests();
   io::FileSystem* file_system() const { return file_system_; }
 
  private:
@@ -71,7 +74,7 @@ class OrbaxCheckpoint {
   Status Load();
   Status AddItem(const std::string& name, const std::string& folder);
   Result<OrbaxItem::Kind> KindOf(const std::string& name, OrbaxItem* item) const;
-  Result<bool> IsExportedAsFiles(const OrbaxItem& item) const;
+  Result<bool> IsExportedAsFiles(const OrbaxItem& item);
   Status ReadCheckpointMetadata(const std::string& folder);
   Status ReadRootMetadata();
   Status NotACheckpoint();
@@ -85,6 +88,7 @@ class OrbaxCheckpoint {
   std::string custom_metadata_;
   std::string root_metadata_;
   std::string metrics_;
+  std::optional<std::shared_ptr<const ExportDigests>> digests_;
 };
 
 // Of several processes that import one checkpoint together: each reads and saves a part of it.

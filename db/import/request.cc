@@ -120,8 +120,8 @@ struct ImportPlan::State {
 Status ImportPlan::State::CheckDigests() {
   io::FileSystem* const file_system = checkpoint.file_system();
   const std::string& folder = checkpoint.folder();
-  STEPWELL_ASSIGN_OR_RETURN(auto digests, ReadDigests(file_system, folder));
-  if (!digests) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const auto digests, checkpoint.Digests());
+  if (digests == nullptr) return OkStatus();
   const auto is_wanted = [&](const FileDigest& file) {
     const std::string path = StrCat(folder, "/", file.name);
     return file.name.find('/') == std::string::npos ||
@@ -134,9 +134,8 @@ Status ImportPlan::State::CheckDigests() {
     if (problem) return DataLossError(StrCat(problem->file, ": ", problem->message));
   }
   auto data = std::make_shared<std::map<std::string, DataDigest>>();
-  for (DataDigest& each : digests->data) {
-    const std::string path = StrCat(folder, "/", each.name);
-    data->emplace(path, std::move(each));
+  for (const DataDigest& each : digests->data) {
+    data->emplace(StrCat(folder, "/", each.name), each);
   }
   chunk_digests = std::move(data);
   return OkStatus();

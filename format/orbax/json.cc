@@ -20,6 +20,8 @@ struct PythonNumber {
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+// Stands for itself in a string, as nearly all do.
+bool IsPlain(char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; }
 
 size_t StringEnd(std::string_view text, size_t start) {
   size_t i = start + 1;
@@ -249,6 +251,10 @@ std::string LargeIntegerText(const Json& value) {
 }
 
 void AppendJsonString(std::string_view text, std::string* out) {
+  if (std::all_of(text.begin(), text.end(), IsPlain)) {
+    out->append(1, '"').append(text).push_back('"');
+    return;
+  }
   out->append(Json(text).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
 }
 
@@ -297,6 +303,15 @@ Result<std::string> CheckedUserJson(std::string_view what, std::string_view text
   Result<std::string> normal = NormalJson(what, text);
   if (!normal.ok()) return InvalidArgumentError(normal.status().message());
   return normal;
+}
+
+void AppendJsonExtents(std::span<const uint64_t> extents, std::string* out) {
+  std::string_view separator = "[";
+  for (const uint64_t extent : extents) {
+    out->append(separator).append(std::to_string(extent));
+    separator = ", ";
+  }
+  out->append(extents.empty() ? "[]" : "]");
 }
 
 std::string PythonJson(const Json& value) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -40,6 +41,7 @@ std::string LargeIntegerText(const Json& value);
 // As json.dumps writes it, byte for byte.
 void AppendPythonJson(const Json& value, std::string* out);
 std::string PythonJson(const Json& value);
+void AppendJsonExtents(std::span<const uint64_t> extents, std::string* out);  // "[300, 1000]"
 // JSON that the caller of an encoder gave, spelled as json.dumps does; kInvalidArgument when it is
 // none. `what` names it.
 Result<std::string> CheckedUserJson(std::string_view what, std::string_view text);

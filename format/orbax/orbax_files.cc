@@ -166,18 +166,21 @@ Result<std::string> EncodeArrayMetadatas(const std::vector<LeafArrayMetadata>& l
   std::string_view separator = "";
   for (const LeafArrayMetadata& leaf : leaves) {
     STEPWELL_RETURN_IF_ERROR(CheckUtf8("the name of the leaf", leaf.param_name));
-    Json extra;
+    out.append(separator).append(R"({"array_metadata": {"param_name": )");
+    AppendJsonString(leaf.param_name, &out);
+    out.append(R"(, "write_shape": )");
+    AppendJsonExtents(leaf.write_shape, &out);
+    out.append(R"(, "chunk_shape": )");
+    AppendJsonExtents(leaf.chunk_shape, &out);
+    out.append(R"(, "ext_metadata": )");
     if (leaf.random_key_impl) {
       STEPWELL_RETURN_IF_ERROR(CheckUtf8("the random key's type", *leaf.random_key_impl));
-      extra["random_key_impl"] = *leaf.random_key_impl;
+      out.append(R"({"random_key_impl": )");
+      AppendJsonString(*leaf.random_key_impl, &out);
+      out.append("}}}");
+    } else {
+      out.append("null}}");
     }
-    out.append(separator);
-    AppendPythonJson({{"array_metadata",
-                       {{"param_name", leaf.param_name},
-                        {"write_shape", leaf.write_shape},
-                        {"chunk_shape", leaf.chunk_shape},
-                        {"ext_metadata", extra}}}},
-                     &out);
     separator = ", ";
   }
   return out.append("]}");

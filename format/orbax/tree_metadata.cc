@@ -40,15 +40,25 @@ std::string TupleRepr(const std::vector<TreeKey>& keys) {
   return out.append(keys.size() == 1 ? ",)" : ")");
 }
 
-Json EntryJson(const TreeEntry& entry) {
-  Json keys = Json::array();
+// Written as text, without a Json of each part: checkpoints have a million of these.
+void AppendEntry(const TreeEntry& entry, std::string* out) {
+  out->append(R"({"key_metadata": [)");
+  std::string_view separator = "";
   for (const TreeKey& key : entry.keys) {
-    keys.push_back({{"key", key.text}, {"key_type", static_cast<int>(key.type)}});
+    out->append(separator).append(R"({"key": )");
+    AppendJsonString(key.text, out);
+    out->append(R"(, "key_type": )").append(std::to_string(static_cast<int>(key.type)));
+    out->push_back('}');
+    separator = ", ";
   }
-  Json value = {{"value_type", ValueTypeName(entry.type)},
-                {"skip_deserialize", entry.skip_deserialize}};
-  if (entry.write_shape) value["write_shape"] = *entry.write_shape;
-  return {{"key_metadata", std::move(keys)}, {"value_metadata", std::move(value)}};
+  out->append(R"(], "value_metadata": {"value_type": )");
+  AppendJsonString(ValueTypeName(entry.type), out);
+  out->append(R"(, "skip_deserialize": )").append(entry.skip_deserialize ? "true" : "false");
+  if (entry.write_shape) {
+    out->append(R"(, "write_shape": )");
+    AppendJsonExtents(*entry.write_shape, out);
+  }
+  out->append("}}");
 }
 
 // The reprs of all entries' keys, which must differ.
@@ -248,7 +258,7 @@ Result<std::string> EncodeTreeMetadata(const TreeMetadata& tree) {
     if (i > 0) out.append(", ");
     AppendJsonString(reprs[i], &out);
     out.append(": ");
-    AppendPythonJson(EntryJson(tree.entries[i]), &out);
+    AppendEntry(tree.entries[i], &out);
   }
   out.append("}");
   const auto append_optional = [&out](std::string_view key, std::optional<bool> value) {

@@ -17,9 +17,10 @@ import numpy as np
 from .._handle import SaveHandle
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
+from .._runtime.files import local_path
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
-from .orbax_source import (OrbaxSource, absolute, check_new, checked_path, exists, no_number,
-                           no_step, orbax_root)
+from .orbax_source import (OrbaxSource, check_new, checked_path, exists, no_number, no_step,
+                           orbax_root)
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
@@ -27,8 +28,8 @@ SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
     """Whether a file is there, and not a directory. Of several processes (`together`) some may see
     nothing."""
-    if together and not os.path.exists(absolute(src)):
-        return absolute(src).lower().endswith(SUFFIXES)
+    if together and not os.path.exists(local_path(src)):
+        return local_path(src).lower().endswith(SUFFIXES)
     return not os.path.isdir(checked_path(src))
 
 
@@ -188,7 +189,7 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
     if verify and self._backend.collective:
         raise InvalidArgumentError("verify is for imports by one process")
-    source = OrbaxSource(absolute(src), wanted, names)
+    source = OrbaxSource(local_path(src), wanted, names)
     handle = self._track(self._backend.import_orbax(source, if_exists, None))
     if verify:
         _verify_import(self, handle, source)
@@ -229,7 +230,7 @@ def import_checkpoints(self: OpenStore, root: str | os.PathLike[str],
             continue
         try:
             handle = self._track(self._backend.import_orbax(
-                OrbaxSource(os.path.join(absolute(root), name), number, names), if_exists,
+                OrbaxSource(os.path.join(local_path(root), name), number, names), if_exists,
                 None if last is None else last._save.handle))
         except Exception:
             if last is not None:

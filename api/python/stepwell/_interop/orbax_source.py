@@ -15,12 +15,8 @@ from ..errors import (CheckpointNotFoundError, Error, InvalidArgumentError, Path
                       StepExistsError, StepNotFoundError)
 
 
-def absolute(src: str | os.PathLike[str]) -> str:
-    return local_path(src)
-
-
 def checked_path(src: str | os.PathLike[str]) -> str:
-    path = absolute(src)
+    path = local_path(src)
     if not os.path.exists(path):
         raise CheckpointNotFoundError(f"{path}: there is no such file or directory")
     return path

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ..._backend import Backend
+from ..._runtime.files import local_path
 from ..._runtime.preemption import jax_says_so
 from ...errors import Error
 from .. import _single
@@ -28,7 +29,7 @@ from .deletion import check_arguments, check_item, check_options, remove, remove
 from .free import AsyncResponse, described, load_all, unwrapped
 from .items import STATE, check_names, item_metadata, names_of, orbax_errors, to_items, tree_name
 from .metadata import RootMetadata, StepMetadata
-from .places import OrbaxPlace, Place, StorePlace, absolute
+from .places import OrbaxPlace, Place, StorePlace
 from .sequence import Info, now, read_infos
 from .training_errors import StepAlreadyExistsError, StepNotFoundError
 from .trees import check_target
@@ -63,7 +64,7 @@ class Checkpointer:
         self._format = step_name_format or step_lib.standard_name_format()
         self._lightweight = lightweight_initialize
         self._logger = logger
-        self._path = absolute(directory)
+        self._path = local_path(directory)
         self._saves: list[tuple[int, Work[bool]]] = []
         self._failure: BaseException | None = None  # of a save, not raised yet
         self._late: list[int] = []  # steps to be deleted in the next call

@@ -8,6 +8,7 @@ import shutil
 from typing import Any
 
 from ... import _store
+from ..._runtime.files import local_path
 from .. import _single
 from .._claim import Claim
 from .._work import Peers, start
@@ -16,7 +17,7 @@ from .errors import InvalidLayoutError
 from .free import AsyncResponse
 from .items import RESERVED, names_of
 from .options import CheckpointLayout
-from .places import Place, absolute, find, is_orbax
+from .places import Place, find, is_orbax
 
 
 def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
@@ -35,7 +36,7 @@ def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_o
     check_arguments(checkpointable_name, missing_ok)
     context = get_context()
     check_options(context)
-    target = absolute(path)
+    target = local_path(path)
     if os.path.islink(target):
         raise ValueError(f"Cannot delete a checkpoint through a symlink: {target}.")
     is_there = False

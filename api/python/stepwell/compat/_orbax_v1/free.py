@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from ..._runtime.files import local_path
 from ...errors import Error, StepExistsError
 from .. import _single
 from .._work import Work
@@ -17,7 +18,7 @@ from .items import (AUTO, RESERVED, STATE, Items, check_lacking, check_names, it
                     load_item, names_of, orbax_errors, to_items, tree_name)
 from .metadata import CheckpointMetadata
 from .options import CheckpointLayout
-from .places import Place, absolute, find, is_orbax
+from .places import Place, find, is_orbax
 from .trees import check_target
 
 T = TypeVar("T", covariant=True)
@@ -88,13 +89,13 @@ def start(path: Any, items: Items, context: Context, overwrite: bool, custom_met
 
     try:
         with orbax_errors():
-            return _single.save(absolute(path), items.trees, overwrite=overwrite,
+            return _single.save(local_path(path), items.trees, overwrite=overwrite,
                                 metadata=custom_metadata or None, chunks=items.chunks or None,
                                 form=form_of(context, items),
                                 finished=context.asynchronous.post_finalization_callback,
                                 timeout=context.asynchronous.timeout_secs)
     except StepExistsError:
-        raise ValueError(f"Destination {absolute(path)} already exists.") from None
+        raise ValueError(f"Destination {local_path(path)} already exists.") from None
 
 
 # ---- loading ------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def start(path: Any, items: Items, context: Context, overwrite: bool, custom_met
 
 def _layout(path: Any, context: Context) -> CheckpointLayout:
     if context.checkpoint_layout == CheckpointLayout.AUTO:
-        return (CheckpointLayout.SAFETENSORS if safetensors.is_one(absolute(path))
+        return (CheckpointLayout.SAFETENSORS if safetensors.is_one(local_path(path))
                 else CheckpointLayout.ORBAX)
     return context.checkpoint_layout
 
@@ -127,7 +128,7 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
     abstract = unwrapped(abstract_state)
     check_target(abstract)
     if _layout(path, context) == CheckpointLayout.SAFETENSORS:
-        return safetensors.load(absolute(path), abstract)
+        return safetensors.load(local_path(path), abstract)
     if checkpointable_name == "" or checkpointable_name in RESERVED - {AUTO}:
         raise ValueError(f"{checkpointable_name!r} is not the name of a checkpointable")
     with find(path) as place:
@@ -209,7 +210,7 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMet
     """Describes a tree without loading it: shapes, dtypes and shardings of its leaves."""
     context = get_context()
     if _layout(path, context) == CheckpointLayout.SAFETENSORS:
-        return safetensors.metadata(absolute(path), context)
+        return safetensors.metadata(local_path(path), context)
     with find(path) as place:
         name = tree_name(place, checkpointable_name)
         return CheckpointMetadata(**described(place, item_metadata(place, name, context), context))
@@ -227,7 +228,7 @@ def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
 
 def is_orbax_checkpoint(path: Any) -> bool:
     """Whether the path is a checkpoint of Orbax or Stepwell."""
-    return is_orbax(absolute(path))
+    return is_orbax(local_path(path))
 
 
 # ---- older names --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 from ... import _store
 from ..._pytree.records import StoredTree
 from ..._pytree.tree import walk_items
+from ..._runtime.files import local_path
 from .._work import Peers, Work
 from . import tree as tree_lib
 from . import trees
@@ -22,7 +23,6 @@ from .context import get_context
 from .errors import PartialSaveReplacementError
 from .free import AsyncResponse, start
 from .items import STATE, orbax_errors, to_items
-from .places import absolute
 
 SUFFIX = ".partial_save"
 _STORE = "store"
@@ -37,7 +37,7 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> AsyncRe
     """As `save`, in the background. FileExistsError if the checkpoint is finalized already;
     PartialSaveReplacementError for a leaf that was saved before."""
     context = get_context()
-    final = absolute(path).removesuffix(SUFFIX)
+    final = local_path(path).removesuffix(SUFFIX)
     if os.path.exists(final):
         raise FileExistsError(f"Finalized checkpoint already exists at {final}.")
     items = to_items({STATE: state}, context)
@@ -78,7 +78,7 @@ def _check_new(store: _store.Store, items: dict[str, Any]) -> None:
 def finalize(path: Any) -> None:
     """Makes the checkpoint `path` of what was saved. FileNotFoundError if nothing was."""
     context = get_context()
-    final = absolute(path).removesuffix(SUFFIX)
+    final = local_path(path).removesuffix(SUFFIX)
     if os.path.exists(final):
         raise FileExistsError(f"Finalized checkpoint already exists at {final}.")
     folder = final + SUFFIX

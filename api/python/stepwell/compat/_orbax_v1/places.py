@@ -173,13 +173,9 @@ def read_json(path: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def absolute(path: Any) -> str:
-    return local_path(path)
-
-
 def find(path: Any) -> Place:
     """The checkpoint at a path. InvalidLayoutError says what is there instead."""
-    directory = absolute(path)
+    directory = local_path(path)
     if not os.path.exists(directory):
         raise CheckpointNotFoundError(f"Could not recognize {directory} as a checkpoint: it does "
                                       "not exist")
