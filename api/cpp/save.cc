@@ -21,20 +21,21 @@ using format::LeafKind;
 struct Container {
   uint64_t children = 0;
   bool only_indices = true;
-  bool only_attributes = true;
+  bool only_keys = true;
   int64_t index_max = -1;
 
   void Add(const PathComponent& child) {
     ++children;
     only_indices = only_indices && child.type == PathComponent::Type::kIndex;
-    only_attributes = only_attributes && child.type == PathComponent::Type::kAttribute;
+    only_keys = only_keys && (child.type == PathComponent::Type::kKey ||
+                              child.type == PathComponent::Type::kIntKey);
     if (only_indices) index_max = std::max(index_max, child.number);
   }
   ContainerKind Kind() const {
     if (only_indices && static_cast<uint64_t>(index_max) + 1 == children) {
       return ContainerKind::kList;
     }
-    return only_attributes ? ContainerKind::kObject : ContainerKind::kDict;
+    return only_keys || only_indices ? ContainerKind::kDict : ContainerKind::kObject;
   }
 };
 

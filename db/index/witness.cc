@@ -83,7 +83,7 @@ Result<Witnessed> AskIndex(const LogState& state, const std::vector<IndexedStep>
     step.pinned = pinned_later(step.commit, step.pinned);
     const auto live = state.step_of.find(step.commit);
     if (live != state.step_of.end()) {
-      const LogStep& in_log = state.live.at(live->second);
+      const LiveStep& in_log = state.live.at(live->second);
       if (live->second != step.step || in_log.place.crc != step.frame_crc) {
         return contradicts(step.step);
       }

@@ -39,15 +39,13 @@ int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newe
 
 void LiveSteps::Load(const LogState& state) {
   const std::lock_guard lock(mutex_);
-  const LogStep* newest = nullptr;
+  const LiveStep* newest = nullptr;
   for (const auto& [step, live] : state.live) {
     if (newest == nullptr || live.record.commit > newest->record.commit) newest = &live;
   }
-  const auto load = [&](const LogStep& live) {
-    LiveStep loaded;
+  const auto load = [&](const LiveStep& live) {
+    LiveStep loaded = live;
     if (newest != nullptr) loaded.age_time_ns = AgeTimeOf(live.record, newest->record);
-    loaded.record = live.record;
-    loaded.place = live.place;
     return std::make_shared<const LiveStep>(std::move(loaded));
   };
   for (const auto& [step, live] : state.live) Insert(load(live));

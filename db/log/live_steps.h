@@ -20,17 +20,6 @@
 
 namespace stepwell::db {
 
-struct LiveStep {
-  format::StepRecord record;  // without metadata texts unless `texts_known`
-  bool texts_known = false;
-  format::FramePlace place;
-  int64_t age_time_ns = 0;       // on the clock of retention, of which only differences count
-  std::string metrics_json;      // of steps saved in this session, and where retention asks for it
-  bool metrics_unknown = false;  // it asked, and they could not be read
-  // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
-  std::shared_ptr<const std::vector<format::LeafRecord>> records;
-};
-
 // What a step's frame does not know yet: its pin, and whether it is decided.
 inline void TakeState(const format::StepRecord& live, format::StepRecord* record) {
   record->pinned = live.pinned;

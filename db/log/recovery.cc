@@ -54,7 +54,7 @@ Status Decide(const format::Decided& decided, uint64_t number, LogState* state) 
     return DataLossError(
         StrCat("a decision about commit ", decided.commit, ", which is not prepared"));
   }
-  LogStep step = std::move(it->second);
+  LiveStep step = std::move(it->second);
   state->undecided.erase(it);
   state->changed[decided.commit] = step.record.step;
   if (!decided.committed) {
@@ -140,7 +140,7 @@ void NoteCrc(uint64_t commit, const FramePlace& place, LogState* state) {
   if (place.length_bytes > 0) state->frame_crcs.emplace(commit, place.crc);
 }
 
-void AddLive(LogStep step, LogState* state) {
+void AddLive(LiveStep step, LogState* state) {
   const uint64_t commit = step.record.commit;
   const auto& group = step.record.group;
   if (group && group->state == format::GroupState::kPrepared) {
@@ -159,7 +159,7 @@ void AddLive(LogStep step, LogState* state) {
   state->step_of[commit] = number;
 }
 
-std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state) {
+std::optional<LiveStep> RemoveLive(uint64_t commit, LogState* state) {
   if (auto undecided = state->undecided.extract(commit)) return std::move(undecided.mapped());
   const auto step = state->step_of.find(commit);
   if (step == state->step_of.end()) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -43,9 +44,17 @@ struct BadChunk {
   Status status;                                // kDataLoss with file and offset
 };
 
-struct LogStep {
-  format::StepRecord record;  // without metadata texts when it came from a catalog
-  format::FramePlace place;   // of its commit frame
+// A committed step that is not dead. Recovery gives record and place; the rest is known while the
+// store is open for writing.
+struct LiveStep {
+  format::StepRecord record;      // without metadata texts unless `texts_known`
+  format::FramePlace place = {};  // of its commit frame
+  bool texts_known = false;
+  int64_t age_time_ns = 0;        // on the clock of retention, of which only differences count
+  std::string metrics_json = {};  // of steps saved in this session, and where retention asks for it
+  bool metrics_unknown = false;   // it asked, and they could not be read
+  // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
+  std::shared_ptr<const std::vector<format::LeafRecord>> records = {};
 };
 
 // A commit that some later frame killed; its space is taken back when no reader can be reading it.
@@ -77,8 +86,8 @@ struct PinFrame {
 };
 
 struct LogState {
-  std::map<uint64_t, LogStep> live;       // by step
-  std::map<uint64_t, LogStep> undecided;  // prepared steps, by commit number
+  std::map<uint64_t, LiveStep> live;       // by step
+  std::map<uint64_t, LiveStep> undecided;  // prepared steps, by commit number
   std::vector<DeadCommit> dead;
   uint64_t epoch = 0;      // of the newest accepted frame
   uint64_t epoch_max = 0;  // the highest seen, accepted or not
@@ -115,9 +124,9 @@ struct LogState {
 // Where the frame of a commit lies, or lay.
 void NoteCrc(uint64_t commit, const format::FramePlace& place, LogState* state);
 // A commit that lives from here on, decided or not, or is known in another way than before.
-void AddLive(LogStep step, LogState* state);
+void AddLive(LiveStep step, LogState* state);
 // Takes it out; none: it was not live.
-std::optional<LogStep> RemoveLive(uint64_t commit, LogState* state);
+std::optional<LiveStep> RemoveLive(uint64_t commit, LogState* state);
 // The loss that may have ended the step of this commit, or changed it; null: none.
 const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losses, uint64_t commit);
 // kDataLoss: what the loss means for a step, and what to do.

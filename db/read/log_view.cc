@@ -73,7 +73,7 @@ Result<LogState> LogSource::ReadLog(const format::StoreSlot& slot, bool writer_l
   return RecoverByScan(environment.file_system, path, slot, *files, scan);
 }
 
-Result<std::map<uint64_t, LogStep>> LogSource::LookAgain() {
+Result<std::map<uint64_t, LiveStep>> LogSource::LookAgain() {
   STEPWELL_ASSIGN_OR_RETURN(const auto slot_file, SlotFile::Open(environment.file_system, path,
                                                                  /*write=*/false, nullptr));
   Status status;
@@ -270,7 +270,7 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
 }
 
 Result<std::shared_ptr<StepReader>> LogFollower::Read(std::shared_ptr<const LogView> view,
-                                                      const LogStep& step) {
+                                                      const LiveStep& step) {
   const uint64_t number = step.record.step;
   if (const auto* loss = LossAfter(view->log->losses, step.record.commit)) {
     return LossError(source_->path, number, *loss);

@@ -30,7 +30,7 @@ class LogSource {
   // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null.
   Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, const LogState* known);
   // The steps that are live now.
-  Result<std::map<uint64_t, LogStep>> LookAgain();
+  Result<std::map<uint64_t, LiveStep>> LookAgain();
   // Whether this commit of a step is live now; true where that cannot be read.
   bool Has(const format::StepRecord& step);
   // What `error`, of reading a commit that is not pinned, means: kNotFound when the step was
@@ -80,7 +80,7 @@ class LogFollower {
   Result<std::shared_ptr<const LogView>> Refresh();
   // A step of a view, which the reader keeps; of a group's step what this store has of it.
   Result<std::shared_ptr<StepReader>> Read(std::shared_ptr<const LogView> view,
-                                           const LogStep& step);
+                                           const LiveStep& step);
   // Views and step readers that are out go on.
   Status Close();
 

@@ -301,9 +301,9 @@ Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(PartStores& parts
   }
 }
 
-Status VerifyOtherParts(const std::vector<LogStep>& steps, PartStores& parts, const ReadStep& read,
+Status VerifyOtherParts(const std::vector<LiveStep>& steps, PartStores& parts, const ReadStep& read,
                         const VerifyOptions& options, VerifyReport* report) {
-  for (const LogStep& step : steps) {
+  for (const LiveStep& step : steps) {
     if (!HasOtherParts(step.record)) continue;
     const uint64_t number = step.record.step;
     const auto add = [&](const Status& status) {

@@ -40,7 +40,7 @@ Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(PartStores& parts
 // The parts' shares of these steps of part 0, which are checked already, and whether they fit
 // together: `read` is the store's Read.
 using ReadStep = std::function<Result<std::shared_ptr<StepReader>>(uint64_t step)>;
-Status VerifyOtherParts(const std::vector<LogStep>& steps, PartStores& parts, const ReadStep& read,
+Status VerifyOtherParts(const std::vector<LiveStep>& steps, PartStores& parts, const ReadStep& read,
                         const VerifyOptions& options, VerifyReport* report);
 
 // One leaf of the records that parts have under one key, each with the part's number in its chunks;

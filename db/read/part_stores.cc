@@ -23,7 +23,7 @@ Status WithoutPart(uint32_t part, const format::StepRecord& step, const std::str
 }
 
 // The step of a part that belongs to `step` of part 0; null: none.
-const LogStep* FindShare(const LogState& state, const format::StepRecord& step) {
+const LiveStep* FindShare(const LogState& state, const format::StepRecord& step) {
   const auto is_it = [&](const format::StepRecord& mine) {
     return mine.step == step.step && mine.group && mine.group->save_id == step.group->save_id;
   };
@@ -42,7 +42,7 @@ Status NoShare(const LogFollower& store, const format::StepRecord& step) {
 // This part's share of a step of part 0, decided or still prepared. kNotFound: it has none.
 Result<std::shared_ptr<StepReader>> ReadShare(LogFollower& store, const format::StepRecord& step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, store.Refresh());
-  const LogStep* found = FindShare(*view->log, step);
+  const LiveStep* found = FindShare(*view->log, step);
   if (found == nullptr) return NoShare(store, step);
   return store.Read(view, *found);
 }
@@ -140,7 +140,7 @@ Status PartStores::Verify(uint32_t part, const format::StepRecord& step,
                           const VerifyOptions& options, VerifyReport* report) {
   STEPWELL_ASSIGN_OR_RETURN(const auto store, Get(part, step));
   STEPWELL_ASSIGN_OR_RETURN(const auto view, store->Refresh());
-  const LogStep* found = FindShare(*view->log, step);
+  const LiveStep* found = FindShare(*view->log, step);
   if (found == nullptr) return NoShare(*store, step);
   VerifyOptions share_options;
   // What is told of the progress counts part 0's bytes, which are done; it may still say stop.

@@ -98,13 +98,13 @@ Status StepNotFound(const std::string& store_path, uint64_t step,
   return NotFoundError(text);
 }
 
-Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
+Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFiles& files,
                                  Restorer& restorer, const VerifyOptions& options) {
   VerifyReport report;
   uint64_t total = 0;
-  for (const LogStep& step : steps) total += step.record.stored_bytes;
+  for (const LiveStep& step : steps) total += step.record.stored_bytes;
   uint64_t done_before = 0;
-  for (const LogStep& step : steps) {
+  for (const LiveStep& step : steps) {
     const uint64_t number = step.record.step;
     ++report.steps;
     auto leaves = ReadStepRecords(files, step.place, "");

@@ -33,7 +33,7 @@ Status StepNotFound(const std::string& store_path, uint64_t step,
                     const std::vector<uint64_t>& steps);
 
 // Checks commit frames, record blocks and payloads of the given steps, from the log alone.
-Result<VerifyReport> VerifySteps(const std::vector<LogStep>& steps, SegmentFiles& files,
+Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFiles& files,
                                  Restorer& restorer, const VerifyOptions& options);
 
 }  // namespace stepwell::db

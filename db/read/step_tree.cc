@@ -95,6 +95,39 @@ Result<bool> Take(StepReader& reader, const std::string& key, FoundRecords* foun
   return true;
 }
 
+// Whether a container of this kind has no children of other types where it has one of this.
+bool IsUsual(format::ContainerKind container, format::PathComponent::Type type) {
+  switch (container) {
+    case format::ContainerKind::kDict:
+      return type == format::PathComponent::Type::kKey ||
+             type == format::PathComponent::Type::kIntKey;
+    case format::ContainerKind::kList:
+    case format::ContainerKind::kTuple:
+      return type == format::PathComponent::Type::kIndex;
+    default:
+      return false;
+  }
+}
+
+// Finds the children of `key` that `level` means. Each look reads a page of records: those for
+// children that the container cannot have beside what is found are left out.
+Status FollowLevel(StepReader& reader, const std::string& key, const format::KeyPath& level,
+                   FoundRecords* found, std::vector<std::string>* next) {
+  const LeafRecord& node = found->at(key);
+  if (node.kind != LeafKind::kNode) return OkStatus();
+  const size_t before = next->size();
+  for (const bool usual : {true, false}) {
+    if (next->size() > before) break;
+    for (const format::PathComponent& component : level) {
+      if (IsUsual(node.container, component.type) != usual) continue;
+      STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
+      STEPWELL_ASSIGN_OR_RETURN(const bool there, Take(reader, key + last, found));
+      if (there) next->push_back(key + last);
+    }
+  }
+  return OkStatus();
+}
+
 Status Follow(StepReader& reader, const std::string& item, std::span<const format::KeyPath> levels,
               bool below, FoundRecords* found) {
   std::vector<std::string> keys = {format::EncodeItem(item)};
@@ -103,13 +136,7 @@ Status Follow(StepReader& reader, const std::string& item, std::span<const forma
   for (const format::KeyPath& level : levels) {
     std::vector<std::string> next;
     for (const std::string& key : keys) {
-      const LeafRecord& node = found->at(key);
-      if (node.kind != LeafKind::kNode) continue;
-      for (const format::PathComponent& component : level) {
-        STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
-        STEPWELL_ASSIGN_OR_RETURN(const bool there, Take(reader, key + last, found));
-        if (there) next.push_back(key + last);
-      }
+      STEPWELL_RETURN_IF_ERROR(FollowLevel(reader, key, level, found, &next));
     }
     keys = std::move(next);
   }

@@ -103,7 +103,7 @@ Result<std::shared_ptr<const StoreSnapshot>> ReaderStore::Snapshot() {
 
 Result<VerifyReport> ReaderStore::VerifyWith(const VerifyOptions& options, bool others) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
-  std::vector<LogStep> steps;
+  std::vector<LiveStep> steps;
   for (const auto& [step, live] : view->log->live) {
     if (!options.step || step == *options.step) steps.push_back(live);
   }
@@ -117,7 +117,7 @@ Result<VerifyReport> ReaderStore::VerifyWith(const VerifyOptions& options, bool 
   }
   if (view->pin != nullptr) return report;
   // Deleted is not damaged.
-  for (const LogStep& step : steps) {
+  for (const LiveStep& step : steps) {
     const uint64_t number = step.record.step;
     const auto is_its = [number](const VerifyProblem& problem) { return problem.step == number; };
     if (std::none_of(report.problems.begin(), report.problems.end(), is_its)) continue;

@@ -104,7 +104,7 @@ Result<GroupStatus> WriterStore::Group() {
 
 Result<VerifyReport> WriterStore::VerifyWith(const VerifyOptions& options, bool others) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  std::vector<LogStep> steps;
+  std::vector<LiveStep> steps;
   std::vector<LiveSteps::Pinned> pins;
   for (const auto& live : core_->live.All()) {
     if (options.step && live->record.step != *options.step) continue;

@@ -102,7 +102,7 @@ class RandomLog {
       }
       return {FrameKind::kCommit, format::EncodeCommit(commit)};
     }
-    const LogStep& live = there->second;
+    const LiveStep& live = there->second;
     if (what < 6) {
       return {FrameKind::kDelete, format::EncodeDelete({{live.record.commit}, {step}})};
     }

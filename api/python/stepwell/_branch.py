@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from typing import SupportsIndex
 
 from ._lifetime import OpenStore
 from ._runtime.arguments import step_number
-from ._runtime.files import sync_folder
+from ._runtime.files import remove_tree, sync_folder
 from ._runtime.text import brief
 from .errors import Error, InvalidArgumentError, StepExistsError, StepNotFoundError
 
@@ -62,7 +61,7 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
         raise _without(self.path, number)
     os.makedirs(os.path.dirname(made), mode=0o700, exist_ok=True)
     temporary = made + _TEMPORARY
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that died
+    remove_tree(temporary)  # of a process that died
     try:
         self._backend.writer.branch(temporary)
         with self._open_alone(temporary) as store:
@@ -72,12 +71,12 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
                 _cut(store, number)
         os.rename(temporary, made)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
         if isinstance(error, Error):
             raise
         raise Error(f"the branch {made!r} cannot be made: {error}") from error
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
         raise
     for folder in (os.path.dirname(made), self.path):  # the names are durable, too
         sync_folder(folder)

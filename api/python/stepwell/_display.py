@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
-import html
 import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 ROWS_MAX, END = 40, 20  # rows of a table, and of its beginning and end where there are more
+
+
+def escaped(text: str) -> str:
+    """Text as HTML shows it."""
+    import html  # with its names of characters: not at `import stepwell`
+
+    return html.escape(text)
 
 
 def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -17,8 +23,8 @@ def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]
         *map(_row, rows[:END]),
         f'<tr><td colspan="{len(header)}">… {len(rows) - 2 * END:,} more</td></tr>',
         *map(_row, rows[-END:])]
-    head = "".join([f"<th>{html.escape(text)}</th>" for text in header])
-    return (f"<table><caption>{html.escape(caption)}</caption>"
+    head = "".join([f"<th>{escaped(text)}</th>" for text in header])
+    return (f"<table><caption>{escaped(caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>")
 
 
@@ -30,4 +36,4 @@ def treescope_dict(kind: type, below: Mapping[Any, Any], path: str | None, subtr
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"<tr>{''.join([f'<td>{html.escape(cell)}</td>' for cell in cells])}</tr>"
+    return f"<tr>{''.join([f'<td>{escaped(cell)}</td>' for cell in cells])}</tr>"

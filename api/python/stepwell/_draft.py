@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
@@ -13,6 +12,7 @@ from ._handle import SaveHandle
 from ._lifetime import OpenStore
 from ._pytree.tree import KEY, path_text, walk_items
 from ._runtime.arguments import IfExists, json_text, step_number
+from ._runtime.files import remove_tree
 from ._runtime.service import NotCopied
 from ._stepwell import ContainerKind
 from ._views import NodeView, StepView
@@ -121,7 +121,7 @@ class Draft(NotCopied):
         if self._finished:
             return
         self.close()
-        shutil.rmtree(self._path, ignore_errors=True)
+        remove_tree(self._path)
 
     def close(self) -> None:
         """Waits for the parts, and leaves the draft: `Store.draft` goes on with it. Idempotent."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import time
 import weakref
@@ -15,7 +14,7 @@ from typing import Any, Literal, Self, SupportsIndex, cast, overload
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
 from ._deciding import Decider
-from ._display import html_table
+from ._display import escaped, html_table
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
@@ -81,7 +80,7 @@ class OpenStore(NotCopied):
 
     def _repr_html_(self) -> str:
         if self._closed or self._generation != service.generation:
-            return f"<p>{html.escape(repr(self))}</p>"
+            return f"<p>{escaped(repr(self))}</p>"
         pinned = {summary.step: summary.pinned for summary in self._backend.steps()}
         return html_table(f"{self!r}: {counted(len(pinned), 'step')}", ("step", "pinned"),
                           [(str(step), "yes" if pin else "") for step, pin in pinned.items()])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import numpy as np
 from . import _stepwell
 from ._display import END as _END
 from ._display import ROWS_MAX as _WHOLE_MAX
-from ._display import html_table, treescope_dict
+from ._display import escaped, html_table, treescope_dict
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.items import write_files
@@ -397,7 +396,7 @@ class StepView(NotCopied):
         given = [(name, json.dumps(value)) for name, value in (
             ("metadata", self.metadata), ("metrics", self.metrics)) if value is not None]
         about = html_table(self._head(), ("", ""), given) if given else (
-            f"<p>{html.escape(self._head())}</p>")
+            f"<p>{escaped(self._head())}</p>")
         return about + self.tree._repr_html_()
 
     def _head(self) -> str:

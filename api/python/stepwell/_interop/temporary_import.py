@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -21,6 +20,8 @@ def imported(open_alone: Callable[[str], S], path: str | os.PathLike[str], step:
     """A store in the system's temporary folder that has the checkpoint `path` as `step`; it goes
     with the block. `open_alone`: opens it by this process alone, whatever others there are. Raises
     what `Store.import_checkpoint` raises."""
+    import tempfile  # with every compressor of Python's: not at `import stepwell`
+
     with (tempfile.TemporaryDirectory(prefix="stepwell-import-") as folder,
           open_alone(os.path.join(folder, "store")) as store):
         import_checkpoint(store, path, step, items=items).result()

@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
@@ -72,7 +70,7 @@ class DirectoryStore:
     def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
         path = self._path(key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = f"{path}{_TEMPORARY}{uuid.uuid4().hex}"
+        temporary = f"{path}{_TEMPORARY}{os.urandom(16).hex()}"
         try:
             with open(temporary, "xb") as file:
                 write(file)
@@ -88,6 +86,8 @@ class DirectoryStore:
         self._put(key, lambda file: file.write(data))
 
     def put_file(self, key: str, path: str) -> None:
+        import shutil
+
         with open(path, "rb") as source:
             self._put(key, lambda file: shutil.copyfileobj(source, file, PART_BYTES))
 

@@ -13,12 +13,13 @@ from .._interop.export_options import (ExportedLeaf, ExportReport, ExportRequest
                                        OnUnsupported, run_export)
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number
+from .._runtime.files import remove_tree
 from .._runtime.progress import progress_of
 from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
 from . import push_manifest
 from .object_store import PART_BYTES, ObjectStore, local_path, open_object_store
 from .push_manifest import Manifest, Object
-from .transfer import Transfers, claimed, digest_of, remove_tree, told, work_path
+from .transfer import Transfers, claimed, digest_of, told, work_path
 
 # Data files of a pushed checkpoint: one upload each, so that a cut loses no more of an array.
 _DATA_FILE_BYTES = PART_BYTES

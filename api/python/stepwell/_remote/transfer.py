@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from .._runtime.arguments import Progress
+from .._runtime.files import remove_tree
 from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
 
 _WORKERS = 16
@@ -76,13 +77,6 @@ def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) ->
     path = store if work_dir is None else os.path.join(
         os.path.abspath(os.fsdecode(work_dir)), os.path.basename(store))
     return f"{path}.{what}"
-
-
-def remove_tree(path: str) -> None:
-    """Best effort."""
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -24,6 +24,13 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
     return os.path.abspath(name)
 
 
+def remove_tree(path: str) -> None:
+    """Removes what it can of a directory and of all that is in it."""
+    import shutil  # with every compressor of Python's: not at `import stepwell`
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def sync_folder(path: str) -> None:
     """Makes the names in a directory durable: after a rename, or a new file. OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
