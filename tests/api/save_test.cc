@@ -3,6 +3,7 @@
 #include <complex>
 #include <cstring>
 #include <future>
+#include <map>
 #include <thread>
 
 #include "tests/api/support/api_support.h"
@@ -148,6 +149,40 @@ TEST_F(SaveTest, AStepThatIsThere) {
   replacing.if_exists = IfExists::kReplace;
   EXPECT_OK(SaveAndWait(store, std::move(replacing)));
   EXPECT_EQ(store.Read(1)->ReadVector<float>("w")->front(), 2);
+}
+
+// A path finds no attribute in a dict beside a key of the same name.
+TEST_F(SaveTest, ContainersAreWhatTheirChildrenSay) {
+  Store store = Open();
+  SaveRequest request(1);
+  const auto put = [&](const char* name, std::initializer_list<PathComponent> children) {
+    for (const PathComponent& child : children) {
+      request.Put(KeyPath{PathComponent::Key(name), child}, 1);
+    }
+  };
+  const PathComponent key = PathComponent::Key("x");
+  const PathComponent attribute = PathComponent::Attribute("x");
+  put("attributes", {attribute, PathComponent::Attribute("y")});
+  put("gaps", {PathComponent::Index(0), PathComponent::Index(2)});
+  put("indices", {PathComponent::Index(0), PathComponent::Index(1)});
+  put("keys", {key, PathComponent::IntKey(3)});
+  put("mixed keys", {key, attribute});
+  put("mixed numbers", {PathComponent::Key("0"), PathComponent::Index(0)});
+  ASSERT_OK(StatusOf(store.Save(std::move(request))));
+  const Step step = store.Read(1).value();
+  std::map<std::string, std::string> kinds;
+  for (const LeafInfo& info : step.Tree().value()) {
+    const KeyPath& path = *info.path.components();
+    if (path.size() == 1) kinds[path.front().name] = info.kind;
+  }
+  EXPECT_EQ(kinds, (std::map<std::string, std::string>{{"attributes", "object"},
+                                                       {"gaps", "dict"},
+                                                       {"indices", "list"},
+                                                       {"keys", "dict"},
+                                                       {"mixed keys", "object"},
+                                                       {"mixed numbers", "object"}}));
+  EXPECT_ERROR(step.ReadValue("mixed keys/x"), StatusCode::kInvalidArgument, "ambiguous");
+  EXPECT_ERROR(step.ReadValue("mixed numbers/0"), StatusCode::kInvalidArgument, "ambiguous");
 }
 
 TEST_F(SaveTest, MistakesAreNamedAndNothingIsSaved) {

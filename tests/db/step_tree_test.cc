@@ -108,5 +108,82 @@ TEST(StepTree, HostileRecordsAreDamageOrATree) {
   EXPECT_FALSE(orphan.Resolve(*PathPattern::Parse("a/b/c")).ok());
 }
 
+// Gives records and counts the looks at them, of which each reads a page of a store.
+class CountingReader final : public StepReader {
+ public:
+  explicit CountingReader(std::vector<format::LeafRecord> records) : records_(std::move(records)) {
+    step_.items.resize(1);
+    step_.items.front().name = "state";
+  }
+  const format::StepRecord& step() const override { return step_; }
+  Status Explain(const Status& error) const override { return error; }
+  Result<std::vector<format::LeafRecord>> Leaves(std::string_view key_prefix) override {
+    std::vector<format::LeafRecord> found;
+    for (const format::LeafRecord& record : records_) {
+      if (record.key.starts_with(key_prefix)) found.push_back(record);
+    }
+    return found;
+  }
+  Result<std::optional<format::LeafRecord>> Find(std::string_view key) override {
+    ++looks;
+    for (const format::LeafRecord& record : records_) {
+      if (record.key == key) return std::optional(record);
+    }
+    return std::optional<format::LeafRecord>();
+  }
+  Result<LoadStats> Load(std::span<const LoadRequest> /*requests*/) override {
+    return UnimplementedError("there are only records");
+  }
+
+  int looks = 0;
+
+ private:
+  format::StepRecord step_;
+  std::vector<format::LeafRecord> records_;
+};
+
+// The number of records that a path leads to in a container "c" of this kind, and of looks.
+std::pair<size_t, int> Lookup(format::ContainerKind kind, const format::KeyPath& children,
+                              const char* path) {
+  std::vector<std::pair<std::string, format::KeyPath>> leaves;
+  for (const PathComponent& child : children) {
+    leaves.push_back({"state", {PathComponent::Key("c"), child}});
+  }
+  auto records = RecordsOf(leaves);
+  for (format::LeafRecord& record : records) {
+    if (record.kind == format::LeafKind::kNode) record.container = format::ContainerKind::kDict;
+  }
+  records[1].container = kind;
+  CountingReader reader(records);
+  const auto found = FindAlong(reader, *PathPattern::Parse(path), {}, /*below=*/false);
+  EXPECT_TRUE(found.ok()) << found.status().ToString();
+  const auto at_end = std::count_if(found->begin(), found->end(), [](const auto& record) {
+    return record.kind == format::LeafKind::kValue;
+  });
+  return {static_cast<size_t>(at_end), reader.looks};
+}
+
+TEST(FindAlong, LooksOnlyForChildrenThatTheContainerMayHave) {
+  using Kind = format::ContainerKind;
+  const PathComponent key = PathComponent::Key("x");
+  const PathComponent attribute = PathComponent::Attribute("x");
+  const PathComponent number = PathComponent::Key("3");
+  const PathComponent int_key = PathComponent::IntKey(3);
+  const PathComponent index = PathComponent::Index(3);
+  const auto pair = [](size_t found, int looks) { return std::pair<size_t, int>(found, looks); };
+  // Two looks lead to "c".
+  EXPECT_EQ(Lookup(Kind::kDict, {key}, "c/x"), pair(1, 3));
+  EXPECT_EQ(Lookup(Kind::kDict, {number, int_key}, "c/3"), pair(2, 4));
+  EXPECT_EQ(Lookup(Kind::kList, {index}, "c/3"), pair(1, 3));
+  EXPECT_EQ(Lookup(Kind::kTuple, {index}, "c/3"), pair(1, 3));
+  // What a container usually has not is found where the usual is missing,
+  EXPECT_EQ(Lookup(Kind::kDict, {attribute}, "c/x"), pair(1, 4));
+  EXPECT_EQ(Lookup(Kind::kDict, {index}, "c/3"), pair(1, 6));  // a list with gaps
+  EXPECT_EQ(Lookup(Kind::kDict, {key}, "c/y"), pair(0, 4));
+  // and an object may have everything.
+  EXPECT_EQ(Lookup(Kind::kObject, {key, attribute}, "c/x"), pair(2, 4));
+  EXPECT_EQ(Lookup(Kind::kNamedTuple, {index, attribute}, "c/3"), pair(1, 6));
+}
+
 }  // namespace
 }  // namespace stepwell::db

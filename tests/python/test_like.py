@@ -60,6 +60,18 @@ def test_a_counter_that_became_a_jax_scalar(store):
         store.load(2, like={"step": jnp.int32(0)})
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float8_e4m3fn])
+def test_a_float_that_would_become_an_infinity(store, dtype):
+    store.save(0, {"scale": 1e30, "inf": float("inf")}).result()
+    like = {"scale": np.zeros((), dtype), "inf": np.float32(0)}
+    with pytest.raises(stepwell.MismatchError, match=r"the stored float 1e\+30 does not fit float"):
+        store.load(0, like=like)
+    assert not np.isfinite(store.load(0, like=like, cast=True)["scale"])
+    like = {"scale": jnp.float32(0), "inf": np.zeros((), np.float16)}
+    loaded = store.load(0, like=like)
+    assert loaded["inf"] == np.inf and bits(loaded["scale"]) == bits(jnp.float32(1e30))
+
+
 def test_dtypes_are_compared_as_jax_would_have_them(store):
     store.save(0, {"x": np.arange(3)}).result()
     assert bits(store.load(0, like={"x": jnp.arange(3)})["x"]) == bits(jnp.arange(3))

@@ -27,6 +27,7 @@ from .._stepwell import Record, ValueType
 from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
                       UnsupportedLeafError)
 from .device_placement import Canonical, Cast, Slot, Target, read_slots, same
+from .scalars import KINDS, PLAIN, FromValue, kind_of
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
 from .stateful import State, plan_state
@@ -36,24 +37,9 @@ _BYTES, _NONE, _PRNG_KEY = ValueType.BYTES, ValueType.NONE, ValueType.PRNG_KEY
 
 Path = tuple[Component, ...]
 
-# Python scalars: the kinds of dtype that are theirs.
-_KINDS: dict[int, str] = {
-    ValueType.BOOL: "b", ValueType.INT: "iu", ValueType.FLOAT: "f", ValueType.COMPLEX: "c"}
 _VALUE_TYPES = ((bool, ValueType.BOOL), (int, ValueType.INT), (float, ValueType.FLOAT),
                 (complex, ValueType.COMPLEX), (str, ValueType.STR), (bytes, ValueType.BYTES))
 _LEAF_TYPES = {kind for kind, _ in _VALUE_TYPES} | {type(None), np.ndarray}
-_PLAIN: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
-
-
-def _kind(dtype: Any) -> str:
-    """NumPy's kind letter, with ml_dtypes' types sorted in."""
-    dtype = np.dtype(dtype)
-    if dtype.kind != "V":
-        return str(dtype.kind)
-    name = dtype.name
-    if name.startswith("uint"):
-        return "u"
-    return "i" if name.startswith("int") else "f"
 
 
 class _Plan(NamedTuple):
@@ -329,16 +315,16 @@ class Matcher:
             if value_type != wanted:
                 return self._wrong(like, number, path)
             return self._slot(number, lambda raw: decode_value(value_type, raw))
-        kinds = _KINDS.get(_value_type(like), "")
+        kinds = KINDS.get(_value_type(like), "")
         is_key = record.value_type == _PRNG_KEY
         if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
             return self._wrong(like, number, path)
-        plain = _PLAIN[kinds[0]]
+        plain = PLAIN[kinds[0]]
         return self._slot(number, lambda raw: plain(raw[()]))
 
     def _fits(self, dtype: Any, kinds: str) -> bool:
         """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
-        kind = _kind(dtype)
+        kind = kind_of(dtype)
         return kind in kinds or (self.fit.cast and (kind != "c" or "c" in kinds))
 
     def _to_numpy(self, like: Any, number: int, record: Record, path: Path) -> Any:
@@ -356,30 +342,18 @@ class Matcher:
         """How the raw result becomes an array of `wanted` and `shape`; None when it does not fit.
         `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
-            kinds = _KINDS.get(record.value_type)
+            kinds = KINDS.get(record.value_type)
             castable = (self.fit.cast and kinds is not None
-                        and (kinds != "c" or _kind(wanted) == "c"))
-            if shape != () or kinds is None or not (castable or _kind(wanted) in kinds):
+                        and (kinds != "c" or kind_of(wanted) == "c"))
+            if shape != () or kinds is None or not (castable or kind_of(wanted) in kinds):
                 return None
-            value_type = record.value_type
-
-            def from_value(raw: Any) -> Any:
-                value = decode_value(value_type, raw)
-                try:
-                    if _kind(wanted) not in _KINDS[value_type]:
-                        value = _PLAIN[_kind(wanted)](value)
-                    return np.array(value, dtype=wanted)
-                except OverflowError:
-                    why = f"the stored int {value} does not fit {wanted}"
-                    raise MismatchError(f"step {self.step}: 1 leaf does not fit `like`:",
-                                        [Mismatch(self.tree.text(number), why)]) from None
-
-            return from_value
+            return FromValue(record.value_type, wanted, self.fit.cast, self.step,
+                             self.tree.text(number))
         if record.kind != ARRAY or record.value_type == _PRNG_KEY or record.shape != shape:
             return None
         if record.dtype == wanted:
             return same
-        if self.fit.cast and self._fits(record.dtype, _kind(wanted)):
+        if self.fit.cast and self._fits(record.dtype, kind_of(wanted)):
             return Cast(wanted)
         if compared == wanted:
             return Canonical(wanted, self.step, self.tree.text(number))
