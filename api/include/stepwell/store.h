@@ -45,9 +45,9 @@ class STEPWELL_API SaveRequest {
   explicit SaveRequest(uint64_t step_number) : step(step_number) {}
 
   // Adds a leaf. Components of a text path become mapping keys; containers (dict for keys, list for
-  // indices, an object for attributes and for a mixture) come from the paths. Without Path::In the item is "state".
-  // Mistakes are reported by Save, with the leaf's path: a bad path, two leaves at one place, a
-  // leaf below another.
+  // indices, an object for attributes or a mixture) come from the paths. Without Path::In the item
+  // is "state". Mistakes are reported by Save, with the leaf's path: a bad path, two leaves at one
+  // place, a leaf below another.
   void Put(Path path, ArrayView array) { leaves_.push_back({std::move(path), std::move(array)}); }
   void Put(Path path, Value value) { leaves_.push_back({std::move(path), std::move(value)}); }
 
