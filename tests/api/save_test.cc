@@ -168,7 +168,7 @@ TEST_F(SaveTest, ContainersAreWhatTheirChildrenSay) {
   put("keys", {key, PathComponent::IntKey(3)});
   put("mixed keys", {key, attribute});
   put("mixed numbers", {PathComponent::Key("0"), PathComponent::Index(0)});
-  ASSERT_OK(StatusOf(store.Save(std::move(request))));
+  ASSERT_OK(SaveAndWait(store, std::move(request)));
   const Step step = store.Read(1).value();
   std::map<std::string, std::string> kinds;
   for (const LeafInfo& info : step.Tree().value()) {
