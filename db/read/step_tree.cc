@@ -95,9 +95,11 @@ Result<bool> Take(StepReader& reader, const std::string& key, FoundRecords* foun
   return true;
 }
 
-// Whether a container of this kind has no children of other types where it has one of this.
-bool IsUsual(format::ContainerKind container, format::PathComponent::Type type) {
-  switch (container) {
+// Whether a container that has a child of this type has none of the same name of another type. One
+// whose type has a name is a class of the user's, which may name its children as it likes.
+bool IsUsual(const LeafRecord& node, format::PathComponent::Type type) {
+  if (!node.type_name.empty()) return false;
+  switch (node.container) {
     case format::ContainerKind::kDict:
       return type == format::PathComponent::Type::kKey ||
              type == format::PathComponent::Type::kIntKey;
@@ -119,7 +121,7 @@ Status FollowLevel(StepReader& reader, const std::string& key, const format::Key
   for (const bool usual : {true, false}) {
     if (next->size() > before) break;
     for (const format::PathComponent& component : level) {
-      if (IsUsual(node.container, component.type) != usual) continue;
+      if (IsUsual(node, component.type) != usual) continue;
       STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
       STEPWELL_ASSIGN_OR_RETURN(const bool there, Take(reader, key + last, found));
       if (there) next->push_back(key + last);

@@ -144,7 +144,7 @@ class CountingReader final : public StepReader {
 
 // The number of records that a path leads to in a container "c" of this kind, and of looks.
 std::pair<size_t, int> Lookup(format::ContainerKind kind, const format::KeyPath& children,
-                              const char* path) {
+                              const char* path, const std::string& type_name = "") {
   std::vector<std::pair<std::string, format::KeyPath>> leaves;
   for (const PathComponent& child : children) {
     leaves.push_back({"state", {PathComponent::Key("c"), child}});
@@ -154,6 +154,7 @@ std::pair<size_t, int> Lookup(format::ContainerKind kind, const format::KeyPath&
     if (record.kind == format::LeafKind::kNode) record.container = format::ContainerKind::kDict;
   }
   records[1].container = kind;
+  records[1].type_name = type_name;
   CountingReader reader(records);
   const auto found = FindAlong(reader, *PathPattern::Parse(path), {}, /*below=*/false);
   EXPECT_TRUE(found.ok()) << found.status().ToString();
@@ -180,9 +181,10 @@ TEST(FindAlong, LooksOnlyForChildrenThatTheContainerMayHave) {
   EXPECT_EQ(Lookup(Kind::kDict, {attribute}, "c/x"), pair(1, 4));
   EXPECT_EQ(Lookup(Kind::kDict, {index}, "c/3"), pair(1, 6));  // a list with gaps
   EXPECT_EQ(Lookup(Kind::kDict, {key}, "c/y"), pair(0, 4));
-  // and an object may have everything.
+  // and an object, or a mapping of a class of its own, may have everything.
   EXPECT_EQ(Lookup(Kind::kObject, {key, attribute}, "c/x"), pair(2, 4));
   EXPECT_EQ(Lookup(Kind::kNamedTuple, {index, attribute}, "c/3"), pair(1, 6));
+  EXPECT_EQ(Lookup(Kind::kDict, {key, attribute}, "c/x", "lib.Config"), pair(2, 4));
 }
 
 }  // namespace

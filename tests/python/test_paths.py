@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import NamedTuple
 
 import jax
@@ -303,6 +304,62 @@ def test_a_part_of_the_records_gives_what_the_whole_step_gives(store):
                 results.append("ambiguous")
         assert results[0] == results[1], path
     assert store.load(0, "b/") == 5
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Mixture(dict):
+    """Names its children in three ways in turn."""
+
+    def tree_flatten_with_keys(self):
+        kinds = (jax.tree_util.GetAttrKey, jax.tree_util.DictKey)
+        return [(kinds[i % 3](key) if i % 3 < 2 else jax.tree_util.SequenceKey(i), value)
+                for i, (key, value) in enumerate(self.items())], tuple(self)
+
+    @classmethod
+    def tree_unflatten(cls, names, children):
+        return cls(zip(names, children, strict=True))
+
+
+def random_tree(rng, depth):
+    if depth == 0 or rng.random() < 0.15:
+        return rng.randrange(1000)
+    children = [random_tree(rng, depth - 1) for _ in range(rng.randrange(1, 5))]
+    names = rng.sample(["x", "y", "1", "2", "3", "x/y", "*"], len(children))
+    return rng.choice([
+        lambda: children, lambda: tuple(children), lambda: Point(children, names),
+        lambda: dict(zip(names, children, strict=True)),
+        lambda: dict(enumerate(children)) | {"1": names},
+        lambda: Mixture(zip(names, children, strict=True)),
+        lambda: Mixture({"x": children, "2": names, "y": children})])()  # "2" twice
+
+
+def test_a_part_of_the_records_gives_what_the_whole_step_gives_for_any_tree(store):
+    def found(view, path):
+        try:
+            value = view[path]
+        except (stepwell.PathNotFoundError, stepwell.AmbiguousPathError) as error:
+            return type(error), str(error)
+        return [*map(str, value.items())] if isinstance(value, stepwell.NodeView) else value
+
+    rng = random.Random(1)
+    outcomes = []
+    for step in range(40):
+        items = {rng.choice(["state", "x", "0"]): random_tree(rng, 3)}
+        if step % 2:
+            items["y"] = random_tree(rng, 3)
+        store.save(step, items=items).result()
+        whole = store[step]
+        whole.tree  # noqa: B018 - reads all records
+        for _ in range(40):
+            words = ["x", "y", "0", "1", "2", "3", "*", "**", "state"]
+            path = "/".join(rng.choices(words, k=rng.randrange(1, 5)))
+            if rng.random() < 0.2:
+                path = tuple(rng.choices(["x", "1", 0, 1, 2], k=rng.randrange(1, 4)))
+            part = found(store[step], path)
+            assert part == found(whole, path), (items, path)
+            outcomes.append(part[0] if isinstance(part, tuple) else None)
+    assert outcomes.count(None) > 150
+    assert outcomes.count(stepwell.AmbiguousPathError) > 20
 
 
 def test_views_give_their_own_children(store):
