@@ -95,8 +95,8 @@ Result<bool> Take(StepReader& reader, const std::string& key, FoundRecords* foun
   return true;
 }
 
-// Whether a container that has a child of this type has none of the same name of another type. One
-// whose type has a name is a class of the user's, which may name its children as it likes.
+// Whether the container names its children by components of this type, and by no others where it has
+// such. One whose type has a name is a class of the user's, which may name them as it likes.
 bool IsUsual(const LeafRecord& node, format::PathComponent::Type type) {
   if (!node.type_name.empty()) return false;
   switch (node.container) {
@@ -111,8 +111,8 @@ bool IsUsual(const LeafRecord& node, format::PathComponent::Type type) {
   }
 }
 
-// Finds the children of `key` that `level` means. Each look reads a page of records: those for
-// children that the container cannot have beside what is found are left out.
+// Finds the children of `key` that `level` means. Each look reads a page of records; the looks for
+// children that the container cannot have beside what was found are left out.
 Status FollowLevel(StepReader& reader, const std::string& key, const format::KeyPath& level,
                    FoundRecords* found, std::vector<std::string>* next) {
   const LeafRecord& node = found->at(key);
