@@ -39,7 +39,7 @@ struct FoundFrame {
 std::shared_ptr<SimWorld> MakeStore(bool closed, uint64_t segment_bytes = uint64_t{48} << 10) {
   const auto world = SimWorld::Make({11, kUnlimitedBytes});
   StoreMachine machine(world, 11);
-  auto store = std::move(*machine.Open({.segment_bytes = segment_bytes}));
+  auto store = *machine.Open({.segment_bytes = segment_bytes});
   for (uint64_t step = 0; step < 12; ++step) {
     EXPECT_TRUE(SaveStep(store.get(), step, step % 3 == 0 ? step : kTiny | step)->Wait().ok());
   }
