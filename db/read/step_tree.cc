@@ -95,8 +95,8 @@ Result<bool> Take(StepReader& reader, const std::string& key, FoundRecords* foun
   return true;
 }
 
-// Whether the container names its children by components of this type, and by no others where it has
-// such. One whose type has a name is a class of the user's, which may name them as it likes.
+// Whether the container names its children by components of this type, and by no others where it
+// has such. One whose type has a name is a class of the user's, which may name them as it likes.
 bool IsUsual(const LeafRecord& node, format::PathComponent::Type type) {
   if (!node.type_name.empty()) return false;
   switch (node.container) {
