@@ -205,7 +205,7 @@ TEST_F(ExportErrorsTest, OddPaths) {
   }
   std::ofstream(Out("file"));
   EXPECT_EQ(Run(Out("file/x")).code(), StatusCode::kInvalidArgument);
-  for (const size_t bytes : {235, 255, 256, 5000}) {
+  for (const size_t bytes : {235U, 255U, 256U, 5000U}) {
     const Status status = Run(Out(std::string(bytes, 'n')));
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bytes;
     EXPECT_THAT(status.message(), HasSubstr("at most 234 bytes"));

@@ -64,8 +64,10 @@ def test_a_counter_that_became_a_jax_scalar(store):
 def test_a_float_that_would_become_an_infinity(store, dtype):
     store.save(0, {"scale": 1e30, "inf": float("inf")}).result()
     like = {"scale": np.zeros((), dtype), "inf": np.float32(0)}
-    with pytest.raises(stepwell.MismatchError, match=r"the stored float 1e\+30 does not fit float"):
+    with pytest.raises(stepwell.MismatchError,
+                       match=r"the stored float 1e\+30 does not fit float.*\n.*cast=True") as info:
         store.load(0, like=like)
+    assert [mismatch.path for mismatch in info.value.dtype] == ["scale"]
     assert not np.isfinite(store.load(0, like=like, cast=True)["scale"])
     like = {"scale": jnp.float32(0), "inf": np.zeros((), np.float16)}
     loaded = store.load(0, like=like)

@@ -150,7 +150,7 @@ TEST_P(FullDisk, ASlotThatCannotBeWrittenIsTriedAgain) {
     save(6 + seed);
     check();
     ASSERT_OK(store->Delete(std::vector<uint64_t>{1, 2, 5}));
-    for (const uint64_t dead : {1, 2, 5}) kept.erase(dead);
+    for (const uint64_t dead : {1U, 2U, 5U}) kept.erase(dead);
     check();
     const size_t files = rig.world->Files().size();
     const Status refused = store->Reclaim().status();

@@ -26,13 +26,12 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 const std::string kSlotsPath = kStorePath + "/STEPWELL";
+const OpenSpec kSmall = {.segment_bytes = uint64_t{24} << 10};
 constexpr uint64_t kWithExtra = 100;  // a seed whose steps have the item "extra"
 constexpr uint64_t kLong = 9;         // one whose steps take several small segments
 
 class RecoveryTest : public ::testing::Test {
  protected:
-  static constexpr OpenSpec kSmall = {.segment_bytes = uint64_t{24} << 10};
-
   void Open(const OpenSpec& spec) {
     auto store = machine().Open(spec);
     ASSERT_TRUE(store.ok()) << store.status().ToString();

@@ -22,7 +22,7 @@ class SampleMaker {
     sample_.spec.with_index = shape.with_index;
     if (shape.group) sample_.spec.group = db::StoreGroup{format::Id128{}, 0};
     for (uint64_t session = 0; session < shape.sessions; ++session) {
-      store_ = std::move(*machine_.Open(sample_.spec));
+      store_ = *machine_.Open(sample_.spec);
       if (session == 0) {
         for (uint64_t step = 10; step < 14; ++step) Save(step);
         Delete(10);

@@ -55,5 +55,6 @@ class FromValue:
         if fits:
             return made
         why = f"the stored {type(value).__name__} {value} does not fit {self._dtype}"
+        hint = "" if self._kinds == "iu" else "cast=True lets it become an infinity"
         raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
-                            [Mismatch(self._path, why)])
+                            [Mismatch(self._path, why, "dtype")], hint)
