@@ -66,10 +66,10 @@ TEST_F(StoreTest, RetentionKeepsWhatARuleOrAPinKeeps) {
   OpenOptions options;
   options.keep = {KeepRule::Latest(2), KeepRule::Every(10)};
   Store store = Open(options);
-  for (const uint64_t step : {9, 10, 11}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
+  for (const uint64_t step : {9U, 10U, 11U}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
   EXPECT_THAT(Numbers(store), ElementsAre(10, 11));
   ASSERT_OK(store.SetPinned({11}, true));
-  for (const uint64_t step : {12, 13}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
+  for (const uint64_t step : {12U, 13U}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
   EXPECT_THAT(Numbers(store), ElementsAre(10, 11, 12, 13));
   EXPECT_TRUE(store.Steps()->at(1).pinned);
   EXPECT_EQ(store.Delete({11}).code(), StatusCode::kFailedPrecondition);
@@ -94,7 +94,7 @@ TEST_F(StoreTest, TheBestStepsByAMetricStay) {
 
 TEST_F(StoreTest, StepsAndItemsAreDeleted) {
   Store store = Open();
-  for (const uint64_t step : {1, 2, 3}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
+  for (const uint64_t step : {1U, 2U, 3U}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
   EXPECT_EQ(store.Delete({1, 7}).code(), StatusCode::kNotFound);
   EXPECT_THAT(Numbers(store), ElementsAre(1, 2, 3));
   EXPECT_OK(store.Delete({1, 3}));

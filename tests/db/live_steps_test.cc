@@ -83,7 +83,7 @@ TEST_F(LiveStepsTest, APinKeepsWhatWasLiveAndNothingThatCameLater) {
   Save(2, {1, 2});
   auto pin = live_.FindAndPin(2).pin;  // at commit 2
   Save(3, {2});
-  for (const uint64_t step : {1, 2, 3}) Delete(step);
+  for (const uint64_t step : {1U, 2U, 3U}) Delete(step);
   auto use = live_.UseOf(kSegments, {}, tip_);
   EXPECT_THAT(PinnedIn(use, 1), ElementsAre(1, 2));
   EXPECT_THAT(PinnedIn(use, 2), ElementsAre(2));

@@ -24,7 +24,7 @@ class MailboxTest : public testing::Test {
  protected:
   void SetUp() override {
     writer_ = OpenWriter(path_);
-    for (const uint64_t step : {1, 2, 3}) {
+    for (const uint64_t step : {1U, 2U, 3U}) {
       const auto handle = SaveSeeded(writer_.get(), step, step, SmallState());
       ASSERT_OK(handle.status());
     }

@@ -72,7 +72,7 @@ class PanicTest : public ::testing::TestWithParam<PanicCase> {
   }
 
   void Change(Store* store) {
-    for (const uint64_t step : {1, 2, 3, 4}) {
+    for (const uint64_t step : {1U, 2U, 3U, 4U}) {
       Note(Say([&]() -> Status {
              STEPWELL_ASSIGN_OR_RETURN(const SaveHandle handle,
                                        SaveSeeded(store, step, step, SmallState()));

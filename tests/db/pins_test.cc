@@ -101,7 +101,7 @@ TEST_F(PinsTest, LowestOfMany) {
 
 TEST_F(PinsTest, AllOfThemAreRead) {
   std::vector<std::unique_ptr<ReaderPin>> pins;
-  for (const uint64_t commit : {9, 3, 0, 9, 5}) {
+  for (const uint64_t commit : {9U, 3U, 0U, 9U, 5U}) {
     auto pin = Create(pins.size());
     ASSERT_TRUE(pin.ok()) << pin.status().ToString();
     ASSERT_TRUE((*pin)->Set(commit).ok());

@@ -132,7 +132,7 @@ TEST_F(ViewTest, ClosingEndsWhateverCannotBeShown) {
   for (const bool closes_store : {false, true}) {
     store_ = OpenStore(/*read_only=*/false, closes_store ? "one" : "two");
     const auto view = MustOpen(closes_store ? "view one" : "view two");
-    for (const uint64_t step : {1, 2, 3}) SaveOdd(step);
+    for (const uint64_t step : {1U, 2U, 3U}) SaveOdd(step);
     EXPECT_THAT(Now(view.get()), IsEmpty());
     EXPECT_EQ(view->Stats().not_shown, 3U);
     SaveOdd(4);  // not refused before the last look
@@ -156,7 +156,7 @@ TEST_F(ViewTest, ClosingEndsOnAFullDisk) {
     std::ofstream filler(disk / "filler", std::ios::binary);
     filler << std::string(1 << 20, 'x');
   }
-  for (const uint64_t step : {1, 2, 3}) Save(step);
+  for (const uint64_t step : {1U, 2U, 3U}) Save(step);
   ASSERT_OK(store_->Close());
   EXPECT_THAT(Shown(disk / "view"), IsEmpty());
   EXPECT_GT((*view)->Stats().errors, 0U);
@@ -170,7 +170,7 @@ TEST_F(ViewTest, ClosingWithoutKeepingMakesNothingMore) {
   const auto view = OpenView(*reading, dir_ / "view", options);
   ASSERT_TRUE(view.ok()) << view.status().ToString();
   EXPECT_THAT(Now(view->get()), IsEmpty());
-  for (const uint64_t step : {1, 2, 3}) Save(step);
+  for (const uint64_t step : {1U, 2U, 3U}) Save(step);
   ASSERT_OK((*view)->Close(/*keep=*/false));
   EXPECT_EQ((*view)->Stats().made, 0U);
   EXPECT_FALSE(fs::exists(dir_ / "view"));
@@ -229,7 +229,7 @@ TEST_F(ViewTest, AFullDiskOfTheViewHarmsNothing) {
   fs::remove(disk / "filler");
   Save(4);
   EXPECT_THAT(Now(view->get()), ElementsAre("2", "3", "4"));
-  for (const uint64_t step : {2, 3, 4}) EXPECT_OK(CheckSeeded(store_.get(), step, step, kState));
+  for (const uint64_t step : {2U, 3U, 4U}) EXPECT_OK(CheckSeeded(store_.get(), step, step, kState));
   EXPECT_OK(store_->Close());
 }
 

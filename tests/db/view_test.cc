@@ -18,7 +18,7 @@ TEST_F(ViewTest, StepsComeAndGoWithTheStore) {
   Save(20);
   Save(3);
   EXPECT_THAT(Now(view.get()), ElementsAre("1", "20", "3"));
-  for (const uint64_t step : {1, 20, 3}) {
+  for (const uint64_t step : {1U, 20U, 3U}) {
     EXPECT_EQ(ReadViewed(view->PathOf(step), PlaceOf(store_.get(), step)),
               LeafData(kState[0], step));
   }
