@@ -26,7 +26,7 @@ namespace {
 constexpr uint64_t kBlockBytes = 4096;
 
 // Those that are saved on the full disk need new segments.
-uint64_t BytesOf(uint64_t step) { return (step < 10 ? 300 : 1500) << 10; }
+uint64_t BytesOf(uint64_t step) { return uint64_t{step < 10 ? 300U : 1500U} << 10; }
 
 struct Totals {
   uint64_t levels = 0;
