@@ -108,7 +108,7 @@ TEST(StepTree, HostileRecordsAreDamageOrATree) {
   EXPECT_FALSE(orphan.Resolve(*PathPattern::Parse("a/b/c")).ok());
 }
 
-// Gives records and counts the looks at them, of which each reads a page of a store.
+// Serves records from memory. Counts the looks, each of which reads a page of a real store.
 class CountingReader final : public StepReader {
  public:
   explicit CountingReader(std::vector<format::LeafRecord> records) : records_(std::move(records)) {

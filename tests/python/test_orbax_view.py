@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 LONG_S = 120.0
 
-# Orbax's, of a step that went while it looked: after it was listed, or between two looks at it.
+# Orbax raises these when a step goes away after Orbax listed it, or between two looks at it.
 GONE = (FileNotFoundError, NotADirectoryError)
 
 # Trains until the file `enough` is there; says when the first step is shown.

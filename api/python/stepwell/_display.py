@@ -12,7 +12,7 @@ ROWS_MAX, END = 40, 20  # rows of a table, and of its beginning and end where th
 
 def escaped(text: str) -> str:
     """Text as HTML shows it."""
-    import html  # with its names of characters: not at `import stepwell`
+    import html  # loads a table of all named characters: not at `import stepwell`
 
     return html.escape(text)
 

@@ -20,7 +20,7 @@ def imported(open_alone: Callable[[str], S], path: str | os.PathLike[str], step:
     """A store in the system's temporary folder that has the checkpoint `path` as `step`; it goes
     with the block. `open_alone`: opens it by this process alone, whatever others there are. Raises
     what `Store.import_checkpoint` raises."""
-    import tempfile  # with every compressor of Python's: not at `import stepwell`
+    import tempfile  # imports every compressor of Python: not at `import stepwell`
 
     with (tempfile.TemporaryDirectory(prefix="stepwell-import-") as folder,
           open_alone(os.path.join(folder, "store")) as store):

@@ -31,7 +31,7 @@ def kind_of(dtype: Any) -> str:
 
 class FromValue:
     """A `convert` of a stored number. MismatchError for an integer that the dtype does not hold,
-    and for a float that would become an infinity unless `cast` allows it."""
+    and, without `cast`, for a float beyond its largest, which would become inf or NaN."""
 
     def __init__(self, value_type: int, dtype: Any, cast: bool, step: int, path: str) -> None:
         self._value_type = value_type
@@ -55,6 +55,6 @@ class FromValue:
         if fits:
             return made
         why = f"the stored {type(value).__name__} {value} does not fit {self._dtype}"
-        hint = "" if self._kinds == "iu" else "cast=True lets it become an infinity"
+        hint = "" if self._kinds == "iu" else "cast=True lets it become inf or NaN"
         raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
                             [Mismatch(self._path, why, "dtype")], hint)

@@ -26,7 +26,7 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
 
 def remove_tree(path: str) -> None:
     """Removes what it can of a directory and of all that is in it."""
-    import shutil  # with every compressor of Python's: not at `import stepwell`
+    import shutil  # imports every compressor of Python: not at `import stepwell`
 
     shutil.rmtree(path, ignore_errors=True)
 
