@@ -40,7 +40,8 @@ struct Decision {
   uint64_t step = 0;
   format::Id128 save_id{};
   bool commit = false;  // else it is aborted: what it wrote is dead space
-  // Parts other than 0, of a commit: what Decide returned on part 0.
+  // Of a commit. Part 0: other steps that end in it, as SaveRequest::retire. Other parts: what
+  // Decide returned on part 0.
   std::vector<uint64_t> dead;
   uint64_t decision_number = 0;
   // Parts other than 0: whether to wait until it is durable. On part 0 it always is: that is the
@@ -49,7 +50,7 @@ struct Decision {
 };
 
 struct Decided {
-  // Steps that ended with it, ascending: those that retention drops, and the step's own number
+  // Steps that ended with it, ascending: those that were retired, and the step's own number
   // where another step of it was replaced. The other parts are told; those that are not of this
   // step delete them.
   std::vector<uint64_t> dead;

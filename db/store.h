@@ -118,6 +118,9 @@ struct SaveRequest {
   // Set: this is a part of a step of many processes. Its handle completes when it is prepared:
   // durable, and not visible before Decide. Items may be without leaves.
   std::optional<GroupSave> group;
+  // Other steps that end in this commit, as those that retention drops: pinned ones, and those that
+  // are not there by then, are passed over. Not with `group`: Decision::dead says it there.
+  std::vector<uint64_t> retire;
   // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
   // with kCancelled, and nothing is saved. Empty: always true.
   std::function<bool()> keep_waiting;

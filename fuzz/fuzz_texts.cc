@@ -121,13 +121,13 @@ void Views(Input* input) {
   const auto views = db::ReadViews(folder.files(), kPath);
   if (!views.ok()) return;
   std::vector<std::string> before;
-  for (const auto& view : *views) before.push_back(db::ViewOptionsText(view.checkpoint));
-  if (!db::WriteViews(folder.files(), kPath, *views).ok()) return;
+  for (const auto& view : views->views) before.push_back(db::ViewOptionsText(view.checkpoint));
+  if (!db::WriteViews(folder.files(), kPath, views->views).ok()) return;
   const auto again = db::ReadViews(folder.files(), kPath);
-  Check(again.ok() && again->size() == views->size(), "views changed on the way");
-  for (size_t i = 0; i < views->size(); ++i) {
-    Check((*again)[i].path == (*views)[i].path &&
-              db::ViewOptionsText((*again)[i].checkpoint) == before[i],
+  Check(again.ok() && again->views.size() == views->views.size(), "views changed on the way");
+  for (size_t i = 0; i < views->views.size(); ++i) {
+    Check(again->views[i].path == views->views[i].path &&
+              db::ViewOptionsText(again->views[i].checkpoint) == before[i],
           "a view changed on the way");
   }
 }

@@ -57,8 +57,8 @@ Result<bool> IsNamed(FileSystem* file_system, File* file) {
 
 Result<std::shared_ptr<const void>> FileSystem::HoldRoot() { return std::shared_ptr<const void>(); }
 
-Status FileSystem::SymbolicLink(const std::string&, const std::string& path) {
-  return UnimplementedError(StrCat(path, ": there are no symbolic links here"));
+Status FileSystem::Exchange(const std::string& one, const std::string&) {
+  return UnimplementedError(StrCat(one, ": names cannot be exchanged here"));
 }
 
 Status File::CloneFrom(File&, uint64_t, uint64_t, uint64_t) {

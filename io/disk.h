@@ -57,6 +57,7 @@ struct FileInfo {
   uint32_t owner = 0;           // user id
   uint32_t mode = 0;            // permission bits
   int64_t modified_ns = 0;      // since the epoch; 0: not known
+  int64_t born_ns = 0;          // of a directory, as Stat gives it: numbers are used again
   uint32_t block_bytes = 4096;  // st_blksize
   bool is_directory = false;
 };
@@ -141,10 +142,11 @@ class FileSystem {
   virtual Status Remove(const std::string& path) = 0;                         // a file
   virtual Status RemoveDirectory(const std::string& path) = 0;                // an empty directory
   virtual Status Rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
-  virtual Status Link(const std::string& from, const std::string& to) = 0;    // hard link
-  // `path` becomes a symbolic link to `target`, which need not be there. kUnimplemented where there
-  // are none. Remove() removes links, all other calls follow them.
-  virtual Status SymbolicLink(const std::string& target, const std::string& path);
+  // The two names, which both exist, change places at one instant, whatever they name.
+  // kUnimplemented where the file system cannot.
+  virtual Status Exchange(const std::string& one, const std::string& other);
+  virtual Status Link(const std::string& from, const std::string& to) = 0;  // hard link
+  // Remove() removes symbolic links, all other calls follow them.
   virtual Status SetMode(const std::string& path, uint32_t mode) = 0;  // chmod
   // fsync of a directory: makes names created, renamed or removed in it durable.
   virtual Status SyncDirectory(const std::string& path) = 0;

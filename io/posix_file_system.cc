@@ -300,7 +300,16 @@ class PosixFileSystem final : public FileSystem {
                                               at.beneath ? AT_SYMLINK_NOFOLLOW : 0),
                                       "stat", path));
     if (S_ISLNK(status.st_mode)) return LinkRefused(path);
-    return InfoOf(status);
+    FileInfo info = InfoOf(status);
+    struct statx extended {};
+    if (info.is_directory &&
+        statx(at.directory.value(), at.name.c_str(), at.beneath ? AT_SYMLINK_NOFOLLOW : 0,
+              STATX_BTIME | STATX_INO, &extended) == 0 &&
+        (extended.stx_mask & STATX_BTIME) != 0 && extended.stx_ino == info.inode) {
+      info.born_ns =
+          int64_t{extended.stx_btime.tv_sec} * 1'000'000'000 + extended.stx_btime.tv_nsec;
+    }
+    return info;
   }
 
   Result<std::vector<std::string>> List(const std::string& path) override {
@@ -342,6 +351,16 @@ class PosixFileSystem final : public FileSystem {
         renameat(old.directory.value(), old.name.c_str(), at.directory.value(), at.name.c_str()),
         "rename", StrCat(from, " to ", to));
   }
+  Status Exchange(const std::string& one, const std::string& other) override {
+    STEPWELL_ASSIGN_OR_RETURN(const Place first, Find(one));
+    STEPWELL_ASSIGN_OR_RETURN(const Place second, Find(other));
+    const int done = renameat2(first.directory.value(), first.name.c_str(),
+                               second.directory.value(), second.name.c_str(), RENAME_EXCHANGE);
+    if (done != 0 && (errno == EINVAL || errno == ENOSYS)) {  // NFS
+      return UnimplementedError(StrCat(one, ": the file system cannot exchange names"));
+    }
+    return StatusOf(done, "exchange", StrCat(one, " and ", other));
+  }
   // Of a symbolic link this makes another name of the link itself.
   Status Link(const std::string& from, const std::string& to) override {
     STEPWELL_ASSIGN_OR_RETURN(const Place old, Find(from));
@@ -350,19 +369,12 @@ class PosixFileSystem final : public FileSystem {
         linkat(old.directory.value(), old.name.c_str(), at.directory.value(), at.name.c_str(), 0),
         "link", StrCat(from, " to ", to));
   }
-  Status SymbolicLink(const std::string& target, const std::string& path) override {
-    STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
-    return StatusOf(symlinkat(target.c_str(), at.directory.value(), at.name.c_str()),
-                    "make symbolic link", path);
-  }
-
   Status SetMode(const std::string& path, uint32_t mode) override {
     STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
     return StatusOf(fchmodat(at.directory.value(), at.name.c_str(), static_cast<mode_t>(mode),
                              at.beneath ? AT_SYMLINK_NOFOLLOW : 0),
                     "chmod", path);
   }
-
   Status SyncDirectory(const std::string& path) override {
     STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
     const Descriptor descriptor(at.OpenDirectory(O_RDONLY));

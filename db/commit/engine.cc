@@ -167,20 +167,20 @@ Result<bool> Engine::SealSegments(const std::set<uint64_t>& segments) {
                       [this](uint64_t id) { return log_->open_segments().contains(id); });
 }
 
-// An export of another process has a link to the segment that is being written. What is
-// there already stays as it is; new steps go elsewhere, so that the export does not grow with them.
+// The segment that is being written has another name: a copy of the store was made by links. What
+// is there already stays as it is; what follows goes elsewhere, so that the copy does not grow with
+// it.
 void Engine::LeaveLinkedSegment() {
   const Segment* current = log_ == nullptr ? nullptr : log_->current();
   if (current == nullptr || options_.freeze->frozen()) return;
   const auto info = current->file->Info();
   if (!info.ok() || info->link_count < 2) return;
   // On a full disk it grows.
-  const Status status = SealSegments({current->id}).status();
-  if (!status.ok()) {
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(options_.files->PathOf(current->id),
-               " has another name, but no new segment can be begun: ", status.message()));
-  }
+  const Status status = log_->StartNext();
+  if (status.ok()) return NoteSegments();
+  Log(options_.log, LogLevel::kWarning,
+      StrCat(options_.files->PathOf(current->id),
+             " has another name, but no new segment can be begun: ", status.message()));
 }
 
 void Engine::StagingDone(SaveJob* job, size_t expected, const Status& status) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,8 @@ struct EngineOptions {
   uint64_t reclaim_bytes_per_second = 0;
   FootprintCache* footprints = nullptr;
   LogSink log;
+  // The slot file is another one, which forked children must let go of, too.
+  std::function<void(io::File*)> slots_made_anew;
   // Ends all changes that did not end, as of unknown outcome, without an allocation: see Panic.
   std::function<void()> end_changes;
 };
@@ -248,7 +251,8 @@ class Engine {
   Status AddPins(const SaveJob& job, BatchEntry* entry);
   Status AddSmall(format::FrameKind kind, const std::string& payload, BatchEntry* entry);
   std::shared_ptr<const LiveStep> FindAsOf(uint64_t step) const;
-  void AddRetired(const LiveStep& added, LiveSteps::Change* change);
+  void AddRetired(const LiveStep& added, std::span<const uint64_t> asked,
+                  LiveSteps::Change* change);
   void LoadRetention();
   void NoteRetention(const SaveJob& job, const LiveSteps::Change& change);
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
@@ -269,6 +273,7 @@ class Engine {
   Status MendHeaders(const LogState& state);
   Status SettleAbandoned(const LogState& state);
   Status WriteSlot(bool sync);
+  Status LeaveCopiedSlots();
   // For others to see, not synced; false: not now, the next commit tries again.
   bool UpdateSlot();
   void NoteCatalog(const Segment& segment);

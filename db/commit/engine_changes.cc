@@ -109,13 +109,22 @@ void Engine::LoadRetention() {
   retention_.SetKnown();
 }
 
-// What the commit of `added` makes retention drop.
-void Engine::AddRetired(const LiveStep& added, LiveSteps::Change* change) {
+// What the commit of `added` makes retention drop, and of what its caller gives up, `asked`, all
+// that may go.
+void Engine::AddRetired(const LiveStep& added, std::span<const uint64_t> asked,
+                        LiveSteps::Change* change) {
   // What a lost frame pinned or replaced is not known, so nothing is given up.
-  if (!retention_.has_rules() || !losses_.empty()) return;
-  if (!retention_.known()) LoadRetention();
-  for (const uint64_t step : retention_.Drop(CandidateOf(added))) {
-    if (auto live = FindAsOf(step)) change->killed.push_back(std::move(live));
+  if (!losses_.empty()) return;
+  std::set<uint64_t> steps(asked.begin(), asked.end());
+  steps.erase(added.record.step);
+  if (retention_.has_rules()) {
+    if (!retention_.known()) LoadRetention();
+    const auto dropped = retention_.Drop(CandidateOf(added));
+    steps.insert(dropped.begin(), dropped.end());
+  }
+  for (const uint64_t step : steps) {
+    auto live = FindAsOf(step);
+    if (live != nullptr && !live->record.pinned) change->killed.push_back(std::move(live));
   }
 }
 
@@ -159,7 +168,7 @@ Status Engine::AddSave(SaveJob* job, BatchEntry* entry) {
       if (replaced->record.pinned) return Pinned(job->step, "replace");
       entry->change.killed.push_back(std::move(replaced));
     }
-    AddRetired(*live, &entry->change);
+    AddRetired(*live, job->steps, &entry->change);
     STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
   }
   ReleaseHolds(job);
@@ -350,7 +359,7 @@ Status Engine::AddDecision(SaveJob* job, BatchEntry* entry) {
       change->killed.push_back(std::move(old));
     }
     if (is_primary) {
-      AddRetired(*live, change);
+      AddRetired(*live, decision.dead, change);
     } else {
       for (const uint64_t step : decision.dead) {
         if (step == decision.step) continue;

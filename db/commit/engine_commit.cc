@@ -71,6 +71,7 @@ void Engine::StartBatch() {
   if (unapplied_ > kUnappliedMax) return;
   const int64_t started_ns = options_.instruments->Now();
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "frames");
+  LeaveLinkedSegment();
   batch_ = std::make_unique<CommitBatch>();
   while (!jobs_.empty() && jobs_.front()->Ready()) {
     const std::shared_ptr<SaveJob> job = std::move(jobs_.front());

@@ -99,12 +99,27 @@ void Engine::NoteCatalog(const Segment& segment) {
 }
 
 Status Engine::WriteSlot(bool sync) {
+  STEPWELL_RETURN_IF_ERROR(LeaveCopiedSlots());
   Status status = options_.slot_file->Write(slot_, sync);
   // Where writes go to new blocks (btrfs) also this one needs room.
   while (status.code() == StatusCode::kResourceExhausted && MakeRoom()) {
     status = options_.slot_file->Write(slot_, sync);
   }
   return status;
+}
+
+// STEPWELL is not written to while a copy of the store has it, too.
+Status Engine::LeaveCopiedSlots() {
+  io::File* const before = options_.slot_file->file();
+  STEPWELL_RETURN_IF_ERROR(
+      options_.slot_file->LeaveCopies(options_.environment.file_system, options_.store_path));
+  io::File* const file = options_.slot_file->file();
+  if (file == before) return OkStatus();
+  Log(options_.log, LogLevel::kInfo,
+      StrCat(file->path(), " had another name, of a copy of the store: it is made anew"));
+  if (options_.disk != nullptr) options_.disk->RegisterFile(file);
+  if (options_.slots_made_anew) options_.slots_made_anew(file);
+  return OkStatus();
 }
 
 // Without a new slot on a full disk the one before is true still: other processes see later what

@@ -14,13 +14,8 @@ namespace {
 
 constexpr uint32_t kOwnerWrites = 0200;
 
-// An export that had a link took the write mode away; it is gone.
-void GiveWriteModeBack(io::FileSystem* file_system, const std::string& path,
-                       const io::FileInfo& info) {
-  if ((info.mode & kOwnerWrites) != 0 || info.link_count != 1) return;
-  file_system->SetMode(path, info.mode | kOwnerWrites)
-      .IgnoreError("then the segment cannot be opened, which is seen there");
-}
+// A link took the write mode away (export/orbax/bytes.cc).
+bool WasShown(const io::FileInfo& info) { return (info.mode & kOwnerWrites) == 0; }
 
 // A spare's space is to be there already: one with many holes is as slow as a new file.
 constexpr uint64_t kSpareShareAllocated = 8;  // at most 1/8 missing
@@ -30,8 +25,8 @@ ReclaimDecision DecideDead(const SegmentState& segment, const ReclaimLimits& lim
   const bool whole =
       segment.allocated_bytes + segment.size_bytes / kSpareShareAllocated >= segment.size_bytes;
   // With another link its bytes have another owner, too.
-  const bool fits = segment.link_count == 1 && segment.size_bytes > 0 && whole &&
-                    segment.size_bytes <= limits.spare_bytes_max;
+  const bool fits = segment.link_count == 1 && !segment.was_shown && segment.size_bytes > 0 &&
+                    whole && segment.size_bytes <= limits.spare_bytes_max;
   decision.action = fits ? ReclaimAction::kRecycle : ReclaimAction::kRemove;
   return decision;
 }
@@ -118,6 +113,7 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Segmen
   if (*gone) return state;
   if (!info.ok()) return info.status();
   state.link_count = info->link_count;
+  state.was_shown = WasShown(*info);
   state.size_bytes = info->size_bytes;
   state.allocated_bytes = info->allocated_bytes;
   state.block_bytes = std::max<uint64_t>(4096, info->block_bytes);
@@ -276,9 +272,8 @@ Status Reclaimer::RemoveWhole(const ReclaimRequest& request, uint64_t id, const 
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
   options_.files->Drop(id);
   options_.footprints->Forget(id);
-  if (action == ReclaimAction::kRecycle && info.link_count == 1) {
+  if (action == ReclaimAction::kRecycle && info.link_count == 1 && !WasShown(info)) {
     const std::string spare = SparePath(options_.store_path, id);
-    GiveWriteModeBack(file_system_, path, info);
     STEPWELL_RETURN_IF_ERROR(file_system_->Rename(path, spare));
     result->spares.push_back({spare, state.size_bytes});
   } else {
@@ -295,14 +290,12 @@ Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
   STEPWELL_ASSIGN_OR_RETURN(const auto lock, LockAndCheck(request, id, result));
   if (lock == nullptr) return OkStatus();
   const std::string path = SegmentPath(options_.store_path, id);
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo named, file_system_->Stat(path));
-  GiveWriteModeBack(file_system_, path, named);
   auto file = file_system_->Open(path, {.write = true, .freeze = options_.freeze});
   // Not ours to change.
   if (file.status().code() == StatusCode::kPermissionDenied) return OkStatus();
   if (!file.ok()) return file.status();
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo before, (*file)->Info());
-  if (before.link_count != 1) return OkStatus();
+  if (before.link_count != 1 || WasShown(before)) return OkStatus();
   for (const ByteRange& hole : holes) {
     if (stop_->load()) break;
     STEPWELL_RETURN_IF_ERROR((*file)->PunchHole(hole.begin, hole.end - hole.begin));
@@ -343,8 +336,8 @@ ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& 
     decision.action = ReclaimAction::kLater;
     return decision;
   }
-  // A file with another link is never changed; an unsealed one has unknown frames.
-  if (segment.punchable && segment.link_count == 1 && segment.sealed &&
+  // A file that has another link, or had one, is never changed; an unsealed one has unknown frames.
+  if (segment.punchable && segment.link_count == 1 && !segment.was_shown && segment.sealed &&
       gain >= std::max<uint64_t>(limits.punch_gain_min, 1)) {
     decision.holes = HolesBetween(segment.needed, segment.size_bytes, segment.block_bytes);
     if (!decision.holes.empty()) {

@@ -32,6 +32,8 @@ struct SegmentState {
   bool sealed = false;
   bool punchable = true;  // as far as is known of the file system
   uint64_t link_count = 1;
+  // It had another name once, of an export or a view: who opened it there may be reading it still.
+  bool was_shown = false;
   uint64_t size_bytes = 0;
   uint64_t allocated_bytes = 0;
   uint64_t block_bytes = 4096;    // what the file system frees at least

@@ -33,7 +33,8 @@ struct SaveJob {
   // ---- constant once the job was handed to the engine -------------------------------------
   Kind kind = Kind::kSave;
   uint64_t step = 0;
-  std::vector<uint64_t> steps;               // kDelete, kPin: ascending, unique
+  // Ascending, unique. kDelete, kPin; kSave: what ends in its commit, as far as it may.
+  std::vector<uint64_t> steps;
   bool pinned = false;                       // kPin
   std::optional<format::GroupRecord> group;  // kSave: only prepared
   Decision decision;                         // kDecide

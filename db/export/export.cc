@@ -22,14 +22,19 @@ Result<ExportReport> MakeFolder(StoreReader& store, StepReader& reader, Prepared
   STEPWELL_ASSIGN_OR_RETURN(const auto folder,
                             ExportFolder::Create(build.file_system, build.path, build.folder));
   STEPWELL_RETURN_IF_ERROR(MakeItemDirectories(prepared, folder.get()));
-  auto placed = PlaceBytes(store, prepared.plan, options, build.linked_store, folder.get());
+  auto placed = PlaceBytes(store, prepared.plan, options, build.view, folder.get());
   if (!placed.ok()) return reader.Explain(placed.status());
   STEPWELL_RETURN_IF_ERROR(CheckStillThere(reader));
   const auto load = [&](std::span<const LoadRequest> requests) {
     return reader.Load(requests).status();
   };
   STEPWELL_RETURN_IF_ERROR(RewriteArrays(load, options, folder.get(), &prepared, &*placed));
-  return FinishCheckpoint(reader.step(), std::move(prepared), *placed, options, build.extra,
+  std::vector<ExportFile> extra;
+  if (build.mark) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto directory, build.file_system->Stat(folder->temporary()));
+    extra.push_back(build.mark(directory));
+  }
+  return FinishCheckpoint(reader.step(), std::move(prepared), *placed, options, extra,
                           folder.get());
 }
 
@@ -38,7 +43,7 @@ Result<ExportReport> MakeFolder(StoreReader& store, StepReader& reader, Prepared
 Result<ExportReport> BuildCheckpoint(StoreReader& store, StepReader& reader,
                                      const ExportOptions& options, const CheckpointBuild& build) {
   const auto& group = reader.step().group;
-  if (group && group->part != 0 && !build.linked_store.empty()) {
+  if (group && group->part != 0 && build.view != nullptr) {
     return UnimplementedError(StrCat("the store has a share of step ", reader.step().step,
                                      " only; a view of its root shows whole steps"));
   }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/log/lock.h"
 
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +15,9 @@
 #include <vector>
 
 #include "db/layout.h"
+#include "db/log/segment_files.h"
+#include "db/log/slot_file.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
@@ -20,16 +25,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLockInterval{20};
-constexpr size_t kHolderBytesMax = 256;
+constexpr size_t kHolderBytesMax = 512;
+// For making files anew: as long as a few small writes take.
+constexpr std::chrono::milliseconds kSeparateWait{5'000};
+constexpr int kAcquireAttemptsMax = 20;
 
-// Who holds LOCK: "pid=123 boot=<boot id> start=<start time>\n", and in front of the newline, once
-// it takes requests, " socket=<name> ask=<key> answer=<key>". The start time (clock ticks since
-// boot) tells a process from a later one with the same pid.
+// Who holds LOCK: "pid=123 boot=<boot id> start=<start time> dir=<which directory>\n", and in front
+// of the newline, once it takes requests, " socket=<name> ask=<key> answer=<key>". The start time
+// (clock ticks since boot) tells a process from a later one with the same pid.
 struct Holder {
   int pid = 0;
   std::string boot;
   std::string start;
-  LockContact contact;  // empty: none
+  std::string directory;  // of the store, as DirectoryText; "": an older version's
+  LockContact contact;    // empty: none
 };
 
 std::string FirstLine(const std::string& path) {
@@ -58,9 +67,15 @@ std::optional<std::string> StartTime(int pid) {
   return start;
 }
 
-std::string HolderText() {
+std::string HolderText(std::string_view directory) {
   const int pid = getpid();
-  return StrCat("pid=", pid, " boot=", BootId(), " start=", StartTime(pid).value_or(""));
+  return StrCat("pid=", pid, " boot=", BootId(), " start=", StartTime(pid).value_or(""),
+                " dir=", directory);
+}
+
+Result<std::string> DirectoryText(io::FileSystem* file_system, const std::string& store_path) {
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system->Stat(store_path));
+  return StrCat(info.device, ":", info.inode, ":", info.born_ns);
 }
 
 // None when the file says nothing that makes sense.
@@ -78,6 +93,7 @@ std::optional<Holder> ReadHolder(io::File* file) {
   }
   Holder holder{.boot = values["boot"],
                 .start = values["start"],
+                .directory = values["dir"],
                 .contact = {values["socket"], values["ask"], values["answer"]}};
   std::istringstream(values["pid"]) >> holder.pid;
   if (holder.pid <= 0) return std::nullopt;
@@ -146,10 +162,95 @@ bool IsStopped(int pid) {
   return state == "T" || state == "t";
 }
 
-Status WriteHolder(io::File* file, const std::string& contact = "") {
-  const std::string text = HolderText() + contact + "\n";
+Status WriteHolder(io::File* file, std::string_view directory, const std::string& contact = "") {
+  const std::string text = StrCat(HolderText(directory), contact, "\n");
   STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(text)));
   return file->Truncate(text.size());
+}
+
+// The holder of a lock of this directory: who has it alone makes files anew here.
+Result<std::unique_ptr<io::File>> LockDirectory(io::FileSystem* file_system,
+                                                const std::string& store_path) {
+  STEPWELL_ASSIGN_OR_RETURN(auto directory, file_system->Open(store_path, {}));
+  const int descriptor = directory->descriptor();
+  const auto deadline = std::chrono::steady_clock::now() + kSeparateWait;
+  while (descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, StrCat("lock ", store_path));
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return UnavailableError(StrCat(store_path, ": another process is opening it"));
+    }
+    std::this_thread::sleep_for(kLockInterval);
+  }
+  return directory;
+}
+
+Result<bool> HasOtherName(io::FileSystem* file_system, const std::string& path) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, io::StatIfThere(file_system, path));
+  return info && info->link_count > 1;
+}
+
+// Where LOCK or STEPWELL has another name: gives this store its own, unless a process of this very
+// directory has LOCK. STEPWELL first: once LOCK is this store's, a STEPWELL that is locked is
+// taken for that of a writer of it, whose LOCK was removed.
+Status LeaveCopies(io::FileSystem* file_system, const std::string& store_path) {
+  const std::string lock_path = LockFilePath(store_path);
+  const std::string slot_path = SlotFilePath(store_path);
+  STEPWELL_ASSIGN_OR_RETURN(bool lock_copied, HasOtherName(file_system, lock_path));
+  STEPWELL_ASSIGN_OR_RETURN(bool slot_copied, HasOtherName(file_system, slot_path));
+  if (!lock_copied && !slot_copied) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const auto directory, LockDirectory(file_system, store_path));
+  STEPWELL_ASSIGN_OR_RETURN(lock_copied, HasOtherName(file_system, lock_path));
+  STEPWELL_ASSIGN_OR_RETURN(slot_copied, HasOtherName(file_system, slot_path));
+  if (!lock_copied && !slot_copied) return OkStatus();
+  bool others_have_it = false;
+  auto lock = file_system->Open(lock_path, {.write = true});
+  if (!lock.ok() && lock.status().code() != StatusCode::kNotFound) return lock.status();
+  if (lock.ok()) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, (*lock)->TryLock(io::LockKind::kExclusive));
+    if (!locked) {
+      const std::optional<Holder> holder = ReadHolder(lock->get());
+      STEPWELL_ASSIGN_OR_RETURN(const std::string own, DirectoryText(file_system, store_path));
+      others_have_it =
+          lock_copied && holder && !holder->directory.empty() && holder->directory != own;
+      if (!others_have_it) return OkStatus();
+    }
+  }
+  if (slot_copied) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto slots,
+                              SlotFile::Open(file_system, store_path, /*write=*/true, nullptr));
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, slots->file()->TryLock(io::LockKind::kExclusive));
+    if (!locked && !others_have_it) return OkStatus();
+    const Status read = slots->Read().status();
+    if (IsDamage(read)) return OkStatus();  // it is made anew from the log
+    STEPWELL_RETURN_IF_ERROR(read);
+    STEPWELL_RETURN_IF_ERROR(slots->LeaveCopies(file_system, store_path));
+  }
+  if (!lock_copied) return OkStatus();
+  const std::string anew = lock_path + ".new";
+  const Status removed = file_system->Remove(anew);
+  if (!removed.ok() && removed.code() != StatusCode::kNotFound) return removed;
+  STEPWELL_RETURN_IF_ERROR(
+      file_system->Open(anew, {.write = true, .create = true, .exclusive = true}).status());
+  STEPWELL_RETURN_IF_ERROR(file_system->Rename(anew, lock_path));
+  return file_system->SyncDirectory(store_path);
+}
+
+Result<std::unique_ptr<io::File>> LockOnce(io::FileSystem* file_system,
+                                           const std::string& store_path,
+                                           std::chrono::milliseconds timeout) {
+  STEPWELL_ASSIGN_OR_RETURN(
+      std::unique_ptr<io::File> file,
+      file_system->Open(LockFilePath(store_path), {.write = true, .create = true}));
+  std::optional<Holder> holder;
+  // A holder that has not written its name yet leaves an older text: seen as dead, tried again.
+  const auto holder_is_dead = [&]() -> Status {
+    holder = ReadHolder(file.get());
+    return holder && IsRunning(*holder) ? HeldByRunning(store_path, *holder) : OkStatus();
+  };
+  STEPWELL_ASSIGN_OR_RETURN(const bool locked, LockWithin(file.get(), io::LockKind::kExclusive,
+                                                          timeout, kLockInterval, holder_is_dead));
+  if (!locked) return HeldByDead(store_path, holder, timeout);
+  return file;
 }
 
 }  // namespace
@@ -171,27 +272,30 @@ Result<bool> LockWithin(io::File* file, io::LockKind kind, std::chrono::millisec
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout) {
-  STEPWELL_ASSIGN_OR_RETURN(
-      std::unique_ptr<io::File> file,
-      file_system->Open(LockFilePath(store_path), {.write = true, .create = true}));
-  std::optional<Holder> holder;
-  // A holder that has not written its name yet leaves an older text: seen as dead, tried again.
-  const auto holder_is_dead = [&]() -> Status {
-    holder = ReadHolder(file.get());
-    return holder && IsRunning(*holder) ? HeldByRunning(store_path, *holder) : OkStatus();
-  };
-  STEPWELL_ASSIGN_OR_RETURN(const bool locked, LockWithin(file.get(), io::LockKind::kExclusive,
-                                                          timeout, kLockInterval, holder_is_dead));
-  if (!locked) return HeldByDead(store_path, holder, timeout);
-  // The lock counts, the name in it is for people: a full disk must still open, to be emptied.
-  const Status written = WriteHolder(file.get());
-  if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
-  return file;
+  for (int attempt = 0; attempt < kAcquireAttemptsMax; ++attempt) {
+    STEPWELL_RETURN_IF_ERROR(LeaveCopies(file_system, store_path));
+    STEPWELL_ASSIGN_OR_RETURN(auto file, LockOnce(file_system, store_path, timeout));
+    // What was locked may have been made anew by another process meanwhile.
+    STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file.get()));
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
+    if (!named || info.link_count > 1) continue;
+    // The lock counts, the name in it is for people: a full disk must still open, to be emptied.
+    STEPWELL_ASSIGN_OR_RETURN(const std::string directory, DirectoryText(file_system, store_path));
+    const Status written = WriteHolder(file.get(), directory);
+    if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
+    return file;
+  }
+  return UnavailableError(
+      StrCat(store_path,
+             ": LOCK has another name (it was copied by links, or is being replaced) "
+             "and cannot be made anew"));
 }
 
 Status WriteContact(io::File* lock_file, const LockContact& contact) {
-  return WriteHolder(lock_file, StrCat(" socket=", contact.socket, " ask=", contact.ask,
-                                       " answer=", contact.answer));
+  const std::optional<Holder> self = ReadHolder(lock_file);
+  return WriteHolder(
+      lock_file, self ? self->directory : "",
+      StrCat(" socket=", contact.socket, " ask=", contact.ask, " answer=", contact.answer));
 }
 
 Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& store_path) {

@@ -12,9 +12,11 @@
 
 namespace stepwell::db {
 
-// Takes LOCK exclusively (OFD lock) and writes "pid boot_id start_time" into it. While the recorded
-// holder is dead (its io_uring writes may still be landing) it retries for `timeout`, then,
-// or at once when the holder lives, fails with kUnavailable naming the pid and whether it lives.
+// Takes LOCK exclusively (OFD lock) and writes into it which process has it, for which directory.
+// Where LOCK or STEPWELL has another name, as `cp -al` of a store makes it, this store gets files
+// of its own first (DESIGN.md, "Trust and waits"). While the recorded holder is dead (its io_uring
+// writes may still be landing) it retries for `timeout`, then, or at once when the holder lives,
+// fails with kUnavailable naming the pid and whether it lives.
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout);

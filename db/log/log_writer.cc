@@ -408,6 +408,9 @@ void LogWriter::PutCopies(const format::Id128& nonce, size_t frame_bytes, Mutabl
 
 Status LogWriter::Seal(Segment* segment, bool last) {
   if (options_.disk != nullptr) options_.disk->UnregisterFile(segment->file.get());
+  // A copy of the store has it, too, and may have gone on with it. Unsealed, it is scanned.
+  const auto info = segment->file->Info();
+  if (!info.ok() || info->link_count > 1) return OkStatus();
   std::vector<format::FrameCopy> copies = segment->start_copies;
   for (const WaitingCopy& waiting : copies_) {
     if (last && !waiting.start) copies.push_back(waiting.copy);

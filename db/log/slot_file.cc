@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <thread>
+#include <utility>
 
 #include "db/layout.h"
 #include "db/log/segment_files.h"
@@ -29,24 +30,45 @@ Result<StoreSlot> ReadSlot(io::File& file, size_t number, SlotBytes* bytes) {
   return DataLossError("the slot is missing");
 }
 
+// What has the temporary name may have another one, too, and is not written to. `like`: what it
+// takes the place of, whose mode, and lock, it gets.
+Result<std::unique_ptr<io::File>> MakeFile(io::FileSystem* file_system,
+                                           const std::string& store_path, const StoreSlot& slot,
+                                           const io::FileInfo* like,
+                                           std::shared_ptr<io::Freeze> freeze) {
+  const std::string path = SlotFilePath(store_path);
+  const std::string temporary = path + ".new";
+  const Status removed = file_system->Remove(temporary);
+  if (!removed.ok() && removed.code() != StatusCode::kNotFound) return removed;
+  std::unique_ptr<io::File> file;
+  {
+    STEPWELL_ASSIGN_OR_RETURN(
+        auto written,
+        file_system->Open(temporary, {.write = true, .create = true, .exclusive = true}));
+    StoreSlot first = slot;
+    for (size_t number = 0; number < kSlotCount; ++number) {
+      ++first.sequence;
+      STEPWELL_RETURN_IF_ERROR(written->WriteAt(number * kSlotBytes, format::EncodeSlot(first)));
+    }
+    STEPWELL_RETURN_IF_ERROR(written->Sync());
+  }
+  if (like != nullptr) {
+    STEPWELL_RETURN_IF_ERROR(file_system->SetMode(temporary, like->mode));
+    STEPWELL_ASSIGN_OR_RETURN(
+        file, file_system->Open(temporary, {.write = true, .freeze = std::move(freeze)}));
+    STEPWELL_ASSIGN_OR_RETURN(const bool locked, file->TryLock(io::LockKind::kExclusive));
+    if (!locked) return UnavailableError(StrCat(temporary, ": another process has locked it"));
+  }
+  STEPWELL_RETURN_IF_ERROR(file_system->Rename(temporary, path));
+  STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(store_path));
+  return file;
+}
+
 }  // namespace
 
 Status SlotFile::Create(io::FileSystem* file_system, const std::string& store_path,
                         const StoreSlot& slot) {
-  const std::string path = SlotFilePath(store_path);
-  const std::string temporary = path + ".new";
-  {
-    STEPWELL_ASSIGN_OR_RETURN(
-        auto file, file_system->Open(temporary, {.write = true, .create = true, .truncate = true}));
-    StoreSlot first = slot;
-    for (size_t number = 0; number < kSlotCount; ++number) {
-      first.sequence = number + 1;
-      STEPWELL_RETURN_IF_ERROR(file->WriteAt(number * kSlotBytes, format::EncodeSlot(first)));
-    }
-    STEPWELL_RETURN_IF_ERROR(file->Sync());
-  }
-  STEPWELL_RETURN_IF_ERROR(file_system->Rename(temporary, path));
-  return file_system->SyncDirectory(store_path);
+  return MakeFile(file_system, store_path, slot, /*like=*/nullptr, nullptr).status();
 }
 
 Result<std::unique_ptr<SlotFile>> SlotFile::Open(io::FileSystem* file_system,
@@ -116,6 +138,24 @@ Status SlotFile::Write(StoreSlot slot, bool sync) {
   if (!sync) return OkStatus();
   STEPWELL_RETURN_IF_ERROR(file_->Sync());
   durable_ = target;
+  return OkStatus();
+}
+
+Status SlotFile::LeaveCopies(io::FileSystem* file_system, const std::string& store_path) {
+  const auto info =
+      file_->Info();  // where it cannot be looked at, nothing is known of another name
+  if (!info.ok() || info->link_count < 2) return OkStatus();
+  SlotBytes bytes;
+  STEPWELL_ASSIGN_OR_RETURN(const StoreSlot slot, ReadSlot(*file_, newest_, &bytes));
+  STEPWELL_ASSIGN_OR_RETURN(auto anew,
+                            MakeFile(file_system, store_path, slot, &*info, file_->freeze()));
+  // It is the copy's now, to lock.
+  STEPWELL_RETURN_IF_ERROR(file_->Unlock());
+  left_.push_back(std::exchange(file_, std::move(anew)));
+  sequence_ = slot.sequence + kSlotCount;
+  newest_ = durable_ = kSlotCount - 1;
+  syncing_.reset();
+  settled_ = true;
   return OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "format/records.h"
 #include "io/disk.h"
@@ -15,7 +16,8 @@ namespace stepwell::db {
 
 class SlotFile {
  public:
-  // Writes a new STEPWELL file durably (temporary name, sync, rename, directory sync).
+  // Writes a new STEPWELL file durably (temporary name, sync, rename, directory sync); its slots
+  // come behind that of `slot`.
   static Status Create(io::FileSystem* file_system, const std::string& store_path,
                        const format::StoreSlot& slot);
   // kNotFound when there is none.
@@ -30,6 +32,12 @@ class SlotFile {
   // synced. Durable with `sync`, which no sync under way may meet. After Read.
   Status Write(format::StoreSlot slot, bool sync);
 
+  // STEPWELL has another name: another store was made of this one by links (`cp -al`), and what is
+  // written here would be written there. Makes it anew, durable and locked, with what it has; the
+  // one before stays open, for a sync that may be under way. OK, and nothing done, where it has
+  // none. After Read.
+  Status LeaveCopies(io::FileSystem* file_system, const std::string& store_path);
+
   // A sync of the newest slot, by the caller, as an operation on file(): between the two calls that
   // slot is not written.
   void BeginSync();
@@ -40,11 +48,12 @@ class SlotFile {
  private:
   explicit SlotFile(std::unique_ptr<io::File> file) : file_(std::move(file)) {}
   std::unique_ptr<io::File> file_;
-  uint64_t sequence_ = 0;          // of the newest slot read or written
-  size_t newest_ = 0;              // that slot
-  size_t durable_ = 0;             // the newest one known to be on the device
-  std::optional<size_t> syncing_;  // on its way there
-  bool settled_ = false;           // `durable_` is known to be on the device
+  std::vector<std::unique_ptr<io::File>> left_;  // by LeaveCopies
+  uint64_t sequence_ = 0;                        // of the newest slot read or written
+  size_t newest_ = 0;                            // that slot
+  size_t durable_ = 0;                           // the newest one known to be on the device
+  std::optional<size_t> syncing_;                // on its way there
+  bool settled_ = false;                         // `durable_` is known to be on the device
 };
 
 }  // namespace stepwell::db

@@ -194,6 +194,18 @@ Result<std::unique_ptr<LogFollower>> LogFollower::Open(const std::string& path,
   return follower;
 }
 
+// A writer makes STEPWELL anew where a copy of the store has it, too (SlotFile::LeaveCopies).
+Status LogFollower::FollowSlotFile() {
+  io::FileSystem* file_system = source_->environment.file_system;
+  const auto named = io::IsNamed(file_system, slot_file_->file());
+  if (!named.ok() || *named) return OkStatus();
+  auto file = SlotFile::Open(file_system, source_->path, /*write=*/false, nullptr);
+  // The store was removed: what is open goes on.
+  if (file.status().code() == StatusCode::kNotFound) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(slot_file_, std::move(file));
+  return OkStatus();
+}
+
 Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   const std::lock_guard lock(mutex_);
@@ -201,6 +213,7 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
   io::FileSystem* file_system = source_->environment.file_system;
   Status status;
   for (int attempt = 0; attempt < kRefreshAttempts; ++attempt) {
+    STEPWELL_RETURN_IF_ERROR(FollowSlotFile());
     STEPWELL_ASSIGN_OR_RETURN(const bool lives, source_->WriterLives(slot_file_.get()));
     STEPWELL_ASSIGN_OR_RETURN(format::StoreSlot slot, slot_file_->Read());
     const std::shared_ptr<const LogView> newest = newest_.lock();

@@ -93,6 +93,7 @@ class LogFollower {
 
  private:
   LogFollower(const std::string& path, Environment environment, LogSink log);
+  Status FollowSlotFile();  // mutex_ is held
 
   const int pid_;
   const LogSink log_sink_;

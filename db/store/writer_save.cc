@@ -241,6 +241,10 @@ Status WriterStore::CheckGroupSave(const SaveRequest& request) const {
                ": a part of a step of many processes needs a store that is opened as a "
                "part (StoreOptions::group)"));
   }
+  if (!request.retire.empty()) {
+    return InvalidArgumentError(StrCat(path_, ": step ", request.step,
+                                       " of several processes retires others when it is decided"));
+  }
   const std::vector<uint32_t>& parts = request.group->parts;
   const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
   if (parts.empty() || parts.front() != 0 || parts.size() > format::kPartStoresMax ||
@@ -327,6 +331,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   }
   const TraceSpan span(instruments_->trace.get(), Trace::Lane::kCaller, "snapshot", request.step);
   auto job = std::make_shared<SaveJob>();
+  job->steps = std::move(request.retire);
   if (request.group) {
     format::GroupRecord& group = job->group.emplace();
     group.group_id = part_.part == 0 ? slot_.store_id : part_.group_id;

@@ -14,6 +14,7 @@
 #include "db/log/pins.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
+#include "io/beneath.h"
 #include "io/guard.h"
 #include "io/thread.h"
 
@@ -278,6 +279,7 @@ Status WriterStore::StartEngine(const LogState& state) {
   engine.footprints = core_->footprints.get();
   engine.segment_bytes_max = options_.segment_bytes;
   engine.log = options_.log;
+  engine.slots_made_anew = [this](io::File* file) { CloseInForkedChild(this, file->descriptor()); };
   engine.end_changes = [this] { EndChanges(); };
   engine_ = std::make_unique<Engine>(std::move(engine));
 
@@ -305,7 +307,15 @@ Status WriterStore::StartEngine(const LogState& state) {
 // Opened at once, so that a path that cannot be written is an error now and not at the end.
 Status WriterStore::StartTrace() {
   if (options_.trace_path.empty()) return OkStatus();
-  auto file = environment_.file_system->Open(options_.trace_path, {.write = true, .create = true});
+  const io::OpenOptions create = {.write = true, .create = true};
+  // It tells of the store's steps, so it is as private as they are.
+  const auto slot = environment_.file_system->Stat(SlotFilePath(path_));
+  const bool is_private = slot.ok() && (slot->mode & 077) == 0;
+  const std::string& path = options_.trace_path;
+  const std::string folder = ParentOf(path);
+  auto file = is_private ? io::FileSystemBeneath(folder, io::FileModes::kPrivate)
+                               ->Open(StrCat(folder, "/", path.substr(path.rfind('/') + 1)), create)
+                         : environment_.file_system->Open(path, create);
   if (file.status().code() == StatusCode::kNotFound) {
     return InvalidArgumentError(
         StrCat("the trace's directory does not exist: ", options_.trace_path));

@@ -9,43 +9,36 @@
 #include <utility>
 
 #include "db/export/orbax/build.h"
+#include "db/export/orbax/numbers.h"
 #include "db/export/orbax/plan.h"
 #include "db/layout.h"
 #include "db/log/lock.h"
 #include "db/read/part_merge.h"
 #include "db/view/options.h"
 #include "format/orbax/orbax_files.h"
-#include "io/open_disk.h"
+#include "io/beneath.h"
+#include "io/small_file.h"
 
 namespace stepwell::db {
 namespace {
 
 constexpr std::string_view kMarkLine = "stepwell view 1";
-constexpr std::string_view kLinked =
-    "This directory shows the steps of a Stepwell store as Orbax checkpoints. They have\n"
-    "symbolic links into the store and no data of their own: deleting or moving\n"
-    "the store ends this view. To hand a checkpoint on, use `stepwell export`.\n";
-constexpr std::string_view kLinkedBeside =
-    "Steps with a file stepwell-view are those of the Stepwell store in .stepwell, shown\n"
-    "as Orbax checkpoints. They have symbolic links into the store and no data of their\n"
-    "own: move, copy or delete this directory as a whole. To hand one checkpoint on, use\n"
-    "`stepwell export`.\n";
+constexpr std::string_view kAbout =
+    "This directory shows the steps of a Stepwell store as Orbax checkpoints. They share\n"
+    "its data by hard links where the file system can, and are whole: a copy of one is\n"
+    "its own, and changes to its files are forbidden. Steps come and go with the store's.\n";
 constexpr size_t kMarkBytesMax = 64 << 10;
-constexpr std::string_view kIdentityLine = "stepwell view step\n";
 constexpr std::string_view kTrashMark = ".removed";
+
+std::string NameIn(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+bool IsBeside(const std::string& path, const std::string& store) {
+  return IsStoreBesideName(NameIn(store)) &&
+         store == StrCat(path == "/" ? "" : path, "/", NameIn(store));
+}
 
 bool IsIn(const std::string& path, const std::string& folder) {
   return (path + "/").starts_with(folder + "/");
-}
-
-std::string IdText(const format::Id128& id) {
-  std::string text;
-  for (const uint8_t byte : id) {
-    char hex[3];
-    std::snprintf(hex, sizeof(hex), "%02x", byte);
-    text += hex;
-  }
-  return text;
 }
 
 Result<std::string> ReadText(io::File* file) {
@@ -73,12 +66,11 @@ std::string ValueOf(const std::string& text, std::string_view name) {
 
 }  // namespace
 
-ViewFolder::ViewFolder(io::FileSystem* file_system, std::string path, std::string store_path,
-                       std::string store_id, const ExportOptions& checkpoint, bool beside)
-    : file_system_(file_system),
+ViewFolder::ViewFolder(std::string path, std::string store_path, const ExportOptions& checkpoint,
+                       bool beside)
+    : file_system_(checkpoint.file_system),
       path_(std::move(path)),
       store_path_(std::move(store_path)),
-      store_id_(std::move(store_id)),
       checkpoint_(checkpoint),
       beside_(beside),
       options_text_(ViewOptionsText(checkpoint)),
@@ -93,9 +85,10 @@ Status ViewFolder::CheckOptions(const ExportOptions& checkpoint) {
 
 Status ViewFolder::CheckPlace(const std::string& path, const std::string& store, bool beside) {
   if (beside) {
-    if (store == StrCat(path, "/", kStoreBesideName)) return OkStatus();
+    if (IsBeside(path, store)) return OkStatus();
     return InvalidArgumentError(StrCat(path, ": a view beside its store needs the store in it, as ",
-                                       kStoreBesideName, "; the store is ", store));
+                                       kStoreBesideName, " or ", kStoreBesideName,
+                                       "-NAME; the store is ", store));
   }
   if (!IsIn(path, store) && !IsIn(store, path)) return OkStatus();
   return InvalidArgumentError(StrCat(path,
@@ -105,18 +98,52 @@ Status ViewFolder::CheckPlace(const std::string& path, const std::string& store,
 }
 
 Result<std::unique_ptr<ViewFolder>> ViewFolder::Open(StoreReader& store, const std::string& path,
-                                                     const ExportOptions& checkpoint, bool beside) {
+                                                     const ExportOptions& checkpoint, bool beside,
+                                                     const std::string& before) {
   if (path.empty()) return InvalidArgumentError("a view needs a directory");
   STEPWELL_RETURN_IF_ERROR(CheckOptions(checkpoint));
-  io::FileSystem* const file_system =
-      checkpoint.file_system != nullptr ? checkpoint.file_system : io::LocalFileSystem();
   STEPWELL_ASSIGN_OR_RETURN(const std::string absolute, CanonicalPath(path));
   STEPWELL_ASSIGN_OR_RETURN(const std::string store_path, CanonicalPath(store.path()));
   STEPWELL_RETURN_IF_ERROR(CheckPlace(absolute, store_path, beside));
-  std::unique_ptr<ViewFolder> folder(
-      new ViewFolder(file_system, absolute, store_path, IdText(store.id()), checkpoint, beside));
-  STEPWELL_RETURN_IF_ERROR(folder->Claim());
+  std::unique_ptr<ViewFolder> folder(new ViewFolder(absolute, store_path, checkpoint, beside));
+  STEPWELL_RETURN_IF_ERROR(folder->Reach());
+  folder->home_ = {IdText(store.id()), store_path, ""};
+  STEPWELL_RETURN_IF_ERROR(beside ? folder->ClaimBeside(store) : folder->Claim());
+  if (beside && before != folder->home_.where) folder->home_.before = before;
   return folder;
+}
+
+Status ViewFolder::Reach() {
+  if (file_system_ == nullptr) {
+    own_file_system_ = io::FileSystemBeneath(path_, io::FileModes::kUmask);
+    file_system_ = own_file_system_.get();
+  }
+  if (!beside_) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(held_, file_system_->HoldRoot());
+  return OkStatus();
+}
+
+// The store's lock is the view's claim, so only its writer has one.
+Status ViewFolder::ClaimBeside(StoreReader& store) {
+  if (store.read_only()) {
+    return FailedPreconditionError(
+        StrCat(path_, ": the process that writes the store serves the view beside it"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(store_directory_, store.file_system()->Stat(store.path()));
+  STEPWELL_RETURN_IF_ERROR(CheckThere());
+  home_.where = WhereBeside(store_directory_);
+  RemoveOldMark();
+  return OkStatus();
+}
+
+// Older versions claimed the directory itself. Another store's mark is no view's here any more
+// either, but perhaps came with steps of it that were copied.
+void ViewFolder::RemoveOldMark() const {
+  const std::string mark = In(kViewMarkName);
+  const auto text = io::ReadSmallFile(file_system_, mark, kMarkBytesMax);
+  if (!text.ok() || !text->starts_with(StrCat(kMarkLine, "\n"))) return;
+  if (ValueOf(*text, "store-id") != home_.store_id) return;
+  file_system_->Remove(mark).IgnoreError("it does no harm");
 }
 
 Status ViewFolder::Claim() {
@@ -141,7 +168,7 @@ Status ViewFolder::Claim() {
   const std::string mark = In(kViewMarkName);
   auto file = file_system_->Open(mark, {.write = true});
   if (file.status().code() == StatusCode::kNotFound) {
-    if (!names.empty() && !beside_) return foreign;
+    if (!names.empty()) return foreign;
     file = file_system_->Open(mark, {.write = true, .create = true, .exclusive = true});
   }
   STEPWELL_RETURN_IF_ERROR(file.status());
@@ -156,58 +183,51 @@ Status ViewFolder::Claim() {
   const std::string own = MarkText();
   if (!IsCutOff(text, own)) {
     STEPWELL_RETURN_IF_ERROR(CheckMark(text));
-  } else if (names.size() > 1 && !beside_) {
+  } else if (names.size() > 1) {
     return foreign;
   }
   if (text != own) {
     STEPWELL_RETURN_IF_ERROR(mark_->WriteAt(0, AsBytes(own)));
     STEPWELL_RETURN_IF_ERROR(mark_->Truncate(own.size()));
   }
-  STEPWELL_RETURN_IF_ERROR(SeeWhere());
   // Before any step: what is there without a mark is never touched.
   STEPWELL_RETURN_IF_ERROR(mark_->Sync());
   return file_system_->SyncDirectory(path_);
-}
-
-// A moved directory is the same file as before, a copy is not: what was copied while a view changed
-// it may not be whole.
-Status ViewFolder::SeeWhere() {
-  where_ = store_path_;
-  if (!beside_) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, mark_->Info());
-  where_ = StrCat("beside ", info.device, " ", info.inode);
-  return OkStatus();
 }
 
 Status ViewFolder::CheckMark(const std::string& text) const {
   if (!text.starts_with(StrCat(kMarkLine, "\n"))) {
     return FailedPreconditionError(StrCat(In(kViewMarkName), " is of no view, or a newer version"));
   }
-  if (ValueOf(text, "store-id") == store_id_) return OkStatus();
+  if (ValueOf(text, "store-id") == home_.store_id) return OkStatus();
   return FailedPreconditionError(StrCat(path_, " is a view of another store, ",
                                         ValueOf(text, "store"),
                                         "; choose another directory, or delete it"));
 }
 
 std::string ViewFolder::MarkText() const {
-  return StrCat(
-      kMarkLine, "\nstore-id ", store_id_, "\nstore ",
-      beside_ ? std::string(kStoreBesideName) : store_path_, "\n\n",
-      beside_ ? kLinkedBeside : kLinked,
-      "\n"
-      "A step goes when the store deletes it, also while it is being read. To keep it\n"
-      "meanwhile, hold a shared lock of the step's file `stepwell-view`:\n"
-      "    flock -s STEP/stepwell-view COMMAND\n"
-      "or `with stepwell.pin_view(\"STEP\"):` in Python. Without it Orbax may fail to read.\n"
-      "Other readers of TensorStore should set fill_missing_data_reads to false: else\n"
-      "they take what is gone for zeros.\n",
-      beside_ ? "" : "\nDelete this directory when you do not want the view any more.\n");
+  return StrCat(kMarkLine, "\nstore-id ", home_.store_id, "\nstore ", store_path_, "\n\n", kAbout,
+                "\n"
+                "A step goes when the store deletes it, also while it is being read. To keep it\n"
+                "meanwhile, hold a shared lock of the step's file `stepwell-view`:\n"
+                "    flock -s STEP/stepwell-view COMMAND\n"
+                "or `with stepwell.pin_view(\"STEP\"):` in Python. Without it Orbax may fail to "
+                "read.\n"
+                "Other readers of TensorStore should set fill_missing_data_reads to false: else\n"
+                "they take what is gone for zeros.\n"
+                "\nDelete this directory when you do not want the view any more.\n");
 }
 
 Status ViewFolder::CheckThere() const {
-  STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system_, mark_.get()));
-  if (named) return OkStatus();
-  return NotFoundError(StrCat(path_, " was removed, or is no longer a view"));
+  if (!beside_) {
+    STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system_, mark_.get()));
+    if (named) return OkStatus();
+    return NotFoundError(StrCat(path_, " was removed, or is no longer a view"));
+  }
+  const auto store = file_system_->Stat(In(NameIn(store_path_)));
+  if (store.ok() && io::IsSameFile(*store, store_directory_)) return OkStatus();
+  if (!store.ok() && store.status().code() != StatusCode::kNotFound) return store.status();
+  return NotFoundError(StrCat(path_, " was removed, or its store is not in it any more"));
 }
 
 std::string ViewFolder::TrashOf(std::string_view name) const {
@@ -218,27 +238,61 @@ Result<std::map<std::string, std::string>> ViewFolder::List() {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system_->List(path_));
   std::map<std::string, std::string> steps;
   for (const std::string& name : names) {
-    if (name == kStoreBesideName) continue;
-    if (name.ends_with(StrCat(kTrashMark, format::orbax::kTemporaryMark))) {
-      RemoveTree(file_system_, In(name));
-    } else if (name.ends_with(format::orbax::kTemporaryMark)) {
-      ExportFolder::RemoveAbandoned(file_system_, In(name));
-    } else if (const auto file = file_system_->Open(StrCat(In(name), "/", kViewStepName), {});
-               file.ok()) {
-      auto read = ReadText(file->get());
-      std::string text = read.ok() ? std::move(*read) : "";
-      if (!IsForeign(name, text)) steps[name] = std::move(text);
+    if (beside_ && IsStoreBesideName(name)) continue;
+    if (name.ends_with(format::orbax::kTemporaryMark)) {
+      RemoveLeft(name);
+    } else if (auto identity = FindIdentity(name)) {
+      steps[name] = *std::move(identity);
     }
   }
   return steps;
 }
 
-// Beside other programs' checkpoints there may be copies of this view's, or another's, by now with
-// data of their own. What a power cut left of an identity is ours.
-bool ViewFolder::IsForeign(const std::string& name, const std::string& identity) const {
-  if (!beside_ || !identity.starts_with(kIdentityLine) || !identity.ends_with('\n')) return false;
-  return ValueOf(identity, "store-id") != store_id_ ||
-         identity.find(StrCat("\nname ", name, "\ncommit ")) == std::string::npos;
+// Beside other programs' temporaries, and those of other stores' views, only what has a name as
+// this view gives them: there is no mark in it yet, or not any more.
+void ViewFolder::RemoveLeft(const std::string& name) {
+  std::string_view step(name);
+  step.remove_suffix(format::orbax::kTemporaryMark.size());
+  const bool is_trash = step.ends_with(kTrashMark);
+  if (is_trash) step.remove_suffix(kTrashMark.size());
+  if (beside_ && !IsOwnName(step)) return;
+  // A power cut may undo the rename of what is finished, and keep that its claim was removed.
+  if (is_trash || IsFinished(name)) {
+    Dispose(In(name));
+  } else {
+    ExportFolder::RemoveAbandoned(file_system_, In(name));
+  }
+}
+
+// Of a temporary directory: whether it has the mark of this store, and no claim any more.
+bool ViewFolder::IsFinished(const std::string& name) const {
+  const auto text = ReadMark(file_system_, In(name));
+  const auto mark = text.ok() ? DecodeMark(*text) : std::nullopt;
+  return mark && mark->store_id == home_.store_id &&
+         !ExportFolder::IsClaimed(file_system_, In(name));
+}
+
+bool ViewFolder::IsOwnName(std::string_view name) const {
+  const std::string& prefix = checkpoint_.step_prefix;
+  const size_t before =
+      prefix.empty() || checkpoint_.step_prefix_verbatim ? prefix.size() : prefix.size() + 1;
+  uint64_t step = 0;
+  return name.size() > before && ParseInteger(name.substr(before), &step) && NameOf(step) == name;
+}
+
+// Of a directory that a view of this store made. Where others' may be, copies of this view's steps,
+// by whatever name, are theirs.
+std::optional<std::string> ViewFolder::FindIdentity(const std::string& name) const {
+  const auto text = ReadMark(file_system_, In(name));
+  if (!text.ok()) return std::nullopt;
+  const auto mark = DecodeMark(*text);
+  // What a power cut left of one.
+  if (!mark) return beside_ && !IsOwnName(name) ? std::nullopt : std::optional(std::string());
+  if (beside_) {
+    const auto directory = file_system_->Stat(In(name));
+    if (!directory.ok() || !IsMadeBeside(*mark, name, *directory, home_)) return std::nullopt;
+  }
+  return db::IdentityOf(*mark);
 }
 
 std::string ViewFolder::NameOf(uint64_t step) const {
@@ -246,16 +300,26 @@ std::string ViewFolder::NameOf(uint64_t step) const {
   return name.ok() ? *std::move(name) : std::to_string(step);  // Open has seen to it
 }
 
-std::string ViewFolder::IdentityOf(const StoreSnapshot::Step& step) const {
-  std::string shares;
+ViewMark ViewFolder::MarkOf(const StoreSnapshot::Step& step) const {
+  ViewMark mark;
+  mark.step = step.step;
+  mark.name = NameOf(step.step);
+  mark.commit = step.commit;
   for (size_t i = 0; i < step.shares.size(); ++i) {
     const uint32_t part = step.group->parts[i];
-    if (part != 0) shares += StrCat(" ", part, ":", step.shares[i]);
+    if (part != 0) mark.shares += StrCat(" ", part, ":", step.shares[i]);
   }
-  if (!shares.empty()) shares.insert(0, "\nshares");
-  return StrCat(kIdentityLine, "step ", step.step, "\nname ", NameOf(step.step), "\ncommit ",
-                step.commit, shares, "\ntime ", step.time_ns, "\nstore-id ", store_id_, "\nstore ",
-                where_, "\nboot ", boot_, "\noptions ", options_text_, "\n");
+  mark.time_ns = step.time_ns;
+  mark.store_id = home_.store_id;
+  mark.where = home_.where;
+  if (beside_) mark.beside = NameIn(store_path_);
+  mark.boot = boot_;
+  mark.options = options_text_;
+  return mark;
+}
+
+std::string ViewFolder::IdentityOf(const StoreSnapshot::Step& step) const {
+  return db::IdentityOf(MarkOf(step));
 }
 
 void ViewFolder::Unlock::operator()(io::File* file) const {
@@ -274,7 +338,12 @@ Result<ViewFolder::LockedFile> ViewFolder::Hold(const std::string& name) const {
   return ErrnoStatus(errno, StrCat("lock ", path));
 }
 
+bool ViewFolder::IsOwn(const std::string& name) const {
+  return !beside_ || FindIdentity(name).has_value();
+}
+
 Result<bool> ViewFolder::Remove(const std::string& name, bool held_too) {
+  if (!IsOwn(name)) return true;
   const auto hold = Hold(name);
   if (hold.status().code() == StatusCode::kNotFound) {
     if (!file_system_->Stat(In(name)).ok()) return true;  // another process removed it
@@ -285,11 +354,18 @@ Result<bool> ViewFolder::Remove(const std::string& name, bool held_too) {
     if (*hold == nullptr) return false;
   }
   const std::string trash = TrashOf(name);
-  RemoveTree(file_system_, trash);
+  Dispose(trash);
   // All of it at once.
   STEPWELL_RETURN_IF_ERROR(file_system_->Rename(In(name), trash));
-  RemoveTree(file_system_, trash);
+  Dispose(trash);
   return true;
+}
+
+// Without the sync a power cut may bring the old name back, of a directory that has lost its mark:
+// that would be another program's, for ever.
+void ViewFolder::Dispose(const std::string& trash) const {
+  if (!file_system_->Stat(trash).ok() || !file_system_->SyncDirectory(path_).ok()) return;
+  RemoveTree(file_system_, trash);
 }
 
 Result<bool> ViewFolder::Make(StoreReader& store, const StoreSnapshot::Step& step, bool replace,
@@ -305,28 +381,45 @@ Result<bool> ViewFolder::Make(StoreReader& store, const StoreSnapshot::Step& ste
   build.folder.file_mode = ExportFileMode(store, checkpoint_.file_mode);
   // After a power cut everything is made anew (`boot` in the identity).
   build.folder.sync = false;
-  build.linked_store = beside_ ? std::string(kStoreBesideName) : store_path_;
-  build.extra.push_back({std::string(kViewStepName), IdentityOf(step)});
+  // Without its mark a step that a power cut left would be another program's, for ever.
+  build.folder.synced_file = kViewStepName;
+  ViewPlacing placing;
+  placing.link_bytes_min = view_tuning.link_bytes_min;
+  placing.may_clone = may_clone_ && view_tuning.may_clone;
+  if (beside_) {  // both names are reached from the directory that is held
+    placing.links = file_system_;
+    placing.store_path = store_path_;
+  }
+  build.view = &placing;
+  build.mark = [&](const io::FileInfo& directory) {
+    ViewMark mark = MarkOf(step);
+    mark.directory = DirectoryText(directory);
+    return ExportFile{std::string(kViewStepName), EncodeMark(mark)};
+  };
   LockedFile hold;
   if (replace) {
     STEPWELL_ASSIGN_OR_RETURN(hold, Hold(name));
     if (hold == nullptr) return false;
     build.folder.old_goes_to = TrashOf(name);
-    RemoveTree(file_system_, build.folder.old_goes_to);
+    Dispose(build.folder.old_goes_to);
   }
   ExportOptions options = checkpoint_;
   options.progress = [&go_on](uint64_t, uint64_t) { return go_on(); };
-  STEPWELL_RETURN_IF_ERROR(BuildCheckpoint(store, *reader, options, build).status());
-  if (replace) RemoveTree(file_system_, build.folder.old_goes_to);
+  STEPWELL_ASSIGN_OR_RETURN(const ExportReport report,
+                            BuildCheckpoint(store, *reader, options, build));
+  may_clone_ = may_clone_ && (report.mode == ExportMode::kReflink || report.chunks == 0);
+  if (replace) Dispose(build.folder.old_goes_to);
   return true;
 }
 
 void ViewFolder::Release() {
   ForgetForkDescriptors(this);
   mark_.reset();
+  held_.reset();
 }
 
 void ViewFolder::Leave() {
+  if (beside_) return;
   // What of ours could not be removed needs the mark: the next view of the directory removes it.
   const auto names = file_system_->List(path_);
   const auto is_ours = [](const std::string& name) {

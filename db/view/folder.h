@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory of a view. Only what Stepwell made there is ever changed.
 //
-//   STEPWELL_VIEW            whose view it is, in words too; locked by the process that serves it
+//   STEPWELL_VIEW            whose view it is, in words too; locked by the process that serves it.
+//                            Not beside the store, whose lock says both
 //   <step>/                  a checkpoint; other programs' ones have no stepwell-view
-//   <step>/stepwell-view     which commit it is of; a reader that holds it (flock, shared) keeps
-//                            the checkpoint
+//   <step>/stepwell-view     which commit it is of (mark.h); a reader that holds it (flock, shared)
+//                            keeps the directory
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,18 +17,28 @@
 #include <vector>
 
 #include "db/export/export.h"
+#include "db/view/mark.h"
 #include "io/disk.h"
 
 namespace stepwell::db {
 
 inline constexpr std::string_view kViewMarkName = "STEPWELL_VIEW";
-inline constexpr std::string_view kViewStepName = "stepwell-view";
+
+// What costs less; tests set it.
+struct ViewTuning {
+  // Less than this of a step in a segment is copied. Measured (DESIGN.md, "The view"): a segment
+  // more for each step costs about as much as the copy of so many bytes.
+  std::atomic<uint64_t> link_bytes_min{uint64_t{8} << 20};
+  std::atomic<bool> may_clone{true};  // where the file system can
+};
+inline ViewTuning view_tuning;
 
 class ViewFolder {
  public:
-  // As OrbaxView::Open. `checkpoint.file_system` may be null.
+  // As OrbaxView::Open. `checkpoint.file_system` may be null. `before`: ViewHome::before.
   static Result<std::unique_ptr<ViewFolder>> Open(StoreReader& store, const std::string& path,
-                                                  const ExportOptions& checkpoint, bool beside);
+                                                  const ExportOptions& checkpoint, bool beside,
+                                                  const std::string& before);
   ~ViewFolder();
   // kInvalidArgument: options that no view can have.
   static Status CheckOptions(const ExportOptions& checkpoint);
@@ -36,7 +48,8 @@ class ViewFolder {
   const std::string& path() const { return path_; }
   bool beside() const { return beside_; }
   const std::string& options_text() const { return options_text_; }
-  // kNotFound when the path is not what was opened any more.
+  // kNotFound when the path is not what was opened any more. Beside its store a view is found
+  // wherever the two are moved.
   Status CheckThere() const;
 
   // Removes what killed processes left half done; the steps' directories that are there: name to
@@ -49,6 +62,9 @@ class ViewFolder {
   // (a power cut), after the store was moved, and, where that is beside, after it was copied.
   std::string IdentityOf(const StoreSnapshot::Step& step) const;
 
+  // Whether what has the name is still what this view made, or found, there: people replace steps
+  // by copies. Nothing else is removed or replaced.
+  bool IsOwn(const std::string& name) const;
   // These return false where a reader holds what is there under the name, which Remove minds
   // unless `held_too`. Make: with `replace` the old one gives way at the very end. kUnavailable:
   // the step is of another commit by now; kCancelled: `go_on`, which is asked now and then, said
@@ -62,13 +78,19 @@ class ViewFolder {
   void Leave();
 
  private:
-  ViewFolder(io::FileSystem* file_system, std::string path, std::string store_path,
-             std::string store_id, const ExportOptions& checkpoint, bool beside);
+  ViewFolder(std::string path, std::string store_path, const ExportOptions& checkpoint,
+             bool beside);
+  Status Reach();
   Status Claim();
-  Status SeeWhere();
-  bool IsForeign(const std::string& name, const std::string& identity) const;
+  Status ClaimBeside(StoreReader& store);
+  void RemoveOldMark() const;
   Status CheckMark(const std::string& text) const;
   std::string MarkText() const;
+  bool IsOwnName(std::string_view name) const;
+  void RemoveLeft(const std::string& name);
+  bool IsFinished(const std::string& name) const;
+  std::optional<std::string> FindIdentity(const std::string& name) const;
+  ViewMark MarkOf(const StoreSnapshot::Step& step) const;
   // Unlocks by itself: a child that was forked meanwhile shares the lock.
   struct Unlock {
     void operator()(io::File* file) const;
@@ -78,17 +100,23 @@ class ViewFolder {
   Result<LockedFile> Hold(const std::string& name) const;
   std::string In(std::string_view name) const { return StrCat(path_, "/", name); }
   std::string TrashOf(std::string_view name) const;
+  // Removes what has gone to TrashOf, durably gone from its name first. Best effort.
+  void Dispose(const std::string& trash) const;
 
-  io::FileSystem* const file_system_;
-  const std::string path_;        // absolute
-  const std::string store_path_;  // absolute
-  const std::string store_id_;
+  // Follows no links below path_.
+  std::unique_ptr<io::FileSystem> own_file_system_;  // null: that of the options
+  io::FileSystem* file_system_ = nullptr;
+  std::shared_ptr<const void> held_;  // beside: the directory, wherever it is moved
+  const std::string path_;            // absolute
+  const std::string store_path_;      // absolute
   const ExportOptions checkpoint_;
   const bool beside_;
   const std::string options_text_;
   const std::string boot_;
-  std::unique_ptr<io::File> mark_;  // locked
-  std::string where_;               // of the store, in identities; Claim sets it
+  ViewHome home_;                   // Claim sets it
+  io::FileInfo store_directory_;    // beside
+  std::unique_ptr<io::File> mark_;  // locked; null beside the store
+  bool may_clone_ = true;           // until the file system said no
 };
 
 }  // namespace stepwell::db

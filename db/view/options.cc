@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "db/layout.h"
+#include "db/view/mark.h"
 #include "format/orbax/json.h"
 #include "io/small_file.h"
 
@@ -24,6 +25,7 @@ Json OptionsJson(const ExportOptions& options) {
   json["zarr"] = options.zarr_format;
   json["items"] = options.items;
   json["step_prefix"] = options.step_prefix;
+  json["step_prefix_verbatim"] = options.step_prefix_verbatim;
   json["step_digits"] = options.step_digits;
   json["unnamed_default"] = options.unnamed_default;
   json["file_mode"] = options.file_mode;
@@ -75,6 +77,9 @@ Result<RememberedView> ViewOf(const JsonNode& node) {
   STEPWELL_ASSIGN_OR_RETURN(out.zarr_format, NumberAt(options, "zarr", 3));
   STEPWELL_ASSIGN_OR_RETURN(out.items, TextsAt(options, "items"));
   STEPWELL_ASSIGN_OR_RETURN(out.step_prefix, TextAt(options, "step_prefix"));
+  if (const auto verbatim = options.Find("step_prefix_verbatim")) {  // nor that
+    STEPWELL_ASSIGN_OR_RETURN(out.step_prefix_verbatim, verbatim->Bool());
+  }
   STEPWELL_ASSIGN_OR_RETURN(out.step_digits, NumberAt(options, "step_digits", 1000));
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode unnamed, options.Member("unnamed_default"));
   out.unnamed_default = unnamed.value() == Json(true);
@@ -94,17 +99,19 @@ Result<std::string> CanonicalPath(const std::string& path) {
 
 std::string ViewOptionsText(const ExportOptions& options) { return Text(OptionsJson(options)); }
 
-Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
-                                              const std::string& store_path) {
-  std::vector<RememberedView> views;
+Result<RememberedViews> ReadViews(io::FileSystem* file_system, const std::string& store_path) {
+  RememberedViews remembered;
   const std::string path = ViewsFilePath(store_path);
   STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kFileBytesMax));
-  if (!text) return views;
+  if (!text) return remembered;
   STEPWELL_ASSIGN_OR_RETURN(
       const Json json, format::orbax::ParseJson(path, *text, format::orbax::JsonDialect::kStrict));
   const JsonNode root(path, json);
   STEPWELL_ASSIGN_OR_RETURN(const std::string of, TextAt(root, "store"));
   STEPWELL_ASSIGN_OR_RETURN(const std::string here, CanonicalPath(store_path));
+  if (root.Find("where")) {
+    STEPWELL_ASSIGN_OR_RETURN(remembered.where, TextAt(root, "where"));
+  }
   STEPWELL_ASSIGN_OR_RETURN(const JsonNode list, root.Member("views"));
   STEPWELL_RETURN_IF_ERROR(list.CheckArray(kFileBytesMax));
   for (size_t i = 0; i < list.value().size(); ++i) {
@@ -112,20 +119,22 @@ Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
     STEPWELL_ASSIGN_OR_RETURN(RememberedView view, ViewOf(node));
     if (view.beside) {
       view.path = ParentOf(here);
-      if (StrCat(view.path, "/", kStoreBesideName) != here) continue;
+      if (!IsStoreBesideName(std::string_view(here).substr(here.rfind('/') + 1))) continue;
     } else if (of != here) {
       continue;
     }
-    views.push_back(std::move(view));
+    remembered.views.push_back(std::move(view));
   }
-  return views;
+  return remembered;
 }
 
 Status WriteViews(io::FileSystem* file_system, const std::string& store_path,
                   const std::vector<RememberedView>& views) {
   STEPWELL_ASSIGN_OR_RETURN(const std::string here, CanonicalPath(store_path));
   Json json;
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo directory, file_system->Stat(store_path));
   json["store"] = here;
+  json["where"] = WhereBeside(directory);
   json["views"] = Json::array();
   for (const RememberedView& view : views) {
     if (!format::orbax::IsUtf8(view.path)) {

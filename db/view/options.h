@@ -23,10 +23,14 @@ struct RememberedView {
   ExportOptions checkpoint;
 };
 
+struct RememberedViews {
+  std::vector<RememberedView> views;
+  std::string where;  // WhereBeside of the store when they were written; "": not known
+};
+
 // Empty where the file does not exist. Where the store was copied or moved since the file was
 // written, only the view that the store itself lies in. kDataLoss: the file is damaged.
-Result<std::vector<RememberedView>> ReadViews(io::FileSystem* file_system,
-                                              const std::string& store_path);
+Result<RememberedViews> ReadViews(io::FileSystem* file_system, const std::string& store_path);
 // Durable. kInvalidArgument: a path that is not UTF-8.
 Status WriteViews(io::FileSystem* file_system, const std::string& store_path,
                   const std::vector<RememberedView>& views);

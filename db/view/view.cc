@@ -39,9 +39,10 @@ OrbaxView::OrbaxView(StoreReader& store, const ViewOptions& options,
 }
 
 Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(StoreReader& store, const std::string& path,
-                                                   const ViewOptions& options) {
-  STEPWELL_ASSIGN_OR_RETURN(auto folder,
-                            ViewFolder::Open(store, path, options.checkpoint, options.beside));
+                                                   const ViewOptions& options,
+                                                   const std::string& before) {
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto folder, ViewFolder::Open(store, path, options.checkpoint, options.beside, before));
   std::shared_ptr<OrbaxView> view(new OrbaxView(store, options, std::move(folder)));
   STEPWELL_RETURN_IF_ERROR(view->Begin());
   return view;
@@ -50,16 +51,10 @@ Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(StoreReader& store, const std
 // What an earlier session left goes, or is taken over.
 Status OrbaxView::Begin() {
   STEPWELL_ASSIGN_OR_RETURN(snapshot_, store_->Snapshot());
-  if (snapshot_->pin == nullptr) {
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(path(),
-               ": the store's directory cannot be written, so nothing keeps what this view shows "
-               "from being erased while it is removed here"));
-  }
   STEPWELL_ASSIGN_OR_RETURN(const auto there, folder_->List());
-  for (const auto& [name, identity] : there) shown_[name] = {identity, nullptr};
+  for (const auto& [name, identity] : there) shown_[name] = {identity};
   Wanted wanted = WantedOf(*snapshot_);
-  // Nothing keeps what these need: no reader can hold it any more.
+  // What is held goes, too: it may be what a power cut left.
   std::erase_if(wanted, [this](const auto& each) { return !IsShown(each.first, each.second); });
   RemoveDead(wanted, /*held_too=*/true);
   Publish();
@@ -231,8 +226,9 @@ OrbaxView::Wanted OrbaxView::WantedOf(const StoreSnapshot& snapshot) const {
   return wanted;
 }
 
-// What is dead goes first; until then `snapshot_` keeps its bytes. What is live now is kept by the
-// new snapshot before that one is let go.
+// What is dead goes first, so that its segments have no other name when reclaim looks at them;
+// until then `snapshot_` keeps them from it. What is live now is kept by the new snapshot before
+// that one is let go.
 OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   if (lost_) return Outcome::kDone;
   if (const Status there = folder_->CheckThere(); !there.ok()) {
@@ -301,11 +297,9 @@ bool OrbaxView::RemoveDead(const Wanted& wanted, bool held_too) {
       it = shown_.erase(it);
       continue;
     }
-    if (removed.ok()) {
-      if (it->second.kept == nullptr) it->second.kept = snapshot_;
-    } else {
+    it->second.held = removed.ok();
+    if (!removed.ok()) {
       Failed(removed.status().WithContext("removing what was deleted"));
-      it->second.kept = nullptr;
       good = false;
     }
     ++it;
@@ -320,20 +314,20 @@ bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
   for (const auto& [name, step] : wanted) {
     const auto it = shown_.find(name);
     if (it == shown_.end() || IsShown(name, step)) continue;
-    const auto kept = std::exchange(it->second.kept, nullptr);
-    if (Make(name, step, /*replace=*/true) == Outcome::kRetry) good = false;
-    if (IsShown(name, step)) continue;
-    if (it->second.kept != nullptr) {  // held, perhaps for longer
-      if (kept != nullptr) it->second.kept = kept;
+    if (!folder_->IsOwn(name)) {
+      shown_.erase(it);
       continue;
     }
+    it->second.held = false;
+    if (Make(name, step, /*replace=*/true) == Outcome::kRetry) good = false;
+    if (IsShown(name, step) || it->second.held) continue;
     // What is dead goes, with or without a successor.
     const auto removed = folder_->Remove(name, /*held_too=*/false);
     if (removed.ok() && *removed) {
       ++counts_.removed;
       shown_.erase(it);
     } else if (removed.ok()) {
-      it->second.kept = kept != nullptr ? kept : snapshot_;
+      it->second.held = true;
     } else {
       Failed(removed.status().WithContext("removing what was replaced"));
       good = false;
@@ -370,14 +364,14 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
   if (made.ok() && *made) {
     ++counts_.made;
     counts_.removed += replace ? 1 : 0;
-    shown_[name] = {identity, nullptr};
+    shown_[name] = {identity};
     refused_.erase(name);
     gone_.erase(name);
     surprises_ = 0;
     return Outcome::kDone;
   }
   if (made.ok()) {  // held
-    shown_.at(name).kept = snapshot_;
+    shown_.at(name).held = true;
     return Outcome::kDone;
   }
   bool is_refused = false;
@@ -425,7 +419,7 @@ void OrbaxView::RemoveAll() {
 void OrbaxView::Publish() {
   counts_.shown = shown_.size();
   counts_.held = static_cast<uint64_t>(std::count_if(
-      shown_.begin(), shown_.end(), [](const auto& each) { return each.second.kept != nullptr; }));
+      shown_.begin(), shown_.end(), [](const auto& each) { return each.second.held; }));
   counts_.not_shown = refused_.size();
   counts_.following = counts_.following && !lost_;
   const std::lock_guard lock(mutex_);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// <stepwell/view.h> over a store (DESIGN.md, "The view"). Metadata only: the chunks stay in the
-// store's segments.
+// <stepwell/view.h> over a store (DESIGN.md, "The view").
 #pragma once
 
 #include <atomic>
@@ -27,14 +26,16 @@ using stepwell::ViewOptions;
 class OrbaxView final : public View {
  public:
   // Takes the directory, which must be empty, absent (its parent is there), or a view of this
-  // store, and removes from it what the store does not have. Until Close nothing that the
-  // directory shows is reclaimed. `store` outlives this or its Close.
+  // store, and removes from it what the store does not have. `store` outlives this or its Close.
   //
   // kFailedPrecondition: the directory has files that are not a view's, or is another store's view;
   // kUnavailable: another process serves it; kInvalidArgument: options, or a place inside the
   // store. Beside its store it may have other files.
+  //
+  // `before`: ViewHome::before.
   static Result<std::shared_ptr<OrbaxView>> Open(StoreReader& store, const std::string& path,
-                                                 const ViewOptions& options);
+                                                 const ViewOptions& options,
+                                                 const std::string& before = "");
   ~OrbaxView() override;  // Close(/*keep=*/true)
 
   // An error where no thread can be started; Close is then all that is left.
@@ -54,7 +55,7 @@ class OrbaxView final : public View {
   // What is in the directory.
   struct Shown {
     std::string identity;
-    std::shared_ptr<const StoreSnapshot> kept;  // the step is dead, but a reader holds it
+    bool held = false;  // the step is dead, but a reader holds its directory
   };
   struct Refused {
     std::string identity;
@@ -90,7 +91,7 @@ class OrbaxView final : public View {
   std::unique_ptr<std::thread> thread_;
 
   // Of the thread; of Begin before it starts, of Close after it ended.
-  std::shared_ptr<const StoreSnapshot> snapshot_;  // pins what is shown
+  std::shared_ptr<const StoreSnapshot> snapshot_;  // pins what is shown, or being made
   std::map<std::string, Shown> shown_;             // by name
   std::map<std::string, Refused> refused_;         // by name: cannot be shown
   std::map<std::string, std::string> gone_;        // name to identity: removed by others

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "db/layout.h"
+#include "db/view/mark.h"
 #include "db/view/view.h"
 
 namespace stepwell::db {
@@ -35,8 +36,8 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
         StrCat(store_path_, ": its views are not known: ", remembered.status().message()));
     return;
   }
-  for (const RememberedView& each : *remembered) {
-    if (IsGivenUp(file_system, each.path)) {
+  for (const RememberedView& each : remembered->views) {
+    if (!each.beside && IsGivenUp(file_system, each.path)) {
       Log(log, LogLevel::kInfo, StrCat("view ", each.path, " is gone"));
       continue;
     }
@@ -44,7 +45,7 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
     options.checkpoint = each.checkpoint;
     options.beside = each.beside;
     options.log = log;
-    auto view = OrbaxView::Open(*store, each.path, options);
+    auto view = OrbaxView::Open(*store, each.path, options, remembered->where);
     if (view.ok()) {
       views_.push_back(std::move(*view));
     } else {
@@ -53,7 +54,10 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
     }
     remembered_.push_back(each);
   }
-  if (remembered_.size() == remembered->size()) return;
+  // Where the store is now, too, once the views have seen where it was.
+  const auto directory = file_system->Stat(store_path_);
+  const bool moved = directory.ok() && WhereBeside(*directory) != remembered->where;
+  if (remembered_.size() == remembered->views.size() && (!moved || remembered_.empty())) return;
   Remember(remembered_).IgnoreError("the next open does it");
 }
 

@@ -130,6 +130,44 @@ TEST_P(ChangesTest, PinsAreKept) {
   EXPECT_THAT(Pinned(again), ElementsAre(4));
 }
 
+// What a caller keeps lists of itself ends with the save that pushes it out: in one commit.
+TEST_P(ChangesTest, ASaveRetiresWhatItsCallerNames) {
+  StoreOptions options;
+  options.keep = {KeepRule::Latest(3)};
+  auto store = Open(options);
+  for (uint64_t step = 1; step <= 3; ++step) ASSERT_OK(SaveItems(store.get(), step, {}));
+  ASSERT_OK(store->SetPinned(kTwo, true));
+  const auto save = [&store](uint64_t step, std::vector<uint64_t> retire) {
+    std::vector<std::vector<float>> scratch;
+    SaveRequest request = MakeRequest(step, step, SmallState(), &scratch);
+    request.if_exists = IfExists::kReplace;
+    request.retire = std::move(retire);
+    return store->Save(std::move(request));
+  };
+  // Pinned, itself, not there, twice; 1 goes by the rule, too, and 3 by name alone.
+  const auto first = save(4, {3, 2, 4, 99, 3, 1});
+  ASSERT_OK(first.status());
+  ASSERT_OK(first->Wait());
+  EXPECT_THAT(StepNumbers(store.get()), ElementsAre(2, 4));
+  // Those in flight before it, too; a save that keeps what is there retires nothing.
+  const auto second = save(5, {});
+  ASSERT_OK(second.status());
+  const auto third = save(4, {5});
+  ASSERT_OK(third.status());
+  ASSERT_OK(store->Wait());
+  std::vector<std::vector<float>> scratch;
+  SaveRequest skipped = MakeRequest(4, 4, SmallState(), &scratch);
+  skipped.if_exists = IfExists::kSkip;
+  skipped.retire = {4, 2};
+  const auto kept = store->Save(std::move(skipped));
+  ASSERT_OK(kept.status());
+  EXPECT_TRUE(kept->skipped());
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(2, 4));
+  EXPECT_OK(CheckSeeded(again, 4, 4, SmallState()));
+}
+
 TEST_P(ChangesTest, PinsSurviveManySegments) {
   StoreOptions options;
   options.segment_bytes = uint64_t{1} << 20;

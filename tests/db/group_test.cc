@@ -174,6 +174,29 @@ TEST_F(GroupTest, RetentionEndsStepsWhereTheyAreDecided) {
   EXPECT_THAT(StepNumbers(group.part(1)), ElementsAre(3, 4));
 }
 
+// The steps that end with a step are those that part 0 is asked to end; the others hear which went.
+TEST_F(GroupTest, ADecisionRetiresWhatPartZeroIsAsked) {
+  const GroupStores group = Open(2);
+  for (uint64_t step = 1; step <= 3; ++step) ASSERT_OK(group.SaveAll(step, step));
+  const std::vector<uint64_t> two{2};
+  ASSERT_OK(group.part(0)->SetPinned(two, true));
+  ASSERT_OK(group.part(1)->SetPinned(two, true));
+  ASSERT_OK(group.PrepareAll(4, 4));
+  Decision commit = Commit(4, 4);
+  commit.dead = {1, 2, 4, 9};
+  const auto decided = group.DecideAll(commit);
+  ASSERT_OK(decided.status());
+  EXPECT_THAT(decided->dead, ElementsAre(1));
+  for (const uint32_t part : {0U, 1U}) {
+    EXPECT_THAT(StepNumbers(group.part(part)), ElementsAre(2, 3, 4));
+  }
+  std::vector<std::vector<float>> scratch;
+  SaveRequest request = MakeRequest(5, 5, SmallState(), &scratch);
+  request.group = GroupSave{.save_id = {1}, .parts = {0, 1}};
+  request.retire = {3};
+  EXPECT_EQ(group.part(0)->Save(std::move(request)).status().code(), StatusCode::kInvalidArgument);
+}
+
 // Aborting what is still being written ends it; deciding does not wait for later steps.
 TEST_F(GroupTest, DecisionsComeBehindTheirOwnStepOnly) {
   const GroupStores group = Open(1);

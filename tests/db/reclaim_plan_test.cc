@@ -48,6 +48,9 @@ TEST(ReclaimPlanTest, ADeadSegmentIsRecycledOrRemoved) {
   state.link_count = 2;
   EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
   state.link_count = 1;
+  state.was_shown = true;
+  EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
+  state.was_shown = false;
   state.allocated_bytes /= 2;  // holes
   EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kRemove);
   state = Segment();
@@ -66,9 +69,10 @@ TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
   EXPECT_THAT(decision.holes,
               ElementsAre(ByteRange{8192, 65536}, ByteRange{65536 + 102400, (1 << 20) - 8192}));
   // A linked segment's bytes are never changed, and some file systems cannot punch.
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     state.link_count = i == 0 ? 2 : 1;
-    state.punchable = i == 0;
+    state.was_shown = i == 1;  // what was linked once may be open where it was
+    state.punchable = i < 2;
     EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kEvacuate);
     state.moved_bytes = 600000;  // more than half
     EXPECT_EQ(DecideSegment(state, Limits()).action, ReclaimAction::kNothing);
@@ -80,6 +84,7 @@ TEST(ReclaimPlanTest, APartlyDeadSegmentIsPunchedElseMoved) {
     state.pinned = false;
   }
   state.punchable = true;
+  state.was_shown = false;
   ReclaimLimits limits = Limits();
   limits.settled = false;
   EXPECT_EQ(DecideSegment(state, limits).action, ReclaimAction::kLater);

@@ -2,6 +2,7 @@
 // What the store says of itself: counters, latencies, the trace file, one log line a save.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -225,6 +226,25 @@ TEST_P(TraceTest, ATraceThatCannotBeWrittenIsAnErrorOfOpen) {
   options.trace_path = dir_ / "trace.json";
   options.read_only = true;
   EXPECT_EQ(Store::Open(dir_ / "run", options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(TraceTest, TheTraceOfAPrivateStoreIsItsOwners) {
+  const auto mode = [](const std::string& path) {
+    return io::LocalFileSystem()->Stat(path).value().mode & 0777;
+  };
+  const mode_t before = umask(022);
+  for (const bool is_private : {false, true}) {
+    StoreOptions options = Options();
+    options.private_files = is_private;
+    const std::string name = is_private ? "private" : "open";
+    options.trace_path = dir_ / (name + ".json");
+    auto store = Store::Open(dir_ / name, options);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    EXPECT_EQ(mode(options.trace_path), is_private ? 0600u : 0644u);
+    ASSERT_OK((*store)->Close());
+    EXPECT_EQ(mode(options.trace_path), is_private ? 0600u : 0644u);
+  }
+  umask(before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Disks, TraceTest,

@@ -8,7 +8,9 @@
 namespace stepwell::db::view_tests {
 namespace {
 
-TEST_F(ViewTest, SeveralViewsInTheirOwnShapes) {
+class ViewClosingTest : public ViewTest {};
+
+TEST_P(ViewClosingTest, SeveralViewsInTheirOwnShapes) {
   store_ = OpenStore();
   const auto one = MustOpen("one");
   ViewOptions options = Options();
@@ -38,7 +40,7 @@ TEST_F(ViewTest, SeveralViewsInTheirOwnShapes) {
   EXPECT_TRUE((*two)->closed());
 }
 
-TEST_F(ViewTest, TheNextOpenServesThemAgain) {
+TEST_P(ViewClosingTest, TheNextOpenServesThemAgain) {
   const fs::path root = dir_ / "view";
   store_ = OpenStore();
   ViewOptions options = Options();
@@ -88,7 +90,7 @@ TEST_F(ViewTest, TheNextOpenServesThemAgain) {
   EXPECT_THAT(Now(view->get()), ElementsAre("001", "003"));
 }
 
-TEST_F(ViewTest, OneThatTheNextOpenServesCanBeForgotten) {
+TEST_P(ViewClosingTest, OneThatTheNextOpenServesCanBeForgotten) {
   store_ = OpenStore();
   Save(1);
   EXPECT_THAT(Now(MustOpen().get()), ElementsAre("1"));
@@ -103,7 +105,7 @@ TEST_F(ViewTest, OneThatTheNextOpenServesCanBeForgotten) {
   EXPECT_THAT(store_->Stats().views, IsEmpty());
 }
 
-TEST_F(ViewTest, WhatOrbaxCannotHoldIsNotShownAndHarmsNothing) {
+TEST_P(ViewClosingTest, WhatOrbaxCannotHoldIsNotShownAndHarmsNothing) {
   store_ = OpenStore();
   const auto strict = MustOpen("strict");
   ViewOptions options = Options();
@@ -127,7 +129,7 @@ TEST_F(ViewTest, WhatOrbaxCannotHoldIsNotShownAndHarmsNothing) {
   EXPECT_EQ(strict->Stats().not_shown, 0U);
 }
 
-TEST_F(ViewTest, ClosingEndsWhateverCannotBeShown) {
+TEST_P(ViewClosingTest, ClosingEndsWhateverCannotBeShown) {
   const Watchdog watchdog;
   for (const bool closes_store : {false, true}) {
     store_ = OpenStore(/*read_only=*/false, closes_store ? "one" : "two");
@@ -145,7 +147,7 @@ TEST_F(ViewTest, ClosingEndsWhateverCannotBeShown) {
   }
 }
 
-TEST_F(ViewTest, ClosingEndsOnAFullDisk) {
+TEST_P(ViewClosingTest, ClosingEndsOnAFullDisk) {
   const Watchdog watchdog;
   const Mount disk(FsKind::kTmpfs, 256 << 10);
   ASSERT_MOUNTED(disk);
@@ -162,7 +164,7 @@ TEST_F(ViewTest, ClosingEndsOnAFullDisk) {
   EXPECT_GT((*view)->Stats().errors, 0U);
 }
 
-TEST_F(ViewTest, ClosingWithoutKeepingMakesNothingMore) {
+TEST_P(ViewClosingTest, ClosingWithoutKeepingMakesNothingMore) {
   store_ = OpenStore();
   auto reading = OpenStore(/*read_only=*/true);
   ViewOptions options = Options();
@@ -176,7 +178,7 @@ TEST_F(ViewTest, ClosingWithoutKeepingMakesNothingMore) {
   EXPECT_FALSE(fs::exists(dir_ / "view"));
 }
 
-TEST_F(ViewTest, AViewThatFailsFailsNoSave) {
+TEST_P(ViewClosingTest, AViewThatFailsFailsNoSave) {
   store_ = OpenStore();
   const auto view = MustOpen();
   fs::create_directories(dir_ / "view/2/mine");  // in the way
@@ -207,8 +209,8 @@ TEST_F(ViewTest, AViewThatFailsFailsNoSave) {
   EXPECT_OK(store_->Close());
 }
 
-TEST_F(ViewTest, AFullDiskOfTheViewHarmsNothing) {
-  const Mount disk(FsKind::kTmpfs, 256 << 10);
+TEST_P(ViewClosingTest, AFullDiskOfTheViewHarmsNothing) {
+  const Mount disk(FsKind::kTmpfs, 4 << 20);
   ASSERT_MOUNTED(disk);
   store_ = OpenStore();
   Save(1);
@@ -217,7 +219,7 @@ TEST_F(ViewTest, AFullDiskOfTheViewHarmsNothing) {
   EXPECT_THAT(Now(view->get()), ElementsAre("1"));
   {
     std::ofstream filler(disk / "filler", std::ios::binary);
-    filler << std::string(1 << 20, 'x');
+    filler << std::string(5 << 20, 'x');
   }
   Save(2);
   Save(3);
@@ -233,7 +235,7 @@ TEST_F(ViewTest, AFullDiskOfTheViewHarmsNothing) {
   EXPECT_OK(store_->Close());
 }
 
-TEST_F(ViewTest, SavesAndDeletesOfSeveralThreads) {
+TEST_P(ViewClosingTest, SavesAndDeletesOfSeveralThreads) {
   store_ = OpenStore();
   const auto one = MustOpen("one");
   const auto two = MustOpen("two");
@@ -256,12 +258,11 @@ TEST_F(ViewTest, SavesAndDeletesOfSeveralThreads) {
   for (const std::string& name : wanted) {
     const uint64_t step = std::stoull(name);
     const uint64_t seed = step + (step % 100 % 6 == 0 ? 1 : 0);
-    EXPECT_EQ(ReadViewed(one->PathOf(step), PlaceOf(store_.get(), step)),
-              LeafData(kState[0], seed));
+    EXPECT_OK(CheckShown(one->PathOf(step), seed));
   }
 }
 
-TEST_F(ViewTest, AnotherProcessCanMirrorTheStore) {
+TEST_P(ViewClosingTest, AnotherProcessCanMirrorTheStore) {
   options_.keep = {KeepRule::Latest(3)};
   store_ = OpenStore();
   Save(1);
@@ -277,13 +278,16 @@ TEST_F(ViewTest, AnotherProcessCanMirrorTheStore) {
     while (!fs::exists((*view)->PathOf(step))) std::this_thread::yield();
   }
   EXPECT_THAT(Now(view->get()), ElementsAre("27", "28", "29"));
-  EXPECT_EQ(ReadViewed((*view)->PathOf(27), PlaceOf(store_.get(), 27)), LeafData(kState[0], 27));
+  EXPECT_OK(CheckShown((*view)->PathOf(27), 27));
   EXPECT_EQ((*view)->Stats().errors, 0U) << (*view)->Stats().last_error;
   ASSERT_OK(store_->Reclaim().status());
   EXPECT_EQ(store_->Stats().space.pinned_by_readers_bytes, 0U);
   ASSERT_OK(reading->Close());
   EXPECT_FALSE(fs::exists(dir_ / "view")) << "a closed view follows no deletes";
 }
+
+INSTANTIATE_TEST_SUITE_P(Placings, ViewClosingTest,
+                         ::testing::Values(Placing::kLinks, Placing::kCopies), PlacingName);
 
 }  // namespace
 }  // namespace stepwell::db::view_tests

@@ -14,7 +14,7 @@ namespace stepwell::sim {
 namespace {
 
 // What each test checks at least; tests/check promises their sum.
-constexpr uint64_t kEveryOperationImages = 4000;
+constexpr uint64_t kEveryOperationImages = 3'800;
 constexpr uint64_t kRandomImages = 1000;
 constexpr uint64_t kIndexImages = 250;
 

@@ -261,10 +261,8 @@ Result<ExportReport> FinishCheckpoint(const format::StepRecord& step, PreparedEx
                             EncodeCheckpointFiles(plan, step, options.layout, folder->path()));
   STEPWELL_RETURN_IF_ERROR(WriteFiles(marks, "", folder));
   STEPWELL_RETURN_IF_ERROR(WriteFiles(extra, "", folder));
-  if (folder->lasts()) {
-    STEPWELL_ASSIGN_OR_RETURN(const ExportDigests digests, DigestsOf(plan, placed, *folder));
-    STEPWELL_RETURN_IF_ERROR(folder->Write(kDigestsName, EncodeDigests(digests)));
-  }
+  STEPWELL_ASSIGN_OR_RETURN(const ExportDigests digests, DigestsOf(plan, placed, *folder));
+  STEPWELL_RETURN_IF_ERROR(folder->Write(kDigestsName, EncodeDigests(digests)));
   STEPWELL_RETURN_IF_ERROR(folder->Commit());
   ExportReport report;
   report.path = folder->path();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -84,8 +85,9 @@ struct CheckpointBuild {
   io::FileSystem* file_system = nullptr;
   std::string path;  // of the checkpoint's directory
   ExportFolderOptions folder;
-  std::string linked_store;       // as PlaceBytes has it
-  std::vector<ExportFile> extra;  // further files in the checkpoint's directory
+  const ViewPlacing* view = nullptr;  // as PlaceBytes has it
+  // A further file of the checkpoint, which may say which directory it is of; may be empty.
+  std::function<ExportFile(const io::FileInfo& directory)> mark;
 };
 
 // Errors are those of Export().

@@ -26,28 +26,25 @@ bool IsWholeStep(const ExportOptions& options) {
   return options.items.empty() && options.subtree_key.empty();
 }
 
-size_t SlashesIn(std::string_view path) {
-  return static_cast<size_t>(std::count(path.begin(), path.end(), '/'));
-}
-
 class Placer {
  public:
   Placer(StoreReader& store, const ExportPlan& plan, const ExportOptions& options,
-         const std::string& linked_store, ExportFolder* folder)
+         const ViewPlacing* view, ExportFolder* folder)
       : store_(store),
         plan_(plan),
         options_(options),
-        linked_store_(linked_store),
+        view_(view),
         folder_(folder),
         file_system_(store.file_system()) {
     for (const ExportItem& item : plan_.items) {
       item_segments_.push_back(SegmentsOf(item));
       segments_.insert(item_segments_.back().begin(), item_segments_.back().end());
     }
+    linkable_ = view_ == nullptr ? segments_ : SegmentsWithMuch(view_->link_bytes_min);
   }
 
   Result<PlacedBytes> Run() {
-    if (!linked_store_.empty()) return LinkSymbolically();
+    if (view_ != nullptr) return ShowInView();
     const ExportMode wanted = options_.mode;
     if (wanted == ExportMode::kLink) return Link(/*automatic=*/false);
     if (wanted == ExportMode::kCopy) return Pack(/*clone=*/false);
@@ -62,6 +59,36 @@ class Placer {
   }
 
  private:
+  // Clones keep just the step's bytes, and the store goes on using its segments as it likes.
+  Result<PlacedBytes> ShowInView() {
+    if (view_->may_clone) {
+      auto cloned = Pack(/*clone=*/true);
+      if (cloned.ok() || !MayTryNext(cloned.status())) return cloned;
+    }
+    if (!linkable_.empty()) {
+      auto linked = Link(/*automatic=*/true);
+      if (linked.ok() || !MayTryNext(linked.status())) return linked;
+    }
+    return Pack(/*clone=*/false);
+  }
+
+  std::set<PartSegment> SegmentsWithMuch(uint64_t bytes_min) const {
+    std::map<PartSegment, uint64_t> bytes;
+    for (const ExportItem& item : plan_.items) {
+      for (const ExportArray& array : item.arrays) {
+        if (array.leaf == nullptr || array.rewrite) continue;
+        for (const format::ChunkRecord& chunk : array.leaf->chunks) {
+          bytes[{chunk.process, chunk.segment}] += chunk.stored_bytes;
+        }
+      }
+    }
+    std::set<PartSegment> segments;
+    for (const auto& [segment, sum] : bytes) {
+      if (sum >= bytes_min) segments.insert(segment);
+    }
+    return segments;
+  }
+
   std::string StoreOf(uint32_t part) const { return PartPath(store_.path(), part); }
   std::string PathOf(PartSegment segment) const {
     return SegmentPath(StoreOf(segment.part), segment.segment);
@@ -82,7 +109,7 @@ class Placer {
           "the store is open as untrusted: nothing is linked to its files; use mode copy");
     }
     const io::FileInfo& own = folder_->own_file();
-    for (const PartSegment segment : segments_) {
+    for (const PartSegment segment : linkable_) {
       STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
       if (info.device != own.device) {
         return FailedPreconditionError(
@@ -106,28 +133,30 @@ class Placer {
     std::vector<std::string> made;
     auto placed = LinkAndPack(&made);
     if (placed.ok()) return placed;
-    for (const std::string& path : made) {  // another way must not find them in the directory
-      file_system_->Remove(path).IgnoreError("the folder's destructor tries again");
-    }
+    for (const std::string& name : made)
+      folder_->Remove(name);  // not in the way of another attempt
     return placed;
   }
 
   Result<PlacedBytes> LinkAndPack(std::vector<std::string>* made) {
     std::set<uint32_t> parts;
-    for (const PartSegment segment : segments_) parts.insert(segment.part);
+    for (const PartSegment segment : linkable_) parts.insert(segment.part);
     std::set<PartSegment> open = segments_;
     for (const uint32_t part : parts) STEPWELL_RETURN_IF_ERROR(LinkPart(part, &open, made));
     PlacedBytes placed;
-    for (const std::string& path : *made) {
-      STEPWELL_ASSIGN_OR_RETURN(const auto info, file_system_->Stat(path));
-      placed.linked_bytes += info.size_bytes;
+    for (const std::string& name : *made) {
+      STEPWELL_ASSIGN_OR_RETURN(const uint64_t bytes, folder_->SizeOf(name));
+      placed.linked_bytes += bytes;
     }
     placed.mode = ExportMode::kLink;
     std::vector<std::vector<ByteRun>> runs(item_segments_.size());
     if (!open.empty()) {
-      auto packed = PackRuns(/*clone=*/true, &open);
-      const bool cloned = packed.ok();
-      if (!cloned && MayTryNext(packed.status())) packed = PackRuns(/*clone=*/false, &open);
+      const bool clones = view_ == nullptr || view_->may_clone;
+      auto packed = PackRuns(clones, &open);
+      const bool cloned = clones && packed.ok();
+      if (clones && !cloned && MayTryNext(packed.status())) {
+        packed = PackRuns(/*clone=*/false, &open);
+      }
       STEPWELL_ASSIGN_OR_RETURN(runs, std::move(packed));
       for (const auto& each : runs) placed.cloned_bytes += cloned ? RunsEnd(each) : 0;
       if (made->empty()) placed.mode = cloned ? ExportMode::kReflink : ExportMode::kCopy;
@@ -143,7 +172,7 @@ class Placer {
   // Of the segments of this process, as far as they can be sealed soon.
   Status SealOwn() const {
     std::set<uint64_t> own;
-    for (const PartSegment segment : segments_) {
+    for (const PartSegment segment : linkable_) {
       if (segment.part == 0) own.insert(segment.segment);
     }
     return store_.SealSegments(own);
@@ -163,49 +192,34 @@ class Placer {
     STEPWELL_RETURN_IF_ERROR(lock.status());
     SegmentFiles files(file_system_, StoreOf(part), /*direct=*/false);
     FootprintCache edges(&files);
-    for (const PartSegment segment : segments_) {
+    for (const PartSegment segment : linkable_) {
       if (segment.part != part) continue;
       const auto found = edges.EdgesOf(segment.segment);
       if (!found.ok() || !found->own || !found->sealed) continue;
-      open->erase(segment);
-      for (size_t i = 0; i < item_segments_.size(); ++i) {
-        if (!item_segments_[i].contains(segment)) continue;
-        const std::string name = folder_->Now(InItem(i, LinkedName(segment)));
-        STEPWELL_RETURN_IF_ERROR(LinkOne(segment, name));
-        made->push_back(name);
-      }
-      STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
-      TakeWriteMode(segment);
       // A writer that died may have synced neither the step nor the seal, and then the next one
       // would seal it again.
       STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment.segment));
       STEPWELL_RETURN_IF_ERROR(file->Sync());
+      open->erase(segment);
+      for (size_t i = 0; i < item_segments_.size(); ++i) {
+        if (!item_segments_[i].contains(segment)) continue;
+        const std::string name = InItem(i, LinkedName(segment));
+        STEPWELL_RETURN_IF_ERROR(LinkOne(segment, folder_->Now(name)));
+        made->push_back(name);
+      }
+      STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
+      STEPWELL_RETURN_IF_ERROR(TakeWriteMode(segment));
     }
     return OkStatus();
   }
 
-  // Reclaim goes on with such segments, so nothing is sealed.
-  Result<PlacedBytes> LinkSymbolically() {
-    PlacedBytes placed;
-    placed.mode = ExportMode::kLink;
-    for (size_t i = 0; i < item_segments_.size(); ++i) {
-      for (const PartSegment segment : item_segments_[i]) {
-        const std::string name = InItem(i, LinkedName(segment));
-        std::string up;
-        if (!linked_store_.starts_with('/')) {
-          for (size_t levels = 1 + SlashesIn(name); levels > 0; --levels) up += "../";
-        }
-        const std::string store = PartPath(up + linked_store_, segment.part);
-        STEPWELL_RETURN_IF_ERROR(
-            file_system_->SymbolicLink(SegmentPath(store, segment.segment), folder_->Now(name)));
-      }
-      placed.items.push_back(ChunkPlaces::Linked(item_segments_[i]));
-    }
-    return placed;
-  }
-
   Status LinkOne(PartSegment segment, const std::string& name) const {
-    const Status status = file_system_->Link(PathOf(segment), name);
+    const bool elsewhere = view_ != nullptr && view_->links != nullptr;
+    io::FileSystem* const links = elsewhere ? view_->links : file_system_;
+    const std::string from =
+        elsewhere ? SegmentPath(PartPath(view_->store_path, segment.part), segment.segment)
+                  : PathOf(segment);
+    const Status status = links->Link(from, name);
     if (status.os_error() == EXDEV || status.os_error() == EPERM || status.os_error() == EMLINK) {
       return {StatusCode::kFailedPrecondition,
               StrCat(status.message(), " (hard links are not possible here; use mode copy)"),
@@ -224,11 +238,15 @@ class Placer {
         StrCat(status.message(), " (only its owner can let others read it; use mode copy)"));
   }
 
-  void TakeWriteMode(PartSegment segment) const {
-    const auto info = file_system_->Stat(PathOf(segment));
-    if (!info.ok() || (info->mode & kWriteModes) == 0) return;
-    file_system_->SetMode(PathOf(segment), info->mode & ~kWriteModes)
-        .IgnoreError("a guard against others; the store itself looks at link counts");
+  // What was linked once is never written to again, also when the other name is gone: whoever
+  // opened it there may be reading it still. Reclaim knows such segments by their mode. An export
+  // is its owner's to remove; the steps of a view go by themselves, so there it must be known.
+  Status TakeWriteMode(PartSegment segment) const {
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
+    if ((info.mode & kWriteModes) == 0) return OkStatus();
+    const Status status = file_system_->SetMode(PathOf(segment), info.mode & ~kWriteModes);
+    if (status.ok() || view_ == nullptr) return OkStatus();
+    return FailedPreconditionError(status.message());
   }
 
   Result<PlacedBytes> Pack(bool clone) {
@@ -268,9 +286,7 @@ class Placer {
       }
     }
     if (status.ok()) return runs;
-    for (const std::string& name : made) {  // not in the way of another attempt
-      file_system_->Remove(folder_->Now(name)).IgnoreError("the folder's destructor tries again");
-    }
+    for (const std::string& name : made) folder_->Remove(name);
     return status;
   }
 
@@ -290,11 +306,12 @@ class Placer {
   StoreReader& store_;
   const ExportPlan& plan_;
   const ExportOptions& options_;
-  const std::string& linked_store_;
+  const ViewPlacing* const view_;  // null: an export
   ExportFolder* const folder_;
   io::FileSystem* const file_system_;
   std::vector<std::set<PartSegment>> item_segments_;
   std::set<PartSegment> segments_;
+  std::set<PartSegment> linkable_;  // of these, that get a second name where that is possible
 };
 
 }  // namespace
@@ -472,9 +489,9 @@ Status CannotClone(const Status& status) {
 }
 
 Result<PlacedBytes> PlaceBytes(StoreReader& store, const ExportPlan& plan,
-                               const ExportOptions& options, const std::string& linked_store,
+                               const ExportOptions& options, const ViewPlacing* view,
                                ExportFolder* folder) {
-  return Placer(store, plan, options, linked_store, folder).Run();
+  return Placer(store, plan, options, view, folder).Run();
 }
 
 }  // namespace stepwell::db

@@ -104,13 +104,24 @@ struct PlacedBytes {
   uint64_t cloned_bytes = 0;
 };
 
+// How the steps of a view come by their bytes, whatever ExportOptions::mode says: by clones, where
+// the file system has them; else by links of those segments of which a step has much, and copies of
+// what it has in others (DESIGN.md, "The view").
+struct ViewPlacing {
+  // Less of a step in a segment than this is copied: sealing and linking the segment costs more,
+  // and ties the step to its neighbours.
+  uint64_t link_bytes_min = 0;
+  bool may_clone = true;  // as far as is known
+  // Where links are made, and the store's path there; null: by the store's own file system.
+  io::FileSystem* links = nullptr;
+  std::string store_path;
+};
+
 // Makes the data files in the items' directories (which have a "d"), in the way that is asked for
 // or in the first that works. On failure what was made stays, for the folder's destructor.
-// `linked_store`: path of the store, absolute or as seen from the directory that the folder is in,
-// for symbolic links to its segments, which work as long as a process keeps the step; "": what
-// `options` says.
+// `view`: null for an export.
 Result<PlacedBytes> PlaceBytes(StoreReader& store, const ExportPlan& plan,
-                               const ExportOptions& options, const std::string& linked_store,
+                               const ExportOptions& options, const ViewPlacing* view,
                                ExportFolder* folder);
 
 }  // namespace stepwell::db

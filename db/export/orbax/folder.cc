@@ -153,8 +153,13 @@ void ExportFolder::RemoveAbandoned(io::FileSystem* file_system, const std::strin
   if (dead.ok() && *dead) RemoveClaimed(file_system, temporary);
 }
 
+bool ExportFolder::IsClaimed(io::FileSystem* file_system, const std::string& temporary) {
+  return file_system->Stat(StrCat(temporary, "/", kClaimName)).status().code() !=
+         StatusCode::kNotFound;
+}
+
 Status ExportFolder::CheckFree() const {
-  if (!options_.old_goes_to.empty()) return OkStatus();
+  if (!options_.old_goes_to.empty() || options_.may_be_there) return OkStatus();
   const auto there = file_system_->Stat(path_);
   if (there.ok()) return Taken(path_);
   if (there.status().code() != StatusCode::kNotFound) return there.status();
@@ -204,7 +209,8 @@ Status ExportFolder::ClaimTemporary() {
   if (!ours) return Busy(path_);
   claim_ = *std::move(claim);
   // It survives a power cut if anything does that is made here.
-  return options_.sync ? file_system_->SyncDirectory(temporary_) : OkStatus();
+  const bool lasts = options_.sync || !options_.synced_file.empty();
+  return lasts ? file_system_->SyncDirectory(temporary_) : OkStatus();
 }
 
 Status ExportFolder::ShowClaim() {
@@ -233,7 +239,9 @@ Result<std::unique_ptr<io::File>> ExportFolder::NewFile(std::string_view name) {
 Status ExportFolder::Finish(io::File* file) {
   if (options_.file_mode != 0)
     STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file->path(), options_.file_mode));
-  if (options_.sync) STEPWELL_RETURN_IF_ERROR(file->Sync());
+  const bool lasts =
+      options_.sync || (!options_.synced_file.empty() && file->path() == Now(options_.synced_file));
+  if (lasts) STEPWELL_RETURN_IF_ERROR(file->Sync());
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
   written_bytes_ += info.size_bytes;
   return OkStatus();
@@ -256,6 +264,8 @@ Status ExportFolder::Commit() {
     for (auto it = directories_.rbegin(); it != directories_.rend(); ++it) {
       STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(Now(*it)));
     }
+  }
+  if (options_.sync || !options_.synced_file.empty()) {
     STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   }
   STEPWELL_RETURN_IF_ERROR(CheckFree());

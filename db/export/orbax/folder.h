@@ -18,8 +18,13 @@ namespace stepwell::db {
 struct ExportFolderOptions {
   uint32_t file_mode = 0;  // permissions of what is written; 0: those of the umask
   bool sync = true;        // false: whole after a killed process, but not after a power cut
+  // Of a folder that is not synced: the name of a file in it that is there, whole, wherever a power
+  // cut leaves the directory under its name; "": none. It tells whose the rest is.
+  std::string synced_file = {};
   // Where what is at the path goes when this takes its place; "": nothing may be there.
   std::string old_goes_to = {};
+  // Something may be at the path now: DurableFolder::Commit sees to it.
+  bool may_be_there = false;
 };
 
 // The permissions of an export of `store` where `wanted` (0: none) are asked for: what comes out of
@@ -38,11 +43,14 @@ class ExportFolder {
                                                       ExportFolderOptions options);
   // Removes a temporary directory if it is one of an export that died.
   static void RemoveAbandoned(io::FileSystem* file_system, const std::string& temporary);
+  // Whether a temporary directory has a claim, of whoever.
+  static bool IsClaimed(io::FileSystem* file_system, const std::string& temporary);
   // Removes everything unless Commit() succeeded.
   ~ExportFolder();
 
   // Where it will be, where `name` (relative) is now.
   const std::string& path() const { return path_; }
+  const std::string& temporary() const { return temporary_; }
   std::string Now(std::string_view name) const { return StrCat(temporary_, "/", name); }
   // Of a file that was made here: owner, mode and file system.
   const io::FileInfo& own_file() const { return own_file_; }
@@ -54,13 +62,15 @@ class ExportFolder {
   // For large files: empty; the caller writes, then Finish() syncs it.
   Result<std::unique_ptr<io::File>> NewFile(std::string_view name);
   Status Finish(io::File* file);
+  // Of what was made here and is not to stay.
+  void Remove(std::string_view name) const {
+    file_system_->Remove(Now(name)).IgnoreError("the destructor tries again");
+  }
   // Of a file that another process has written and synced.
   void CountFile(uint64_t bytes) { written_bytes_ += bytes; }
   Status Commit();
 
   uint64_t written_bytes() const { return written_bytes_; }
-  // Whether what is made here is synced.
-  bool lasts() const { return options_.sync; }
   Result<uint64_t> SizeOf(std::string_view name) const;
   // Of what Write() made.
   const std::vector<FileDigest>& digests() const { return digests_; }

@@ -439,7 +439,7 @@ Result<std::string> ExportStepName(uint64_t step, const ExportOptions& options) 
   if (!BadFolder(options.step_prefix).empty()) {
     return InvalidArgumentError("the prefix of steps must be part of a directory's name");
   }
-  return StrCat(options.step_prefix, "_", digits);
+  return StrCat(options.step_prefix, options.step_prefix_verbatim ? "" : "_", digits);
 }
 
 }  // namespace stepwell::db

@@ -57,6 +57,8 @@ struct ExportOptions {
   // Called now and then with the bytes copied and to be copied; false cancels (kCancelled, and
   // nothing is left). May be empty.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress{};
+  // kV0: step_prefix is all that stands before the digits: "ckpt" makes ckpt7.
+  bool step_prefix_verbatim = false;
 };
 
 struct ExportReport {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A directory in which every committed step is an Orbax checkpoint: it appears when the step is
-// committed and goes when the step does. The checkpoints have symbolic links to the store's
-// segments, so a view is of use only beside its store.
+// committed and goes when the step does. The checkpoints are whole: clones or hard links of the
+// store's bytes where the file system can, else copies; so a copy of one is its own.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@ struct ViewOptions {
   // unnamed_default, file_mode. Every layout has one directory a step, named as in the root of a
   // CheckpointManager. A step that on_unsupported does not let pass is not shown.
   ExportOptions checkpoint{};
-  // The store lies in the view's directory, as ".stepwell", among files and directories of any
-  // programs, which stay as they are: a step whose name one of them has is not shown. The links are
-  // relative, so that the directory can be moved and copied as a whole, and a store that was opened
-  // for writing goes on with the view wherever it is then.
+  // The store lies in the view's directory, as ".stepwell" or ".stepwell-NAME", among files and
+  // directories of any programs, which stay as they are: a step whose name one of them has is not
+  // shown. Only a store that is open for writing has such a view. The directory can be moved and
+  // copied as a whole, and the store goes on with the view wherever it is then.
   bool beside = false;
   // How often a store is polled that is read-only, or shared by several processes: no
   // notifications arrive from other processes.
@@ -33,8 +33,8 @@ struct ViewOptions {
 };
 
 // Works on a thread of its own; nothing of it ever fails or delays a save. Errors are logged,
-// counted, and tried again. Until it is closed nothing that the directory shows is reclaimed.
-// Thread-safe. Closed with its store; the next open for writing serves it again.
+// counted, and tried again. Thread-safe. Closed with its store; the next open for writing serves it
+// again.
 class STEPWELL_API View {
  public:
   View() = default;

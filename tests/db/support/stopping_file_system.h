@@ -104,6 +104,10 @@ class StoppingFileSystem : public io::FileSystem {
     before_();
     return files_->Rename(from, to);
   }
+  Status Exchange(const std::string& one, const std::string& other) override {
+    before_();
+    return files_->Exchange(one, other);
+  }
   Status Link(const std::string& from, const std::string& to) override {
     before_();
     return files_->Link(from, to);

@@ -25,6 +25,8 @@
 #include <thread>
 
 #include "db/layout.h"
+#include "io/open_disk.h"
+#include "tests/db/support/export_support.h"
 #include "tests/db/support/mount.h"
 #include "tests/db/support/store_support.h"
 
@@ -44,23 +46,39 @@ inline std::string TextOf(const fs::path& path) {
   return text.str();
 }
 
-// Names of the checkpoints in a view; each is whole and all its links are good.
+// Names of the checkpoints in a view; each is whole, and none depends on what its links lead to.
 inline std::vector<std::string> Shown(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(path)) {
     if (!fs::exists(entry.path() / kViewStepName)) continue;
     EXPECT_TRUE(fs::exists(entry.path() / "commit_success.txt")) << entry.path();
     EXPECT_TRUE(fs::exists(entry.path() / "state/manifest.ocdbt")) << entry.path();
-    size_t links = 0;
-    for (const auto& file : fs::directory_iterator(entry.path() / "state/d")) {
-      links += file.is_symlink() ? 1 : 0;
-      EXPECT_TRUE(fs::exists(file.path())) << file.path();
+    EXPECT_TRUE(fs::exists(entry.path() / "stepwell-digests")) << entry.path();
+    size_t files = 0;
+    for (const auto& file : fs::recursive_directory_iterator(entry.path())) {
+      EXPECT_FALSE(file.is_symlink()) << file.path();
+      files += file.path().parent_path().filename() == "d" ? 1 : 0;
     }
-    EXPECT_GT(links, 0U) << entry.path();
+    EXPECT_GT(files, 0U) << entry.path();
     names.push_back(entry.path().filename());
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// OK when the step of this seed is there, bit for bit.
+inline Status CheckShown(const fs::path& checkpoint, uint64_t seed,
+                         const std::vector<LeafSpec>& specs = kState) {
+  return CheckExported(io::LocalFileSystem(), checkpoint, seed, specs);
+}
+
+// How many of its data files have another name.
+inline size_t LinksOf(const fs::path& checkpoint) {
+  size_t links = 0;
+  for (const auto& file : fs::directory_iterator(checkpoint / "state/d")) {
+    links += fs::hard_link_count(file.path()) > 1 ? 1 : 0;
+  }
+  return links;
 }
 
 // Where a step has the only chunk of its leaf "w", which is stored raw.
@@ -78,20 +96,6 @@ inline Place PlaceOf(Store* store, uint64_t step) {
   EXPECT_TRUE(leaf.ok() && leaf->has_value() && (*leaf)->chunks.size() == 1);
   const format::ChunkRecord& chunk = (*leaf)->chunks.front();
   return {(*reader)->step().commit, chunk.segment, chunk.offset_bytes};
-}
-
-// Leaf "w" as the view has it; empty when it is not there (any more).
-inline std::vector<float> ReadViewed(const fs::path& checkpoint, const Place& place) {
-  std::vector<float> data(200 * 1000);
-  char name[40];
-  std::snprintf(name, sizeof(name), "segment-%010llu",
-                static_cast<unsigned long long>(place.segment));
-  std::ifstream file(checkpoint / "state/d" / name, std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(place.offset_bytes));
-  file.read(reinterpret_cast<char*>(data.data()),
-            static_cast<std::streamsize>(data.size() * sizeof(float)));
-  if (!file) data.clear();
-  return data;
 }
 
 // Ends the test program where a call never returns.
@@ -138,13 +142,27 @@ class Held {
   const int descriptor_;
 };
 
-class ViewTest : public ::testing::Test {
+// How steps come by their bytes: by links of the segments, or as small steps do, copied (or cloned,
+// where the machine can).
+enum class Placing { kLinks, kCopies };
+inline std::string PlacingName(const ::testing::TestParamInfo<Placing>& test) {
+  return test.param == Placing::kLinks ? "Links" : "Copies";
+}
+
+class ViewTest : public ::testing::TestWithParam<Placing> {
  protected:
   ViewTest() {
+    view_tuning.may_clone = !Links();
+    view_tuning.link_bytes_min = Links() ? 0 : UINT64_MAX;
     options_.segment_bytes = 4 << 20;  // about four steps
     options_.codec = CodecPolicy::kRaw;
     options_.log = Sink();
   }
+  ~ViewTest() override {
+    view_tuning.may_clone = true;
+    view_tuning.link_bytes_min = uint64_t{8} << 20;
+  }
+  static bool Links() { return GetParam() == Placing::kLinks; }
   LogSink Sink() {
     return [this](LogLevel, std::string_view text) {
       const std::lock_guard lock(log_mutex_);

@@ -128,6 +128,20 @@ Status SimFileSystem::Rename(const std::string& from, const std::string& to) {
   return OkStatus();
 }
 
+Status SimFileSystem::Exchange(const std::string& one, const std::string& other) {
+  const std::lock_guard lock(world_->mutex_);
+  std::string one_name;
+  std::string other_name;
+  const InodeRef one_parent = world_->FindParent(one, &one_name);
+  const InodeRef other_parent = world_->FindParent(other, &other_name);
+  const InodeRef one_inode = world_->Find(one);
+  const InodeRef other_inode = world_->Find(other);
+  if (one_inode == nullptr || other_inode == nullptr) return ErrnoStatus(ENOENT, one);
+  STEPWELL_RETURN_IF_ERROR(world_->BeginOp(OpKind::kRename, other));
+  world_->ChangeNames({{one_parent, one_name, other_inode}, {other_parent, other_name, one_inode}});
+  return OkStatus();
+}
+
 Status SimFileSystem::Link(const std::string& from, const std::string& to) {
   const std::lock_guard lock(world_->mutex_);
   const InodeRef inode = world_->Find(from);

@@ -24,6 +24,7 @@ class SimFileSystem final : public io::FileSystem {
   Status Remove(const std::string& path) override;
   Status RemoveDirectory(const std::string& path) override;
   Status Rename(const std::string& from, const std::string& to) override;
+  Status Exchange(const std::string& one, const std::string& other) override;
   Status Link(const std::string& from, const std::string& to) override;
   Status SetMode(const std::string& path, uint32_t mode) override;
   Status SyncDirectory(const std::string& path) override;

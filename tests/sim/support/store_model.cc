@@ -53,12 +53,17 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
     std::erase_if(
         *steps, [&](const auto& step) { return low > 0 && low-- > 0 && !(step.second & kPinned); });
   }
+  for (const uint64_t step : change.retire) {
+    const auto retired = steps->find(step);
+    if (retired != steps->end() && !(retired->second & kPinned)) steps->erase(retired);
+  }
   (*steps)[change.step] = change.held;
 }
 
 void StoreModel::Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep,
-                       db::SaveHandle handle) {
-  changes_.push_back({Kind::kSave, step, held, keep, std::move(handle), Outcome::kInFlight});
+                       db::SaveHandle handle, std::vector<uint64_t> retire) {
+  changes_.push_back(
+      {Kind::kSave, step, held, keep, std::move(handle), Outcome::kInFlight, std::move(retire)});
 }
 
 void StoreModel::Deleted(uint64_t step, const Status& status) {

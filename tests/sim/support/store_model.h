@@ -29,8 +29,10 @@ class StoreModel {
   // From here on errors come from reads, too: a change that ended in one may be there or not,
   // whatever became of later ones.
   void Tolerate() { tolerant_ = true; }
-  // A save or replacement that was accepted; `keep` as the store was opened.
-  void Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep, db::SaveHandle handle);
+  // A save or replacement that was accepted; `keep` as the store was opened, `retire` as it was
+  // asked for.
+  void Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep, db::SaveHandle handle,
+             std::vector<uint64_t> retire = {});
   // Changes that have returned.
   void Deleted(uint64_t step, const Status& status);
   void PinSet(uint64_t step, bool pinned, const Status& status);
@@ -56,6 +58,7 @@ class StoreModel {
     std::optional<uint64_t> keep;
     db::SaveHandle handle;  // saves only
     Outcome outcome = Outcome::kInFlight;
+    std::vector<uint64_t> retire = {};  // saves only
   };
   static Outcome OutcomeOf(const Status& status);
   static Outcome OutcomeOf(const Change& change);

@@ -64,13 +64,15 @@ uint64_t HeldOf(uint64_t seed) {
 }
 
 Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
-                                db::IfExists if_exists, const std::optional<db::GroupSave>& group) {
+                                db::IfExists if_exists, const std::optional<db::GroupSave>& group,
+                                std::vector<uint64_t> retire) {
   const std::vector<db::LeafSpec> specs = SpecsOf(seed);
   std::vector<std::vector<float>> scratch;
   scratch.reserve(specs.size() + 1);
   db::SaveRequest request = db::MakeRequest(step, seed, specs, &scratch);
   request.if_exists = if_exists;
   request.group = group;
+  request.retire = std::move(retire);
   if (HeldOf(seed) & kHasExtra) {
     scratch.push_back(db::LeafData(kExtra, seed));
     db::LeafInput leaf;
@@ -252,6 +254,20 @@ uint64_t Workload::NextSeed() {
   return seed;
 }
 
+// Every fifth save ends others in its commit: the newest, perhaps still in flight, or pinned, some
+// further, and one that is not there.
+std::vector<uint64_t> Workload::RetiredWith(uint64_t seed) const {
+  std::vector<uint64_t> retire;
+  if (seed % 5 != 4) return retire;
+  size_t at = 0;
+  const Steps steps = model_.Newest();
+  for (auto it = steps.rbegin(); it != steps.rend(); ++it, ++at) {
+    if (at == 0 || (seed >> (at % 8)) % 3 == 0) retire.push_back(it->first);
+  }
+  retire.push_back(next_step_ + 500);
+  return retire;
+}
+
 bool Workload::Save(bool replace) {
   const Steps steps = model_.Newest();
   uint64_t step = next_step_;
@@ -275,12 +291,13 @@ bool Workload::Save(bool replace) {
     if_exists = db::IfExists::kError;
   }
   const uint64_t seed = NextSeed();
-  auto handle = SaveStep(store_.get(), step, seed, if_exists);
+  const std::vector<uint64_t> retire = RetiredWith(seed);
+  auto handle = SaveStep(store_.get(), step, seed, if_exists, std::nullopt, retire);
   if (!Expect(handle.status(), StrCat("save of ", step))) return false;
   newest_ = *handle;
   any_ = true;
   last_step_ = step;
-  model_.Saved(step, HeldOf(seed), keep_, std::move(*handle));
+  model_.Saved(step, HeldOf(seed), keep_, std::move(*handle), retire);
   return true;
 }
 

@@ -29,7 +29,8 @@ std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
 uint64_t HeldOf(uint64_t seed);
 Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
                                 db::IfExists if_exists = db::IfExists::kError,
-                                const std::optional<db::GroupSave>& group = std::nullopt);
+                                const std::optional<db::GroupSave>& group = std::nullopt,
+                                std::vector<uint64_t> retire = {});
 // Wrong bytes are kInternal; what the store itself refuses has the store's code.
 Status CheckStep(db::StepReader* reader, uint64_t held);
 Status CheckStep(db::Store* store, uint64_t step, uint64_t held);
@@ -80,6 +81,7 @@ class Workload {
   bool Squeeze(bool on);
   bool Close();
   bool Save(bool replace);
+  std::vector<uint64_t> RetiredWith(uint64_t seed) const;
   bool Delete();
   bool TogglePin();
   bool DeleteExtra();

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file `stepwell-view` in each step that a view shows: what it is of, and which directory it is
+// in. One place decides whose a directory is (DESIGN.md, "The view").
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "format/records.h"
+#include "io/disk.h"
+
+namespace stepwell::db {
+
+inline constexpr std::string_view kViewStepName = "stepwell-view";
+
+struct ViewMark {
+  uint64_t step = 0;
+  std::string name;  // of the step's directory
+  uint64_t commit = 0;
+  std::string shares;  // of a step of several processes, the other parts' commits
+  int64_t time_ns = 0;
+  std::string store_id;  // as IdText
+  std::string where;     // of the store: its path, or WhereBeside
+  std::string beside;    // name of the store's directory, next to the step's; "": elsewhere
+  std::string boot;
+  std::string options;    // ViewOptionsText
+  std::string directory;  // DirectoryText of the one that it was written in
+};
+
+std::string IdText(const format::Id128& id);
+// Tells a directory from every other one for as long as it lives, also when it is moved.
+std::string DirectoryText(const io::FileInfo& directory);
+std::string WhereBeside(const io::FileInfo& store_directory);
+// Whether a store's directory may be called so to be beside a view: ".stepwell", ".stepwell-…".
+bool IsStoreBesideName(std::string_view name);
+
+std::string EncodeMark(const ViewMark& mark);
+// None for what is no mark, or not all of one. Marks of older versions have no `directory`, nor
+// `beside`.
+std::optional<ViewMark> DecodeMark(std::string_view text);
+// What is shown, wherever it is: equal for two directories that are as good as each other.
+std::string IdentityOf(ViewMark mark);
+
+// Reads the mark of the step's directory `path`; kNotFound where there is none.
+Result<std::string> ReadMark(io::FileSystem* file_system, const std::string& path);
+
+// A store as its own marks name it.
+struct ViewHome {
+  std::string store_id;
+  std::string where;
+  // What `where` was when the store's views were written down last: another one once the store was
+  // copied, or moved to another file system. "": the same, or not known.
+  std::string before;
+};
+// Whether the view of the store beside made this very directory. False for a copy of it under any
+// name, and in any place but one: where the store was copied along.
+bool IsMadeBeside(const ViewMark& mark, std::string_view name, const io::FileInfo& directory,
+                  const ViewHome& home);
+
+}  // namespace stepwell::db

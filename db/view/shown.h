@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a directory is to the store beside it: a step that the store's view shows, what the view has
+// left of one, or neither (DESIGN.md, "The view"). Looks only: no lock is taken, nothing is made.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/result.h"
+
+namespace stepwell::db {
+
+struct ShownStep {
+  std::string store_path;
+  std::string name;  // of the step's directory
+  uint64_t step = 0;
+  // Of the step as the store has it now: of another number than the directory's for as long as the
+  // view takes to follow a change of the same save.
+  uint64_t commit = 0;
+  // False: the store has another save under this number, or none; the view will remove the
+  // directory, or make it anew.
+  bool is_live = false;
+};
+
+// None: the directory is not one that the view of a store beside it made. So it is a checkpoint
+// with data of its own: of another program, a copy of a step under any name and in any place, a
+// symbolic link to one; or it is nothing at all.
+Result<std::optional<ShownStep>> FindShownStep(const std::string& path);
+
+// The same for all of a directory, of the view of the store `store_name` (".stepwell" or
+// ".stepwell-…") in it, by name. The store is looked at once.
+Result<std::vector<ShownStep>> FindShownSteps(const std::string& root,
+                                              const std::string& store_name);
+
+}  // namespace stepwell::db
