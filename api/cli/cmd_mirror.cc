@@ -103,8 +103,8 @@ void AddMirror(CLI::App* program, Invocation* invocation) {
   AddStore(command, &arguments->store);
   command
       ->add_option("DIR", arguments->directory,
-                   "gets a directory a step, with symbolic links into the store: absent, empty, or "
-                   "an earlier mirror of this store")
+                   "gets a directory a step, which shares the store's data where it can: absent, "
+                   "empty, or an earlier mirror of this store")
       ->required();
   command->add_flag("--once", arguments->once,
                     "end when everything is shown, and leave the directory as it is then");

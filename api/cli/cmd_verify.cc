@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell verify STORE [--step N]`: reads everything that is stored and checks every checksum. Of
-// an export, too.
+// an export, too, and of the stores in a facade's root or checkpoint.
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 
 #include <stepwell/checkpoint.h>
 
@@ -40,6 +43,12 @@ bool IsCheckpoint(const std::string& path) {
          VerifyExport(path, stop).status().code() != StatusCode::kFailedPrecondition;
 }
 
+// Whether a store's view made a directory: what is in it are links to the store's files.
+bool IsShown(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(std::filesystem::path(path) / "stepwell-view", error);
+}
+
 // The checkpoints that a path means which is not a store: those below a manager's root, or itself.
 // None when it is not about checkpoints.
 Result<std::vector<std::string>> CheckpointsAt(const StoreArguments& arguments) {
@@ -58,75 +67,59 @@ Result<std::vector<std::string>> CheckpointsAt(const StoreArguments& arguments) 
   return paths;
 }
 
-Result<Outcome> VerifyCheckpoints(const std::vector<std::string>& paths, bool json) {
-  Progress progress("verifying");
-  const auto show = [&](uint64_t done, uint64_t all) {
-    progress.Update(done, all);
-    return true;
-  };
-  Outcome outcome;
-  Json list = Json::array();
+// What was read, and found.
+struct Verified {
+  std::string text;
+  Json stores = Json::array();
+  Json checkpoints = Json::array();
   Json problems = Json::array();
-  bool unknown = false;
-  for (const std::string& path : paths) {
-    const auto report = VerifyExport(path, show);
-    if (report.status().code() == StatusCode::kFailedPrecondition) {
-      unknown = true;
-      list.push_back({{"path", path}, {"checked", false}});
-      outcome.text += StrCat(Printable(path),
+  size_t damaged = 0;
+  size_t unchecked = 0;  // that could not be read
+  size_t unknown = 0;    // checkpoints without digests
+};
+
+Status VerifyCheckpoint(const std::string& path, bool beside_store, Progress* progress,
+                        Verified* verified) {
+  const auto report = VerifyExport(path, [&](uint64_t done, uint64_t all) {
+    progress->Update(done, all);
+    return true;
+  });
+  if (report.status().code() == StatusCode::kFailedPrecondition) {
+    if (beside_store) return OkStatus();  // its data are the store's, which was checked
+    ++verified->unknown;
+    verified->checkpoints.push_back({{"path", path}, {"checked", false}});
+    verified->text += StrCat(Printable(path),
                              ": no digests, as Orbax writes none: nothing to check it against\n");
-      continue;
-    }
-    STEPWELL_RETURN_IF_ERROR(report.status());
-    list.push_back({{"path", path},
-                    {"checked", true},
-                    {"files", report->files},
-                    {"chunks", report->chunks},
-                    {"bytes", report->bytes}});
-    for (const VerifyProblem& found : report->problems) {
-      problems.push_back(
-          {{"file", found.file}, {"offset", found.offset_bytes}, {"message", found.message}});
-      outcome.text += StrCat(Emphasize("damaged", "1;31"), " (", Printable(found.file), " at ",
+    return OkStatus();
+  }
+  STEPWELL_RETURN_IF_ERROR(report.status());
+  verified->checkpoints.push_back({{"path", path},
+                                   {"checked", true},
+                                   {"files", report->files},
+                                   {"chunks", report->chunks},
+                                   {"bytes", report->bytes}});
+  for (const VerifyProblem& found : report->problems) {
+    ++verified->damaged;
+    verified->problems.push_back(
+        {{"file", found.file}, {"offset", found.offset_bytes}, {"message", found.message}});
+    verified->text += StrCat(Emphasize("damaged", "1;31"), " (", Printable(found.file), " at ",
                              found.offset_bytes, "): ", Printable(found.message), "\n");
-    }
-    outcome.text += StrCat(
-        Printable(path), ": ", Plural(report->files, "file", "files"), ", ",
-        Plural(report->chunks, "chunk", "chunks"), ", ", HumanBytes(report->bytes), " read: ",
-        report->problems.empty() ? std::string("no damage")
-                                 : Plural(report->problems.size(), "problem", "problems"),
-        "\n");
   }
-  const bool damaged = !problems.empty();
-  if (damaged) {
-    outcome.exit = ExitCode::kCorruption;
-  } else if (unknown) {
-    outcome.exit = ExitCode::kNothingToCheck;
-  }
-  if (json) {
-    outcome.text = JsonText({{"schema", kJsonSchema},
-                             {"ok", !damaged && !unknown},
-                             {"checkpoints", std::move(list)},
-                             {"problems", std::move(problems)}});
-  }
-  return outcome;
+  verified->text +=
+      StrCat(Printable(path), ": ", Plural(report->files, "file", "files"), ", ",
+             Plural(report->chunks, "chunk", "chunks"), ", ", HumanBytes(report->bytes), " read: ",
+             report->problems.empty() ? std::string("no damage")
+                                      : Plural(report->problems.size(), "problem", "problems"),
+             "\n");
+  return OkStatus();
 }
 
-Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocation) {
-  Result<Store> store = OpenStore(arguments.store, /*read_only=*/true, invocation);
-  const StatusCode code = store.status().code();
-  if (code == StatusCode::kNotFound || code == StatusCode::kUnimplemented) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto checkpoints, CheckpointsAt(arguments));
-    if (!checkpoints.empty()) return VerifyCheckpoints(checkpoints, invocation->json);
-  }
-  STEPWELL_RETURN_IF_ERROR(store.status());
+Status VerifyStore(Store* store, const std::string& name, const std::optional<uint64_t>& step,
+                   Progress* progress, Verified* verified) {
   VerifyOptions verify;
-  if (!arguments.step.empty()) {
-    STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&*store, arguments.step));
-    verify.step = step.info().step;
-  }
-  Progress progress("verifying");
+  verify.step = step;
   verify.progress = [&](uint64_t done, uint64_t all) {
-    progress.Update(done, all);
+    progress->Update(done, all);
     return true;
   };
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report, store->Verify(verify));
@@ -142,32 +135,102 @@ Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocatio
       std::count_if(report.problems.begin(), report.problems.end(),
                     [](const VerifyProblem& problem) { return problem.unchecked; }));
   const size_t damaged = report.problems.size() - unchecked;
-  Outcome outcome;
-  outcome.exit = damaged > 0     ? ExitCode::kCorruption
-                 : unchecked > 0 ? ExitCode::kError
-                                 : ExitCode::kOk;
-  if (invocation->json) {
-    Json problems = Json::array();
-    for (const VerifyProblem& problem : report.problems) {
-      problems.push_back(ProblemJson(problem));
-    }
-    outcome.text = JsonText({{"schema", kJsonSchema},
-                             {"store", arguments.store},
-                             {"ok", report.problems.empty()},
-                             {"steps", report.steps},
-                             {"leaves", report.leaves},
-                             {"chunks", report.chunks},
-                             {"bytes", report.bytes},
-                             {"problems", std::move(problems)}});
-    return outcome;
+  verified->unchecked += unchecked;
+  verified->damaged += damaged;
+  verified->stores.push_back({{"store", store->path()},
+                              {"steps", report.steps},
+                              {"leaves", report.leaves},
+                              {"chunks", report.chunks},
+                              {"bytes", report.bytes}});
+  for (const VerifyProblem& problem : report.problems) {
+    verified->problems.push_back(ProblemJson(problem));
+    verified->text += ProblemText(problem);
   }
-  for (const VerifyProblem& problem : report.problems) outcome.text += ProblemText(problem);
-  outcome.text += StrCat(
-      Plural(report.steps, "step", "steps"), ", ", Plural(report.leaves, "leaf", "leaves"), ", ",
-      Plural(report.chunks, "chunk", "chunks"), ", ", HumanBytes(report.bytes),
+  verified->text += StrCat(
+      name.empty() ? "" : Printable(name) + ": ", Plural(report.steps, "step", "steps"), ", ",
+      Plural(report.leaves, "leaf", "leaves"), ", ", Plural(report.chunks, "chunk", "chunks"), ", ",
+      HumanBytes(report.bytes),
       " read: ", damaged == 0 ? std::string("no damage") : Plural(damaged, "problem", "problems"),
       unchecked == 0 ? "" : StrCat("; ", unchecked, " could not be checked"), "\n");
+  return OkStatus();
+}
+
+Outcome OutcomeOf(Verified verified, bool json, Json document) {
+  Outcome outcome;
+  outcome.text = std::move(verified.text);
+  outcome.exit = verified.damaged > 0     ? ExitCode::kCorruption
+                 : verified.unchecked > 0 ? ExitCode::kError
+                 : verified.unknown > 0   ? ExitCode::kNothingToCheck
+                                          : ExitCode::kOk;
+  if (!json) return outcome;
+  document["schema"] = kJsonSchema;
+  document["ok"] = outcome.exit == ExitCode::kOk;
+  document["problems"] = std::move(verified.problems);
+  outcome.text = JsonText(document);
   return outcome;
+}
+
+// The root of a facade, or a single checkpoint: the stores in it, and the files beside these.
+Result<Outcome> VerifyWithin(const StoreArguments& arguments,
+                             const std::vector<std::string>& stores, Invocation* invocation) {
+  Progress progress("verifying");
+  Verified verified;
+  bool found = arguments.step.empty();
+  std::vector<std::string> checkpoints;
+  if (auto at = CheckpointsAt(arguments); at.ok()) {
+    checkpoints = std::move(*at);
+  } else if (at.status().code() != StatusCode::kNotFound) {  // a store may have the step
+    return at.status();
+  }
+  for (const std::string& path : stores) {
+    STEPWELL_ASSIGN_OR_RETURN(Store store, OpenStore(path, /*read_only=*/true, invocation));
+    std::optional<uint64_t> number;
+    if (!arguments.step.empty()) {
+      const auto step = ReadStep(&store, arguments.step);
+      if (step.status().code() == StatusCode::kNotFound) continue;
+      STEPWELL_RETURN_IF_ERROR(step.status());
+      number = step->info().step;
+    }
+    found = true;
+    STEPWELL_RETURN_IF_ERROR(VerifyStore(&store, path, number, &progress, &verified));
+  }
+  for (const std::string& path : checkpoints) {
+    found = true;
+    const bool beside_store = path == arguments.store || IsShown(path);
+    STEPWELL_RETURN_IF_ERROR(VerifyCheckpoint(path, beside_store, &progress, &verified));
+  }
+  if (!found) return NotFoundError(StrCat(arguments.store, " has no step ", arguments.step));
+  Json document = {{"stores", verified.stores}, {"checkpoints", verified.checkpoints}};
+  return OutcomeOf(std::move(verified), invocation->json, std::move(document));
+}
+
+Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocation) {
+  const std::vector<std::string> within = StoresWithin(arguments.store);
+  if (!within.empty()) return VerifyWithin(arguments, within, invocation);
+  Result<Store> store = OpenStore(arguments.store, /*read_only=*/true, invocation);
+  const StatusCode code = store.status().code();
+  Progress progress("verifying");
+  Verified verified;
+  if (code == StatusCode::kNotFound || code == StatusCode::kUnimplemented) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto checkpoints, CheckpointsAt(arguments));
+    for (const std::string& path : checkpoints) {
+      STEPWELL_RETURN_IF_ERROR(VerifyCheckpoint(path, false, &progress, &verified));
+    }
+    if (!checkpoints.empty()) {
+      Json document = {{"checkpoints", verified.checkpoints}};
+      return OutcomeOf(std::move(verified), invocation->json, std::move(document));
+    }
+  }
+  STEPWELL_RETURN_IF_ERROR(store.status());
+  std::optional<uint64_t> number;
+  if (!arguments.step.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&*store, arguments.step));
+    number = step.info().step;
+  }
+  STEPWELL_RETURN_IF_ERROR(VerifyStore(&*store, "", number, &progress, &verified));
+  Json document = verified.stores[0];
+  document["store"] = arguments.store;
+  return OutcomeOf(std::move(verified), invocation->json, std::move(document));
 }
 
 }  // namespace

@@ -159,6 +159,7 @@ void BindExport(nb::module_& m) {
       .def_rw("zarr_format", &db::ExportOptions::zarr_format)
       .def_rw("items", &db::ExportOptions::items)
       .def_rw("step_prefix", &db::ExportOptions::step_prefix)
+      .def_rw("step_prefix_verbatim", &db::ExportOptions::step_prefix_verbatim)
       .def_rw("step_digits", &db::ExportOptions::step_digits)
       .def_rw("unnamed_default", &db::ExportOptions::unnamed_default)
       .def_rw("file_mode", &db::ExportOptions::file_mode)

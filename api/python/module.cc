@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/python/durable.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/exit.h"
@@ -95,9 +96,11 @@ class Core {
 
   std::unique_ptr<Handle> Save(uint64_t step, nb::list items, std::string metadata,
                                std::string metrics, int if_exists, nb::object to_numpy,
-                               const std::optional<GroupSavePair>& group) {
+                               const std::optional<GroupSavePair>& group,
+                               std::vector<uint64_t> retire) {
     db::SaveRequest request;
     request.step = step;
+    request.retire = std::move(retire);
     request.group = GroupSaveFromPython(group);
     request.items = ItemsFromPython(std::move(items), std::move(to_numpy));
     request.metadata_json = std::move(metadata);
@@ -316,6 +319,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindImport(m);
   sp::BindView(m);
   sp::BindExport(m);
+  sp::BindDurable(m);
   m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
   m.def("fail_at_exit", &sp::FailAtExit);
 
@@ -373,10 +377,12 @@ NB_MODULE(_stepwell, m) {
            arg("decision_number"), arg("wait"))
       .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
            arg("if_exists"), arg("to_numpy"), arg("group").none() = nb::none(),
+           arg("retire") = std::vector<uint64_t>(),
            nb::sig("def save(self, step: int, "
                    "items: collections.abc.Sequence[tuple[str, list[Row], int]], metadata: str, "
                    "metrics: str, if_exists: int, to_numpy: object, "
-                   "group: tuple[bytes, list[int]] | None = None) -> Handle"))
+                   "group: tuple[bytes, list[int]] | None = None, "
+                   "retire: collections.abc.Sequence[int] = ()) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
            arg("if_exists"), arg("group").none() = nb::none())
       .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/view.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 
 #include "api/python/errors.h"
 #include "api/python/events.h"
+#include "db/view/shown.h"
 
 namespace stepwell::python {
 namespace {
@@ -21,6 +23,28 @@ using std::chrono::milliseconds;
 
 milliseconds Milliseconds(double seconds) {
   return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+// Directories are read, and at times a store.
+template <typename Function>
+auto WithoutGil(Function&& function) {
+  const nb::gil_scoped_release release;
+  return function();
+}
+
+std::optional<db::ShownStep> MadeByView(const std::string& path) {
+  return ValueOrThrow(WithoutGil([&] { return db::FindShownStep(path); }));
+}
+
+// Only what the store has: what a view has left of another save is none.
+std::optional<db::ShownStep> ShownStep(const std::string& path) {
+  auto shown = MadeByView(path);
+  if (shown && !shown->is_live) shown.reset();
+  return shown;
+}
+
+std::vector<db::ShownStep> ShownSteps(const std::string& root, const std::string& store_name) {
+  return ValueOrThrow(WithoutGil([&] { return db::FindShownSteps(root, store_name); }));
 }
 
 }  // namespace
@@ -82,6 +106,15 @@ std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
 }
 
 void BindView(nb::module_& m) {
+  nb::class_<db::ShownStep>(m, "ShownStep")
+      .def_ro("store_path", &db::ShownStep::store_path)
+      .def_ro("name", &db::ShownStep::name)
+      .def_ro("step", &db::ShownStep::step)
+      .def_ro("commit", &db::ShownStep::commit)
+      .def_ro("is_live", &db::ShownStep::is_live);
+  m.def("shown_step", &ShownStep, nb::arg("path"));
+  m.def("made_by_view", &MadeByView, nb::arg("path"));
+  m.def("shown_steps", &ShownSteps, nb::arg("root"), nb::arg("store_name"));
   nb::class_<View>(m, "View")
       .def_prop_ro("path", &View::path)
       .def("path_of", &View::PathOf, nb::arg("step"))

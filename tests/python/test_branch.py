@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import _branch
+from stepwell._runtime import durable
 from equality import same
 
 
@@ -175,12 +175,12 @@ def test_steps_are_deleted_while_the_branch_is_made(path, asked, monkeypatch):
         monkeypatch.undo()
         for step in range(6, 12):
             store.save(step, state(step)).result()
-        os.makedirs(*arguments, **options)
+        durable.make_directories(*arguments, **options)
 
     with stepwell.open(path, keep=stepwell.policy.LatestN(3)) as store:
         for step in range(6):
             store.save(step, state(step)).result()
-        monkeypatch.setattr(_branch.os, "makedirs", save_meanwhile)
+        monkeypatch.setattr(durable, "make_directories", save_meanwhile)
         if asked is not None:
             with pytest.raises(stepwell.StepNotFoundError, match="no step 5 to branch from"):
                 store.branch("late", asked)

@@ -154,3 +154,57 @@ time.sleep(600)
             assert draft.parts == 4
             draft.add({"layer_4": np.full(1000, 4)})
         assert same(store.load(9), {f"layer_{i}": np.full(1000, i) for i in range(5)})
+
+
+KILLED_BEHIND_THE_COMMIT = """
+import os, signal, sys, numpy as np, stepwell
+from stepwell._draft import Draft
+
+Draft.discard = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+with stepwell.open(sys.argv[1]) as store:
+    with store.draft(7) as draft:
+        draft.add({"a": np.arange(4)}).result()
+"""
+
+
+def test_a_draft_whose_step_was_committed_goes_with_the_next_open(path, start_python):
+    child = start_python(KILLED_BEHIND_THE_COMMIT, path)
+    assert child.wait(60) == -signal.SIGKILL
+    assert os.listdir(path / "drafts") == ["7"]
+    with stepwell.open(path) as store:
+        assert same(store.load(7), {"a": np.arange(4)})
+        assert os.listdir(path / "drafts") == []
+
+
+def test_a_draft_whose_step_was_not_saved_stays(path):
+    with stepwell.open(path) as store:
+        store.save(7, {"old": 1}).result()
+        draft = store.draft(7)
+        draft.add({"a": np.arange(4)}).result()
+        with pytest.raises(stepwell.StepExistsError):
+            draft.finalize()
+        draft.close()
+    # As if the process had died within finalize, before the commit.
+    (path / "drafts" / "7" / "FINALIZING").write_text('{"after": 1000}')
+    with stepwell.open(path) as store:
+        assert os.listdir(path / "drafts") == ["7"]
+        with store.draft(7) as draft:
+            draft.finalize(if_exists="replace")
+        assert same(store.load(7), {"a": np.arange(4)})
+
+
+@pytest.mark.parametrize("name", ["branches", "branches/x", "drafts", "drafts/7"])
+def test_links_in_their_places_are_refused(path, tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    with stepwell.open(path) as store:
+        store.save(1, {"w": np.arange(3)}).result()
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).symlink_to(victim)
+        with pytest.raises(stepwell.Error, match="is a symbolic link"):
+            store.branch("x") if name.startswith("branches") else store.draft(7)
+    stepwell.open(path).close()
+    if name.startswith("branches"):
+        with pytest.raises(stepwell.Error, match="is a symbolic link"):
+            stepwell.open(path, branch="x")
+    assert os.listdir(victim) == []

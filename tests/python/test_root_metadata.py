@@ -14,6 +14,7 @@ import pytest
 from group_runs import run
 
 import stepwell
+from stepwell._runtime import durable
 
 GIVEN = {"run": "α", "config": {"layers": [1, 2], "rate": 0.5, "none": None}}
 
@@ -81,19 +82,27 @@ def test_a_failure_leaves_the_old_one_and_closes_the_store(path, monkeypatch):
     with stepwell.open(path, metadata=GIVEN):
         pass
 
-    def fails(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def fails(path: str, data: bytes, *, mode: int) -> None:
+        raise stepwell.NoSpaceError(f"write {path}: no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fails)
-        with pytest.raises(stepwell.NoSpaceError, match="METADATA cannot be written"):
+        patched.setattr(durable, "write", fails)
+        with pytest.raises(stepwell.NoSpaceError, match="METADATA: no space"):
             stepwell.open(path, metadata={"new": 1})
-    assert (path / "METADATA.new").exists()
     with stepwell.open(path) as store:
         assert store.metadata == GIVEN
     with stepwell.open(path, metadata={"new": 1}) as store:
         assert store.metadata == {"new": 1}
-    assert not (path / "METADATA.new").exists()
+
+
+def test_what_a_killed_writer_left_of_it_is_removed(path):
+    with stepwell.open(path, metadata=GIVEN):
+        pass
+    left = path / ".stepwell-0123456789abcdef.stepwell-tmp"
+    left.write_text('{"ne')
+    with stepwell.open(path) as store:
+        assert store.metadata == GIVEN
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("private", [True, False])

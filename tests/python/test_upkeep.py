@@ -6,8 +6,10 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import get_type_hints
 
 import numpy as np
@@ -198,6 +200,20 @@ def test_a_trace_that_cannot_be(path, tmp_path):
         store.save(0, 1)
     with pytest.raises(stepwell.InvalidArgumentError, match="needs mode='a'"):
         stepwell.open(path, mode="r", trace=tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_trace_is_as_private_as_its_store(tmp_path: Path, private: bool,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o022)
+    try:
+        for name in ("trace.json", str(tmp_path / "other.json")):
+            with stepwell.open(tmp_path / "run", private=private, trace=name) as store:
+                store.save(len(store), {"w": 1}).result()
+            assert os.stat(name).st_mode & 0o777 == (0o600 if private else 0o644)
+    finally:
+        os.umask(before)
 
 
 # ---- the log ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
 from ._pytree.items import Files, Json
 from ._remote.pull import PullReport
-from ._remote.push import PushReport
+from ._remote.pushed import PushReport
 from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
                              SpaceStats, StageLatencies, StoreStats, VerifyProblem, VerifyReport,
                              ViewStats)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
 
 from . import _stepwell
@@ -34,7 +34,9 @@ class Backend(Protocol):
     collective_reads: bool  # and read
 
     def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None) -> Operation: ...
+             chunks: Chunks | None, retire: Sequence[int] = ()) -> Operation:
+        """`retire`: other steps that end in the very commit of this one, on process 0; pinned ones
+        and those that are not there by then are passed over."""
 
     def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
                      ) -> Operation:
@@ -107,11 +109,12 @@ class OneProcess(CoreReads):
         self._path = path
 
     def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None) -> Operation:
+             chunks: Chunks | None, retire: Sequence[int] = ()) -> Operation:
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy)
+            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
+                                     retire=list(retire))
             del rows  # before collections go on: they would look at each
         return handle
 

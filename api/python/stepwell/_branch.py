@@ -7,33 +7,35 @@ import os
 import re
 from typing import SupportsIndex
 
-from ._lifetime import OpenStore
+from ._lifetime import BRANCHES, OpenStore, check_no_link
+from ._runtime import durable
 from ._runtime.arguments import step_number
-from ._runtime.files import remove_tree, sync_folder
 from ._runtime.text import brief
-from .errors import Error, InvalidArgumentError, StepExistsError, StepNotFoundError
+from .errors import (Error, InvalidArgumentError, LockedError, StepExistsError, StepNotFoundError)
 
-_FOLDER = "branches"  # within a store's directory
-_TEMPORARY = ".stepwell-tmp"
+_MADE = "branch"  # in the temporary directory
 
 
 def path_of(store: str, name: str) -> str:
     """Where the branch `name` of the store at `store` is. Raises InvalidArgumentError."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name) or (
-            _TEMPORARY in name):
+            name.endswith("-tmp")):
         raise InvalidArgumentError(
             f"a branch's name has letters, digits, '_', '.', '+' and '-', not {brief(name)}")
-    return os.path.join(store, _FOLDER, name)
+    path = os.path.join(store, BRANCHES, name)
+    for each in (os.path.dirname(path), path):
+        check_no_link(each)
+    return path
 
 
 def branches(self: OpenStore) -> list[str]:
     """The names of the store's branches, sorted."""
     self._check()
     try:
-        names = os.listdir(os.path.join(self.path, _FOLDER))
+        names = os.listdir(os.path.join(self.path, BRANCHES))
     except FileNotFoundError:
         return []
-    return sorted(name for name in names if _TEMPORARY not in name)
+    return sorted(name for name in names if not name.endswith("-tmp"))
 
 
 def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str:
@@ -45,8 +47,9 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
     back when neither needs the file that it lies in. Branches lie in the store's directory,
     `branches/<name>`; `shutil.rmtree` of that path removes one.
 
-    Raises StepNotFoundError, StepExistsError if there is a branch of this name, Error if the file
-    system has no hard links, InvalidArgumentError in a run of several processes.
+    Raises StepNotFoundError, StepExistsError if there is a branch of this name, LockedError if it
+    is being made, NoSpaceError, Error if the file system has no hard links, InvalidArgumentError in
+    a run of several processes.
     """
     self._check()
     self._check_writable()
@@ -59,27 +62,26 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
     number = self._step(None if step is None else step_number(step))
     if number not in self.steps():
         raise _without(self.path, number)
-    os.makedirs(os.path.dirname(made), mode=0o700, exist_ok=True)
-    temporary = made + _TEMPORARY
-    remove_tree(temporary)  # of a process that died
+    durable.make_directories(os.path.dirname(made), 0o700)
     try:
-        self._backend.writer.branch(temporary)
-        with self._open_alone(temporary) as store:
-            if step is not None and number not in store.steps():  # it was deleted meanwhile
-                raise _without(self.path, number)
-            if step is not None:
-                _cut(store, number)
-        os.rename(temporary, made)
+        with durable.Folder(made) as folder:
+            temporary = os.path.join(folder.temporary, _MADE)
+            self._backend.writer.branch(temporary)
+            with self._open_alone(temporary) as store:
+                if step is not None and number not in store.steps():  # it was deleted meanwhile
+                    raise _without(self.path, number)
+                if step is not None:
+                    _cut(store, number)
+            folder.commit(_MADE)
+    except LockedError as error:
+        raise LockedError(f"the branch {name!r} of {self.path!r} is being made by another thread "
+                          f"or process: {error}") from None
+    except StepExistsError:
+        raise StepExistsError(f"{self.path!r} has a branch {name!r} already") from None
     except OSError as error:
-        remove_tree(temporary)
         if isinstance(error, Error):
             raise
         raise Error(f"the branch {made!r} cannot be made: {error}") from error
-    except BaseException:
-        remove_tree(temporary)
-        raise
-    for folder in (os.path.dirname(made), self.path):  # the names are durable, too
-        sync_folder(folder)
     return made
 
 

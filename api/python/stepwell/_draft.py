@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 from ._handle import SaveHandle
-from ._lifetime import OpenStore
+from ._lifetime import DRAFTS, OpenStore, check_no_link
 from ._pytree.tree import KEY, path_text, walk_items
 from ._runtime.arguments import IfExists, json_text, step_number
-from ._runtime.files import remove_tree
+from ._runtime import durable
+from ._runtime.files import read_json_object
 from ._runtime.service import NotCopied
 from ._stepwell import ContainerKind
 from ._views import NodeView, StepView
-from .errors import Error, InvalidArgumentError
+from .errors import (CheckpointNotFoundError, Error, InvalidArgumentError, OutcomeUnknownError)
 
-_FOLDER = "drafts"  # within a store's directory
+# In a draft while its step is being saved: {"after": the newest commit before}. What a process that
+# died between the step's commit and the draft's end left is known by it.
+_FINALIZING = "FINALIZING"
 
 
 class Draft(NotCopied):
@@ -111,8 +116,18 @@ class Draft(NotCopied):
                 part = view[(item,)] if view.items != ["state"] else view[""]
                 merged[item] = _merge(merged[item], part) if item in merged else part
         store: Any = self._store
-        step: int = store.save(self.step, items=merged, metadata=metadata, metrics=metrics,
-                               if_exists=if_exists).result()
+        mark = os.path.join(self._path, _FINALIZING)
+        newest = max((summary.commit for summary in store._backend.steps()), default=0)
+        durable.write(mark, json.dumps({"after": newest}).encode())
+        try:
+            step: int = store.save(self.step, items=merged, metadata=metadata, metrics=metrics,
+                                   if_exists=if_exists).result()
+        except OutcomeUnknownError:
+            raise  # the next open of the store knows it
+        except BaseException:
+            with contextlib.suppress(Error):
+                durable.remove(mark)
+            raise
         self.discard()
         return step
 
@@ -121,7 +136,8 @@ class Draft(NotCopied):
         if self._finished:
             return
         self.close()
-        remove_tree(self._path)
+        with contextlib.suppress(CheckpointNotFoundError):
+            durable.remove(self._path)
 
     def close(self) -> None:
         """Waits for the parts, and leaves the draft: `Store.draft` goes on with it. Idempotent."""
@@ -171,6 +187,25 @@ def draft(self: OpenStore, step: SupportsIndex) -> Draft:
     if self._backend.collective:
         raise InvalidArgumentError("a draft is of one process; save the shards of all of them "
                                    "with one `save`")
-    path = os.path.join(self.path, _FOLDER, str(number))
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    path = os.path.join(self.path, DRAFTS, str(number))
+    for each in (os.path.dirname(path), path):
+        check_no_link(each)
+    durable.make_directories(os.path.dirname(path), 0o700)
     return Draft(self, number, path)
+
+
+def settle(self: OpenStore) -> None:
+    """What processes that died in `finalize` left: a draft whose step was committed goes. Called at
+    each open for writing."""
+    folder = os.path.join(self.path, DRAFTS)
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return
+    commits = {summary.step: summary.commit for summary in self._backend.steps()}
+    for name in os.listdir(folder):
+        mark = os.path.join(folder, name, _FINALIZING)
+        if not name.isdigit() or not os.path.isfile(mark):
+            continue
+        with contextlib.suppress(Error):
+            after = read_json_object(mark).get("after")
+            committed = isinstance(after, int) and commits.get(int(name), 0) > after
+            durable.remove(os.path.dirname(mark) if committed else mark)

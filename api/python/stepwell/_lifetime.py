@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, cast, overload
 
@@ -22,12 +22,23 @@ from ._load.source import Source
 from ._metrics import Direction, best_of, metrics_of_all
 from ._pytree.chunks import Chunks
 from ._root_metadata import metadata_of, set_metadata
-from ._runtime import monitoring, service
+from ._runtime import durable, monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
 from ._runtime.text import counted
 from ._save_policy import SavePolicy
 from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
+
+
+# Folders in a store's directory that the engine does not know.
+BRANCHES, DRAFTS = "branches", "drafts"
+
+
+def check_no_link(path: str) -> None:
+    """Error for a symbolic link: what is written there would land elsewhere."""
+    if os.path.islink(path):
+        raise Error(f"{path!r} is a symbolic link, which Stepwell does not follow: remove it, or "
+                    "put a directory in its place")
 
 
 def _default_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
@@ -68,11 +79,20 @@ class OpenStore(NotCopied):
         self._decider = Decider(None, path)
         self._closed = False
         service.stores.add(self)
+        if not read_only and self._backend.leads:
+            self._settle()
 
     @classmethod
     def _open_alone(cls, path: str, read_only: bool = False) -> Self:
         """A store, opened by this process alone, with the defaults of `open`."""
         return cls(path, read_only, _default_core, 0.0, None)
+
+    def _settle(self) -> None:
+        """Removes what killed processes left under way above the engine."""
+        for folder in ("", BRANCHES, DRAFTS):
+            path = os.path.join(self.path, folder)
+            if os.path.isdir(path) and not (folder and os.path.islink(path)):
+                durable.sweep(path, ours=True)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("read-only" if self.read_only else "open")
@@ -301,10 +321,11 @@ class OpenStore(NotCopied):
         return SaveHandle(save, self)
 
     def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-              chunks: Chunks | None) -> SaveHandle:
+              chunks: Chunks | None, *, retire: Sequence[int] = ()) -> SaveHandle:
+        """`retire`: other steps that end in the same commit; see Backend.save."""
         service.sync_log_level()
         begun = time.monotonic()
-        operation = self._backend.save(step, trees, metadata, metrics, existing, chunks)
+        operation = self._backend.save(step, trees, metadata, metrics, existing, chunks, retire)
         self._decider.began(step)
         monitoring.record_save(operation, begun)
         return self._track(operation)

@@ -7,7 +7,7 @@ be a plain one, not a link, and a JSON object of bounded size.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import os
 import stat
@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._backend import Backend
+from ._runtime import durable
 from ._runtime.arguments import json_text
-from ._runtime.files import sync_folder
-from .errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
+from ._runtime.files import read_small
+from .errors import CorruptionError, InvalidArgumentError, StorageError
 
 _NAME = "METADATA"
 _BYTES_MAX = 1 << 20
@@ -45,47 +46,12 @@ def metadata_of(backend: Backend, store: str) -> Any:
 
 def _write(store: str, data: bytes) -> None:
     path = os.path.join(store, _NAME)
-    temporary = path + ".new"
-    try:
-        if _content(path) == data:
-            return
-        if os.path.lexists(temporary):  # of a process that died
-            os.unlink(temporary)
+    there = None
+    with contextlib.suppress(CorruptionError):  # too long to be one
+        there = read_small(path, _BYTES_MAX, follow=False)
+    if there != data:
         mode = stat.S_IMODE(os.stat(os.path.join(store, "STEPWELL")).st_mode)
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            os.fchmod(file, mode)
-            left = memoryview(data)
-            while left:
-                left = left[os.write(file, left):]
-            os.fsync(file)
-        finally:
-            os.close(file)
-        os.rename(temporary, path)
-        sync_folder(store)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        failed = (NoSpaceError if full else StorageError)(f"{path} cannot be written: {error}")
-        failed.errno = error.errno
-        raise failed from None
-
-
-def _content(path: str) -> bytes | None:
-    """What is in the file, at most a byte more than it may have; None where there is no plain
-    file."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
-            return None
-        raise
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        with open(file, "rb", closefd=False) as opened:
-            return opened.read(_BYTES_MAX + 1)
-    finally:
-        os.close(file)
+        durable.write(path, data, mode=mode)
 
 
 def _read(store: str) -> Any:
@@ -93,15 +59,15 @@ def _read(store: str) -> Any:
     if not os.path.lexists(path):
         return None
     try:
-        data = _content(path)
+        data = read_small(path, _BYTES_MAX, follow=False)
+    except CorruptionError:
+        raise
     except OSError as error:
         failed = StorageError(f"{path} cannot be read: {error}")
         failed.errno = error.errno
         raise failed from None
     if data is None:
         raise CorruptionError(f"{path} is not a plain file")
-    if len(data) > _BYTES_MAX:
-        raise CorruptionError(f"{path} has more than {_BYTES_MAX:,} bytes")
     try:
         metadata = json.loads(data)
     except (ValueError, RecursionError) as error:

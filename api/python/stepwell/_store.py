@@ -156,6 +156,10 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
 class Store(Loading):
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
 
+    def _settle(self) -> None:
+        super()._settle()
+        _draft.settle(self)
+
     # ---- saving ----
 
     def save(self, step: SupportsIndex, state: Any = _NOT_GIVEN, *,

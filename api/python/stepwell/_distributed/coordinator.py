@@ -12,7 +12,8 @@ import threading
 import time
 from typing import Any
 
-from .._runtime.service import logger, start_thread
+from .._runtime.service import logger
+from .._runtime.threads import Thread
 from ..errors import PeerError, StorageError
 
 _SLICE_SECONDS = 5.0  # between two checks for missing processes
@@ -156,7 +157,7 @@ class Alive:
             if self._busy == 1:
                 self._stop = threading.Event()
                 try:
-                    start_thread("stepwell-alive", self._beat, self._stop)
+                    Thread("stepwell-alive", self._beat, self._stop)
                 except StorageError as error:  # others wait for this process less long
                     logger.warning("%s", error)
 

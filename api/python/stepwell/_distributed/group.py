@@ -81,6 +81,7 @@ class Collective:
     number: int
     proposal: Proposal
     handle: GroupHandle
+    retire: Sequence[int] = ()  # of a save, on the leader: steps that end in its commit
     tree_text: list[str] = field(default_factory=list)  # of a save: what the fingerprint is of
     prepared: _stepwell.Handle | None = None  # of a save
     error: BaseException | None = None  # why this process cannot do it
@@ -120,10 +121,12 @@ class Group(ABC):
         return next(self._numbers)
 
     def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None) -> GroupHandle:
-        """As Store.save, of this process's part; the handle is of all parts."""
+             chunks: Chunks | None, retire: Sequence[int] = ()) -> GroupHandle:
+        """As Store.save, of this process's part; the handle is of all parts. What process 0 asks to
+        retire counts."""
         op = Collective(self.next_number(), Proposal("save", step, items=list(trees),
-                                                     if_exists=existing), GroupHandle(step))
+                                                     if_exists=existing), GroupHandle(step),
+                        retire=retire)
         try:
             with paused():
                 part = part_of(trees, self._coordinator.index, chunks)
@@ -426,7 +429,8 @@ class Group(ABC):
             if prepared is not None and prepared.error() is None and not prepared.skipped:
                 commit = decision.failure is None and not decision.skipped
                 dead, number = self.writer.decide(
-                    op.handle.step, self._save_id(op.number), commit, decision.dead,
+                    op.handle.step, self._save_id(op.number), commit,
+                    list(op.retire) if self.leader else decision.dead,
                     decision.decision_number, self.leader or self.waits_for_decisions)
                 if self.leader:
                     return replace(decision, dead=dead, decision_number=number)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from .. import _stepwell
 from .._backend import MakeCore
 from .._runtime.arguments import Disks
-from .._runtime.service import start_thread
+from .._runtime.threads import Thread
 from .._runtime.stats import StepSummary
 from ..errors import Error, PeerError, StorageError
 from .coordinator import Coordinator, broadcast, is_store, part_path, receive
@@ -202,7 +202,7 @@ class Opening:
 
         def look() -> PathReport:
             # Before anything is opened: a process that cannot have it refuses the open of all.
-            self.thread = start_thread("stepwell-group", _work, self.tasks)
+            self.thread = Thread("stepwell-group", _work, self.tasks)
             return look_around(self.root, self.index, self._disks)
 
         check_paths(stage("look", look))

@@ -19,6 +19,7 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
 from .._runtime.files import local_path
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
+from .file_bounds import check_fits, check_regular, npz_bytes
 from .orbax_source import (OrbaxSource, check_new, checked_path, exists, no_number, no_step,
                            orbax_root)
 
@@ -30,7 +31,11 @@ def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
     nothing."""
     if together and not os.path.exists(local_path(src)):
         return local_path(src).lower().endswith(SUFFIXES)
-    return not os.path.isdir(checked_path(src))
+    path = checked_path(src)
+    if os.path.isdir(path):
+        return False
+    check_regular(path)
+    return True
 
 
 def step_of_file(path: str) -> int:
@@ -53,6 +58,7 @@ def _library(name: str, suffix: str) -> Any:
 
 def _read_msgpack(path: str, like: Any) -> Any:
     serialization = _library("flax.serialization", ".msgpack")
+    check_fits(path, 2 * os.path.getsize(path))  # its bytes, and the arrays
     with open(path, "rb") as file:
         data = file.read()
     if like is None:
@@ -63,6 +69,7 @@ def _read_msgpack(path: str, like: Any) -> Any:
 def _read_equinox(path: str, like: Any) -> Any:
     if like is None:
         raise InvalidArgumentError(f"{path} holds leaves alone: like= is the tree that they are of")
+    check_fits(path, os.path.getsize(path))
     return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
 
 
@@ -86,12 +93,14 @@ _FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz",
 
 def _read_safetensors(path: str) -> dict[str, Any]:
     library = _library("safetensors", ".safetensors")
+    check_fits(path, os.path.getsize(path))
     with library.safe_open(path, framework="np") as opened:
         names = list(opened.keys())
         float8 = {name: _FLOAT8[word] for name in names
                   if (word := opened.get_slice(name).get_dtype()) in _FLOAT8}
         arrays = {name: opened.get_tensor(name) for name in names if name not in float8}
     if float8:
+        check_fits(path, 3 * os.path.getsize(path))
         with open(path, "rb") as file:
             tensors = dict(library.deserialize(file.read()))
         for name, word in float8.items():
@@ -102,12 +111,14 @@ def _read_safetensors(path: str) -> dict[str, Any]:
 
 
 def _read_npz(path: str) -> dict[str, Any]:
+    check_fits(path, npz_bytes(path))
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
 
 def read_file(path: str, like: Any) -> Any:
-    """The tree in a file; `like` may be None: not given."""
+    """The tree in a regular file; `like` may be None: not given."""
+    check_regular(path)
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES and _is_flax(path):
         suffix = ".msgpack"

@@ -33,9 +33,8 @@ def pin_view(path: str | os.PathLike[str]) -> Iterator[str]:
         with stepwell.pin_view("/runs/view/900") as path:
             state = orbax.checkpoint.v1.load(path)
 
-    path: the step's directory. The store's space for it, and for what is deleted meanwhile, is
-    given back after the block. The lock goes with the process; it is flock's, so
-    `flock -s /runs/view/900/stepwell-view COMMAND` does the same.
+    path: the step's directory. Its space is given back after the block. The lock goes with the
+    process; it is flock's, so `flock -s /runs/view/900/stepwell-view COMMAND` does the same.
 
     Raises StepNotFoundError when the view does not have the step, or not any more. A view that is
     closed, or whose process dies, keeps nothing.
@@ -136,18 +135,20 @@ class OrbaxView(NotCopied):
 def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout = "v1",
                leaves: Leaves = "numpy", zarr: Literal[2, 3] = 3,
                items: Iterable[str] | None = None, step_prefix: str | None = None,
-               step_digits: int = 0, unnamed_default: bool = False,
+               step_digits: int = 0, name_prefix: str | None = None, unnamed_default: bool = False,
                on_unsupported: OnUnsupported = "error", beside: bool = False,
                poll: float = 0.2) -> OrbaxView:
     """Shows the steps as Orbax checkpoints in a directory, from now on: each appears when it is
     committed and goes when it is deleted, so that evaluators can follow a training run.
 
-    The checkpoints are a few small files each, with symbolic links to the store's own, so they are
-    of use only beside the store; to hand one on, use `export`. A thread does the work: nothing that
+    The checkpoints are whole: they share the store's data where the file system can (clones, hard
+    links), else have copies, and small steps are copied. So a copy of one, however it is made, is a
+    checkpoint of its own, that no change of the store reaches. A thread does the work: nothing that
     goes wrong with the view fails or delays a save; it is logged, and counted in `stats()`.
 
-    Readers that do not `pin` a step may see it go while they read it: Orbax raises then, and
-    TensorStore does if told fill_missing_data_reads=False (else it gives zeros).
+    Readers that do not `pin` a step may see its directory go while they read it: Orbax raises then,
+    and TensorStore does if told fill_missing_data_reads=False (else it gives zeros for a chunk
+    whose file it has not opened yet). What they have open stays as it is.
 
     Closing the store leaves the directory as it is, and each later open for writing goes on with
     it, until the view is closed or the directory deleted. Calling this again gives the same view,
@@ -156,13 +157,16 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     path: absent, empty, or an earlier view of this store. Every layout has one directory a step,
         as the root of a CheckpointManager or of v1's training.Checkpointer.
     layout, leaves, zarr, step_prefix, step_digits, unnamed_default: as in `export`.
+    name_prefix: what stands before the digits, without a `_`: "ckpt" makes ckpt7. Not with
+        step_prefix.
     items: only these.
     on_unsupported: a step with what Orbax cannot hold is not shown ("error"), or shown without it
         ("skip"), or with the next wider types ("widen", which writes them).
-    beside: the store is `path`/.stepwell, and the steps are shown next to it, among directories
-        and files of other programs, which stay as they are: a step whose name one of them has is
-        not shown. The directory can be moved and copied as a whole; the store goes on with the
-        view wherever it is opened then.
+    beside: the store is `path`/.stepwell, or `path`/.stepwell-NAME where it has several, and the
+        steps are shown next to it, among directories and files of other programs, and of other
+        stores' views, which stay as they are: a step whose name one of them has is not shown. The
+        directory can be moved and copied as a whole; the store goes on with the view wherever it
+        is opened then, and while it is open.
     poll: how often a store that was opened with mode "r" is looked at, in seconds.
 
     Raises Error for a directory with other files in it or of another store, LockedError when
@@ -173,8 +177,11 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     names = item_names(items)
     if not poll > 0:
         raise InvalidArgumentError(f"poll is a number of seconds above 0, not {poll!r}")
-    options = orbax_options("link", layout, leaves or "numpy", on_unsupported, zarr,
-                            step_prefix or "", step_digits, unnamed_default)
+    if name_prefix and step_prefix:
+        raise InvalidArgumentError("a view has a step_prefix or a name_prefix")
+    options = orbax_options("auto", layout, leaves or "numpy", on_unsupported, zarr,
+                            name_prefix or step_prefix or "", step_digits, unnamed_default)
+    options.step_prefix_verbatim = bool(name_prefix)
     options.items = names
     target = os.fsencode(local_path(path)).decode("utf-8", "surrogateescape")
     return OrbaxView(self, core.open_view(target, options, beside, poll))

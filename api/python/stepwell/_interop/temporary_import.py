@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from .._lifetime import OpenStore
+from .._runtime import durable
 from .checkpoint_import import import_checkpoint
 
 S = TypeVar("S", bound=OpenStore)
@@ -18,11 +19,9 @@ S = TypeVar("S", bound=OpenStore)
 def imported(open_alone: Callable[[str], S], path: str | os.PathLike[str], step: int = 0,
              items: Iterable[str] | None = None) -> Iterator[S]:
     """A store in the system's temporary folder that has the checkpoint `path` as `step`; it goes
-    with the block. `open_alone`: opens it by this process alone, whatever others there are. Raises
-    what `Store.import_checkpoint` raises."""
-    import tempfile  # imports every compressor of Python: not at `import stepwell`
-
-    with (tempfile.TemporaryDirectory(prefix="stepwell-import-") as folder,
+    with the block, or is removed later where the process is killed. `open_alone`: opens it by this
+    process alone, whatever others there are. Raises what `Store.import_checkpoint` raises."""
+    with (durable.scratch("stepwell-import-") as folder,
           open_alone(os.path.join(folder, "store")) as store):
         import_checkpoint(store, path, step, items=items).result()
         yield store

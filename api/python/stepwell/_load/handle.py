@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from .._runtime import service
+from .._runtime.threads import Thread
 
 
 class LoadHandle(service.NotCopied):
@@ -18,7 +19,7 @@ class LoadHandle(service.NotCopied):
         self._step = step
         self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
-        self._thread = service.start_thread("stepwell-load", self._run, load)
+        self._thread = Thread("stepwell-load", self._run, load)
 
     def _run(self, load: Callable[[], Any]) -> None:
         try:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import Error, InvalidArgumentError
+from .directory_store import DirectoryStore
 
 # A larger object is uploaded in parts of so many bytes, so many at a time. The libraries give no
 # name for an upload that was cut off, so its parts are lost: an object starts anew.
@@ -21,13 +22,11 @@ PARTS_IN_FLIGHT = 4
 # Those of obstore.store.from_url. (Its memory:/// is a new store each time; fsspec's is one.)
 _OBSTORE_SCHEMES = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
                     "file"}
-_TEMPORARY = ".stepwell-tmp-"  # an object of a directory while it is written
 
 
-@runtime_checkable
-class ObjectStore(Protocol):
-    """Objects by key below one place. Every call may come from several threads at once and raises
-    what its library raises."""
+class ReadableStore(Protocol):
+    """Objects by key below one place, to read. Every call may come from several threads at once and
+    raises what its library raises."""
 
     url: str  # for messages
 
@@ -37,6 +36,14 @@ class ObjectStore(Protocol):
     def read(self, key: str, start: int, length: int) -> bytes | memoryview:
         """Exactly this range, which is not empty, or fewer bytes at the object's end."""
 
+    def list(self) -> dict[str, int]:
+        """All keys, and sizes in bytes."""
+
+
+@runtime_checkable
+class ObjectStore(ReadableStore, Protocol):
+    """The same, to read and write."""
+
     def put(self, key: str, data: bytes) -> None:
         """Replaces an object."""
 
@@ -44,65 +51,6 @@ class ObjectStore(Protocol):
         """The same from a file, in parts: memory is bounded."""
 
     def delete(self, key: str) -> None: ...
-
-    def list(self) -> dict[str, int]:
-        """All keys, and sizes in bytes."""
-
-
-class DirectoryStore:
-    """Files below a directory of this machine; a file appears whole, and durable."""
-
-    def __init__(self, root: str) -> None:
-        self.url = root
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self.url, key)
-
-    def size(self, key: str) -> int | None:
-        path = self._path(key)
-        return os.path.getsize(path) if os.path.isfile(path) else None
-
-    def read(self, key: str, start: int, length: int) -> bytes:
-        with open(self._path(key), "rb") as file:
-            file.seek(start)
-            return file.read(length)
-
-    def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
-        path = self._path(key)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = f"{path}{_TEMPORARY}{os.urandom(16).hex()}"
-        try:
-            with open(temporary, "xb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-    def put(self, key: str, data: bytes) -> None:
-        self._put(key, lambda file: file.write(data))
-
-    def put_file(self, key: str, path: str) -> None:
-        import shutil
-
-        with open(path, "rb") as source:
-            self._put(key, lambda file: shutil.copyfileobj(source, file, PART_BYTES))
-
-    def delete(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(key))
-
-    def list(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for folder, _, names in os.walk(self.url):
-            for name in names:
-                if _TEMPORARY not in name:
-                    path = os.path.join(folder, name)
-                    found[os.path.relpath(path, self.url)] = os.path.getsize(path)
-        return found
 
 
 class Obstore:
@@ -211,7 +159,7 @@ def local_path(place: Any) -> str | None:
     return None if "://" in url else os.path.abspath(url)
 
 
-def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> ObjectStore:
+def _of_url(url: str, prefix: str, options: Mapping[str, Any]) -> ObjectStore | DirectoryStore:
     scheme = url.partition("://")[0]
     local = local_path(url)
     shown = "/".join([url.rstrip("/"), prefix.strip("/")]).rstrip("/")
@@ -219,8 +167,6 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> 
         if options:
             raise InvalidArgumentError(f"{local} is a directory; storage_options are for URLs of "
                                        "object stores")
-        if not create and not os.path.isdir(local):
-            raise FileNotFoundError(f"{local}: there is no such directory")
         return DirectoryStore(os.path.join(local, prefix.strip("/")).rstrip("/"))
     obstore = _library("obstore.store")
     if obstore is not None and scheme in _OBSTORE_SCHEMES:
@@ -238,13 +184,13 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any], create: bool) -> 
     return FileSystemStore(file_system, path, shown)
 
 
-def open_object_store(place: Any, prefix: str, options: Mapping[str, Any] | None, create: bool
-                      ) -> ObjectStore:
+def open_object_store(place: Any, prefix: str, options: Mapping[str, Any] | None
+                      ) -> ObjectStore | DirectoryStore:
     """`place`: a URL or local path, a store of obstore, a file system of fsspec, or an ObjectStore.
-    `create`: make a local directory. Raises Error when no library is there for it, and what the
-    library raises."""
+    Of a local path a DirectoryStore; nothing is made. Raises Error when no library is there for it,
+    and what the library raises."""
     if isinstance(place, (str, os.PathLike)):
-        return _of_url(os.fsdecode(place), prefix, options or {}, create)
+        return _of_url(os.fsdecode(place), prefix, options or {})
     if options:
         raise InvalidArgumentError("storage_options are for URLs; this is a store already")
     if hasattr(place, "cat_file") and hasattr(place, "_strip_protocol"):

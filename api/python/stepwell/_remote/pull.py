@@ -13,10 +13,12 @@ from .._interop import checkpoint_import
 from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
+from .._runtime.durable import remove_tree
 from .._runtime.progress import progress_of
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
-from .object_store import ObjectStore, open_object_store
+from .directory_store import DirectoryStore
+from .object_store import ReadableStore, open_object_store
 from .push_manifest import Manifest, Object
 from .transfer import Transfers, claimed, digest_of, told, work_path
 
@@ -38,7 +40,7 @@ class PullReport:
     skipped: bool = False
 
 
-def _find(bucket: ObjectStore) -> Manifest:
+def _find(bucket: ReadableStore) -> Manifest:
     manifest = push_manifest.read(bucket)
     if manifest is not None:
         return manifest
@@ -55,12 +57,10 @@ def _find(bucket: ObjectStore) -> Manifest:
 class _Receiver:
     """Objects into files below a directory; those that are there already are checked."""
 
-    def __init__(self, bucket: ObjectStore, folder: str, manifest: Manifest, transfers: Transfers
+    def __init__(self, bucket: ReadableStore, folder: str, manifest: Manifest, transfers: Transfers
                  ) -> None:
         self._bucket = bucket
         self._root = os.path.join(folder, "checkpoint")
-        self._parts = os.path.join(folder, "parts")
-        os.makedirs(self._parts, exist_ok=True)
         self._manifest = manifest
         self._transfers = transfers
         self._lock = threading.Lock()
@@ -71,35 +71,24 @@ class _Receiver:
         path = os.path.join(self._root, key)
         with told(f"pull of {self._bucket.url}/{key}"):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            if os.path.exists(path) and self._is_whole(path, wanted):
-                self._transfers.add(wanted.size)
-                return
-            part = os.path.join(self._parts, digest_of(key))
-            if not self._fill(key, part, wanted):
-                os.unlink(part)  # of what is kept, some was damaged: once more from the beginning
-                if not self._fill(key, part, wanted):
+            if not self._fill(key, path, wanted):
+                remove_tree(path)  # of what is kept, some was damaged: once more from the beginning
+                if not self._fill(key, path, wanted):
                     raise CorruptionError(f"{self._bucket.url}/{key} is damaged: its checksum is "
                                           "wrong")
-            os.replace(part, path)
             self._transfers.add(wanted.size)
 
-    def _is_whole(self, path: str, wanted: Object) -> bool:
-        if os.path.getsize(path) != wanted.size:
-            return False
-        digest = push_manifest.file_sha256(path, self._transfers.check)
-        return bool(digest.hexdigest() == wanted.sha256)
-
-    def _fill(self, key: str, part: str, wanted: Object) -> bool:
+    def _fill(self, key: str, path: str, wanted: Object) -> bool:
         """Whether the file is the object now."""
-        with open(part, "ab"):
+        with open(path, "ab"):
             pass
-        if os.path.getsize(part) > wanted.size:
-            os.truncate(part, 0)
-        digest = push_manifest.file_sha256(part, self._transfers.check)
-        at = os.path.getsize(part)
+        if os.path.getsize(path) > wanted.size:
+            os.truncate(path, 0)
+        digest = push_manifest.file_sha256(path, self._transfers.check)
+        at = os.path.getsize(path)
         if (at < wanted.size or at == 0) and self._bucket.size(key) != wanted.size:
             raise self._short(key, wanted)
-        with open(part, "ab") as file:
+        with open(path, "ab") as file:
             for data in push_manifest.bucket_bytes(self._bucket, key, at, wanted.size,
                                                    self._transfers.check):
                 if at + len(data) > wanted.size:
@@ -147,10 +136,9 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     shown = progress_of(progress, "pull")
     names = item_names(items)
     with told("pull"):
-        try:
-            bucket = open_object_store(src, prefix, storage_options, create=False)
-        except FileNotFoundError as error:
-            raise CheckpointNotFoundError(str(error)) from None
+        bucket = open_object_store(src, prefix, storage_options)
+        if isinstance(bucket, DirectoryStore) and not os.path.isdir(bucket.url):
+            raise CheckpointNotFoundError(f"{bucket.url}: there is no such directory")
     with told(f"pull of {bucket.url}"):
         manifest = _find(bucket)
     number = manifest.step if step is None else step_number(step)
@@ -175,4 +163,4 @@ def _drop_others(root: str, manifest: Manifest) -> None:
     """What is not part of the checkpoint, as another push to the same place left it."""
     for key in push_manifest.local_keys(root) if os.path.isdir(root) else []:
         if key not in manifest.objects:
-            os.unlink(os.path.join(root, key))
+            remove_tree(os.path.join(root, key))

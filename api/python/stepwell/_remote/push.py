@@ -6,85 +6,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
-from .._interop.export_options import (ExportedLeaf, ExportReport, ExportRequest, Layout, Leaves,
-                                       OnUnsupported, run_export)
+from .._interop.export_options import ExportRequest, Layout, Leaves, OnUnsupported
 from .._lifetime import OpenStore
+from .._runtime import durable
 from .._runtime.arguments import IfExists, Progress, if_exists_number
-from .._runtime.files import remove_tree
 from .._runtime.progress import progress_of
-from ..errors import CorruptionError, Error, InvalidArgumentError, StepExistsError
+from ..errors import CorruptionError, InvalidArgumentError
 from . import push_manifest
+from .directory_store import DirectoryStore
 from .object_store import PART_BYTES, ObjectStore, local_path, open_object_store
+from .push_directory import push_to_directory
 from .push_manifest import Manifest, Object
-from .transfer import Transfers, claimed, digest_of, told, work_path
+from .pushed import LAST, PushReport, begins, exported, write_marks
+from .transfer import LOCK_NAME, Transfers, claimed, digest_of, sweep_work, told, work_path
 
 # Data files of a pushed checkpoint: one upload each, so that a cut loses no more of an array.
 _DATA_FILE_BYTES = PART_BYTES
-# What makes Orbax take a directory for a finished checkpoint: put last, taken away first.
-_LAST = ("_CHECKPOINT_METADATA", "orbax.checkpoint", "commit_success.txt")
-_COMMITTED = "Checkpoint commit was successful to "
-
-
-@dataclass(frozen=True)
-class PushReport:
-    """What `Store.push` did.
-
-    url: the checkpoint. step: its number. objects, size_bytes: of the whole checkpoint.
-    sent_objects, sent_bytes: without those that were there, whole, from a push that was cut off.
-    skipped: the step was there, and `if_exists` is "skip". left_out, widened: as an export's.
-    """
-
-    url: str
-    step: int
-    objects: int
-    size_bytes: int
-    sent_objects: int
-    sent_bytes: int
-    skipped: bool = False
-    left_out: tuple[ExportedLeaf, ...] = ()
-    widened: tuple[ExportedLeaf, ...] = ()
-
-
-def _exported(store: OpenStore, request: ExportRequest) -> ExportReport:
-    """A compact copy of the step. Where the file system can, it shares the store's blocks."""
-    source, core = store._source(request.step), store._backend.whole("a push")
-    for mode in ("reflink", "copy"):
-        try:
-            return run_export(core, source, replace(request, mode=mode), None, _DATA_FILE_BYTES)
-        except Error as error:
-            if type(error) is not Error or mode == "copy":
-                raise
-    raise AssertionError
 
 
 def _is_late(key: str) -> bool:
-    return key.rpartition("/")[2] in _LAST
-
-
-def _write_marks(root: str, url: str) -> None:
-    """Orbax's own commit marks, as it writes them where directories cannot be renamed."""
-    keys = [key for key in push_manifest.local_keys(root) if key.endswith(_LAST[2])]
-    for key in {*keys, _LAST[2]}:
-        folder = key.rpartition("/")[0]
-        with open(os.path.join(root, key), "w", encoding="utf-8", errors="replace") as file:
-            file.write(_COMMITTED + "/".join(filter(None, [url, folder])))
-
-
-def _begin(bucket: ObjectStore, if_exists: str) -> bool:
-    """Whether the push goes on. Raises StepExistsError."""
-    there = bucket.list()
-    if push_manifest.NAME in there:
-        if if_exists == "error":
-            raise StepExistsError(f"{bucket.url} has a pushed step already; if_exists=\"replace\" "
-                                  "replaces it, \"skip\" keeps it")
-        return if_exists == "replace"
-    if there and push_manifest.UNDER_WAY not in there:
-        raise StepExistsError(f"{bucket.url} has {len(there)} objects that no push made, such as "
-                              f"{min(there)!r}; push to a place that is empty")
-    return True
+    return key.rpartition("/")[2] in LAST
 
 
 def _take_over(bucket: ObjectStore, step: int, keys: set[str]) -> dict[str, int]:
@@ -156,6 +100,9 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     a `Files` item is one object, which starts anew.
     One push at a time to a place.
 
+    A directory appears, or is replaced, whole and at one instant, and is durable when this returns;
+    a push to one that was cut off starts anew.
+
     dest: the checkpoint's place: a URL ("s3://bucket/run1/100", "gs://…", "az://…"), a local path,
         a store of obstore, or a file system of fsspec. For URLs obstore is used, or else fsspec.
         It is empty, or has a pushed step or a half of one.
@@ -184,19 +131,26 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     local = local_path(dest)
     if local and f"{os.path.realpath(local)}/".startswith(f"{os.path.realpath(self.path)}/"):
         raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
+    request = ExportRequest(number, "orbax", "", "copy", 3, None, layout, leaves, "", 0,
+                            unnamed_default, on_unsupported, None)
     with told(f"push of step {number}"):
-        bucket = open_object_store(dest, prefix, storage_options, create=True)
+        bucket = open_object_store(dest, prefix, storage_options)
     what = f"push of step {number} to {bucket.url}"
+    if isinstance(bucket, DirectoryStore):
+        with told(what):
+            return push_to_directory(self, request, bucket, if_exists, _DATA_FILE_BYTES, shown)
     with told(what):
-        if not _begin(bucket, if_exists):
+        if not begins(bucket, if_exists):
             return PushReport(bucket.url, number, 0, 0, 0, 0, skipped=True)
     where = work_path(self.path, f"push-{number}-{digest_of(bucket.url)}", work_dir)
+    sweep_work(where)
     with claimed(where, keep_on_error=False) as folder, told(what):
-        remove_tree(os.path.join(folder, "checkpoint"))
-        export = _exported(self, ExportRequest(
-            number, "orbax", os.path.join(folder, "checkpoint"), "copy", 3, None, layout, leaves,
-            "", 0, unnamed_default, on_unsupported, None))
-        _write_marks(export.path, bucket.url)
+        for each in os.listdir(folder):  # of a push that was killed
+            if each != LOCK_NAME:
+                durable.remove_tree(os.path.join(folder, each))
+        export = exported(self, replace(request, dest=os.path.join(
+            folder, f"checkpoint-{os.urandom(8).hex()}")), _DATA_FILE_BYTES)
+        write_marks(export.path, bucket.url)
         manifest, objects, size = _send(bucket, export.path, number, verify, shown)
     return PushReport(bucket.url, number, len(manifest.objects), manifest.size_bytes, objects, size,
                       False, export.skipped, export.widened)

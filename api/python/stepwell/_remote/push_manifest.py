@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CorruptionError, FormatError
-from .object_store import ObjectStore
+from .object_store import ReadableStore
 
 NAME = "stepwell.json"
 # There while a push is under way, or was cut off.
@@ -57,7 +57,7 @@ def under_way(step: int, keys: set[str]) -> bytes:
                        "objects": dict.fromkeys(sorted(keys))}, indent=1).encode()
 
 
-def owned_keys(bucket: ObjectStore, name: str) -> set[str]:
+def owned_keys(bucket: ReadableStore, name: str) -> set[str]:
     """What a manifest or an object of a push under way names; nothing when it is damaged."""
     size = bucket.size(name)
     if not size or size > _BYTES_MAX:
@@ -106,7 +106,7 @@ def _check_tree(objects: dict[str, Object]) -> None:
                 raise ValueError(f"has {above!r} as an object and as a directory")
 
 
-def read(bucket: ObjectStore) -> Manifest | None:
+def read(bucket: ReadableStore) -> Manifest | None:
     """None: it is not there."""
     size = bucket.size(NAME)
     if size is None:
@@ -129,7 +129,7 @@ def file_sha256(path: str, check: Callable[[], None]) -> Any:
     return digest
 
 
-def bucket_bytes(bucket: ObjectStore, key: str, start: int, stop: int, check: Callable[[], None]
+def bucket_bytes(bucket: ReadableStore, key: str, start: int, stop: int, check: Callable[[], None]
                  ) -> Iterator[bytes | memoryview]:
     """The object's bytes from `start` to `stop`, piece by piece; fewer where it ends before."""
     while start < stop:
@@ -141,7 +141,7 @@ def bucket_bytes(bucket: ObjectStore, key: str, start: int, stop: int, check: Ca
         start += len(data)
 
 
-def bucket_sha256(bucket: ObjectStore, key: str, size: int, check: Callable[[], None]
+def bucket_sha256(bucket: ReadableStore, key: str, size: int, check: Callable[[], None]
                   ) -> str | None:
     """Of the object's first `size` bytes; None: it has fewer."""
     import hashlib

@@ -5,6 +5,7 @@ is to be quick."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -12,11 +13,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from .._runtime import durable
 from .._runtime.arguments import Progress
-from .._runtime.files import remove_tree
 from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
 
 _WORKERS = 16
+LOCK_NAME = "lock"  # in a directory of `claimed`
 
 
 class Transfers:
@@ -79,6 +81,17 @@ def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) ->
     return f"{path}.{what}"
 
 
+def sweep_work(path: str) -> None:
+    """Removes what other pushes that were killed left beside `path`, a work_path of a push."""
+    folder, name = os.path.split(path)
+    prefix = name[:name.rindex(".push-") + len(".push-")]
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(LockedError, StorageError), claimed(entry.path, False):
+                    pass  # its end removes it
+
+
 @contextmanager
 def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
     """A directory that is ours alone while this runs; what a process that died left is in it."""
@@ -88,7 +101,8 @@ def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
             os.mkdir(path, 0o700)
         if os.path.islink(path) or os.lstat(path).st_uid != os.getuid():
             raise PermissionError(errno.EPERM, "it is there, and not ours")
-        lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+                       | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}; work_dir says where else to put what is on "
                            "its way") from error
@@ -103,9 +117,9 @@ def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
             yield path
         except BaseException:
             if not keep_on_error:
-                remove_tree(path)
+                durable.remove_tree(path)
             raise
-        remove_tree(path)
+        durable.remove_tree(path)
     finally:
         os.close(lock)
 

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of files: local ones only; and what makes names durable."""
+"""Places of files: local ones only; and small files that other programs may have written."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
+import stat
+from typing import Any
 
-from ..errors import InvalidArgumentError
+from ..errors import CorruptionError, InvalidArgumentError
 
 # Path("gs://bucket/run") of pathlib is "gs:/bucket/run".
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://|"
                   "(?:gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|file|memory):/")
+JSON_BYTES_MAX = 64 << 20
 
 
 def local_path(path: str | bytes | os.PathLike[str]) -> str:
@@ -24,17 +29,47 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
     return os.path.abspath(name)
 
 
-def remove_tree(path: str) -> None:
-    """Removes what it can of a directory and of all that is in it."""
-    import shutil  # imports every compressor of Python: not at `import stepwell`
+def read_small(path: str, bytes_max: int, *, follow: bool = True) -> bytes | None:
+    """A regular file's bytes; None where there is none, or something else has the name: nothing
+    waits for the other end of a FIFO. CorruptionError for a longer file, OSError.
 
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def sync_folder(path: str) -> None:
-    """Makes the names in a directory durable: after a rename, or a new file. OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    follow: False takes a symbolic link for something else."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        os.fsync(descriptor)
+        file = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            return None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        data = bytearray()
+        while chunk := os.read(file, min(1 << 20, bytes_max + 1 - len(data))):
+            data += chunk
+            if len(data) > bytes_max:
+                raise CorruptionError(f"{path} has more than {bytes_max:,} bytes")
+        return bytes(data)
     finally:
-        os.close(descriptor)
+        os.close(file)
+
+
+def read_json(path: str, bytes_max: int = JSON_BYTES_MAX) -> Any:
+    """The JSON in a regular file. FileNotFoundError where there is none, CorruptionError for what
+    is not JSON, or too long or too deep."""
+    data = read_small(path, bytes_max)
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"{path} is not JSON: {type(error).__name__}: {error}") from None
+
+
+def read_json_object(path: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, Any]:
+    """As read_json, of an object; {} where there is no file, or no object in it."""
+    try:
+        value = read_json(path, bytes_max)
+    except FileNotFoundError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import itertools
 import logging
 import os
@@ -24,7 +23,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, SupportsIndex
 
 from .. import _stepwell
-from ..errors import StorageError
+from .threads import Thread, join_all
 
 logger = logging.getLogger("stepwell")
 
@@ -77,7 +76,7 @@ class Opened(Protocol):
 stores: weakref.WeakSet[Opened] = weakref.WeakSet()
 
 _lock = threading.Lock()
-_threads: list[threading.Thread] = []
+_threads: list[Thread] = []
 _stopping = False
 _tokens = itertools.count(1)
 _waiting: dict[int, Callable[[], object]] = {}
@@ -92,26 +91,7 @@ def start() -> None:
         running = {thread.name for thread in _threads}
         for name, target in (("stepwell-service", _serve), ("stepwell-callbacks", _run_callbacks)):
             if name not in running:
-                _threads.append(start_thread(name, target))
-
-
-def start_thread(name: str, target: Callable[..., object], *args: object) -> threading.Thread:
-    """A running daemon thread, or a StorageError that says what its start met."""
-    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    try:
-        thread.start()
-    except (RuntimeError, MemoryError) as error:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        set_to = "not set" if limit == resource.RLIM_INFINITY else limit
-        failed = StorageError(
-            f"the thread {name} cannot be started: {error}; a limit on threads or on memory is "
-            f"reached: RLIMIT_NPROC is {set_to}; raise it (ulimit -u, ulimit -v, docker "
-            "--pids-limit), or let the process have fewer threads")
-        failed.errno = errno.EAGAIN
-        raise failed from None
-    return thread
+                _threads.append(Thread(name, target))
 
 
 def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
@@ -165,6 +145,7 @@ def _serve() -> None:
 
 
 def _run_callbacks() -> None:
+    threading.current_thread().name = "stepwell-callbacks"  # which users' code sees
     while True:
         callback = _callbacks.get()
         if callback is None:
@@ -186,6 +167,7 @@ def report_lost(store_path: str, error: BaseException) -> None:
 
 def _at_exit() -> None:
     global _stopping
+    join_all()
     for store in list(stores):
         store._close_quietly()
     _stopping = True

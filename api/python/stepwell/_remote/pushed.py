@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every push is made of, wherever it goes: README.md, "A pushed step"."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from .._interop.export_options import ExportedLeaf, ExportReport, ExportRequest, run_export
+from .._lifetime import OpenStore
+from ..errors import Error, StepExistsError
+from . import push_manifest
+from .object_store import ReadableStore
+
+# What makes Orbax take a directory for a finished checkpoint: put last, taken away first.
+LAST = ("_CHECKPOINT_METADATA", "orbax.checkpoint", "commit_success.txt")
+_COMMITTED = "Checkpoint commit was successful to "
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """What `Store.push` did.
+
+    url: the checkpoint. step: its number. objects, size_bytes: of the whole checkpoint.
+    sent_objects, sent_bytes: without those that were there, whole, from a push that was cut off.
+    skipped: the step was there, and `if_exists` is "skip". left_out, widened: as an export's.
+    """
+
+    url: str
+    step: int
+    objects: int
+    size_bytes: int
+    sent_objects: int
+    sent_bytes: int
+    skipped: bool = False
+    left_out: tuple[ExportedLeaf, ...] = ()
+    widened: tuple[ExportedLeaf, ...] = ()
+
+
+def exported(store: OpenStore, request: ExportRequest, data_file_bytes: int) -> ExportReport:
+    """A compact copy of the step. Where the file system can, it shares the store's blocks."""
+    source, core = store._source(request.step), store._backend.whole("a push")
+    for mode in ("reflink", "copy"):
+        try:
+            return run_export(core, source, replace(request, mode=mode), None, data_file_bytes)
+        except Error as error:
+            if type(error) is not Error or mode == "copy":
+                raise
+    raise AssertionError
+
+
+def write_marks(root: str, url: str) -> None:
+    """Orbax's own commit marks, as it writes them where directories cannot be renamed."""
+    keys = [key for key in push_manifest.local_keys(root) if key.endswith(LAST[2])]
+    for key in {*keys, LAST[2]}:
+        folder = key.rpartition("/")[0]
+        with open(os.path.join(root, key), "w", encoding="utf-8", errors="replace") as file:
+            file.write(_COMMITTED + "/".join(filter(None, [url, folder])))
+
+
+def begins(bucket: ReadableStore, if_exists: str) -> bool:
+    """Whether the push goes on. Raises StepExistsError."""
+    there = bucket.list()
+    if push_manifest.NAME in there:
+        if if_exists == "error":
+            raise StepExistsError(f"{bucket.url} has a pushed step already; if_exists=\"replace\" "
+                                  "replaces it, \"skip\" keeps it")
+        return if_exists == "replace"
+    if there and push_manifest.UNDER_WAY not in there:
+        raise StepExistsError(f"{bucket.url} has {len(there)} objects that no push made, such as "
+                              f"{min(there)!r}; push to a place that is empty")
+    return True
