@@ -284,7 +284,7 @@ def test_a_failed_save_leaves_the_old_checkpoint() -> None:
     def fail(f: Any, x: Any) -> None:
         raise OSError("no")
 
-    with pytest.raises(OSError, match="no"):
+    with pytest.raises(RuntimeError, match="OSError: no"):
         eqx_io.tree_serialise_leaves("state", {"w": 2}, fail)
     assert eqx_io.tree_deserialise_leaves("state", {"w": 0}) == {"w": 1}
     assert os.listdir() == ["state.eqx"]
@@ -339,3 +339,34 @@ def test_random_trees_give_what_equinox_gives(seed: int) -> None:
             continue
         ours = eqx_io.tree_deserialise_leaves("ours.eqx", like)
         assert eqx.tree_equal(ours, real, typematch=True)
+
+
+def test_what_fails_at_a_leaf_is_the_runtime_error_of_equinox() -> None:
+    tree = {"a": jnp.zeros(2), "b": (jnp.ones(1), 3)}
+    eqx_io.tree_serialise_leaves("saved", tree)
+    where = r"leaf with path \(DictKey\(key='b'\), SequenceKey\(idx=0\)\)"
+
+    def fails(f: Any, x: Any) -> Any:
+        if getattr(x, "shape", None) == (1,):
+            raise KeyError("of a user's function")
+        return eqx_io.default_deserialise_filter_spec(f, x)
+
+    with pytest.raises(RuntimeError, match=f"Error at {where}: KeyError"):
+        eqx_io.tree_deserialise_leaves("saved", tree, fails)
+    with pytest.raises(RuntimeError, match=f"Error at {where}: ZeroDivisionError"):
+        eqx_io.tree_serialise_leaves(
+            "other", tree, lambda f, x: f.write(b"%d" % (1 // (getattr(x, "shape", 0) != (1,)))))
+    more = {**tree, "b": (jnp.ones(1), 3, jnp.ones(1))}
+    missing = r"Error at leaf with path \(DictKey\(key='b'\), SequenceKey\(idx=2\)\):"
+    with pytest.raises(RuntimeError, match=missing):
+        eqx_io.tree_deserialise_leaves("saved", more)
+    # Also with a function of one's own.
+    with pytest.raises(eqx_io.TreeMismatchError, match=missing):
+        eqx_io.tree_deserialise_leaves(
+            "saved", more, lambda f, x: eqx_io.default_deserialise_filter_spec(f, x))
+    changed = {**tree, "b": (jnp.ones(1, jnp.int32), 3)}
+    with pytest.raises(RuntimeError, match=r"Deserialised leaf at path \(DictKey\(key='b'\), Seq.*"
+                                           " has changed dtype"):
+        eqx_io.tree_deserialise_leaves("saved", changed)
+    with pytest.raises(RuntimeError, match=r"Deserialised leaf at path \(SequenceKey\(idx=0\),\)"):
+        eqx_io.tree_deserialise_leaves("saved", changed["b"], path="b")

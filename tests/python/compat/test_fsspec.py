@@ -97,3 +97,37 @@ def test_the_package_says_that_it_is_there() -> None:
     name, value = next(iter(project["entry-points"]["fsspec.specs"].items()))
     assert EntryPoint(name, value, "fsspec.specs").load() is StepwellFileSystem
     assert name == "stepwell"
+
+
+def test_pieces_of_a_file(filesystem: Any, path: Path) -> None:
+    name = f"{path}/3/_CHECKPOINT_METADATA"
+    data = filesystem.cat_file(name)
+    assert len(data) > 20
+    for start, end in ((-3, None), (2, -4), (-9, -1), (5, None), (None, 7), (0, 0), (3, 9)):
+        assert filesystem.cat_file(name, start=start, end=end) == data[start:end]
+    assert filesystem.read_block(name, 4, 10) == data[4:14]
+    assert filesystem.read_block(name, 0, None) == data
+    colon = data.index(b":")
+    assert filesystem.read_block(name, 0, colon, delimiter=b":") == data[:colon + 1]
+    assert filesystem.tail(name, 5) == data[-5:] and filesystem.head(name, 5) == data[:5]
+    with filesystem.open(name) as file:
+        assert file.size == len(data)
+
+
+def test_nothing_is_changed_in_silence(filesystem: Any, path: Path, tmp_path: Path) -> None:
+    name = f"{path}/3/_CHECKPOINT_METADATA"
+    for change in (lambda: filesystem.mkdir(f"{path}/3/new"),
+                   lambda: filesystem.makedirs(f"{path}/3/new/other", exist_ok=True),
+                   lambda: filesystem.makedirs(f"{path}/3"),
+                   lambda: filesystem.rmdir(f"{path}/3"),
+                   lambda: filesystem.rm(f"{path}/3", recursive=True),
+                   lambda: filesystem.rm_file(name),
+                   lambda: filesystem.touch(f"{path}/3/x"),
+                   lambda: filesystem.pipe_file(f"{path}/3/x", b"x"),
+                   lambda: filesystem.put_file(__file__, f"{path}/3/x"),
+                   lambda: filesystem.cp_file(name, f"{path}/3/x"),
+                   lambda: filesystem.mv(name, f"{path}/3/x")):
+        with pytest.raises(stepwell.PermissionDeniedError, match="read only here"):
+            change()
+    filesystem.makedirs(f"{path}/3", exist_ok=True)
+    assert filesystem.exists(name)

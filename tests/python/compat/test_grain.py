@@ -12,8 +12,10 @@ import grain
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as real
 
 import stepwell
+from stepwell.compat import orbax_v1 as ocp
 
 
 def make_dataset() -> Any:
@@ -82,3 +84,50 @@ def test_an_iterator_is_a_leaf_of_a_state(make: Callable[[], Any], path: Path) -
         whole = run(9, store)
     assert np.array_equal(np.concatenate(first[:-1] + second[:-1]), np.concatenate(whole[:-1]))
     assert second[-1] == whole[-1]
+
+
+def make_map_dataset() -> Any:
+    return iter(grain.MapDataset.range(100).seed(7).shuffle().repeat().batch(4))
+
+
+@pytest.mark.parametrize("make", [make_dataset, make_mixture, make_loader, make_map_dataset])
+@pytest.mark.parametrize("with_checkpointer", [True, False])
+def test_an_iterator_is_a_checkpointable_of_orbax_v1(
+        make: Callable[[], Any], with_checkpointer: bool, path: Path) -> None:
+    """Saved by its own `save`, so that Orbax reads it, and the other way round."""
+    batches = [np.asarray(batch) for batch, _ in zip(make(), range(8), strict=False)]
+    model = {"w": jnp.arange(4.0)}
+    checkpoint = path / "0" if with_checkpointer else path
+
+    def save(library: Any) -> None:
+        data = make()
+        for _ in range(3):
+            next(data)
+        items = {"m": model, "data": data}
+        if with_checkpointer:
+            with library.training.Checkpointer(path) as checkpointer:
+                checkpointer.save_checkpointables(0, items, overwrite=True, force=True)
+        else:
+            library.save_checkpointables(path, items, overwrite=True)
+
+    def check(library: Any) -> None:
+        data = make()
+        wanted = {"m": model, "data": data}
+        if with_checkpointer and library is ocp:
+            with library.training.Checkpointer(path) as checkpointer:
+                loaded = checkpointer.load_checkpointables(0, wanted)
+        else:
+            loaded = library.load_checkpointables(checkpoint, wanted)
+        assert loaded["data"] is data
+        np.testing.assert_array_equal(loaded["m"]["w"], model["w"])
+        for expected in batches[3:]:
+            assert np.array_equal(next(data), expected)
+
+    save(ocp)
+    check(ocp)
+    check(real)
+    assert list(ocp.load_checkpointables(checkpoint, {"m": None})) == ["m"]
+    assert ocp.load(checkpoint)["w"].shape == (4,)  # the tree, not the iterator's files
+    if not with_checkpointer:
+        save(real)
+        check(ocp)

@@ -69,9 +69,9 @@ def test_ctrl_c_at_any_line_leaves_no_claim(
         run_python: Callable[..., tuple[int, str, str]], tmp_path: Path, call: str) -> None:
     status, out, err = run_python(_HEAD + """
 import linecache
-from stepwell.compat import _claim, _single, _work
-from stepwell.compat._orbax_v1 import deletion
-files = {module.__file__ for module in (_claim, _single, _work, deletion)}
+from stepwell._runtime import durable, threads
+from stepwell.compat import _claim, _resolve, _single, _work
+files = {module.__file__ for module in (_claim, _single, _work, _resolve, durable, threads)}
 main = threading.get_ident()
 
 def interrupt_at(wanted):
@@ -97,7 +97,7 @@ def interrupt_at(wanted):
         elif sys.argv[2] == "save_async":
             ocp.save_async(path, state, overwrite=True).result()
         else:
-            deletion.remove_item(path, "b")
+            _resolve.delete_item(path, "b")
     except KeyboardInterrupt:
         return True
     finally:
@@ -116,7 +116,7 @@ while True:
 assert line > 30, line
 assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)], os.listdir(
     os.path.dirname(path))
-assert not _claim._claims.by_folder
+assert not _claim._claims.by_path
 """, tmp_path / "runs" / "a", call)
     assert (status, out) == (0, ""), err
 
@@ -124,13 +124,15 @@ assert not _claim._claims.by_folder
 def test_a_handler_that_saves_another_step_while_old_ones_are_chosen(tmp_path: Path) -> None:
     class Policy(v0.checkpoint_managers.PreservationPolicy):
         def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-            if len(checkpoints) == 3:
+            if len(checkpoints) == 3 and not raised:
+                raised.append(True)
                 signal.raise_signal(signal.SIGALRM)
             return [i >= len(checkpoints) - 2 for i in range(len(checkpoints))]
 
     def handler(*_: object) -> None:
         manager.save(100, args=v0.args.StandardSave(state))
 
+    raised: list[bool] = []
     state = {"w": np.arange(3)}
     options = v0.CheckpointManagerOptions(preservation_policy=Policy(),
                                           enable_async_checkpointing=False)

@@ -166,7 +166,7 @@ def test_manager_with_a_checkpointer(tmp_path: Path) -> None:
     for step in range(5):
         ckpt["data"] = [jnp.ones((4, 5)) * step]
         assert manager.save(step, ckpt, save_kwargs={"save_args": save_args})
-    assert sorted(os.listdir(tmp_path / "managed")) == [".stepwell", "3", "4", "STEPWELL_VIEW"]
+    assert sorted(os.listdir(tmp_path / "managed")) == [".stepwell", "3", "4"]
     assert manager.latest_step() == 4
     raw = manager.restore(4)
     np.testing.assert_array_equal(raw["data"][0], np.full((4, 5), 4, np.float32))

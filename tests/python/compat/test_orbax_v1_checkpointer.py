@@ -184,7 +184,7 @@ def test_names_of_steps(tmp_path: pathlib.Path) -> None:
         def find_step(self, base_path: Any, step: int) -> Any:
             raise ValueError(step)
 
-    with pytest.raises(ValueError, match="step_name_format names steps"):
+    with pytest.raises(ValueError, match="step_name_format names step"):
         ocp.training.Checkpointer(tmp_path / "odd", step_name_format=Odd())
 
 

@@ -94,6 +94,8 @@ assert len(jax.devices()) == 1
 loaded = ocp.load(sys.argv[1])
 assert isinstance(loaded["w"], jax.Array) and loaded["w"].shape == (64, 8)
 assert float(np.asarray(loaded["w"]).sum()) == 64 * 8 * (64 * 8 - 1) / 2
-assert ocp.metadata(sys.argv[1]).metadata["w"].sharding is None
+metadata = ocp.metadata(sys.argv[1])
+assert metadata.metadata["w"].sharding_metadata.partition_spec == ("data", "model")
+assert ocp.load(sys.argv[1], metadata)["w"].shape == (64, 8)
 """, path)
     assert status == 0, err[-4000:]

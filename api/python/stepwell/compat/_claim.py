@@ -1,30 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporary directories that saves of single checkpoints use, each by one save at a time."""
+"""Saves of one single checkpoint take place one after the other, in the order of their calls."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import sys
 import threading
 import time
 import types
 
-from ..errors import Error, LockedError
+from .._runtime.durable import Folder, remove_tree
+from ..errors import Error, StepExistsError
 
+TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
 _POLL_SECONDS = 0.005
 
 
 class _Claims:
-    """The temporary directories that this process uses now."""
+    """The paths that this process saves now."""
 
     def __init__(self) -> None:
         # A plain lock in `with`: Ctrl-C can come behind the acquisition of any other kind, within
         # its own code, and leave it locked.
         self.lock = threading.Lock()
-        self.by_folder: dict[str, Claim] = {}
+        self.by_path: dict[str, Claim] = {}
 
 
 _claims = _Claims()
@@ -39,41 +38,43 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 class Claim:
-    """The directory `folder`, made empty by `acquire` and held until `release`.
+    """The path `path`, for one save, from `acquire` until `release`.
 
     Ctrl-C may come between any two lines, so `release` may be called at any time. Where a thread in
     the background is to release it, that thread calls `take` first, and the caller calls
     `hand_over` once it has started the thread, or `drop` for whatever comes in between.
-
-    The lock on the directory goes with the process: what a process that died left there is removed.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, path: str, *, replace: bool) -> None:
+        """`replace`: what is at the path gives way."""
+        self.path = path
+        self.folder: Folder | None = None  # from `acquire` on
+        self._replace = replace
         self._claims = _claims
         self._thread = threading.get_ident()
-        # Of the save, until a thread in the background has the directory.
+        # Of the save, until a thread in the background has the path.
         self._frame: types.FrameType | None = sys._getframe(1)
-        self._descriptor = -1
         self._taken = False
         self._dropped = False
 
     def acquire(self) -> None:
-        """Waits while another save of this process holds the directory, so that saves of one
-        checkpoint take place in the order of their calls. LockedError if another process holds it;
-        Error in a signal handler that interrupted such a save on this thread."""
+        """Waits while another save of this process has the path. LockedError if another process
+        has it, StepExistsError; Error in a signal handler that interrupted such a save on this
+        thread."""
         while not self._enter():
             time.sleep(_POLL_SECONDS)
-        self._lock()
-        for entry in os.scandir(self._folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.remove(entry.path)
+        try:
+            self.folder = Folder(self.path, replace=self._replace)
+        except StepExistsError:
+            if not self._replace and os.path.lexists(self.path):
+                raise
+            # The temporary directory of a save of Orbax that died: Orbax removes it as well.
+            remove_tree(self.path + TEMPORARY)
+            self.folder = Folder(self.path, replace=self._replace)
 
     def _enter(self) -> bool:
         with self._claims.lock:
-            holder = self._claims.by_folder.setdefault(self._folder, self)
+            holder = self._claims.by_path.setdefault(self.path, self)
         frame = holder._frame
         if (holder is self or holder._taken or frame is None
                 or holder._thread != self._thread):
@@ -82,16 +83,16 @@ class Claim:
             holder.release()  # Ctrl-C came within its release
             return False
         raise Error(
-            f"{self._folder!r}: a signal handler interrupted a save of this checkpoint on this "
+            f"{self.path!r}: a signal handler interrupted a save of this checkpoint on this "
             "thread, and the save resumes when the handler returns. Set a flag in the handler, or "
             "raise (sys.exit), which cancels that save; save afterwards")
 
     def hand_over(self) -> None:
-        """A thread in the background holds the directory from now on."""
+        """A thread in the background has the path from now on."""
         self._frame = None
 
     def take(self) -> bool:
-        """Whether the directory is the calling thread's now: the caller did not drop it."""
+        """Whether the path is the calling thread's now: the caller did not drop it."""
         with self._claims.lock:
             self._taken = not self._dropped
             return self._taken
@@ -104,43 +105,15 @@ class Claim:
             self.release()
 
     def release(self) -> None:
-        """Removes the directory, and lets the next save have it; idempotent."""
+        """Removes what was not committed, and lets the next save have the path; idempotent."""
         try:
-            if self._descriptor >= 0:
-                shutil.rmtree(self._folder, ignore_errors=True)
+            if self.folder is not None:
+                self.folder.close()
         finally:
-            descriptor = self._descriptor
-            if descriptor >= 0:
-                # A child that was forked meanwhile has the descriptor, too.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-                self._descriptor = -1
-                os.close(descriptor)
             with self._claims.lock:
-                if self._claims.by_folder.get(self._folder) is self:
-                    del self._claims.by_folder[self._folder]
+                if self._claims.by_path.get(self.path) is self:
+                    del self._claims.by_path[self.path]
             self._frame = None
-
-    def _lock(self) -> None:
-        """Locks the directory."""
-        while self._descriptor < 0:
-            os.makedirs(self._folder, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another process removed it
-                self._lock_once()
-
-    def _lock_once(self) -> None:
-        # The lock is taken once the descriptor is where `release` finds it.
-        self._descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        locked = False
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked = os.path.samestat(os.fstat(self._descriptor), os.stat(self._folder))
-        except BlockingIOError:
-            raise LockedError(f"{self._folder!r}: another process saves this checkpoint; wait for "
-                              "it, or save under another name") from None
-        finally:
-            if not locked:
-                descriptor, self._descriptor = self._descriptor, -1
-                os.close(descriptor)
 
 
 def _is_running(frame: types.FrameType) -> bool:

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory that flax.training.checkpoints is given: its checkpoints, of Stepwell and of Flax.
+"""The directory that flax.training.checkpoints is given: its checkpoints of one prefix.
 
-    <dir>/.stepwell           the store of the directory's first prefix
-    <dir>/<prefix><step>/…    its steps, as a view shows them
-    <dir>/.stepwell-<other>/  the same for another prefix: a store, and its steps by number
-    <dir>/<other><step>       links to those
-    <dir>/<prefix><step>      a file (msgpack) or a directory (Orbax) that Flax itself wrote
+    <dir>/.stepwell-<prefix>0   the store of the prefix
+    <dir>/<prefix><step>/…      its steps, as a view shows them
+    <dir>/<prefix><step>        a file (msgpack) or a directory (Orbax) that Flax itself wrote
 
-A prefix that a view cannot spell (Orbax puts "_" between name and number) counts as another one.
+Other prefixes, and managers of Orbax, have stores and names of their own: none sees the others'.
 """
 
 from __future__ import annotations
@@ -15,22 +13,47 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .. import _store
+from .. import _stepwell, _store
+from .._interop.file_bounds import check_fits, check_regular
 from .._interop.temporary_import import imported
-from ..errors import Error, FormatError, StepNotFoundError, StoreNotFoundError
-from ._root import STORE_NAME, Root, is_shown
+from .._runtime import durable
+from ..errors import (CheckpointNotFoundError, Error, FormatError, InvalidArgumentError,
+                      StoreNotFoundError)
+from . import _resolve
+from ._root import Root
+from ._work import Work
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")  # as Flax names steps
-_PREFIX_KEY = "flax_prefix"  # in a step's metadata
 # What Orbax has in the directory of a checkpoint, one of it at least.
 _ORBAX_NAMES = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "checkpoint")
 # A name that stands in a msgpack file for an array that lies in a directory of its own.
 _ARRAY_ELSEWHERE = "//GDAPlaceholder:"
+
+
+class _Named(NamedTuple):
+    """A step's directory, as formats of names give it."""
+
+    step: int
+    path: str
+
+
+class Names:
+    """The names of a prefix's steps, as a format of Orbax: the number follows the prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def build_name(self, step: int) -> str:
+        return f"{self.prefix}{step}"
+
+    def find_all(self, base_path: Any) -> Iterator[_Named]:
+        for name in os.listdir(base_path):
+            text = name.removeprefix(self.prefix)
+            if name.startswith(self.prefix) and text.isdecimal() and text == str(int(text)):
+                yield _Named(int(text), os.path.join(base_path, name))
 
 
 class Checkpoint(NamedTuple):
@@ -49,60 +72,46 @@ class Directory:
     def __init__(self, path: str, prefix: str, *, read_only: bool) -> None:
         self.path = path
         self.prefix = prefix
-        self._is_first = _is_first(path, prefix)
-        # Orbax puts the "_" between a prefix and the number itself.
-        self.root = (Root(path, read_only=read_only, step_prefix=prefix[:-1] or None)
-                     if self._is_first
-                     else Root(os.path.join(path, f"{STORE_NAME}-{prefix}"), read_only=read_only))
-
-    @property
-    def store(self) -> _store.Store | None:
-        with contextlib.suppress(StoreNotFoundError):
-            return self.root.store
-        return None
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What each step is saved with."""
-        return {_PREFIX_KEY: self.prefix}
+        if prefix[-1:].isdigit():
+            raise InvalidArgumentError(f"prefix {prefix!r} ends in a digit, which would be part of "
+                                       "the steps' numbers: put another character behind it")
+        self.root = Root(path, name_format=Names(prefix), read_only=read_only)
 
     def path_of(self, text: object) -> str:
         return os.path.join(self.path, f"{self.prefix}{text}")
 
-    def own(self) -> list[Checkpoint]:
-        store = self.store
-        return [Checkpoint(step, str(step), self.path_of(step), True)
-                for step in ([] if store is None else store.steps())]
-
-    def foreign(self) -> list[Checkpoint]:
-        """Those that Flax wrote, also of steps that are in the store by now."""
-        found = []
+    def checkpoints(self, in_flight: bool = False) -> list[Checkpoint]:
+        """All, by number, the lowest first. in_flight: those that are being saved, too."""
+        steps = (set(self.root.listed()) - set(self.root.foreign()) if in_flight
+                 else set(self.root.own_steps()))
+        found = [Checkpoint(step, str(step), self.path_of(step), True) for step in steps]
         for name in os.listdir(self.path) if os.path.isdir(self.path) else []:
             text = name.removeprefix(self.prefix)
-            path = os.path.join(self.path, name)
-            if name.startswith(self.prefix) and _NUMBER.fullmatch(text) and not is_own(path):
-                found.append(Checkpoint(float(text), text, path, False))
-        return found
+            if name.startswith(self.prefix) and _NUMBER.fullmatch(text):
+                own = text.isdecimal() and int(text) in steps and text == str(int(text))
+                path = os.path.join(self.path, name)
+                # What a view made and the store does not have will go.
+                if not own and _stepwell.made_by_view(path) is None:
+                    found.append(Checkpoint(float(text), text, path, False))
+        return sorted(found)
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """All, by number, the lowest first."""
-        own = self.own()
-        texts = {each.text for each in own}
-        return sorted(own + [each for each in self.foreign() if each.text not in texts])
+    def save(self, step: int, target: Any, gone: list[Checkpoint]) -> Work[None]:
+        """Saves a step in the background; `gone` is gone when it is done: what the store has of it
+        in the same commit."""
+        # The root removes what has the name of a step, before it shows the new one there.
+        steps = {each.path for each in gone if each.text == str(int(each.number))}
+        paths = [f"{each.path}_gda" for each in gone if not each.is_own]  # arrays of many processes
+        paths += [each.path for each in gone if each.path not in steps]
+        retire = [int(each.number) for each in gone if each.path in steps and each.number != step]
+        return self.root.save(step, {"state": target}, replace=True, retire=retire,
+                              then=lambda: self._finish(paths))
 
-    def delete(self, checkpoints: list[Checkpoint]) -> None:
-        """Deletes checkpoints, also those that Flax wrote."""
-        steps = [int(each.number) for each in checkpoints if each.is_own]
-        while steps:
-            try:
-                self.root.store.delete(steps)
-                break
-            except StepNotFoundError:  # another thread's save had deleted some of them
-                steps = [step for step in steps if step in self.root.store]
-        if self.root.store._backend.leads:
-            for each in checkpoints:
-                if not each.is_own:
-                    _remove(each.path)
+    def _finish(self, paths: list[str]) -> None:
+        if self.root.leads:
+            for path in paths:
+                with contextlib.suppress(CheckpointNotFoundError):
+                    durable.remove(path)
+        self.root.wait_for_view()
 
     @contextlib.contextmanager
     def opened(self, checkpoint: Checkpoint) -> Iterator[tuple[_store.Store, int]]:
@@ -112,26 +121,6 @@ class Directory:
         else:
             with opened_foreign(checkpoint.path) as store:
                 yield store, 0
-
-    def show(self) -> None:
-        """Waits until the directory shows what the store has, on all processes of a run."""
-        self.root.wait_for_view()
-        if not self._is_first:
-            self._link()
-        self.root.store._backend.gather(0, f"showing {self.path}")
-
-    def _link(self) -> None:
-        folder = os.path.basename(self.root.path)
-        steps = {f"{self.prefix}{step}": step for step in self.root.store.steps()}
-        for name in os.listdir(self.path):
-            link = os.path.join(self.path, name)
-            if (name not in steps and os.path.islink(link)
-                    and os.path.dirname(os.readlink(link)) == folder):
-                with contextlib.suppress(FileNotFoundError):  # another process was faster
-                    os.unlink(link)
-        for name, step in steps.items():
-            with contextlib.suppress(FileExistsError):
-                os.symlink(os.path.join(folder, str(step)), os.path.join(self.path, name))
 
     def close(self) -> None:
         self.root.close()
@@ -143,44 +132,16 @@ class Directory:
         self.close()
 
 
-def _is_first(path: str, prefix: str) -> bool:
-    """Whether the steps of `prefix` are in the directory's own store: it is that of the first
-    prefix that was saved."""
-    if prefix and not (len(prefix) > 1 and prefix.endswith("_")):
-        return False
-    with Root(path, read_only=True) as root, contextlib.suppress(StoreNotFoundError):
-        if root.store.latest is not None:
-            # Other programs that save here give no prefix, and their view shows bare numbers.
-            metadata = root.store[root.store.latest].metadata or {}
-            return bool(metadata.get(_PREFIX_KEY, "") == prefix)
-    return not os.path.isdir(os.path.join(path, f"{STORE_NAME}-{prefix}"))
-
-
-def is_own(path: str) -> bool:
-    """Whether a view made what is there, or a link that leads into one."""
-    if is_shown(path):
-        return True
-    return os.path.islink(path) and os.readlink(path).startswith(f"{STORE_NAME}-")
-
-
-def is_orbax(path: str) -> bool:
-    return any(os.path.exists(os.path.join(path, name)) for name in _ORBAX_NAMES)
-
-
-def _remove(path: str) -> None:
-    """Removes a checkpoint that Flax wrote. The view may give the name to a step right away, so
-    nothing is removed but what was there before."""
-    for each in (path, f"{path}_gda"):  # the second has arrays of many processes
-        if os.path.isdir(each):
-            shutil.rmtree(each)
-        elif os.path.lexists(each):
-            os.unlink(each)
+def is_checkpoint(path: str) -> bool:
+    """Whether a path is a checkpoint, and not a directory of several."""
+    return (os.path.isfile(path) or _resolve.shown(path) is not None
+            or any(os.path.exists(os.path.join(path, name)) for name in _ORBAX_NAMES))
 
 
 @contextlib.contextmanager
 def opened_tree(tree: Any) -> Iterator[_store.Store]:
     """A store that has `tree` as step 0, as long as the block runs."""
-    with tempfile.TemporaryDirectory(prefix="stepwell-flax-") as folder:
+    with durable.scratch("stepwell-flax-") as folder:
         with _store.Store._open_alone(os.path.join(folder, "store")) as store:
             store.save(0, tree).result()
             yield store
@@ -200,6 +161,8 @@ def opened_foreign(path: str) -> Iterator[_store.Store]:
 def _read_msgpack(path: str) -> Any:
     from flax import serialization
 
+    check_regular(path)
+    check_fits(path, 2 * os.path.getsize(path))
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -219,18 +182,27 @@ def _has_arrays_elsewhere(tree: Any) -> bool:
 
 
 @contextlib.contextmanager
-def opened_path(path: str) -> Iterator[tuple[_store.Store, int]]:
-    """A store that has the checkpoint at `path`, and its step there."""
-    if not is_own(path):
+def opened_path(path: str) -> Iterator[tuple[_store.Store, int] | None]:
+    """A store that has the checkpoint at `path`, and its step there; None: there is none."""
+    shown = _resolve.shown(path)
+    if shown is not None:
+        with _resolve.opened(path) as found:
+            assert isinstance(found, _resolve.StoredStep)
+            yield found.store, found.step
+        return
+    if os.path.exists(path):
         with opened_foreign(path) as store:
             yield store, 0
         return
-    real = os.path.realpath(path)
-    number = re.search(r"\d+$", os.path.basename(real))
-    assert number is not None  # views name them so
-    with Root(os.path.dirname(real), read_only=True) as root:
-        step = int(number[0])
-        if step not in root.store:
-            raise StepNotFoundError(f"{path!r} is not in its store any more; it has "
-                                    f"{root.store.steps()}")
-        yield root.store, step
+    # A step that Orbax can show nothing of, such as one without leaves, has no directory.
+    folder, name = os.path.split(path)
+    number = re.search(r"\d+$", name)
+    if number is None or not os.path.isdir(folder or "."):
+        yield None
+        return
+    with Directory(folder, name[:number.start()], read_only=True) as directory:
+        try:
+            has = int(number[0]) in directory.root.store
+        except StoreNotFoundError:
+            has = False
+        yield (directory.root.store, int(number[0])) if has else None

@@ -1,150 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root of a CheckpointManager: a store, its view, and the steps that other libraries wrote.
+"""The root of a manager: a store for each format of names, its view, and others' checkpoints.
 
-    root/.stepwell     the store
-    root/<step>/…      the view of each step, in Orbax's layout: links into the store
-    root/<step>/…      steps that Orbax wrote here before; read by importing them, never changed
+    root/.stepwell            the store of the steps that are named <number>
+    root/.stepwell-<name>     that of another format, which names step 0 so: .stepwell-ckpt_0
+    root/<name of a step>/…   the view of a step, in Orbax's layout: hard links into its store
+    root/<name of a step>/…   checkpoints that Orbax wrote, or copies: read, deleted, never changed
 
-In one process a directory has one store, however many managers are open on it. If another process
-writes the store, this one reads it, and a save raises LockedError.
+What steps there are, the store says; `listed` adds those that are being saved. In one process a
+store is open once, however many managers use it. If another process writes it, this one reads it,
+and a save raises LockedError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
-import shutil
-import threading
-from collections.abc import Callable
-from typing import Literal
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
-from .. import _stepwell, _store
-from .._interop.orbax_view import OrbaxView
-from .._interop.temporary_import import imported
-from .._runtime.files import local_path
-from ..errors import (Error, LockedError, PermissionDeniedError, StepNotFoundError,
-                      StoreNotFoundError)
+from .. import Json, _stepwell, _store
+from .._pytree.chunks import Chunks
+from .._runtime import durable
+from .._runtime.arguments import if_exists_number, json_text
+from .._runtime.files import local_path, read_json_object
+from ..errors import (CheckpointNotFoundError, CorruptionError, Error, LockedError,
+                      PermissionDeniedError, StepNotFoundError, StoreNotFoundError)
+from ._stores import (METRICS, OWN_METADATA, STORE_NAME, Info, Shared, key_of, metrics_of, release,
+                      take)
+from ._work import Work
 
-STORE_NAME = ".stepwell"
-VIEW_STEP_NAME = "stepwell-view"  # db/view/folder.h, kViewStepName: in each step that a view made
-_VIEW_NAME = "STEPWELL_VIEW"  # db/view/folder.h, kViewMarkName: where a view shows its steps
-
-# Steps of a directory by number, each with the name of its directory in it.
-FindSteps = Callable[[str], dict[int, str]]
-_Found = tuple[int, int, int, int]  # a foreign step: its number, and its directory as stat sees it
-
-
-class _Shared:
-    """A store of this process, with the number of managers that have it open."""
-
-    def __init__(self, store: _store.Store, view: OrbaxView | None) -> None:
-        self.store = store
-        self.view = view
-        self.users = 0
+_REPLACES = "replaces"  # there: the directory of another library that the step takes the place of
+_UTC = datetime.timezone.utc
+_TICK_NS = 50_000_000  # more than a file system's clock takes to go on
+NO_TIME = datetime.datetime.min.replace(tzinfo=_UTC)  # of a lightweight look
 
 
-_lock = threading.RLock()
-_open: dict[str, _Shared] = {}
-_closing: dict[str, int] = {}  # stores that are being closed, and the thread that does it
-_closed = threading.Condition(_lock)
+def naming(name_format: Any) -> tuple[str, int]:
+    """What the names of a format begin with, and how many digits they have at least. ValueError
+    for names that are not a prefix and a number: a store shows its steps under such names only."""
+    small, large = name_format.build_name(1), name_format.build_name(12345678901)
+    found = re.fullmatch(r"(.*?)(0*1)", small, re.DOTALL)
+    if found is not None and large == f"{found[1]}{12345678901:0{len(found[2])}d}" and (
+            not found[1][-1:].isdigit()):
+        return found[1], len(found[2])
+    raise ValueError(f"step_name_format names step 1 {small!r} and step 12345678901 {large!r}; "
+                     "Stepwell shows steps as a prefix and a number, with or without leading zeros")
 
 
-def _forget_after_fork() -> None:
-    global _lock, _closed
-    _lock = threading.RLock()
-    _open.clear()  # the parent's
-    _closing.clear()
-    _closed = threading.Condition(_lock)
+def store_name(name_format: Any) -> str:
+    """The name of the store of the steps that a format names."""
+    prefix, digits = naming(name_format)
+    return STORE_NAME if (prefix, digits) == ("", 1) else f"{STORE_NAME}-{prefix}{0:0{digits}d}"
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+# ---- checkpoints of others ----------------------------------------------------------------------
 
 
-def find_orbax_steps(directory: str) -> dict[int, str]:
-    """Steps below the root of a CheckpointManager, by the number that a name is or ends in."""
-    return {step: os.path.basename(path)
-            for step, path in dict(_stepwell.orbax_steps(directory)).items()}
+def others_info(step: int, path: str, lightweight: bool) -> Info:
+    """What policies know of a step that another library wrote, or that is a copy."""
+    if lightweight:
+        return Info(step, NO_TIME, None)
+    metrics = None
+    committed = None
+    with contextlib.suppress(CorruptionError):
+        described = read_json_object(os.path.join(path, "_CHECKPOINT_METADATA"))
+        committed = described.get("commit_timestamp_nsecs")
+        metrics = read_json_object(os.path.join(path, METRICS, METRICS)) or None
+    if not isinstance(committed, int):
+        try:
+            committed = os.stat(path).st_mtime_ns
+        except FileNotFoundError:  # it has just gone
+            return Info(step, NO_TIME, None)
+    return Info(step, datetime.datetime.fromtimestamp(committed / 1e9, tz=_UTC), metrics)
 
 
-def is_shown(step: str) -> bool:
-    """Whether the directory of a step is what the view of the store beside it shows: links into the
-    store. A copy that has the data itself, as `cp -L` makes one, is a checkpoint of its own; and so
-    is each step of a view elsewhere."""
-    real = os.path.realpath(step)
-    folder, name = os.path.split(real)
-    mark = os.path.join(real, VIEW_STEP_NAME)
-    if not os.path.lexists(mark) or not os.path.isdir(os.path.join(folder, STORE_NAME)):
-        return False
-    lines = _lines(mark)
-    view = [line for line in _lines(os.path.join(folder, _VIEW_NAME))
-            if line.startswith("store-id ")]
-    if not lines or f"name {name}" in lines and set(view) & set(lines):
-        return True
-    return any(os.path.islink(os.path.join(base, each))
-               for base, folders, files in os.walk(real) for each in (*folders, *files))
-
-
-def _lines(path: str) -> list[str]:
+def _identity(path: str) -> list[int] | None:
+    """Of a directory as it is now; a library that overwrites a step makes another one."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return [status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _remove(step: str) -> None:
-    gone = f"{step}.removed.orbax-checkpoint-tmp"  # never read as a step
-    os.rename(step, gone)
-    shutil.rmtree(gone)
+# ---- the root -----------------------------------------------------------------------------------
 
 
 class Root:
-    """What a manager has open.
+    """The steps of one format of names below a directory. A context manager that closes.
 
-    layout, zarr: how the view shows steps. step_prefix, step_digits: how it names them.
-    find_steps: finds steps that others wrote; those that the view made are left out here.
+    name_format: names steps, and finds their directories (`build_name`, `find_all`).
+    layout, zarr: how the view shows steps. create: makes the directory. read_only: opens a store
+    that is there for reading.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False,
-                 create: bool = True, layout: Literal["v0", "v1"] = "v1",
-                 zarr: Literal[2, 3] = 3, step_prefix: str | None = None, step_digits: int = 0,
-                 find_steps: FindSteps = find_orbax_steps) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, name_format: Any,
+                 read_only: bool = False, create: bool = True,
+                 layout: Literal["v0", "v1"] = "v1", zarr: Literal[2, 3] = 3) -> None:
         self.path = local_path(directory)
         self.read_only = read_only
-        self._find_steps = find_steps
-        self._shared: _Shared | None = None
+        self.name_format = name_format
+        self._naming = naming(name_format)
+        self._store_path = os.path.join(self.path, store_name(name_format))
+        self._layout: Literal["v0", "v1"] = layout
+        self._zarr: Literal[2, 3] = zarr
+        self._shared: Shared | None = None
+        # Whether a directory is the view's, by name, inode and time of change.
+        self._made_by_view: dict[tuple[str, int, int], bool] = {}
         self._refused: Error | None = None  # what kept the store from being open for writing
-        self._imported: tuple[_Found, _store.Store, contextlib.ExitStack] | None = None
+        # What `foreign` found last, and in which state of the directory.
+        self._foreign: tuple[tuple[int, int, int], dict[int, str]] | None = None
         if not read_only and create:
-            os.makedirs(self.path, exist_ok=True)
-        self._key = os.path.realpath(self.path)
-        with _lock:
-            while _closing.get(self._key, here := threading.get_ident()) != here:
-                _closed.wait()
-            shared = _open.get(self._key)
-            if shared is None:
-                store = self._open_store()
-                if store is None:
-                    return
-                # One process serves the view for all.
-                view = None if store.read_only or not store._backend.leads else store.orbax_view(
-                    self.path, layout=layout, leaves="jax", zarr=zarr, beside=True,
-                    step_prefix=step_prefix, step_digits=step_digits, on_unsupported="skip")
-                shared = _Shared(store, view)
-                if not store.read_only:
-                    _open[self._key] = shared
-            shared.users += 1
-            self._shared = shared
+            durable.make_directories(self.path)
+        if read_only or create or os.path.isdir(self.path):
+            self._open()
+
+    def _open(self) -> None:
+        self._foreign = None
+        self._shared = take(self._store_path, self._open_store, self._prepare)
+
+    def _prepare(self, shared: Shared) -> None:
+        """Of a store that was opened for writing. One process serves the view for all."""
+        self._shared = shared
+        if not self.leads:
+            return
+        durable.sweep(self.path)
+        self._finish_overwrites(shared.store)
+        prefix, digits = self._naming
+        shared.view = shared.store.orbax_view(
+            self.path, layout=self._layout, leaves="jax", zarr=self._zarr, beside=True,
+            name_prefix=prefix or None, step_digits=digits if digits > 1 else 0,
+            on_unsupported="skip")
 
     def _open_store(self) -> _store.Store | None:
-        path = os.path.join(self.path, STORE_NAME)
+        self._refused = None
         if not self.read_only:
             try:
-                return _store.open(path)
+                return _store.open(self._store_path)
             except (LockedError, PermissionDeniedError) as error:  # steps can be read, nevertheless
                 self._refused = error
         with contextlib.suppress(StoreNotFoundError):
-            return _store.open(path, mode="r")
+            return _store.open(self._store_path, mode="r")
         return None
 
     @property
@@ -158,71 +157,223 @@ class Root:
                                      "reading only")
         return self._shared.store
 
-    # ---- steps ----
-
-    def foreign(self) -> dict[int, str]:
-        """Steps that other libraries wrote into this directory: their paths by number."""
-        if not os.path.isdir(self.path):
-            return {}
-        own = set(self.own_steps())
-        return {step: os.path.join(self.path, name)
-                for step, name in self._find_steps(self.path).items()
-                if step not in own and not is_shown(os.path.join(self.path, name))}
-
-    def own_steps(self) -> list[int]:
-        """The committed steps of the store, ascending. Without a store, an empty list."""
-        return [] if self._shared is None else self._shared.store.steps()
-
-    def holds(self, step: int) -> bool:
-        """Whether the store has the step."""
-        return self._shared is not None and step in self._shared.store
-
-    def steps(self) -> list[int]:
-        """All committed steps, ascending: the store's and other libraries'."""
-        return sorted({*self.own_steps(), *self.foreign()})
-
-    def opened(self, step: int) -> _store.Store:
-        """A store that has `step`: this root's own, or one that a foreign step was imported into,
-        which lives until another foreign step, or this one with other content, is opened.
-        StepNotFoundError."""
-        if self.holds(step):
-            return self.store
-        found = self.foreign().get(step)
-        if found is None:
-            raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        status = os.stat(found)  # a library that overwrites the step makes another directory
-        key = (step, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        if self._imported is None or self._imported[0] != key:
-            self._drop_imported()
-            with contextlib.ExitStack() as opened:
-                store = opened.enter_context(imported(_store.Store._open_alone, found, step))
-                self._imported = (key, store, opened.pop_all())
-        return self._imported[1]
-
-    def delete(self, step: int) -> None:
-        """Deletes a step, whichever library wrote it. StepNotFoundError."""
-        if self.holds(step):
-            self.delete_foreign(step)  # which a killed overwrite left: it would come back
-            self.store.delete(step)
-            return
-        found = self.foreign().get(step)
-        if found is None:
-            raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
-        if self._leads:
-            _remove(found)
-
     @property
-    def _leads(self) -> bool:
+    def leads(self) -> bool:
         """Whether this process changes the directory for all."""
         return self._shared is None or self._shared.store._backend.leads
 
-    def delete_foreign(self, step: int) -> None:
-        """Deletes what another library wrote as `step`, if anything: the store has the step now."""
-        found = dict(self._find_steps(self.path)).get(step)
-        if found is not None and self._leads:
-            path = os.path.join(self.path, found)
-            if not is_shown(path):
-                _remove(path)
+    def gather(self, what: str) -> None:
+        """Waits until all processes of a run are here."""
+        self.store._backend.gather(0, what)
+
+    def _writable(self) -> Shared:
+        """The store, open for writing, in the directory that the path names. LockedError."""
+        if self._shared is None or self._shared.store.read_only and not self.read_only:
+            old, self._shared = self._shared, None
+            if old is not None:  # another process had it, then
+                release(old)
+            if not os.path.isdir(self.path):
+                durable.make_directories(self.path)
+            self._open()
+        if self._refused is not None:
+            raise self._refused
+        store = self.store
+        assert self._shared is not None
+        if key_of(self._store_path) != self._shared.key:
+            raise Error(f"{self.path!r} was moved or removed while it was open here, with its "
+                        f"store {store.path!r}; close this manager, and open the directory anew")
+        return self._shared
+
+    # ---- steps ----
+
+    def directory_of(self, step: int) -> str:
+        """The directory that a step has, or would have."""
+        return os.path.join(self.path, self.name_format.build_name(step))
+
+    def _committed(self) -> list[int]:
+        return [] if self._shared is None else self._shared.store.steps()
+
+    def foreign(self, *, anew: bool = False) -> dict[int, str]:
+        """Steps with data of their own: those that other libraries wrote, and copies. Their paths
+        by number. The directory is read where its time has changed, or `anew`."""
+        try:
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        key = status.st_dev, status.st_ino, status.st_mtime_ns
+        if anew or self._foreign is None or self._foreign[0] != key:
+            found = self._find_foreign()
+            # What changes within the same tick of the clock has the same time.
+            settled = time.time_ns() - status.st_mtime_ns > _TICK_NS
+            self._foreign = (key, found) if settled else None
+            return found
+        return dict(self._foreign[1])
+
+    def _find_foreign(self) -> dict[int, str]:
+        found = {}
+        known: dict[tuple[str, int, int], bool] = {}
+        for step, name in self._named().items():
+            path = os.path.join(self.path, name)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:  # it has just gone
+                continue
+            key = (name, status.st_ino, status.st_ctime_ns)
+            made_by_view = self._made_by_view.get(key)
+            if made_by_view is None:
+                shown = _stepwell.made_by_view(path)
+                made_by_view = shown is not None and os.path.samefile(
+                    shown.store_path, self._store_path)
+            known[key] = made_by_view
+            if not made_by_view:
+                found[step] = path
+        self._made_by_view = known
+        return found
+
+    def _named(self) -> dict[int, str]:
+        """Directories that are named as steps, by number."""
+        try:
+            if type(self.name_format).__module__.startswith("orbax.") and not hasattr(
+                    self.name_format, "read_name_formats"):
+                return self._named_plainly()
+            return {each.step: os.path.basename(os.fspath(each.path))
+                    for each in self.name_format.find_all(self.path)}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
+    def _named_plainly(self) -> dict[int, str]:
+        """As a format of Orbax finds them, without its look into each."""
+        prefix, digits = self._naming
+        pattern = re.compile(rf"{re.escape(prefix)}(\d{{{digits},}})")
+        found = {}
+        for entry in os.scandir(self.path):
+            match = pattern.fullmatch(entry.name)
+            if match is not None and (len(match[1]) == digits or match[1][0] != "0") and (
+                    match[1].isascii()) and entry.is_dir():
+                found[int(match[1])] = entry.name
+        return found
+
+    def own_steps(self) -> list[int]:
+        """The committed steps of the store, ascending, but for those whose directory is of another
+        library by now: it came later."""
+        committed = self._committed()
+        foreign = self.foreign() if committed else {}
+        return [step for step in committed if step not in foreign]
+
+    def holds(self, step: int) -> bool:
+        """Whether the store has the step."""
+        return step in self.own_steps()
+
+    def steps(self) -> list[int]:
+        """All steps, ascending."""
+        return sorted({*self._committed(), *self.foreign()})
+
+    def listed(self) -> list[int]:
+        """All steps, and those that are being saved."""
+        flying = {} if self._shared is None else self._shared.in_flight()
+        return sorted({*flying, *self.steps()})
+
+    def infos(self, lightweight: bool = False) -> list[Info]:
+        """What policies know of all steps, and of those that are being saved, ascending.
+        lightweight: no times and metrics of steps that are there already."""
+        flying = {} if self._shared is None else self._shared.in_flight()
+        foreign = self.foreign()
+        infos = {step: others_info(step, path, lightweight) for step, path in foreign.items()}
+        infos.update(flying)
+        for summary in [] if self._shared is None else self._shared.store._backend.steps():
+            if summary.step not in infos:
+                infos[summary.step] = (Info(summary.step, NO_TIME, None) if lightweight
+                                       else self._info(summary.step, summary.commit))
+        return [infos[step] for step in sorted(infos)]
+
+    def _info(self, step: int, commit: int) -> Info:
+        assert self._shared is not None
+        known = self._shared.infos
+        if (step, commit) not in known:
+            view = self._shared.store[step]
+            known[step, commit] = Info(step, view.time, metrics_of(self._shared.store, step))
+        return known[step, commit]
+
+    # ---- changes ----
+
+    def save(self, step: int, items: Mapping[str, Any], *,
+             metadata: Mapping[str, Any] | None = None, metrics: Any = None,
+             chunks: Chunks | None = None, replace: bool = False, retire: Sequence[int] = (),
+             then: Callable[[], object] | None = None, timeout: float | None = None) -> Work[None]:
+        """Saves a step in the background. In the very commit that makes it durable the steps of
+        `retire` die; those of other libraries, and one that the step takes the place of, go then.
+
+        metrics: JSON. then: called in the background once all of this is done. timeout: of
+        `result()`.
+        """
+        shared = self._writable()
+        store = shared.store
+        foreign = self.foreign()
+        shadowed = foreign.get(step) if replace else None
+        described = dict(metadata or {})
+        if shadowed is not None:
+            described[OWN_METADATA] = {**described.get(OWN_METADATA, {}),
+                                       _REPLACES: _identity(shadowed)}
+        trees = dict(items)
+        if metrics is not None and not isinstance(metrics, Mapping):
+            trees[METRICS] = Json(metrics)
+        elif metrics is not None:
+            trees.pop(METRICS, None)
+        gone = [path for number, path in foreign.items() if number in retire or path == shadowed]
+        info = Info(step, datetime.datetime.now(tz=_UTC), metrics)
+        store._check()
+        store._check_writable()
+        handle = store._save(
+            step, trees, json_text(described or None, "metadata"),
+            json_text(None if METRICS in trees else metrics, "metrics"),
+            if_exists_number("replace" if replace else "error"), chunks,
+            retire=[each for each in retire if each not in foreign])
+
+        def work() -> None:
+            handle.result()
+            # Its time does not change any more. And several processes read a step together only,
+            # whereas one alone may ask what there is.
+            for summary in store._backend.steps():
+                if summary.step == step:
+                    shared.infos[step, summary.commit] = info
+            if self.leads:
+                self._remove_foreign(gone)
+            if then is not None:
+                then()
+
+        saving = Work(work, timeout=timeout)
+        shared.saving[step] = saving, info
+        return saving
+
+    def _remove_foreign(self, paths: list[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(CheckpointNotFoundError):
+                durable.remove(path)
+
+    def _finish_overwrites(self, store: _store.Store) -> None:
+        """Of what a killed process left: a step is durable, and what it takes the place of is
+        there."""
+        foreign = self.foreign()
+        for step in store.steps() if foreign else []:
+            if step in foreign:
+                own = (store[step].metadata or {}).get(OWN_METADATA)
+                if isinstance(own, dict) and own.get(_REPLACES) == _identity(foreign[step]):
+                    self._remove_foreign([foreign[step]])
+
+    def delete(self, step: int) -> None:
+        """Deletes a step, whichever library wrote it. StepNotFoundError."""
+        shared = self._writable()
+        found = self.foreign().get(step)
+        if found is None and step not in shared.store:
+            raise StepNotFoundError(f"{self.path!r} has no step {step}; it has {self.steps()}")
+        if found is not None and self.leads:
+            durable.remove(found)
+        if step in shared.store:
+            shared.store.delete(step)
+
+    def delete_item(self, step: int, name: str) -> None:
+        """Deletes an item of a step of the store."""
+        self._writable().store.delete(step, item=name)
 
     # ---- life ----
 
@@ -232,41 +383,15 @@ class Root:
         if self._shared is not None and self._shared.view is not None:
             self._shared.view.wait(timeout)
 
-    def _drop_imported(self) -> None:
-        if self._imported is not None:
-            _, _, opened = self._imported
-            self._imported = None
-            opened.close()
-
     def close(self) -> None:
-        """Waits for the saves of the store. The last manager of a directory closes it; raises the
-        first error of a save that was not raised yet. Idempotent."""
-        self._drop_imported()
+        """Waits for the saves of the store. The last user of a store closes it; raises the first
+        error of a save that was not raised yet. Idempotent."""
         shared, self._shared = self._shared, None
-        if shared is None:
-            return
-        last = writer = False
-        try:
-            with _lock:
-                shared.users -= 1
-                last = shared.users == 0
-                writer = last and _open.get(self._key) is shared
-                if writer:
-                    del _open[self._key]
-                    _closing[self._key] = threading.get_ident()
-            if last:
-                shared.store.close()
-            elif not shared.store.read_only:
-                shared.store.wait()
-        finally:
-            if writer:
-                with _lock:
-                    _closing.pop(self._key, None)
-                    _closed.notify_all()
+        if shared is not None:
+            release(shared)
 
     def __enter__(self) -> Root:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-

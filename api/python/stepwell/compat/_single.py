@@ -6,17 +6,15 @@
                               items for an item, too
     path/.stepwell            the store where the directory is the one item itself (v0, "flat")
 
-It is made under a temporary name and renamed, or exchanged with what it replaces. It survives `mv`,
-`cp -r` and `rmtree`.
+It is made in a temporary directory (durable.Folder), and takes the path, or the place of what it
+replaces, at one instant. It survives `mv`, `cp -r` and `rmtree`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -26,25 +24,26 @@ from .._distributed.coordinator import is_store
 from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
+from .._runtime import durable
 from .._runtime.arguments import json_text
-from .._runtime.files import local_path, sync_folder
+from .._runtime.files import local_path, read_json
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, InvalidArgumentError, StepExistsError
-from ._claim import Claim
+from ._claim import TEMPORARY, Claim
+from ._stores import OWN_METADATA
 from ._work import Peers, Work
 
 STORE_NAME = ".stepwell"
-TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 _DIGESTS = "stepwell-digests"  # an export's, of its files
+TREE_FILE = "_METADATA"  # of every item that is a tree
 INDICATOR = "orbax.checkpoint"  # an empty file in every checkpoint of Orbax v1
 STEP = 0  # of the store of a single checkpoint
+_STORE, _EXPORT = "store", "export"  # in the temporary directory
 
 # States up to this size are copied at once, and the store is opened in the background.
 _SNAPSHOT_BYTES_MAX = 64 << 20
-
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 class Form:
@@ -66,6 +65,23 @@ class Form:
         self.handlers = dict(handlers or {})
 
 
+class _Cancellation:
+    """Either a checkpoint is published, or its save was cancelled before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.cancelled = True
+
+    def publish(self, work: Callable[[], object]) -> None:
+        with self._lock:
+            if not self.cancelled:
+                work()
+
+
 def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: bool = False,
          metadata: Any = None, metrics: Any = None, chunks: Chunks | None = None,
          form: Form | None = None, timeout: float | None = None,
@@ -81,20 +97,21 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     target = local_path(path)
     folder = target + TEMPORARY
     peers = Peers(f"saving {target!r}")
-
-    claim = Claim(folder)  # process 0 acquires it
-    cancelled = threading.Event()
+    claim = Claim(target, replace=overwrite)  # process 0 acquires it
+    cancellation = _Cancellation()
 
     def begin() -> None:
         if not overwrite:
             _check_absent(target)  # before anything is made there
+        durable.make_directories(os.path.dirname(target))
+        durable.sweep(os.path.dirname(target))
         claim.acquire()
-        if not overwrite:
-            _check_absent(target)  # an earlier save has come to its end
 
     def publish() -> None:
-        if not cancelled.is_set():
-            _publish(folder, target, overwrite, form)
+        made = claim.folder
+        assert made is not None
+        inner = _finish(made, form)
+        cancellation.publish(lambda: made.commit(inner))
 
     def work(start: Callable[[], _store.Store]) -> None:
         if not claim.take():
@@ -104,7 +121,7 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
             peers.lead(publish)
         finally:
             claim.release()
-        if finished is not None and not cancelled.is_set():
+        if finished is not None and not cancellation.cancelled:
             finished()
 
     try:
@@ -114,7 +131,7 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
         except BaseException as error:
             peers.abort(error)
             raise
-        saving = Work(lambda: work(start), timeout=timeout, cancelled=cancelled)
+        saving = Work(lambda: work(start), timeout=timeout, cancel=cancellation.cancel)
         claim.hand_over()
         return saving
     except BaseException:
@@ -137,14 +154,14 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
             held = _hold([row for item in rows for row in item.rows])
-        if held is not None:
+        if held:
 
             def start() -> _store.Store:
                 with contextlib.ExitStack() as closing:
                     store = closing.enter_context(_open(folder, form))
                     core = store._backend.whole("a single checkpoint")
-                    store._track(core.save(STEP, rows, *texts, 0, to_numpy)).result()
-                    held.clear()
+                    store._track(core.save(STEP, rows, *texts, 0, lambda view: view)).result()
+                    rows.clear()  # the views
                     closing.pop_all()
                 return store
 
@@ -169,38 +186,34 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
     return wait
 
 
-def _hold(rows: list[Row]) -> list[Any] | None:
-    """Copies the host arrays of rows, and gives views of the others, whose memory JAX donates to
-    no computation while these live. None, and nothing copied, where it is much or on devices."""
-    views = []
-    hosts = []
+def _hold(rows: list[Row]) -> bool:
+    """Copies the host arrays of rows, and puts views in the place of the others: JAX donates their
+    memory to no computation while these live, and deleting an array does not touch them. False, and
+    nothing changed, where it is much or on devices."""
+    held: list[tuple[Row, Any]] = []
     nbytes = 0
     for row in rows:
         if row.tag == SHARDS:
-            return None
+            return False
         if row.tag in (ARRAY, JAX):
-            if row.tag == JAX:
-                views.append(to_numpy(row.data))
-                nbytes += views[-1].nbytes
-            else:
-                hosts.append(row)
-                nbytes += row.data.nbytes
+            held.append((row, to_numpy(row.data) if row.tag == JAX else row.data))
+            nbytes += held[-1][1].nbytes
             if nbytes > _SNAPSHOT_BYTES_MAX:
-                return None
-    for row in hosts:
-        row.data = row.data.copy()
-    return views
+                return False
+    for row, array in held:
+        row.data = array if row.tag == JAX else array.copy()
+    return True
 
 
 def _open(folder: str, form: Form) -> _store.Store:
-    return _store.open(os.path.join(folder, "store"), codec=form.codec,
+    return _store.open(os.path.join(folder, _STORE), codec=form.codec,
                        staging_bytes=form.staging_bytes)
 
 
 def _export(start: Callable[[], _store.Store], folder: str, form: Form) -> None:
     """Makes of the saved step what Orbax loads, and closes the store."""
     store = start()
-    made = os.path.join(folder, "export")
+    made = os.path.join(folder, _EXPORT)
     flat = form.layout == "flat"
     try:
         store.export(STEP, made, mode="link", layout="v0" if flat else "v1", zarr=form.zarr,
@@ -209,39 +222,41 @@ def _export(start: Callable[[], _store.Store], folder: str, form: Form) -> None:
         if "no leaf to export" not in str(error):
             raise
         # Nothing that Orbax can hold: a directory for the store alone.
-        os.makedirs(os.path.join(made, str(STEP) if flat else "", "state"), exist_ok=True)
-        with open(os.path.join(made, INDICATOR), "w", encoding="utf-8"):
+        item = os.path.join(made, str(STEP) if flat else "", "state")
+        os.makedirs(item, exist_ok=True)
+        with open(os.path.join(item if flat else made, INDICATOR), "w", encoding="utf-8"):
             pass
     finally:
         with contextlib.suppress(Error):
             store.close()
 
 
-def _publish(folder: str, target: str, overwrite: bool, form: Form) -> None:
-    """Puts the checkpoint, with the store in it, where it is to be."""
-    made = os.path.join(folder, "export")
+def _finish(folder: durable.Folder, form: Form) -> str:
+    """Makes the checkpoint complete, with the store in it; its name in the temporary directory."""
+    made = os.path.join(folder.temporary, _EXPORT)
     if form.layout == "flat":
         step = os.path.join(made, str(STEP))
-        (made,) = [entry.path for entry in [*os.scandir(step)] if entry.is_dir()]
-        home = made
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(os.path.join(step, CHECKPOINT_METADATA),
-                       os.path.join(made, CHECKPOINT_METADATA))
+        (home,) = [entry.path for entry in os.scandir(step) if entry.is_dir()]
+        described = os.path.join(step, CHECKPOINT_METADATA)
+        made = home
     else:
         home = next(entry.path for entry in sorted(os.scandir(made), key=lambda each: each.name)
                     if entry.is_dir() and entry.name != "metrics")
-    _name_handlers(made, form)
-    inside = os.path.join(folder, "store")
-    strip(inside)
-    os.rename(inside, os.path.join(home, STORE_NAME))
+        described = os.path.join(made, CHECKPOINT_METADATA)
+    if os.path.exists(described):
+        handlers: Any = {name: form.handlers.get(name, handler)
+                         for name, handler in read_handlers(described).items()}
+        if form.layout == "flat":
+            handlers = next(iter(handlers.values()))
+        write_handlers(described, os.path.join(made, CHECKPOINT_METADATA), handlers)
+    strip(os.path.join(folder.temporary, _STORE))
+    folder.rename(_STORE, os.path.relpath(os.path.join(home, STORE_NAME), folder.temporary))
     if form.file_mode is not None:
         for base, folders, _ in os.walk(made):
             for each in folders:
                 os.chmod(os.path.join(base, each), _folder_mode(form.file_mode))
         os.chmod(made, _folder_mode(form.file_mode))
-    sync_folder(home)
-    sync_folder(made)
-    put(made, target, overwrite)
+    return os.path.relpath(made, folder.temporary)
 
 
 def _folder_mode(file_mode: int) -> int:
@@ -256,75 +271,83 @@ def strip(store: str) -> None:
         if is_store(whole):
             strip(whole)
         elif name not in ("STEPWELL", "segments"):
-            shutil.rmtree(whole) if os.path.isdir(whole) else os.remove(whole)
-
-
-def _name_handlers(made: str, form: Form) -> None:
-    path = os.path.join(made, CHECKPOINT_METADATA)
-    if not os.path.exists(path):
-        return
-    handlers = {name: form.handlers.get(name, handler)
-                for name, handler in read_handlers(path).items()}
-    write_handlers(path, next(iter(handlers.values())) if form.layout == "flat" else handlers)
+            durable.remove_tree(whole)
 
 
 def read_handlers(path: str) -> dict[str, str]:
     """Orbax's names of the handlers of items, in a file _CHECKPOINT_METADATA."""
-    with open(path, encoding="utf-8") as file:
-        handlers: dict[str, str] = json.load(file)["item_handlers"]
+    handlers: dict[str, str] = read_json(path)["item_handlers"]
     return handlers
 
 
-def write_handlers(path: str, handlers: dict[str, str] | str) -> None:
-    """Replaces the file, which other checkpoints may have a link to. The export's digests, which
-    no longer hold, go with it."""
-    with open(path, encoding="utf-8") as file:
-        described = json.load(file)
-    if described["item_handlers"] == handlers:
+def write_handlers(source: str, target: str, handlers: dict[str, str] | str) -> None:
+    """Writes a file _CHECKPOINT_METADATA, in a temporary directory, with other handlers. Other
+    checkpoints may have a link to the old one. The export's digests, which no longer hold, go."""
+    described = read_json(source)
+    custom = described.get("custom_metadata")
+    # The facades' own, which the store has as well.
+    own = custom.pop(OWN_METADATA, None) if isinstance(custom, dict) else None
+    if described["item_handlers"] == handlers and source == target and own is None:
         return
     described["item_handlers"] = handlers
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(os.path.dirname(path), _DIGESTS))
-    os.remove(path)
-    with open(path, "w", encoding="utf-8") as file:
+    for old in (target, os.path.join(os.path.dirname(source), _DIGESTS),
+                os.path.join(os.path.dirname(target), _DIGESTS)):
+        durable.remove_tree(old)
+    with open(target, "x", encoding="utf-8") as file:
         json.dump(described, file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
-def put(made: str, target: str, overwrite: bool) -> None:
-    """Renames a directory to `target`. With `overwrite` it takes the place of what is there at
-    once: a reader sees the one or the other, at any instant."""
-    if not overwrite:
-        _check_absent(target)
-    if os.path.lexists(target):
-        _exchange(made, target)
-        sync_folder(os.path.dirname(target))
-        if os.path.isdir(made) and not os.path.islink(made):
-            shutil.rmtree(made)
-        else:
-            os.remove(made)
-    else:
-        os.rename(made, target)
-        sync_folder(os.path.dirname(target))
+# ---- changing -----------------------------------------------------------------------------------
 
 
-def _exchange(one: str, other: str) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other),
-                      ctypes.c_uint(_RENAME_EXCHANGE)):
-        # A file system that cannot (NFS): two renames, with an instant between them.
-        aside = one + ".replaced"
-        os.rename(other, aside)
-        os.rename(one, other)
-        os.rename(aside, one)
+def delete_item(target: str, name: str) -> None:
+    """Makes a checkpoint without the item, of links, and puts it in the place of the old one. All
+    processes of a run call it."""
+    inside = store_in(target)
+    handlers = read_handlers(os.path.join(target, CHECKPOINT_METADATA))
+    rest = {each: kind for each, kind in handlers.items() if each != name}
+    made = os.path.join(target + TEMPORARY, _EXPORT)
+    home = os.path.join(made, min(rest), STORE_NAME)
+    peers = Peers(f"deleting {name!r} of {target!r}")
+    claim = Claim(target, replace=True)  # process 0 acquires it
+
+    def copy() -> None:
+        claim.acquire()
+        durable.link_tree(target, made, skip=lambda path: path == os.path.join(target, name)
+                          or os.path.basename(path) == STORE_NAME)
+        if inside is not None:
+            # A writer changes STEPWELL in place, and nothing else that has another name.
+            durable.link_tree(inside, home, copied=("STEPWELL",))
+
+    def drop() -> None:
+        if inside is not None:
+            with _store.open(home) as store:
+                store.delete(STEP, item=name)
+
+    def put() -> None:
+        assert claim.folder is not None
+        if inside is not None:
+            strip(home)
+        described = os.path.join(made, CHECKPOINT_METADATA)
+        write_handlers(described, described, rest)
+        claim.folder.commit(_EXPORT)
+
+    try:
+        peers.lead(copy)
+        peers.all(drop)
+        peers.lead(put)
+    finally:
+        claim.release()
 
 
-# ---- reading ----
+# ---- reading ------------------------------------------------------------------------------------
 
 
 def store_in(path: str) -> str | None:
-    """Where the store of a single checkpoint is; None if `path` has none."""
+    """Where the store of a single checkpoint is; None if `path` has none, or is a root of steps."""
+    if not any(os.path.exists(os.path.join(path, name))
+               for name in (CHECKPOINT_METADATA, TREE_FILE, INDICATOR)):
+        return None
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in [path, *sorted(e.path for e in os.scandir(path) if e.is_dir())]:
             if os.path.isfile(os.path.join(folder, STORE_NAME, "STEPWELL")):

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from .._distributed.coordinator import current
 from .._runtime import service
+from .._runtime.threads import Thread
 
 T = TypeVar("T")
 
@@ -29,38 +30,41 @@ os.register_at_fork(after_in_child=_forget_numbers)
 
 
 class Work(Generic[T]):
-    """Work on a thread of its own, which the end of the interpreter waits for."""
+    """Work on a thread of its own, which the end of the interpreter waits for. Ctrl-C may come in
+    any call: plain locks alone, and no threading.Event, which it can leave locked."""
 
     def __init__(self, work: Callable[[], T], *, timeout: float | None = None,
-                 cancelled: threading.Event | None = None) -> None:
-        """`cancelled`: what `work` looks at before it shows what it has done."""
-        self._work = work
-        self._cancelled = cancelled
+                 cancel: Callable[[], object] | None = None) -> None:
+        """`cancel`: has `work` show nothing of what it has not shown yet."""
+        self._cancel = cancel
         self._timeout = timeout
         self._value: T | None = None
         self._error: BaseException | None = None
         self.reported = False  # whether `result` raised the error
         self._callbacks: list[Callable[[T], object]] = []
         self._lock = threading.Lock()
-        self._done = threading.Event()
-        threading.Thread(target=self._run, name="stepwell-compat", daemon=False).start()
+        self._done = False
+        self._thread = Thread("stepwell-compat", self._run, work, waited_for=True)
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], T]) -> None:
         try:
-            self._value = self._work()
+            self._value = work()
         except BaseException as error:
             self._error = error
             service.logger.error("failed in the background: %s: %s", type(error).__name__, error)
-        del self._work
+        del work
         with self._lock:
-            self._done.set()
+            self._done = True
             callbacks = self._callbacks
         if self._error is None:
             for callback in callbacks:
-                callback(self._value)  # type: ignore[arg-type]
+                try:
+                    callback(self._value)  # type: ignore[arg-type]
+                except Exception:
+                    service.logger.exception("stepwell: an on_complete callback raised")
 
     def done(self) -> bool:
-        return self._done.is_set()
+        return self._done
 
     @property
     def error(self) -> BaseException | None:
@@ -69,18 +73,19 @@ class Work(Generic[T]):
 
     def wait(self) -> None:
         """Waits, and raises nothing."""
-        self._done.wait()
+        if not self._done:
+            self._thread.join()
 
     def cancel(self) -> None:
         """Has it show nothing, unless it has done so already; waits, and raises nothing."""
-        if self._cancelled is not None:
-            self._cancelled.set()
+        if self._cancel is not None:
+            self._cancel()
         self.wait()
 
     def result(self, timeout: float | None = None) -> T:
         """Waits, and raises what went wrong. `timeout` is in seconds; TimeoutError."""
         limit = self._timeout if timeout is None else timeout
-        if not self._done.wait(limit):
+        if not self._done and not self._thread.join(limit):
             raise TimeoutError(f"not done after {limit} s")
         if self._error is not None:
             self.reported = True
@@ -90,7 +95,7 @@ class Work(Generic[T]):
     def on_complete(self, callback: Callable[[T], object]) -> None:
         """Calls `callback(result)` once when the work is done well."""
         with self._lock:
-            if not self._done.is_set():
+            if not self._done:
                 self._callbacks.append(callback)
                 return
         if self._error is None:

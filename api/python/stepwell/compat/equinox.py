@@ -34,7 +34,8 @@ import numpy as np
 from .. import _store
 from .._pytree.records import PathLike
 from .._views import ArrayView, NodeView
-from ..errors import CheckpointNotFoundError, InvalidArgumentError, Mismatch, MismatchError
+from ..errors import (CheckpointNotFoundError, Error, InvalidArgumentError, Mismatch, MismatchError,
+                      PathNotFoundError)
 from . import _single
 
 __all__ = ["TreeMismatchError", "default_deserialise_filter_spec", "default_serialise_filter_spec",
@@ -134,7 +135,7 @@ def _load_all(store: _store.Store, path: PathLike | None, like: Any, is_leaf: _I
     try:
         loaded = store.load(_single.STEP, path, like=wanted)
     except MismatchError as error:
-        raise _as_runtime_error(error) from error
+        raise _as_runtime_error(error, path, like, is_leaf) from error
     return structure.unflatten([old if new is ... else new for new, old in zip(
         structure.flatten_up_to(loaded), leaves, strict=True)])
 
@@ -228,9 +229,25 @@ def _map(function: Callable[[Any, tuple[Any, ...], Any], Any], specs: Any, tree:
     for (above, spec), part in zip(found, structure.flatten_up_to(tree), strict=True):
         leaves, inner = flatten(part, is_leaf)
         mapped.append(inner.unflatten([
-            function(spec, tuple(map(_component, (*above, *below))), leaf)
-            for below, leaf in leaves]))
+            _call(function, spec, (*above, *below), leaf) for below, leaf in leaves]))
     return structure.unflatten(mapped)
+
+
+def _call(function: Callable[[Any, tuple[Any, ...], Any], Any], spec: Any, keys: tuple[Any, ...],
+          leaf: Any) -> Any:
+    """What goes wrong in a filter_spec is Equinox's RuntimeError."""
+    components = tuple(map(_component, keys))
+    words = f"Error at leaf with path {keys}"
+    try:
+        return function(spec, components, leaf)
+    except PathNotFoundError as error:
+        path = "/".join(map(str, components))
+        missing = Mismatch(path, f"missing in the store: {error}", "missing")
+        raise TreeMismatchError(f"{words}:", [missing]) from error
+    except Error:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{words}: {type(error).__name__}: {error}") from error
 
 
 def _component(key: Any) -> Any:
@@ -278,10 +295,21 @@ def _mismatch(components: tuple[Any, ...], kind: Any, message: str) -> TreeMisma
     return TreeMismatchError("1 leaf does not fit `like`:", [Mismatch(path, message, kind)])
 
 
-def _as_runtime_error(error: MismatchError) -> TreeMismatchError:
-    return TreeMismatchError(
-        str(error).partition("\n")[0], error.mismatches,
-        "path= loads a subtree; what is `...` in `like` is left out")
+def _as_runtime_error(error: MismatchError, path: PathLike | None, like: Any, is_leaf: _IsLeaf
+                      ) -> TreeMismatchError:
+    """The error begins with Equinox's words about the first leaf."""
+    first = error.mismatches[0]
+    above = "/".join(map(str, path)) if isinstance(path, tuple) else path
+    for keys, _ in _jax().tree_util.tree_flatten_with_path(like, is_leaf)[0]:
+        name = "/".join(str(_component(key)) for key in keys)
+        if first.path in (name, f"{above}/{name}" if name else above):
+            words = (f"Error at leaf with path {keys}" if first.kind == "missing" else
+                     f"Deserialised leaf at path {keys} has changed {first.kind}")
+            break
+    else:
+        words = str(error).partition("\n")[0].rstrip(":")
+    return TreeMismatchError(f"{words}:", error.mismatches,
+                             "path= loads a subtree; what is `...` in `like` is left out")
 
 
 def _with_suffix(path: Any) -> str:

@@ -6,17 +6,20 @@
     checkpoints.save_checkpoint("ckpts", state, step=10, keep=3)
     state = checkpoints.restore_checkpoint("ckpts", target=state)
 
-Names, arguments and results are Flax's. Checkpoints that Flax wrote into the directory, msgpack
-files and directories of Orbax, are listed, restored and deleted as before.
+Names, arguments and results are Flax's; names that are not here are Flax's own. Checkpoints that
+Flax wrote into the directory, msgpack files and directories of Orbax, are listed, restored and
+deleted as before. Each prefix has a store of its own, and deletes its own checkpoints only.
 
 What differs from Flax:
 
 - A leaf that the checkpoint lacks, or of another shape or dtype, raises MismatchError (a
   ValueError), which lists all of them. Flax takes the target's leaf, or restores the other shape.
   `orbax_transforms={}` takes from the target what the checkpoint lacks.
-- `overwrite=False` refuses a step at or below the newest one (InvalidCheckpointError), with and
-  without Orbax. Flax's Orbax backend saves the older step and deletes it at once.
+- `overwrite=False` refuses a step at or below the newest one, with and without Orbax, by an error
+  that is InvalidCheckpointError and ValueError. Flax's Orbax backend saves the older step and
+  deletes it at once.
 - `overwrite=True` replaces the step when the new one is durable. Flax deletes the old one first.
+- A prefix does not end in a digit.
 - Step numbers are integers from 0 on. Flax takes floats and negative numbers, too.
 - Relative paths are taken.
 - An error of an asynchronous save is raised by the next wait. Flax loses it once the save is done.
@@ -31,20 +34,31 @@ import contextlib
 import importlib
 import operator
 import os
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from .. import _store
 from .._runtime.files import local_path
-from ..errors import InvalidArgumentError, LockedError, StepExistsError
-from ._flax_directory import Checkpoint, Directory, is_orbax, is_own, opened_path, opened_tree
+from ..errors import InvalidArgumentError, LockedError
+from ._flax_directory import Checkpoint, Directory, is_checkpoint, opened_path, opened_tree
 
 __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_checkpoint",
            "save_checkpoint", "save_checkpoint_multiprocess"]
 
 _Path = str | os.PathLike[str]
+
+
+def __getattr__(name: str) -> Any:
+    """What is not replaced here is Flax's own: natural_sort, convert_pre_linen and others."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("flax.training.checkpoints"), name)
+
+
+def __dir__() -> list[str]:
+    theirs = importlib.import_module("flax.training.checkpoints")
+    return sorted({*__all__, *(name for name in vars(theirs) if not name.startswith("_"))})
 
 
 def _checked(path: _Path) -> str:
@@ -104,27 +118,22 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
         path = directory.path_of(number)
         if directory.root.store.read_only:
             raise LockedError(f"{name!r}: another process saves here")
-        found = directory.checkpoints()
+        found = directory.checkpoints(in_flight=True)
         if not overwrite and found and found[-1].number >= number:
             raise _outdated(path, number)
-        # Taken before the save, which no process leaves before all have entered it.
-        foreign = directory.foreign()
-        handle = directory.root.store.save(number, target, metadata=directory.metadata,
-                                           if_exists="replace")
+        before = [each for each in found if each.number != number]
+        new = Checkpoint(number, str(number), path, True)
+        gone = _superseded(sorted([*before, new]), number, keep, overwrite, keep_every_n_steps)
+        same = [each for each in found if each.number == number and not each.is_own]
+        saving = directory.save(number, target, [*gone, *same])
     except BaseException:
         directory.close()
         raise
 
     def finish() -> None:
         with directory:
-            handle.result()
-            own = directory.own()
-            numbers = {each.number for each in own}
-            replaced = [each for each in foreign if each.number in numbers]
-            rest = sorted(own + [each for each in foreign if each not in replaced])
-            directory.delete(replaced + _superseded(rest, number, keep, overwrite,
-                                                    keep_every_n_steps))
-            directory.show()
+            saving.result()
+            directory.root.gather(f"showing {name}")
 
     if async_manager is not None:
         async_manager.save_async(finish)
@@ -197,22 +206,7 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
 def _opened(ckpt_dir: str, step: int | float | None, prefix: str
             ) -> Iterator[tuple[_store.Store, int] | None]:
     """A store that has what is to be restored, and its step there; None when there is nothing."""
-    if step is None and not os.path.exists(ckpt_dir):
-        # A step that Orbax can show nothing of, such as one without leaves, has no directory.
-        folder, name = os.path.split(ckpt_dir)
-        number = re.search(r"\d+$", name)
-        if number is None or not os.path.isdir(folder or "."):
-            yield None
-            return
-        with Directory(folder, name[:number.start()], read_only=True) as directory:
-            own = [each for each in directory.checkpoints()
-                   if each.is_own and each.text == number[0]]
-            if own:
-                yield directory.root.store, int(number[0])
-            else:
-                yield None
-        return
-    if step is None and (os.path.isfile(ckpt_dir) or is_own(ckpt_dir) or is_orbax(ckpt_dir)):
+    if step is None and (is_checkpoint(ckpt_dir) or not os.path.exists(ckpt_dir)):
         with opened_path(ckpt_dir) as opened:
             yield opened
         return
@@ -267,12 +261,15 @@ def _step_number(step: Any) -> int:
 
 
 def _outdated(path: str, step: int) -> Exception:
-    try:
-        errors: Any = importlib.import_module("flax.errors")
-    except ImportError:
-        return StepExistsError(f"{path!r}: this step or one above it is there; overwrite=True "
-                               "replaces it")
-    error: Exception = errors.InvalidCheckpointError(path, step)
+    """What Flax raises: InvalidCheckpointError, or ValueError where it stands on Orbax."""
+    errors: Any = importlib.import_module("flax.errors")
+
+    class InvalidCheckpointError(errors.InvalidCheckpointError, ValueError):  # type: ignore[misc]
+        """The directory has this step, or one above it."""
+
+        __module__ = errors.__name__  # of which the message makes a link
+
+    error: Exception = InvalidCheckpointError(path, step)
     return error
 
 

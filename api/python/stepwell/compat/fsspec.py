@@ -16,10 +16,7 @@ system, else as a copy. `close` removes it, and so does the end of the program.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from typing import Any
 
 from fsspec import register_implementation
@@ -27,9 +24,15 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from .. import _store
+from .._runtime import durable
 from ..errors import PermissionDeniedError, StoreNotFoundError
 
 _STORE_MARK = "STEPWELL"  # in each store's directory
+
+
+def _read_only(path: Any) -> PermissionDeniedError:
+    return PermissionDeniedError(f"{path!r} cannot be changed: steps of Stepwell are read only "
+                                 "here")
 
 
 class StepwellFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -41,13 +44,13 @@ class StepwellFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __init__(self, *args: Any, directory: str | os.PathLike[str] | None = None,
                  export: dict[str, Any] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._directory = directory
+        self._directory = None if directory is None else os.fspath(directory)
         self._export = dict(export or {})
         self._local = LocalFileSystem()
         self._lock = threading.RLock()
         self._stores: dict[str, _store.Store] = {}
         # By store and step: when the step was committed, its export, and what removes that.
-        self._exports: dict[tuple[str, int], tuple[Any, str, weakref.finalize[Any, Any]]] = {}
+        self._exports: dict[tuple[str, int], tuple[Any, durable.Scratch]] = {}
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -87,13 +90,10 @@ class StepwellFileSystem(AbstractFileSystem):  # type: ignore[misc]
             time = store[step].time
             made = self._exports.get((store.path, step))
             if made is None or made[0] != time:
-                folder = tempfile.mkdtemp(prefix="stepwell-fsspec-", dir=self._directory)
-                remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-                store.export(step, os.path.join(folder, "export"), **self._export)
-                if made is not None:
-                    made[2]()
-                made = self._exports[store.path, step] = time, folder, remove
-        top = os.path.join(made[1], "export")
+                folder = durable.Scratch("stepwell-fsspec-", self._directory)
+                store.export(step, os.path.join(folder.path, "export"), **self._export)
+                made = self._exports[store.path, step] = time, folder
+        top = os.path.join(made[1].path, "export")
         if self._export.get("layout") == "v0":  # the root of a manager
             (name,) = os.listdir(top)
             top = os.path.join(top, name)
@@ -132,18 +132,36 @@ class StepwellFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _open(self, path: Any, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
               cache_options: Any = None, **options: Any) -> Any:
         if mode != "rb":
-            raise PermissionDeniedError(f"{path!r} cannot be opened with mode {mode!r}: steps of "
-                                        "Stepwell are read only here")
+            raise _read_only(path)
         store, step, rest = self._located(path)
         if step is None or not rest:
             raise IsADirectoryError(f"{path!r} is a directory")
-        return open(self._exported(store, step, rest), "rb")
+        # fsspec's own kind of file, which knows its size: cat_file and read_block ask for that.
+        return self._local._open(self._exported(store, step, rest), "rb")
+
+    # ---- what a step refuses, and fsspec would pass over in silence ----
+
+    def mkdir(self, path: Any, create_parents: bool = True, **options: Any) -> None:
+        raise _read_only(path)
+
+    def makedirs(self, path: Any, exist_ok: bool = False) -> None:
+        if not (exist_ok and self.isdir(path)):
+            raise _read_only(path)
+
+    def rmdir(self, path: Any) -> None:
+        raise _read_only(path)
+
+    def _rm(self, path: Any) -> None:
+        raise _read_only(path)
+
+    def cp_file(self, path1: Any, path2: Any, **options: Any) -> None:
+        raise _read_only(path2)
 
     def close(self) -> None:
         """Removes the exports and closes the stores. The file system may be used again."""
         with self._lock:
-            for _, _, remove in self._exports.values():
-                remove()
+            for _, folder in self._exports.values():
+                folder.close()
             self._exports.clear()
             for store in self._stores.values():
                 store.close()

@@ -20,7 +20,9 @@ import asyncio
 import itertools
 import json
 import math
+import weakref
 from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -31,7 +33,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from .. import _store
 from .._pytree.records import PathLike
 from .._views import ArrayView, NodeView
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, StepNotFoundError
 
 _METADATA = "zarr.json"
 _NAMED = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -51,8 +53,11 @@ class StepStore(Store):
         super().__init__(read_only=True)
         view = store[-1 if step is None else step]
         self._name = f"{store.path}/{view.step}"
-        self._path = path
+        # Which commit of which step of which store this shows, and what of it.
+        self._shown = (store.path, view.step, view._source.reader.commit, view.time,
+                       tuple(path) if isinstance(path, list) else path)
         self._view = view
+        self._store: _store.Store | None = None  # that this alone keeps open
         self._nodes: dict[str, Any] = {}  # by zarr path
         self._add("", view[path if path is not None else ()])
 
@@ -68,19 +73,20 @@ class StepStore(Store):
                     self._add(f"{path}/{_quoted(name)}".lstrip("/"), child)
 
     def __eq__(self, other: object) -> bool:
-        return (isinstance(other, StepStore) and self._view is other._view
-                and self._path == other._path)
+        return isinstance(other, StepStore) and self._shown == other._shown
 
     def __hash__(self) -> int:
-        return hash((id(self._view), str(self._path)))
+        return hash(self._shown)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A process that unpickles it opens the store for reading."""
+        return _reopened, self._shown
 
     def __repr__(self) -> str:
         return f"StepStore('{self._name}')"
 
     def with_read_only(self, read_only: bool = False) -> Store:
-        if not read_only:
-            raise ValueError(f"{self!r}: a step of Stepwell is read only")
-        return self
+        return self if read_only else super().with_read_only(read_only)  # which refuses
 
     # ---- reading ----
 
@@ -143,6 +149,22 @@ class StepStore(Store):
 
     async def delete(self, key: str) -> None:
         self._check_writable()
+
+
+# Stores that were opened for what was unpickled, while something is left of that.
+_opened: weakref.WeakValueDictionary[str, _store.Store] = weakref.WeakValueDictionary()
+
+
+def _reopened(path: str, step: int, commit: int, time: datetime, subtree: PathLike | None
+              ) -> StepStore:
+    store = _opened.get(path)
+    if store is None:
+        store = _opened[path] = _store.open(path, mode="r")
+    shown = StepStore(store, step, subtree)
+    if shown._shown[2:4] != (commit, time):
+        raise StepNotFoundError(f"step {step} of {path!r} was replaced since this was pickled")
+    shown._store = store
+    return shown
 
 
 def _quoted(name: Any) -> str:
@@ -213,7 +235,7 @@ def _chunk(view: ArrayView, index: tuple[int, ...]) -> bytes | None:
     return found.tobytes()
 
 
-def _range(data: bytes, wanted: ByteRequest | None) -> bytes:
+def _range(data: bytes, wanted: Any) -> bytes:
     match wanted:
         case RangeByteRequest():
             return data[wanted.start:wanted.end]
@@ -221,4 +243,6 @@ def _range(data: bytes, wanted: ByteRequest | None) -> bytes:
             return data[wanted.offset:]
         case SuffixByteRequest():
             return data[-wanted.suffix:] if wanted.suffix else b""
-    return data
+        case None:
+            return data
+    raise ValueError(f"Unexpected byte_range, got {wanted!r}")

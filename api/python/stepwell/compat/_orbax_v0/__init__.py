@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of `stepwell.compat.orbax`."""
+"""What stepwell.compat.orbax replaces of orbax.checkpoint, and what that stands on."""

@@ -1,57 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`checkpointers`: single checkpoints, each a directory that is named when it is saved."""
+"""Checkpointers: single checkpoints, each a directory that is named when it is saved.
+
+The directory is a checkpoint of Orbax with the store of one step inside. It is made under another
+name and renamed, so it is there whole or not at all.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import orbax.checkpoint as orbax
+from orbax.checkpoint.args import CheckpointArgs, get_registered_args_cls
 
 from ..._runtime.files import local_path
+from ...errors import CheckpointNotFoundError
+from .. import _resolve
 from .._single import Form
-from .._single import save as save_single
 from .._work import Work
-from .args import StandardRestore, StandardSave, ours
-from .base import get_registered_args_cls, has_registered_args, is_args
-from .composite_handler import CompositeCheckpointHandler
-from .directories import open_directory
-from .item_saving import (Saving, call, is_native, item_metadata, orbax_errors,
-                          restore_item)
-from .libraries import as_path
-from .metadata import StepMetadata
-from .native_handlers import FilesHandler, PyTreeCheckpointHandler, StandardCheckpointHandler
-from .options import AsyncOptions
-from .registry import LegacyArgs
-from .step_items import DEFAULT_ITEM
+from .item_handlers import ItemHandlers
+from .item_saving import Saving, orbax_errors
+from .step_items import DEFAULT_ITEM, StepItems, restore_items
+
+_WITHOUT_METADATA = ("manifest.ocdbt", "checkpoint")  # files that tell a tree of Orbax
 
 
-class Checkpointer:
-    """Saves an object as one checkpoint and restores it, with a handler. A context manager.
-
-    The directory is a checkpoint of Orbax with the store of one step inside. It is made under
-    another name and renamed, so it is there whole or not at all.
-    """
+class Checkpointer(orbax.Checkpointer):
+    """Orbax's Checkpointer, whose checkpoints are Stepwell's."""
 
     is_async = False
-    timeout_secs = AsyncOptions.timeout_secs
+    _save_options = orbax.AsyncOptions()  # how its saves run in the background
 
-    def __init__(self, handler: Any, *, multiprocessing_options: Any = None,
-                 file_options: Any = None, atomicity_options: Any = None,
-                 checkpoint_metadata_store: Any = None, temporary_path_class: Any = None) -> None:
-        self._handler = handler
-        self._async_options = AsyncOptions()
-        self._work: Work[None] | None = None
-
-    @property
-    def handler(self) -> Any:
-        return self._handler
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        composite = isinstance(self._handler, orbax.CompositeCheckpointHandler) and all(
+            getattr(type(self._handler), name) is getattr(orbax.CompositeCheckpointHandler, name)
+            for name in ("save", "async_save", "restore"))
+        self._items = ItemHandlers(self._handler) if composite else None
+        self._works: list[Work[None]] = []  # saves under way, of all threads
 
     def _args(self, for_restore: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The arguments of a call in either style: `args=StandardSave(x)`, or x itself."""
         for each in (*args, *kwargs.values()):
-            if is_args(each):
-                return ours(each)
-        if not has_registered_args(self._handler):
-            return LegacyArgs(*args, **kwargs)
+            if isinstance(each, CheckpointArgs):
+                return each
         return get_registered_args_cls(self._handler)[for_restore](*args, **kwargs)
 
     def save(self, directory: str | os.PathLike[str], *args: Any, force: bool = False,
@@ -63,92 +57,92 @@ class Checkpointer:
         if os.path.lexists(path) and not force:
             raise ValueError(f"Destination {path} already exists.")
         given = self._args(False, args, kwargs)
-        with Saving() as saving:
-            if isinstance(self._handler, CompositeCheckpointHandler):
-                for name, each in sorted(given.items()):
-                    saving.add(name, self._handler.items.get(name, each), each)
-                form = Form(layout="v1", zarr=2)
-            else:
-                saving.add(DEFAULT_ITEM, self._handler, given)
-                form = Form(layout="flat", zarr=2)
-            with orbax_errors():
-                self._work = save_single(
-                    path, saving.items, overwrite=force, metadata=saving.metadata(custom_metadata),
-                    form=form, timeout=self._async_options.timeout_secs,
-                    finished=self._async_options.post_finalization_callback)
-            if not self.is_async:
-                self._wait()
+        saving = Saving(self._save_options.timeout_secs if self.is_async else None)
+        if self._items is not None:
+            for name, each in sorted(given.items()):
+                saving.add(name, self._items.get(name, each), each)
+        else:
+            saving.add(DEFAULT_ITEM, self._handler, given)
+        form = Form(layout="flat" if self._items is None else "v1", zarr=2)
+        with orbax_errors():
+            self._works.append(_resolve.save(
+                path, saving.items, overwrite=force, metadata=saving.metadata(custom_metadata),
+                form=form, timeout=self._save_options.timeout_secs,
+                finished=self._save_options.post_finalization_callback))
+        if not self.is_async:
+            self._wait()
 
     def _wait(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work.result()
+        for work in list(self._works):
+            try:
+                work.result()
+            finally:
+                if work.done():
+                    self._forget(work)
+
+    def _forget(self, work: Work[None]) -> None:
+        with contextlib.suppress(ValueError):  # another thread did
+            self._works.remove(work)
 
     def restore(self, directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
         """Restores a checkpoint. FileNotFoundError if there is none."""
         self._wait()
         given = self._args(True, args, kwargs)
-        if self._reads_files():
-            path = as_path(local_path(directory))
-            if not path.is_dir():
-                raise FileNotFoundError(f"Checkpoint at {path} not found.")
-            return call(self._handler.restore, path, given)
-        with open_directory(directory) as found:
-            if isinstance(self._handler, CompositeCheckpointHandler):
-                return self._handler.restored(found, given)
-            return restore_item(found, DEFAULT_ITEM, self._handler, given)
+        with self._opened(directory) as opened:
+            items = StepItems(opened)
+            if self._items is None:
+                items.check_is_one()
+                return items.restore(DEFAULT_ITEM, self._handler, given)
+            named = {} if given is None else dict(given.items())
+            return restore_items(items, self._items, named or {
+                name: self._items.default_restore_args(name, items.handler(name))
+                for name in items.names})
 
-    def _reads_files(self) -> bool:
-        """Whether the handler reads files, which lie in the checkpoint's directory."""
-        return not isinstance(self._handler, CompositeCheckpointHandler) and (
-            isinstance(self._handler, FilesHandler) or not is_native(self._handler))
+    def _opened(self, directory: str | os.PathLike[str]) -> _resolve.Opened:
+        path = local_path(directory)
+        if os.path.isdir(path) and orbax.utils.is_tmp_checkpoint(path):
+            raise ValueError(f"Found incomplete checkpoint at {path}.")
+        try:
+            return _resolve.opened(path)
+        except CheckpointNotFoundError:
+            # An old one, of which only the arguments of a restore can tell what is in it.
+            if self._items is None and os.path.isdir(path) and any(
+                    os.path.exists(os.path.join(path, name)) for name in _WITHOUT_METADATA):
+                found = _resolve.OrbaxCheckpoint(path)
+                found.flat, found.names = True, [DEFAULT_ITEM]
+                return found
+            raise
 
     def metadata(self, directory: str | os.PathLike[str]) -> Any:
         """Metadata of a checkpoint: of its items, times, custom metadata."""
         self._wait()
-        with open_directory(directory) as found:
-            begun, committed = found.times
-            if isinstance(self._handler, CompositeCheckpointHandler):
-                handlers: Any = {name: found.handler(name) for name in found.names}
-                items = self._handler.metadata_of(found)
-            else:
-                handlers = found.handler(DEFAULT_ITEM)
-                items = (self._handler.metadata(found.directory_of(DEFAULT_ITEM))
-                         if self._reads_files() else
-                         item_metadata(found, DEFAULT_ITEM, self._handler))
-            return StepMetadata(
-                item_handlers=handlers, item_metadata=items, init_timestamp_nsecs=begun,
-                commit_timestamp_nsecs=committed, custom_metadata=found.custom_metadata)
+        with self._opened(directory) as opened:
+            items = StepItems(opened)
+            if self._items is None:
+                items.check_is_one()
+                return items.described(items.handler(DEFAULT_ITEM),
+                                       items.item_metadata(DEFAULT_ITEM, self._handler))
+            handlers = {name: items.handler(name) for name in items.names}
+            return items.described(handlers, orbax.args.Composite(**{
+                name: items.item_metadata(name, self._items.known_or_default(name, typestr))
+                for name, typestr in handlers.items()}))
 
     def close(self) -> None:
         """Waits for the save under way."""
         self._wait()
-        self._handler.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
-AbstractCheckpointer = Checkpointer
-
-
-class AsyncCheckpointer(Checkpointer):
+class AsyncCheckpointer(Checkpointer, orbax.AsyncCheckpointer):
     """A Checkpointer whose `save` returns once the object may be changed."""
 
     is_async = True
 
     def __init__(self, handler: Any, timeout_secs: int | None = None, *,
-                 async_options: AsyncOptions | None = None, multiprocessing_options: Any = None,
-                 file_options: Any = None, atomicity_options: Any = None,
-                 checkpoint_metadata_store: Any = None, temporary_path_class: Any = None,
-                 **_: Any) -> None:
-        super().__init__(handler)
-        self._async_options = async_options or AsyncOptions()
-        self.timeout_secs = timeout_secs or self._async_options.timeout_secs
-        self._async_options.timeout_secs = self.timeout_secs
+                 async_options: orbax.AsyncOptions | None = None, **more: Any) -> None:
+        self._save_options = orbax.AsyncOptions(**vars(async_options or orbax.AsyncOptions()))
+        self._save_options.timeout_secs = timeout_secs or self._save_options.timeout_secs
+        super().__init__(handler, timeout_secs, async_options=self._save_options, **more)
 
     def wait_until_finished(self) -> None:
         """Waits until the save under way is done, and raises what went wrong with it."""
@@ -156,43 +150,34 @@ class AsyncCheckpointer(Checkpointer):
 
     def check_for_errors(self) -> None:
         """Raises what went wrong with a save that is done."""
-        if self._work is not None and self._work.done():
-            self._wait()
+        for work in [work for work in list(self._works) if work.done()]:
+            self._forget(work)
+            work.result()
 
     def cancel(self) -> None:
         """Abandons the save under way, and waits until it has stopped writing. A checkpoint that
         was at the path before stays."""
-        work, self._work = self._work, None
-        if work is not None:
+        for work in list(self._works):
+            self._forget(work)
             work.cancel()
 
 
-class StandardCheckpointer(AsyncCheckpointer):
+class StandardCheckpointer(orbax.StandardCheckpointer, AsyncCheckpointer):
     """An AsyncCheckpointer of pytrees of arrays and numbers."""
 
-    def __init__(self, *, async_options: AsyncOptions | None = None,
-                 multiprocessing_options: Any = None, file_options: Any = None,
-                 atomicity_options: Any = None, checkpoint_metadata_store: Any = None,
-                 temporary_path_class: Any = None, **kwargs: Any) -> None:
-        super().__init__(StandardCheckpointHandler(**kwargs), async_options=async_options)
+    if TYPE_CHECKING:  # Orbax's, which has no types
 
-    def save(self, directory: str | os.PathLike[str], state: Any,  # type: ignore[override]
-             *, save_args: Any = None, force: bool = False,
-             custom_metadata: dict[str, Any] | None = None) -> None:
-        """Saves a pytree."""
-        super().save(directory, args=StandardSave(state, save_args), force=force,
-                     custom_metadata=custom_metadata)
-
-    def restore(self, directory: str | os.PathLike[str],
-                target: Any = None, *, strict: bool = True) -> Any:
-        """Restores a pytree, into `target` if one is given."""
-        return super().restore(directory, args=StandardRestore(target, strict=strict))
+        def __init__(self, **options: Any) -> None: ...
 
 
-class PyTreeCheckpointer(Checkpointer):
+class PyTreeCheckpointer(orbax.PyTreeCheckpointer, Checkpointer):
     """A Checkpointer of pytrees."""
 
-    def __init__(self, primary_host: int | None = 0, use_ocdbt: bool = True,
-                 use_zarr3: bool = False, use_compression: bool = True) -> None:
-        super().__init__(PyTreeCheckpointHandler(
-            use_ocdbt=use_ocdbt, use_zarr3=use_zarr3, use_compression=use_compression))
+    if TYPE_CHECKING:
+
+        def __init__(self, *options: Any, **more: Any) -> None: ...
+
+
+for _ours, _theirs in ((Checkpointer, orbax.Checkpointer),
+                       (AsyncCheckpointer, orbax.AsyncCheckpointer)):
+    functools.update_wrapper(vars(_ours)["__init__"], _theirs.__init__)  # for inspect.signature

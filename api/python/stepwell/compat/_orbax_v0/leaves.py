@@ -8,19 +8,18 @@ import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from orbax.checkpoint import PLACEHOLDER, RestoreArgs
+from orbax.checkpoint.metadata import ArrayMetadata, Metadata, ScalarMetadata, StringMetadata
 
 from ..._load.device_placement import Cast, Slot, Target, read_slots, same
-from ..._load.specs import logical_array, why_not_split
+from ..._load.specs import concrete, logical_array, why_not_split
 from ..._pytree.records import ARRAY
 from ..._pytree.values import decode_value
 from ..._stepwell import Record, ValueType
-from . import metadata
-from .leaf_args import PLACEHOLDER, is_restore_args
-from .libraries import jax_module
-from .shardings import parse_sharding, wanted_sharding
-from .stored import PYTHON_TYPES, StoredItem
-
+from .stored import PYTHON_TYPES, StoredItem, saved_sharding, scalar_dtype
 
 _EXACT = (str, bytes, complex)  # Python types that no other becomes
 
@@ -41,17 +40,27 @@ class Want:
     python: Callable[[Any], Any] = str
 
 
-def is_key(dtype: Any) -> bool:
-    jax = jax_module()
+def _concrete(value: Any) -> Any:
+    """A sharding of a target or of restore arguments: one of JAX, a Format around one, or
+    metadata of one. ValueError if its mesh has no devices and jax.set_mesh has set none."""
+    if value is None:
+        return None
+    if hasattr(value, "to_jax_sharding"):
+        return value.to_jax_sharding()
+    inner = getattr(value, "sharding", None)  # a jax.experimental.layout.Format
+    found = concrete(value if inner is None else inner)
+    if found is None:
+        raise ValueError(f"{value} is over a mesh without devices, and jax.set_mesh has set none")
+    return found
 
-    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+def is_key(dtype: Any) -> bool:
+    return dtype is not None and bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def want_of_args(args: Any, leaf: Any = None) -> Want:
-    """As RestoreArgs say, ours or Orbax's own. `leaf`: the target's, whose shape and dtype hold
-    where ArrayRestoreArgs have none."""
-    jax = jax_module()
-
+    """As RestoreArgs say. `leaf`: the target's, whose shape and dtype hold where ArrayRestoreArgs
+    have none."""
     kind, dtype = args.restore_type, args.dtype
     if kind is None:
         return Want(dtype=dtype)
@@ -74,21 +83,19 @@ def want_of_args(args: Any, leaf: Any = None) -> Want:
 
 def want_of_leaf(leaf: Any, record: Record | None, strict: bool, fallback: Any) -> Want:
     """As a leaf of a target says. TypeError if it is of no type that can be a target."""
-    jax = jax_module()
-
     if leaf is PLACEHOLDER:
         return Want("skip")
-    described = metadata.kind_of(leaf)
-    if described == "string":
+    if isinstance(leaf, StringMetadata):
         return Want("python", python=str)
-    if described == "scalar":
+    if isinstance(leaf, ScalarMetadata):
         return Want("python", leaf.dtype, python=type(np.dtype(leaf.dtype).type(0).item()))
-    if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) or described == "array":
+    if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, ArrayMetadata)):
+        described = isinstance(leaf, Metadata)
         sharding = leaf.sharding
         is_array = record is not None and record.kind == ARRAY
         if sharding is None and (described or not is_array or not _was_jax(record)):
             return Want("numpy", leaf.dtype, shape=tuple(leaf.shape), strict=strict)
-        if described and sharding is not None:
+        if hasattr(sharding, "to_jax_sharding"):
             try:
                 sharding = sharding.to_jax_sharding()
             except ValueError:
@@ -99,7 +106,7 @@ def want_of_leaf(leaf: Any, record: Record | None, strict: bool, fallback: Any) 
         return Want("numpy", leaf.dtype, shape=leaf.shape, strict=strict)
     if isinstance(leaf, (numbers.Number, str, bytes)):
         return Want("python", python=type(leaf))
-    if is_restore_args(leaf):
+    if isinstance(leaf, RestoreArgs):
         return want_of_args(leaf)
     raise TypeError(f"Unsupported type: {type(leaf)}")
 
@@ -108,7 +115,7 @@ def fallback_of(record: Record | None, fallback: Any) -> Any:
     """The fallback sharding where the one that an array was saved with is not possible here."""
     if fallback is None or record is None or record.kind != ARRAY or not record.sharding:
         return None
-    return None if parse_sharding(record.sharding) is not None else fallback
+    return None if saved_sharding(record.sharding) is not None else fallback
 
 
 def _was_jax(record: Record | None) -> bool:
@@ -144,7 +151,7 @@ class _Reader:
 
     def _saved_sharding(self, text: str) -> Any:
         if text not in self._saved:
-            self._saved[text] = parse_sharding(text) if text else None
+            self._saved[text] = saved_sharding(text) if text else None
         return self._saved[text]
 
     def reading(self, number: int, want: Want) -> _Reading:
@@ -206,9 +213,7 @@ class _Reader:
         return _Reading(Slot(number, _array_of(record, dtype)), finish)
 
     def _jax(self, number: int, record: Record, want: Want) -> _Reading:
-        jax = jax_module()
-
-        sharding = wanted_sharding(want.sharding)
+        sharding = _concrete(want.sharding)
         if sharding is None:
             sharding = self._saved_sharding(record.sharding)
         if record.value_type == ValueType.PRNG_KEY:
@@ -217,8 +222,8 @@ class _Reader:
                             record.prng_impl)
             return _Reading(Slot(number, same, target), same)
         shape = tuple(record.shape) if record.kind == ARRAY else ()
-        stored = record.dtype if record.kind == ARRAY else metadata.scalar_dtype(
-            PYTHON_TYPES[record.value_type])
+        stored = record.dtype if record.kind == ARRAY else scalar_dtype(
+            record.value_type)
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(
             stored if want.dtype is None or is_key(want.dtype) else want.dtype))
         convert = _array_of(record, dtype)
@@ -234,12 +239,10 @@ class _Reader:
 
 def _of_rank(sharding: Any, rank: int) -> Any:
     """A sharding of key data as one of the keys, which have fewer axes."""
-    jax = jax_module()
-
     spec = getattr(sharding, "spec", None)
     if spec is None or len(spec) <= rank:
         return sharding
-    return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*spec[:rank]),
+    return jax.sharding.NamedSharding(sharding.mesh, type(spec)(*spec[:rank]),
                                       memory_kind=sharding.memory_kind)
 
 

@@ -3,35 +3,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
+import logging
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from ...errors import InvalidArgumentError, StepNotFoundError
+import orbax.checkpoint as orbax
+from etils import epath
+from orbax.checkpoint.args import CheckpointArgs, Composite
+from orbax.checkpoint.checkpoint_manager import CheckpointInfo, StepAlreadyExistsError
+from orbax.checkpoint.metadata import RootMetadata
+
+from ...errors import InvalidArgumentError
 from .._orbax_root import read_root_metadata, write_root_metadata
-from .args import Composite, ours
-from .background import PendingSave
-from .base import is_args, is_handler
-from .checkpointers import Checkpointer
-from .composite import CompositeMapping
-from .infos import UTC, CheckpointInfo, best, keep_policy, save_policy
-from .item_saving import Saving, item_metadata, restore_items
-from .libraries import as_path
-from .metadata import RootMetadata, StepMetadata
-from .multihost import is_primary_host, reached_preemption
-from .options import AsyncOptions, CheckpointManagerOptions, logger
-from .preservation_policy import PreservationContext
-from .registry import ItemHandlers
-from .save_decision_policy import DecisionContext
-from .step_items import DEFAULT_ITEM, StepItems
-from .step_root import StepRoot
+from .._stores import METRICS
+from .._work import Work
+from .handling import composite_handler
+from .item_handlers import ItemHandlers
+from .item_saving import Saving, orbax_errors
+from .policies import best, keep_policy, save_policy
+from .step_items import DEFAULT_ITEM, StepItems, restore_items
+from .steps import Steps, now
 
-
-class StepAlreadyExistsError(ValueError):
-    """A step is saved that exists already."""
+_logger = logging.getLogger("stepwell")
 
 
 def _step_number(step: Any) -> int:
@@ -43,7 +39,7 @@ def _step_number(step: Any) -> int:
                                    "and keep the number itself in custom_metadata") from None
 
 
-class CheckpointManager:
+class CheckpointManager(orbax.CheckpointManager):
     """Saves and restores the steps of a run, and deletes old ones.
 
     directory: where the steps are: `directory/<step>/…` in Orbax's layout, with the store beside
@@ -52,21 +48,23 @@ class CheckpointManager:
     metadata: of the root; written once.
     item_names, item_handlers, handler_registry: how items are saved; without, the arguments of the
         first save or restore of each item say it.
+
+    It keeps no list of steps: which there are is what the store says, and what is being saved.
     """
 
     def __init__(self, directory: str | os.PathLike[str], checkpointers: Any = None,
-                 options: CheckpointManagerOptions | None = None,
+                 options: orbax.CheckpointManagerOptions | None = None,
                  metadata: Mapping[str, Any] | None = None,
                  item_names: Sequence[str] | None = None, item_handlers: Any = None,
                  logger: Any = None, handler_registry: Any = None) -> None:
-        self._options = options or CheckpointManagerOptions()
+        # Not Orbax's own, which makes a checkpointer and reads the directory.
+        self._options = options or orbax.CheckpointManagerOptions()
         self._save_policy = save_policy(self._options)
         self._keep_policy = keep_policy(self._options)
-        self._is_async = self._options.enable_async_checkpointing
-        self._default: bool | None = None  # whether steps are one item without a name
-        self._handlers = self._configure(checkpointers, item_names, item_handlers,
-                                         handler_registry)
-        self._async_options = self._options.async_options or AsyncOptions()
+        self._default, self._is_async, self._composite = composite_handler(
+            self._options, checkpointers, item_names, item_handlers, handler_registry)
+        self._handlers = ItemHandlers(self._composite)
+        self._async_options = self._options.async_options or orbax.AsyncOptions()
         if self._async_options.post_finalization_callback is not None and not self._is_async:
             raise ValueError("AsyncOptions.post_finalization_callback needs "
                              "enable_async_checkpointing=True or an AsyncCheckpointer")
@@ -74,138 +72,95 @@ class CheckpointManager:
                 self._options.multiprocessing_options.active_processes is not None):
             raise NotImplementedError("Option `create=True` with `active_processes` set is not "
                                       "supported. Please create the root directory yourself.")
-        self._root = StepRoot(os.fspath(directory), self._options)
-        self._directory = as_path(directory)
-        self._pending: PendingSave | None = None
-        self._infos = self._root.infos(self._options.lightweight_initialize)
+        self._steps = Steps(os.fspath(directory), self._options)
+        self._directory = epath.Path(directory)
+        self._pending: tuple[int, Work[None]] | None = None  # the last save
+        self._raised: set[int] = set()  # threads that its error was raised in
         self._root_metadata: RootMetadata | None = None
         self._save_root_metadata(metadata)
-
-    def _configure(self, checkpointers: Any, item_names: Sequence[str] | None, item_handlers: Any,
-                   registry: Any) -> ItemHandlers:
-        """The handlers of items, as one of three interfaces says them."""
-        given = {"checkpointers": checkpointers, "item_names": item_names,
-                 "item_handlers": item_handlers, "handler_registry": registry}
-        for one, other in (("checkpointers", "item_names"), ("checkpointers", "item_handlers"),
-                           ("checkpointers", "handler_registry"),
-                           ("item_handlers", "handler_registry"),
-                           ("item_names", "handler_registry")):
-            if given[one] and given[other]:
-                raise ValueError(f"`{one}` and `{other}` are mutually exclusive")
-        if checkpointers is not None:
-            return self._configure_legacy(checkpointers)
-        if item_handlers is not None and is_handler(item_handlers):
-            if item_names:
-                raise ValueError("`item_handlers` is one handler, of an item without a name; "
-                                 "`item_names` and it are mutually exclusive")
-            self._default = True
-            return ItemHandlers(items_and_handlers={DEFAULT_ITEM: item_handlers})
-        if item_names is not None or item_handlers is not None:
-            self._default = False
-            return ItemHandlers(tuple(item_names or ()), None, dict(item_handlers or {}))
-        return ItemHandlers(handler_registry=registry)
-
-    def _configure_legacy(self, checkpointers: Any) -> ItemHandlers:
-        if self._options.multiprocessing_options.primary_host != 0:
-            raise ValueError("`primary_host` other than 0 is not supported in legacy API.")
-        named = checkpointers if isinstance(checkpointers, Mapping) else {
-            DEFAULT_ITEM: checkpointers}
-        for name, each in named.items():
-            if not isinstance(each, Checkpointer):
-                raise ValueError(f"Value corresponding to {name} in `checkpointers` is not a "
-                                 f"Checkpointer. Found {type(each)}.")
-        self._default = not isinstance(checkpointers, Mapping)
-        self._is_async = any(each.is_async for each in named.values())
-        if self._options.async_options is None:
-            timeouts = [each.timeout_secs for each in named.values() if each.is_async]
-            self._options.async_options = AsyncOptions(
-                timeout_secs=max(timeouts, default=AsyncOptions.timeout_secs))
-        return ItemHandlers(items_and_handlers={name: each.handler
-                                                for name, each in named.items()})
 
     # ---- steps ----
 
     @property
-    def directory(self) -> Any:
+    def directory(self) -> epath.Path:
         """The directory with the steps."""
         return self._directory
 
     def all_steps(self, read: bool = False) -> Sequence[int]:
-        """The steps that there are, those being saved included. `read` looks at the disk."""
+        """The steps that there are, those being saved included. `read` looks anew for steps that
+        other libraries saved or deleted."""
         if read:
             self.reload()
-        return [info.step for info in self._infos]
+        return self._steps.listed()
 
     def latest_step(self) -> int | None:
         """The last step; None if there is none."""
-        return self._infos[-1].step if self._infos else None
+        return max(self._steps.listed(), default=None)
 
     def best_step(self) -> int | None:
         """The step with the best metrics by `best_fn`; without it the last one."""
         if self._options.best_fn is None:
             return self.latest_step()
-        found = best(self._infos, self._options)
+        found = best(self._steps.infos(), self._options)
         return None if found is None else found.step
 
     def reload(self) -> None:
-        """Looks at the disk for steps that others saved or deleted."""
-        self._infos = self._root.infos(lightweight=False)
+        """Looks anew for steps that other libraries saved or deleted, and for all metrics."""
+        self._steps.reload()
 
     def reached_preemption(self, step: int) -> bool:
         """Whether JAX's preemption service has reached its sync point."""
-        return reached_preemption(step)
+        return bool(orbax.utils.reached_preemption(step))
 
     def should_save(self, step: int) -> bool:
         """Whether the options ask to save this step. Never for one that is not behind the last."""
         step = _step_number(step)
         if self._options.read_only:
-            logger.warning("%s is read only, save will be skipped", self._directory)
+            _logger.warning("%s is read only, save will be skipped", self._directory)
             return False
-        latest = self.latest_step()
-        if latest is not None and latest >= step:
+        infos = self._steps.infos()
+        if infos and infos[-1].step >= step:
             return False
-        context = DecisionContext(
+        context = orbax.checkpoint_managers.DecisionContext(
             is_saving_in_progress=(self._options.enable_should_save_is_saving_in_progress_check
                                    and self.is_saving_in_progress()),
             reached_preemption=self.reached_preemption(step),
             multiprocessing_options=self._options.multiprocessing_options)
-        info = CheckpointInfo(step, datetime.datetime.now(tz=UTC), None)
-        return bool(self._save_policy.should_save(info, previous_steps=list(self._infos),
-                                                  context=context))
+        return bool(self._save_policy.should_save(
+            CheckpointInfo(step, now(), None), previous_steps=infos, context=context))
 
     def delete(self, step: int) -> None:
         """Deletes a step. Raises FileNotFoundError if the step does not exist."""
         if self._options.read_only:
-            logger.warning("%s is read only, delete will be skipped", self._directory)
+            _logger.warning("%s is read only, delete will be skipped", self._directory)
             return
         step = _step_number(step)
-        if step not in self.all_steps():
+        if step not in self._steps.listed():
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}. There are "
-                                    f"{self.all_steps()}.")
-        if self._pending is not None and self._pending.step == step:
+                                    f"{self._steps.listed()}.")
+        if self._is_saving(step):
             self.wait_until_finished()
-        self._root.delete(step)
-        self._infos = [info for info in self._infos if info.step != step]
-        self._root.wait_for_view()
+        self._steps.delete(step)
+        self._steps.wait_for_view()
 
     # ---- saving ----
 
     def _check_args(self, items: Any, args: Any) -> None:
-        if is_args(items):
+        if isinstance(items, CheckpointArgs):
             raise ValueError("`items` is an object of arguments: pass it as `args=`")
         if args is None:
             return
-        if not is_args(args):
+        if not isinstance(args, CheckpointArgs):
             raise ValueError(f"Expected args of type `CheckpointArgs`; found {type(args)}.")
-        if self._default and isinstance(args, CompositeMapping):
+        if self._default and isinstance(args, Composite):
             raise ValueError("Cannot provide `args` of type `Composite` when dealing with a "
                              "single, unnamed (default) checkpointable object.")
-        if not self._default and not isinstance(args, CompositeMapping):
+        if not self._default and not isinstance(args, Composite):
             raise ValueError("Must provide `args` of type `Composite` when dealing with multiple "
                              "checkpointable objects.")
 
     def save(self, step: int, items: Any = None, save_kwargs: Any = None, metrics: Any = None,
-             force: bool | None = False, args: Any = None,
+             force: bool | None = False, args: CheckpointArgs | None = None,
              custom_metadata: dict[str, Any] | None = None) -> bool:
         """Saves a step in the background, if the options ask for it; returns whether it does.
 
@@ -213,31 +168,38 @@ class CheckpointManager:
         items, save_kwargs: of the legacy interface. metrics: JSON, for `best_fn`. force: saves
         whatever the options say, but never over an existing step (StepAlreadyExistsError).
         custom_metadata: JSON, in `metadata(step).custom_metadata`. Waits for the save before.
+
+        The steps that the policy does not keep go with the commit of this one.
         """
         step = _step_number(step)
-        args = ours(args)
         if items is None and args is None:
             raise ValueError("Must provide `args` for `save`.")
         if self._default is None:
-            self._default = not isinstance(args, CompositeMapping)
+            self._default = not isinstance(args, Composite)
         self._check_args(items, args)
         if not force and not self.should_save(step):
             return False
         self._wait_for_save()
-        if step in self.all_steps():
+        if step in self._steps.listed():
             raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
         named = self._named_args(items, save_kwargs, args)
         tracked = self._options.best_fn is not None
         if tracked and metrics is None:
-            logger.warning("step %d: best_fn is set, but no metrics are given", step)
-        stored_metrics = None if self._options.prevent_write_metrics or not tracked else metrics
-        with Saving() as saving:
-            for name, each in sorted(named.items()):
-                saving.add(name, self._handlers.get(name, each), each)
-            handle = self._root.save(step, saving, stored_metrics, custom_metadata)
-        self._infos.append(CheckpointInfo(step, datetime.datetime.now(tz=UTC), metrics))
-        old = self._take_old()
-        self._pending = PendingSave(step, handle, lambda: self._finish(old))
+            _logger.warning("step %d: best_fn is set, but no metrics are given", step)
+        written = metrics if tracked and not self._options.prevent_write_metrics else None
+        if written is not None:
+            named.pop(METRICS, None)
+        saving = Saving(self._async_options.timeout_secs if self._is_async else None)
+        for name, each in sorted(named.items()):
+            saving.add(name, self._handlers.get(name, each), each)
+        with orbax_errors():
+            work = self._steps.save(
+                step, saving.items, metadata=saving.metadata(custom_metadata), metrics=written,
+                known_metrics=metrics, old=self._old(step, metrics),
+                then=self._async_options.post_finalization_callback or (lambda: None),
+                timeout=self._async_options.timeout_secs)
+        self._raised.clear()
+        self._pending = step, work
         if not self._is_async:
             self.wait_until_finished()
         return True
@@ -251,55 +213,51 @@ class CheckpointManager:
         return {name: self._handlers.args_of(name)[0](item, **((save_kwargs or {}).get(name) or {}))
                 for name, item in items.items()}
 
-    def _take_old(self) -> list[int]:
-        """Takes the steps that the policy does not keep out of the list."""
-        infos = list(self._infos)
-        flags = self._keep_policy.should_preserve(list(infos), context=PreservationContext())
-        old = [info.step for info, keep in zip(infos, flags, strict=True) if not keep]
-        # Not of `infos`: a signal handler may have saved meanwhile.
-        self._infos = [info for info in self._infos if info.step not in old]
-        return old
-
-    def _finish(self, old: Iterable[int]) -> None:
-        """What follows a save that is durable."""
-        for step in old:
-            with contextlib.suppress(StepNotFoundError):  # another manager deleted it
-                self._root.delete(step)
-        if self._async_options.post_finalization_callback is not None:
-            self._async_options.post_finalization_callback()
+    def _old(self, step: int, metrics: Any) -> list[int]:
+        """The steps that the policy does not keep once there is this one, which may be one."""
+        infos = [*self._steps.infos(), CheckpointInfo(step, now(), metrics)]
+        kept = self._keep_policy.should_preserve(
+            list(infos), context=orbax.checkpoint_managers.PreservationContext())
+        return [info.step for info, keep in zip(infos, kept, strict=True) if not keep]
 
     def wait_until_finished(self) -> None:
         """Waits until the save under way is done and its step stands in the directory. Raises what
-        went wrong with the save."""
+        went wrong with the save, once in each thread."""
         if self._pending is not None:
             self._wait_for_save()
-            self._root.wait_for_view()
+            self._steps.wait_for_view()
 
     def _wait_for_save(self) -> None:
-        pending = self._pending
-        if pending is None:
+        if self._pending is None:
             return
+        _, work = self._pending
         try:
-            pending.wait(self._async_options.timeout_secs)
-        except TimeoutError:
-            raise
+            work.result()
         except BaseException:
-            self._infos = [info for info in self._infos if info.step != pending.step]
-            raise
+            if not work.done():
+                raise
+            self.check_for_errors()
 
     def check_for_errors(self) -> None:
         """Raises what went wrong with a save that is done."""
-        if self._pending is not None and self._pending.done():
-            self._pending.check()
+        thread = threading.get_ident()
+        if self._pending is not None and self._pending[1].error is not None and (
+                thread not in self._raised):
+            self._raised.add(thread)
+            raise self._pending[1].error
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is under way."""
-        return self._pending is not None and not self._pending.done()
+        return self._pending is not None and not self._pending[1].done()
+
+    def _is_saving(self, step: int) -> bool:
+        return self._pending is not None and self._pending[0] == step
 
     # ---- restoring ----
 
     def restore(self, step: int | None, items: Any = None, restore_kwargs: Any = None,
-                directory: str | os.PathLike[str] | None = None, args: Any = None) -> Any:
+                directory: str | os.PathLike[str] | None = None,
+                args: CheckpointArgs | None = None) -> Any:
         """Restores a step (None: the last): one object, or a Composite of several.
 
         args: `args.StandardRestore(target)` and the like, or a Composite of them; without, all of
@@ -308,18 +266,17 @@ class CheckpointManager:
         Raises FileNotFoundError (no such step), KeyError (no such item), ValueError (the target
         does not fit).
         """
-        args = ours(args)
-        with self._root.other(directory) as root:
+        with self._steps.other(directory) as steps:
             if step is None:
-                step = self.latest_step() if directory is None else max(root.steps(), default=None)
+                step = max(steps.listed(), default=None)
                 if step is None:
                     raise FileNotFoundError(f"No steps found in {directory or self._directory}.")
             if self._default is not None:
                 self._check_args(items, args)
-            if directory is None and self._pending is not None and self._pending.step == step:
+            if steps is self._steps and self._is_saving(step):
                 self.wait_until_finished()
-            found = root.items(_step_number(step))
-            return self._restore(found, items, restore_kwargs, args)
+            with steps.opened(_step_number(step)) as found:
+                return self._restore(found, items, restore_kwargs, args)
 
     def _restore(self, found: StepItems, items: Any, restore_kwargs: Any, args: Any) -> Any:
         if self._default is None:
@@ -332,13 +289,12 @@ class CheckpointManager:
             named = self._legacy_restore_args(items, restore_kwargs)
         if not named:
             named = {name: self._handlers.default_restore_args(name, found.handler(name))
-                     for name in found.names
-                     if not self._default or name == DEFAULT_ITEM}
+                     for name in found.names if not self._default or name == DEFAULT_ITEM}
         restored = restore_items(found, self._handlers, named)
         if not self._default:
-            return Composite(**restored)
+            return restored
         if DEFAULT_ITEM not in restored:
-            raise ValueError(f"Unable to retrieve default item: step {found.step} has the items "
+            raise ValueError(f"Unable to retrieve default item: {found.path} has the items "
                              f"{found.names}; pass args=Composite(...)")
         return restored[DEFAULT_ITEM]
 
@@ -359,7 +315,7 @@ class CheckpointManager:
 
     def metrics(self, step: int) -> Any:
         """The metrics of a step; None if it has none."""
-        return self._root.metrics(_step_number(step))
+        return self._steps.metrics(_step_number(step))
 
     def metadata(self, step: int | None = None) -> Any:
         """Metadata of a step: items, metrics, times, custom metadata. None: of the root."""
@@ -368,20 +324,16 @@ class CheckpointManager:
                 self._root_metadata = RootMetadata(
                     custom_metadata=read_root_metadata(self._directory) or {})
             return self._root_metadata
-        if self._pending is not None and self._pending.step == step:
+        if self._is_saving(step):
             self.wait_until_finished()
-        found = self._root.items(_step_number(step))
-        if self._default is None:
-            self._default = found.is_default
-        handlers = {name: found.handler(name) for name in found.names}
-        items = {name: item_metadata(found, name, self._handlers.known_or_default(
-            name, handlers[name])) for name in found.names}
-        begun, committed = found.times
-        return StepMetadata(
-            item_handlers=handlers,
-            item_metadata=items.get(DEFAULT_ITEM) if self._default else Composite(**items),
-            metrics=found.view.metrics or {}, init_timestamp_nsecs=begun,
-            commit_timestamp_nsecs=committed, custom_metadata=found.custom_metadata)
+        with self._steps.opened(_step_number(step)) as found:
+            if self._default is None:
+                self._default = found.is_default
+            handlers = {name: found.handler(name) for name in found.names}
+            items = Composite(**{
+                name: found.item_metadata(name, self._handlers.known_or_default(name, typestr))
+                for name, typestr in handlers.items()})
+            return found.described(handlers, items.get(DEFAULT_ITEM) if self._default else items)
 
     def _save_root_metadata(self, metadata: Mapping[str, Any] | None) -> None:
         if metadata is None:
@@ -390,9 +342,9 @@ class CheckpointManager:
             if read_root_metadata(self._directory) is None:
                 self._root_metadata = RootMetadata(custom_metadata=dict(metadata))
         elif self._options.save_root_metadata:
-            if is_primary_host(0):
+            if self._steps.leads:
                 write_root_metadata(self._directory, dict(metadata))
-            self._root.wait_for_all("writing the root's metadata")
+            self._steps.wait_for_all("writing the root's metadata")
 
     # ---- life ----
 
@@ -401,13 +353,8 @@ class CheckpointManager:
         try:
             self.wait_until_finished()
         finally:
-            for handler in {id(each): each for each in self._handlers.known().values()
-                            if hasattr(each, "close")}.values():
-                handler.close()
-            self._root.close()
+            self._composite.close()
+            self._steps.close()
 
     def __enter__(self) -> CheckpointManager:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return cast(CheckpointManager, super().__enter__())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restoring an item that is a tree: as saved, into a target, or through transforms.
 
-Leaves are matched by name, as Orbax does: containers may differ.
+Leaves are matched by name, as Orbax does: containers may differ. What is empty ({}, None, a
+MaskedNode) matches a leaf of its name: what is stored, or the target where that is empty, stays.
 """
 
 from __future__ import annotations
@@ -10,86 +11,87 @@ import dataclasses
 import re
 from typing import Any
 
+import jax
+from orbax.checkpoint import PLACEHOLDER, RestoreArgs, Transform, apply_transformations, args
+from orbax.checkpoint.tree import to_flat_dict
+
 from ..._pytree.tree import KEY, path_text
 from ...errors import Mismatch, MismatchError
-from .args import PyTreeRestore, StandardRestore
-from .leaf_args import is_restore_args
-from .leaves import Want, read_leaves, want_of_args, want_of_leaf
+from .leaves import Want, fallback_of, read_leaves, want_of_args, want_of_leaf
 from .stored import Names, StoredItem
-from .transform_utils import Transform, apply_transformations, flat_transforms
-from .tree_names import flatten, unflatten
 
 
-def restore_standard(item: StoredItem, args: StandardRestore) -> Any:
+def restore_standard(item: StoredItem, asked: args.StandardRestore) -> Any:
     """What StandardRestore asks for: leaves as those of the target."""
-    if args.item is None:
-        return _restore_all(item, {}, args.fallback_sharding)
-    wants: list[tuple[Names, Want]] = []
-    for names, leaf in flatten(args.item):
+    if asked.item is None:
+        return _restore_all(item, {}, asked.fallback_sharding)
+    wants: dict[Names, Want] = {}
+    for names, leaf in to_flat_dict(asked.item).items():
         number = item.leaves.get(names)
         record = None if number is None else item.record(number)
         try:
-            wants.append((names, want_of_leaf(leaf, record, args.strict, args.fallback_sharding)))
+            wants[names] = want_of_leaf(leaf, record, asked.strict, asked.fallback_sharding)
         except TypeError as error:
             raise ValueError(f"{error} for key: {names}.") from None
-    _check_structure(item, wants)
-    return _restore_into(item, args.item, wants, {})
+    _check_structure(item, asked.item, wants)
+    return _restore_into(item, asked.item, wants, {})
 
 
-def restore_pytree(item: StoredItem, args: PyTreeRestore) -> Any:
+def restore_pytree(item: StoredItem, asked: args.PyTreeRestore) -> Any:
     """What PyTreeRestore asks for: leaves as restore_args say, without as they were saved."""
-    given = {names: each for names, each in flatten(args.restore_args, is_restore_args)
-             if is_restore_args(each)}
-    if args.legacy_transform_fn is not None:
-        raise ValueError("legacy_transform_fn works on Orbax's own files; use `transforms`, or "
-                         "change the restored tree")
-    if args.transforms is not None:
-        return _restore_transformed(item, args, given)
-    if args.item is None:
+    given = {names: each for names, each in to_flat_dict(asked.restore_args).items()
+             if isinstance(each, RestoreArgs)}
+    if getattr(asked, "transforms", None) is not None:
+        return _restore_transformed(item, asked, given)
+    if asked.item is None:
         return _restore_all(item, given, None)
-    leaves = flatten(args.item)
-    wants = [(names, Want("skip") if leaf is ... else
-              want_of_args(given[names], leaf) if names in given else Want())
-             for names, leaf in leaves]
-    if not args.partial_restore:
-        _check_structure(item, wants)
-    return _restore_into(item, args.item, wants, dict(leaves))
+    leaves = to_flat_dict(asked.item)
+    wants = {names: Want("skip") if leaf is PLACEHOLDER else
+             want_of_args(given[names], leaf) if names in given else Want()
+             for names, leaf in leaves.items()}
+    if not asked.partial_restore:
+        _check_structure(item, asked.item, wants)
+    return _restore_into(item, asked.item, wants, leaves)
 
 
 def _restore_all(item: StoredItem, given: dict[Names, Any], fallback: Any) -> Any:
     wants: list[tuple[int, Want]] = []
     for names, number in item.leaves.items():
         want = want_of_args(given[names]) if names in given else Want()
-        if fallback is not None and want.kind == "as_saved":
-            want = _with_fallback(item, number, fallback)
+        sharding = fallback_of(item.record(number), fallback)
+        if sharding is not None and want.kind == "as_saved":
+            want = Want("jax", sharding=sharding)
         wants.append((number, want))
     values = read_leaves(item, wants)
-    return item.build(lambda number: values.get(number, ...))
+    return item.build(lambda number: values.get(number, PLACEHOLDER))
 
 
-def _with_fallback(item: StoredItem, number: int, fallback: Any) -> Want:
-    from .leaves import fallback_of
-
-    sharding = fallback_of(item.record(number), fallback)
-    return Want() if sharding is None else Want("jax", sharding=sharding)
-
-
-def _restore_into(item: StoredItem, target: Any, wants: list[tuple[Names, Want]],
+def _restore_into(item: StoredItem, target: Any, wants: dict[Names, Want],
                   instead: dict[Names, Any]) -> Any:
     """The structure of `target` with what is wanted; what is not stored comes from `instead`."""
     stored = item.leaves
-    values = read_leaves(item, [(stored[names], want) for names, want in wants if names in stored])
-    return unflatten([values.get(stored[names], ...) if names in stored
-                      else instead.get(names, ...) for names, _ in wants], target)
+    values = read_leaves(item, [(stored[names], want) for names, want in wants.items()
+                                if names in stored])
+    leaves = []
+    for names, want in wants.items():
+        if names in stored:
+            leaves.append(values.get(stored[names], PLACEHOLDER))
+        elif names in item.empties and want.kind != "skip":
+            leaves.append(item.empties[names])
+        else:
+            leaves.append(instead.get(names, PLACEHOLDER))
+    return jax.tree.unflatten(jax.tree.structure(target), leaves)
 
 
-def _check_structure(item: StoredItem, wants: list[tuple[Names, Want]]) -> None:
+def _check_structure(item: StoredItem, target: Any, wants: dict[Names, Want]) -> None:
     """MismatchError, a ValueError, with every leaf that only the target or only the step has."""
-    wanted = {names for names, _ in wants}
-    bad = [Mismatch(_text(names), "missing in the step") for names, want in wants
-           if names not in item.leaves and want.kind != "skip"]
+    bad = [Mismatch(_text(names), "missing in the step") for names, want in wants.items()
+           if names not in item.leaves and names not in item.empties and want.kind != "skip"]
+    unwanted = item.leaves.keys() - wants.keys()
+    if unwanted:
+        unwanted -= to_flat_dict(target, keep_empty_nodes=True).keys()
     bad += [Mismatch(_text(names), f"stored {item.tree.describe(number)}, not in the target")
-            for names, number in item.leaves.items() if names not in wanted]
+            for names, number in item.leaves.items() if names in unwanted]
     if bad:
         raise MismatchError(
             f"step {item.source.step}, item {item.name!r}: the restore target and the step have "
@@ -102,25 +104,29 @@ def _text(names: Names) -> str:
     return path_text((KEY, name) for name in names)
 
 
-def _restore_transformed(item: StoredItem, args: PyTreeRestore, given: dict[Names, Any]) -> Any:
-    if args.item is None:
+# ---- transforms ---------------------------------------------------------------------------------
+
+
+def _restore_transformed(item: StoredItem, asked: args.PyTreeRestore, given: dict[Names, Any]
+                         ) -> Any:
+    if asked.item is None:
         raise ValueError("If providing `transforms`, must provide `item` matching structure of "
                          "expected result.")
-    target = dict(flatten(args.item))
-    transforms = flat_transforms(args.transforms)
+    target = to_flat_dict(asked.item)
+    transforms = to_flat_dict(asked.transforms, sep="/")
     wants: list[tuple[int, Want]] = []
     for names, number in item.leaves.items():
-        found = _args_for(names, target, transforms, given, args.transforms_default_to_original)
+        found = _want_for(names, target, transforms, given, asked.transforms_default_to_original)
         if found is not None:
             wants.append((number, found))
     values = read_leaves(item, wants)
-    original = item.build(lambda number: values.get(number, ...))
+    original = item.build(lambda number: values.get(number, PLACEHOLDER))
     by_key = {"/".join(names): each for names, each in given.items()}
     bound = {key: _bound(transform, by_key) for key, transform in transforms.items()}
-    return apply_transformations(original, bound, args.item, args.transforms_default_to_original)
+    return apply_transformations(original, bound, asked.item, asked.transforms_default_to_original)
 
 
-def _args_for(names: Names, target: dict[Names, Any], transforms: dict[str, Any],
+def _want_for(names: Names, target: dict[Names, Any], transforms: dict[str, Any],
               given: dict[Names, Any], default_to_original: bool) -> Want | None:
     """What a stored leaf is restored as; None: nothing needs it."""
     key = "/".join(names)

@@ -3,28 +3,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import sys
-import tempfile
-from collections.abc import Coroutine, Mapping
+import contextvars
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ... import Files, Json
 from ... import errors as native
 from ..._pytree.chunks import ChunkShape
+from ..._pytree.tree import walk_items
+from ..._runtime.durable import scratch
+from .. import _single
+from .._resolve import Opened
+from .._stores import OWN_METADATA
 from .._work import Work
 from . import trees
-from .context import Context
-from .errors import InvalidLayoutError, NoEntryError, UnsupportedLeafError
-from .handlers import JsonHandler, PyTreeHandler, is_stateful
-from .metadata import tree_metadata
-from .places import OWN_METADATA, Place, StorePlace
-from .registration import handler_to_load, handler_to_save, typestr
+from .base import (NoEntryError, get_context, handlers, resolve_handler_for_load,
+                   resolve_handler_for_save, typestr, v1)
+from .places import (RESERVED, DamagedCheckpointError, InvalidLayoutError, check_not_going,
+                     folder_of, names_of, source_of)
 
 T = TypeVar("T")
 
-STATE, AUTO = "state", "AUTO"
-RESERVED = frozenset({"metrics", AUTO, "_CHECKPOINT_DELETION"})
+
+class UnsupportedLeafError(native.UnsupportedLeafError, ValueError):
+    """Leaves that cannot be saved. A ValueError as in Orbax, and a TypeError."""
+
+
+class LoadError(NoEntryError, ValueError):  # type: ignore[misc]  # Orbax has no types
+    """A checkpointable could not be loaded; `__cause__` says why. Orbax's NoEntryError."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Folder:
@@ -42,13 +53,17 @@ class Folder:
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a handler's coroutine, also where an event loop runs on this thread."""
-    import asyncio
-
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    return Work(lambda: asyncio.run(coroutine)).result()
+    context = contextvars.copy_context()
+    return Work(lambda: context.run(asyncio.run, coroutine)).result()
+
+
+def _active(context: Any) -> Any:
+    """Makes the Context the active one, for handlers. Orbax's cannot be entered twice."""
+    return contextlib.nullcontext() if get_context() is context else v1.Context(context)
 
 
 class Items(NamedTuple):
@@ -59,18 +74,26 @@ class Items(NamedTuple):
     handlers: dict[str, str]
 
     def metadata(self, custom: Any) -> dict[str, Any] | None:
-        """The step's metadata: the custom metadata, and the handlers of items of files, which a
+        """A step's metadata: the custom metadata, and the handlers of items of files, which a
         view does not name."""
         own = {name: self.handlers[name] for name, item in self.trees.items()
                if isinstance(item, Files)}
         return {**(custom or {}), **({OWN_METADATA: {"handlers": own}} if own else {})} or None
 
+    def form(self, context: Any) -> _single.Form:
+        """How a checkpoint of its own is written."""
+        saving = context.array.saving
+        return _single.Form(
+            zarr=3 if saving.use_zarr3 else 2, codec="auto" if saving.use_compression else "raw",
+            file_mode=context.file.path_permission_mode,
+            staging_bytes=context.memory.write_concurrent_bytes, handlers=self.handlers)
 
-def check_names(checkpointables: Any) -> None:
-    """ValueError for what `save_checkpointables` does not take."""
-    if not checkpointables or not isinstance(checkpointables, dict):
-        raise ValueError("`checkpointables` must be a valid dict of checkpointable names to "
-                         f"desired checkpointables to save, but got {type(checkpointables)}")
+
+def check_names(checkpointables: Any, may_be_empty: bool = False) -> None:
+    """ValueError for what `save_checkpointables` and `load_checkpointables` do not take."""
+    if not isinstance(checkpointables, dict) or not (checkpointables or may_be_empty):
+        raise ValueError("Checkpointables must be a valid dict of checkpointable names to what is "
+                         f"saved or loaded, but got {type(checkpointables)}")
     if "" in checkpointables:
         raise ValueError("Empty string is not supported as a checkpointable name.")
     if reserved := checkpointables.keys() & RESERVED:
@@ -78,7 +101,7 @@ def check_names(checkpointables: Any) -> None:
 
 
 @contextlib.contextmanager
-def orbax_errors() -> Any:
+def orbax_errors() -> Iterator[None]:
     """Raises exceptions of the classes that Orbax raises."""
     try:
         yield
@@ -86,27 +109,39 @@ def orbax_errors() -> Any:
         raise UnsupportedLeafError(str(error), error.paths) from None
 
 
-def to_items(checkpointables: Mapping[str, Any], context: Context) -> Items:
+def _handler_to_save(registry: Any, name: str, value: Any) -> Any:
+    """As Orbax finds it. What it has no handler for, but the store can hold, is a tree."""
+    if (value is not None and registry.has(name) and registry.get(name) is handlers.PyTreeHandler
+            and not isinstance(value, handlers.StatefulCheckpointable)):
+        return handlers.PyTreeHandler()  # without a look at each leaf by each handler
+    try:
+        return resolve_handler_for_save(registry, value, name=name)
+    except NoEntryError:
+        try:
+            walk_items({name: value})
+        except Exception:
+            pass
+        else:
+            return handlers.PyTreeHandler()
+        raise
+
+
+def to_items(checkpointables: Mapping[str, Any], context: Any) -> Items:
     """Runs the handlers of items that are not trees."""
-    registry = context.checkpointables.registry
     made = Items({}, {}, {})
     for name, value in checkpointables.items():
-        handler = handler_to_save(registry, name, value, is_stateful)
+        handler = _handler_to_save(context.checkpointables.registry, name, value)
         made.handlers[name] = typestr(type(handler))
-        if isinstance(handler, PyTreeHandler):
+        if type(handler) is handlers.PyTreeHandler:
             made.trees[name], chunks = trees.apply_storage(value, name, context.array.saving)
             made.chunks.update(chunks)
-        elif _is_plain_json(handler):
+        elif type(handler) is handlers.JsonHandler:
             made.trees[name] = Json(value)
         else:
-            with tempfile.TemporaryDirectory(prefix="stepwell-files-") as folder:
+            with _active(context), scratch("stepwell-files-") as folder:
                 run(_save(handler, Folder(context.file.path_class(folder)), value))
                 made.trees[name] = Files(folder)
     return made
-
-
-def _is_plain_json(handler: Any) -> bool:
-    return type(handler) is JsonHandler and handler.filename == "data.json"
 
 
 async def _save(handler: Any, folder: Folder, value: Any) -> None:
@@ -120,90 +155,77 @@ async def _load(handler: Any, folder: Any, abstract: Any) -> Any:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def names_of(place: Place) -> list[str]:
-    """Names of the checkpointables, `state` first."""
-    names = sorted(name for name in place.names if name not in RESERVED)
-    return [STATE] * (STATE in names) + [name for name in names if name != STATE]
+def _handler_to_load(place: Opened, name: str, abstract: Any, context: Any) -> Any:
+    """As Orbax finds it. An item for which it has none is a tree if it is stored as one."""
+    registry = context.checkpointables.registry
+    if (abstract is None and registry.has(name)
+            and registry.get(name) is handlers.PyTreeHandler):
+        return handlers.PyTreeHandler()
+    saved_by = place.handlers.get(name)
+    try:
+        return resolve_handler_for_load(registry, abstract, name=name, handler_typestr=saved_by)
+    except NoEntryError:
+        if place.is_tree(name):
+            return handlers.PyTreeHandler()
+        if saved_by is not None:
+            raise NoEntryError(f"{name!r} of {place.path} was saved by {saved_by}, which is not in "
+                               "the registry") from None
+        return handlers.JsonHandler()
 
 
-def handler_of(place: Place, name: str, abstract: Any, context: Context) -> Any:
-    """The handler that loads `name`; for a tree a PyTreeHandler. NoEntryError."""
-    found = handler_to_load(context.checkpointables.registry, name, abstract,
-                            place.handlers.get(name), is_stateful)
-    if found is not None:
-        return found
-    if place.is_tree(name):
-        return PyTreeHandler()
-    if name in place.handlers:
-        raise NoEntryError(f"{name!r} of {place.path} was saved by {place.handlers[name]}, which "
-                           "is not in the registry")
-    return JsonHandler()
-
-
-def load_item(place: Place, name: str, abstract: Any, context: Context) -> Any:
-    handler = handler_of(place, name, abstract, context)
-    if isinstance(place, StorePlace) and _is_plain_json(handler):
+def load_item(place: Opened, name: str, abstract: Any, context: Any) -> Any:
+    handler = _handler_to_load(place, name, abstract, context)
+    if type(handler) is handlers.JsonHandler and place.kind != "orbax":
         store, step, item = place.open(name)
         return store.load(step, items=[item])[item]
-    if not isinstance(handler, PyTreeHandler):
-        with place.folder(name) as folder:
+    if type(handler) is not handlers.PyTreeHandler:
+        with _active(context), folder_of(place, name) as folder:
             return run(_load(handler, context.file.path_class(folder), abstract))
-    store, step, item = place.open(name)
+    if not place.is_tree(name):
+        raise InvalidLayoutError(f"{name!r} of {place.path} is no tree")
     if abstract is None:
-        return trees.load_plain(store, step, item)
-    if "jax" not in sys.modules:
-        trees.import_jax()
-    loading = context.array.loading
-    return trees.load_like(store, step, item, abstract,
+        return trees.load_plain(*source_of(place, name))
+    source_of(place, name)
+    return trees.load_like(*place.open(name), abstract,
                            partial=context.pytree.loading.partial_load,
-                           pads=loading.enable_padding_and_truncation)
+                           pads=context.array.loading.enable_padding_and_truncation)
 
 
-def item_metadata(place: Place, name: str, context: Context) -> Any:
-    """Metadata of one checkpointable; None where its handler has none."""
-    try:
-        handler = handler_of(place, name, None, context)
-    except NoEntryError:
-        return None
-    if isinstance(handler, PyTreeHandler):
-        store, step, item = place.open(name)
-        tree = store._source(step).tree
-        return tree_metadata(tree, trees.item_number(tree, item))
-    try:
-        with place.folder(name) as folder:
-            return run(handler.metadata(context.file.path_class(folder)))
-    except Exception:
-        return None
-
-
-def tree_name(place: Place, name: str | None) -> str:
-    """The checkpointable that a `checkpointable_name` means. InvalidLayoutError."""
-    if name == "":
-        raise ValueError("Empty string is not supported as a checkpointable name in `load`.")
-    if name in RESERVED and name != AUTO:
-        raise ValueError(f"Provided reserved checkpointable key: {name}.")
-    if place.flat is not None:
-        if name is None or name == AUTO:
-            return place.flat
-        raise InvalidLayoutError(f"{place.path} has no named checkpointables, so there is no "
-                                 f"{name!r}; omit checkpointable_name")
-    if name is None:
-        raise InvalidLayoutError(f"{place.path} has named checkpointables: {names_of(place)}; name "
-                                 "one of them, or omit checkpointable_name")
-    found = [each for each in names_of(place) if place.is_tree(each)]
-    if name == AUTO:
-        if found:
-            return found[0]
-        raise InvalidLayoutError(f"{place.path} has no checkpointable that is a tree")
-    if name not in found:
-        raise InvalidLayoutError(f"{place.path} has no tree {name!r}; it has {found}")
-    return name
-
-
-def check_lacking(place: Place, wanted: Mapping[str, Any]) -> None:
-    """KeyError for names that the checkpoint does not have."""
+def load_items(place: Opened, wanted: dict[str, Any] | None, context: Any) -> dict[str, Any]:
+    """The checkpointables in `wanted`, or all."""
+    if place.flat:
+        raise InvalidLayoutError(f"{place.path} has no named checkpointables: use `load`")
     there = names_of(place)
+    wanted = wanted or dict.fromkeys(there)
+    check_not_going(place, wanted)
     lacking = [name for name in wanted if name not in there]
     if lacking:
         raise KeyError(f"Requested checkpointables {lacking} were not found in {place.path}. "
                        f"Available checkpointables: {there}")
+    loaded = {}
+    for name, abstract in wanted.items():
+        try:
+            loaded[name] = load_item(place, name, abstract, context)
+        except (native.Error, ValueError, KeyError, FileNotFoundError,
+                NotImplementedError) as error:
+            raise LoadError(f"Failed to load checkpointable {name!r} of {place.path}: {error}"
+                            ) from error
+    return loaded
+
+
+def metadata_of(place: Opened, name: str, context: Any) -> Any:
+    """Metadata of one checkpointable; None where its handler has none, or where a checkpoint of
+    Orbax is damaged."""
+    try:
+        handler = _handler_to_load(place, name, None, context)
+        if type(handler) is handlers.PyTreeHandler and place.is_tree(name):
+            return trees.metadata_of(*source_of(place, name))
+    except NoEntryError:
+        return None
+    except DamagedCheckpointError:
+        if place.flat:
+            raise
+        return None
+    with contextlib.suppress(Exception), _active(context), folder_of(place, name) as folder:
+        return run(handler.metadata(context.file.path_class(folder)))
+    return None

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from typing import Any
 
 from ... import _store
 from ..._pytree.records import StoredTree
 from ..._pytree.tree import walk_items
+from ..._runtime import durable
 from ..._runtime.files import local_path
+from ..._stepwell import RowTag
+from .. import _resolve
 from .._work import Peers, Work
-from . import tree as tree_lib
 from . import trees
-from .context import get_context
-from .errors import PartialSaveReplacementError
-from .free import AsyncResponse, start
-from .items import STATE, orbax_errors, to_items
+from .base import PartialSaveReplacementError, get_context, inherited, public, v1
+from .items import orbax_errors, to_items
+from .places import STATE
 
 SUFFIX = ".partial_save"
 _STORE = "store"
+
+__all__ = ["finalize", "save", "save_async"]
+__all__ += [name for name in public(v1.partial) if name not in __all__]
+
+
+def __getattr__(name: str) -> Any:
+    return inherited(v1.partial, __name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
@@ -33,9 +44,10 @@ def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
     save_async(path, state, custom_metadata=custom_metadata).result()
 
 
-def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> AsyncResponse[None]:
+def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Work[None]:
     """As `save`, in the background. FileExistsError if the checkpoint is finalized already;
-    PartialSaveReplacementError for a leaf that was saved before."""
+    PartialSaveReplacementError, of Orbax, for a leaf that an earlier call saved, or that lies where
+    one saved a tree, or the other way round."""
     context = get_context()
     final = local_path(path).removesuffix(SUFFIX)
     if os.path.exists(final):
@@ -66,10 +78,11 @@ def _check_new(store: _store.Store, items: dict[str, Any]) -> None:
     before: set[tuple[str, ...]] = set()
     for step in store.steps():
         before |= _leaves(store._source(step).tree)
+    above = {names[:length] for names in before for length in range(len(names))}
     ((_, flat),) = walk_items(items, spread=True)
     for row in flat.rows:
         names = tuple(str(name) for _, name in row.path)
-        if names in before:
+        if names in before or row.tag != RowTag.NODE and names in above:
             raise PartialSaveReplacementError(
                 f'Key "{names}" was found in a previous partial save. Partial saving currently '
                 "does not support REPLACEMENT.")
@@ -85,10 +98,11 @@ def finalize(path: Any) -> None:
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"Partial save path {folder} does not exist.")
     with _store.open(os.path.join(folder, _STORE)) as store:
-        parts = [trees.load_plain(store, step, STATE) for step in store.steps()]
+        parts = [trees.load_plain(store._source(step), STATE) for step in store.steps()]
         metadata: dict[str, Any] = {}
         for step in store.steps():
             metadata.update(store[step].metadata or {})
-    items = to_items({STATE: tree_lib.merge(*parts)}, context)
-    start(final, items, context, False, metadata).result()
-    Peers(f"removing {folder!r}").lead(lambda: shutil.rmtree(folder))
+    items = to_items({STATE: v1.tree.merge(*parts)}, context)
+    _resolve.save(final, items.trees, overwrite=False, metadata=metadata or None,
+                  form=items.form(context)).result()
+    Peers(f"removing {folder!r}").lead(lambda: durable.remove(folder))

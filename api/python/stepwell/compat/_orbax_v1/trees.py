@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,25 +11,18 @@ from typing import Any
 import numpy as np
 
 from ..._load.plain import Plain
-from ..._load.specs import jax_here, restored_sharding, saved_shardings
+from ..._load.source import Source
+from ..._load.specs import restored_sharding, saved_shardings
 from ..._pytree.chunks import ChunkShape
 from ..._pytree.records import ARRAY, NODE, ROOT, StoredTree
 from ..._pytree.tree import (ATTRIBUTE, DICT, INDEX, KEY, LIST, TRANSPARENT, TUPLE, Component,
                              Opened, is_array_like, is_static, open_node, path_text, rebuild)
 from ..._pytree.values import encode_value
-from ..._store import Store
 from ..._stepwell import Record, ValueType
-from .options import ArrayOptions
+from ..._store import Store
+from .base import jax, leaf_metadata, v0_metadata, v1
 
-PLACEHOLDER = ...
-
-
-def import_jax() -> Any:
-    """JAX; None where it is not installed."""
-    try:
-        return importlib.import_module("jax")
-    except ImportError:
-        return None
+PLACEHOLDER = v1.PLACEHOLDER
 
 
 def item_number(tree: StoredTree, item: str) -> int:
@@ -61,17 +54,44 @@ def fold(tree: StoredTree, number: int, leaf: Callable[[int], Any]) -> Any:
     return value
 
 
-def load_plain(store: Store, step: int, item: str) -> Any:
+def load_plain(source: Source, item: str) -> Any:
     """An item as Orbax loads it without a target: jax.Arrays where they were saved."""
-    source = store._source(step)
     tree = source.tree
     number = item_number(tree, item)
     leaves = list(tree.leaves(number))
-    is_jax = any(tree.records[leaf].value_type in (ValueType.JAX, ValueType.PRNG_KEY)
-                 for leaf in leaves) and import_jax() is not None
-    values = Plain("jax" if is_jax else "numpy", None, True, None).load_leaves(source, leaves)
-    by_number = dict(zip(leaves, values, strict=True))
-    return fold(tree, number, by_number.__getitem__)
+    values = Plain("jax", None, True, None).load_leaves(source, leaves)
+    return fold(tree, number, dict(zip(leaves, values, strict=True)).__getitem__)
+
+
+_VALUES: dict[int, Any] = {ValueType.NONE: None, ValueType.INT: 0, ValueType.FLOAT: 0.0,
+                           ValueType.BOOL: False, ValueType.STR: "string", ValueType.BYTES: b"",
+                           ValueType.COMPLEX: 0j}
+
+
+def _sharding_metadata(described: dict[str, Any]) -> Any:
+    kinds = {"NamedSharding": v0_metadata.NamedShardingMetadata,
+             "SingleDeviceSharding": v0_metadata.SingleDeviceShardingMetadata}
+    kind = kinds.get(described.get("sharding_type", ""))
+    return None if kind is None else kind.from_deserialized_dict(described)
+
+
+def metadata_of(source: Source, item: str) -> Any:
+    """An item with Orbax's metadata for leaves."""
+    of_jax, of_numpy = leaf_metadata()
+
+    def leaf(number: int) -> Any:
+        record = source.tree.records[number]
+        if record.kind != ARRAY:
+            return _VALUES[record.value_type]
+        if record.value_type not in (ValueType.JAX, ValueType.PRNG_KEY):
+            return of_numpy(record.shape, record.dtype,
+                            v0_metadata.StorageMetadata(record.chunk_shape, None))
+        return of_jax(record.shape, record.dtype,
+                      _sharding_metadata(json.loads(record.sharding or "{}")),
+                      v0_metadata.StorageMetadata(record.chunk_shape,
+                                                  record.shard_shape or record.shape))
+
+    return fold(source.tree, item_number(source.tree, item), leaf)
 
 
 # ---- with a target ------------------------------------------------------------------------------
@@ -187,7 +207,13 @@ def _stored(record: Record | None) -> tuple[tuple[int, ...], Any]:
     return record.shape, record.dtype
 
 
-def _saved_sharding(record: Record | None) -> Any:
+def _sharding(leaf: Any, record: Record | None) -> Any:
+    """That of a target's leaf, or the saved one; None where its devices are not here."""
+    try:
+        if leaf is not None and leaf.sharding is not None:
+            return leaf.sharding
+    except ValueError:  # metadata of Orbax, of devices that are not here
+        return None
     if record is None or record.kind != ARRAY or not record.sharding:
         return None
     return restored_sharding(record, saved_shardings({record.sharding}))
@@ -195,13 +221,10 @@ def _saved_sharding(record: Record | None) -> Any:
 
 def _of_type(kind: type, record: Record | None) -> Any:
     """An instance that stands for `kind`, of the shape and dtype that are stored."""
-    if issubclass(kind, np.generic):
+    if issubclass(kind, (np.generic, int, float, str, bytes)):
         return kind()
-    if issubclass(kind, (int, float, str, bytes)):
-        return kind()
-    jax = jax_here()
     shape, dtype = _stored(record)
-    if jax is not None and (issubclass(kind, jax.Array) or hasattr(kind, "sharding")):
+    if issubclass(kind, jax.Array) or hasattr(kind, "sharding"):
         return _abstract(jax.ShapeDtypeStruct(shape, dtype), record)
     if hasattr(kind, "shape") or "shape" in getattr(kind, "__annotations__", {}):
         return _numpy(shape, dtype)
@@ -209,25 +232,20 @@ def _of_type(kind: type, record: Record | None) -> Any:
 
 
 def _abstract(leaf: Any, record: Record | None) -> Any:
-    jax = jax_here()
-    if isinstance(leaf, (np.ndarray, np.generic)) or jax is not None and isinstance(leaf,
-                                                                                  jax.Array):
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         return leaf
     shape, dtype = _stored(record)
     shape = shape if leaf.shape is None else tuple(leaf.shape)
     dtype = dtype if leaf.dtype is None else leaf.dtype
-    if not hasattr(leaf, "sharding"):
+    if not hasattr(type(leaf), "sharding") and "sharding" not in getattr(leaf, "__dict__", ()):
         return _numpy(shape, dtype)
-    jax = import_jax()
     if record is not None and record.value_type == ValueType.PRNG_KEY and not (
             jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)):
         # Metadata speak of the key's data, which have one axis more.
-        dtype = jax.dtypes.prng_key and jax.random.key(0, impl=record.prng_impl).dtype
+        dtype = jax.random.key(0, impl=record.prng_impl).dtype
         shape = tuple(record.shape)[:-1] if shape == tuple(record.shape) else shape
-    sharding = leaf.sharding
-    if sharding is None:
-        sharding = _saved_sharding(record)
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        leaf = None  # nor is their sharding that of a key
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=_sharding(leaf, record))
 
 
 def _fit_to(wanted: Any) -> Callable[[Any], Any]:
@@ -237,9 +255,7 @@ def _fit_to(wanted: Any) -> Callable[[Any], Any]:
         taken = value[tuple(slice(0, size) for size in wanted.shape)]
         padded = np.pad(taken, [(0, size - have) for size, have in
                                 zip(wanted.shape, taken.shape, strict=True)])
-        if not hasattr(wanted, "sharding"):
-            return padded
-        return jax_here().device_put(padded, wanted.sharding)
+        return jax.device_put(padded, wanted.sharding) if hasattr(wanted, "sharding") else padded
 
     return fit
 
@@ -256,10 +272,9 @@ def load_like(store: Store, step: int, item: str, target: Any, *, partial: bool,
 # ---- saving -------------------------------------------------------------------------------------
 
 
-def apply_storage(state: Any, item: str, saving: ArrayOptions.Saving
-                  ) -> tuple[Any, dict[str, ChunkShape]]:
-    """The state with arrays cast as the options say, and the chunk shapes that they ask for, by
-    path."""
+def apply_storage(state: Any, item: str, saving: Any) -> tuple[Any, dict[str, ChunkShape]]:
+    """The state with arrays cast as ArrayOptions.Saving says, and the chunk shapes that it asks
+    for, by path."""
     common = saving.storage_options
     creator = saving.scoped_storage_options_creator
     if creator is None and (common.dtype, common.chunk_byte_size, common.shard_axes) == (
@@ -277,20 +292,19 @@ def apply_storage(state: Any, item: str, saving: ArrayOptions.Saving
         own = None if creator is None else creator(_key_path(path), node)
         if not is_array_like(node):
             return node
-        chosen = {name: getattr(own, name, None) if getattr(own, name, None) is not None
-                  else getattr(common, name)
-                  for name in ("dtype", "chunk_byte_size", "shard_axes")}
-        if chosen["chunk_byte_size"] is not None or chosen["shard_axes"]:
-            size = chosen["chunk_byte_size"]
-            axes = tuple(axis for axis in chosen["shard_axes"] or () if axis < node.ndim)
+        dtype, size, axes = (
+            getattr(common, name) if getattr(own, name, None) is None else getattr(own, name)
+            for name in ("dtype", "chunk_byte_size", "shard_axes"))
+        if size is not None or axes:
+            axes = tuple(axis for axis in axes or () if axis < node.ndim)
             chunks[path_text(((KEY, item), *path))] = ChunkShape(
                 None if size is None else min(max(size, 4096), 4 << 20), axes or None)
-        return node if chosen["dtype"] is None else node.astype(chosen["dtype"])
+        return node if dtype is None else node.astype(dtype)
 
     return walk(state, ()), chunks
 
 
 def _key_path(path: tuple[Component, ...]) -> tuple[Any, ...]:
-    util = import_jax().tree_util
+    util = jax.tree_util
     kinds: dict[int, Any] = {INDEX: util.SequenceKey, ATTRIBUTE: util.GetAttrKey}
     return tuple(kinds.get(kind, util.DictKey)(value) for kind, value in path)

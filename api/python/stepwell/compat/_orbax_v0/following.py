@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Following the steps of a run: the two functions of `checkpoint_utils` that pin a step instead of
+copying it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from orbax.checkpoint import checkpoint_utils, path
+
+from ..._interop.orbax_view import pin_view
+from ...errors import StepNotFoundError
+
+
+@contextlib.contextmanager
+def wait_for_new_checkpoint(checkpoint_dir: Any, *, until_step: int | None = None,
+                            seconds_to_sleep: float = 1, timeout: float | None = None,
+                            timeout_fn: Callable[[], bool] | None = None,
+                            step_prefix: str | None = None,
+                            step_format_fixed_length: int | None = None,
+                            step_name_format: Any = None, snapshot_dir: Any = None,
+                            set_immutable: bool | None = None,
+                            ignore_snapshot_errors: bool | None = True) -> Iterator[int]:
+    """Waits for a step of at least `until_step` (None: for any). The step, or -1 after `timeout`
+    seconds (if `timeout_fn` is given: once that returns True after the timeout).
+
+    In the block the step can be read, whatever the run deletes meanwhile.
+    """
+    name_format = step_name_format or path.step.standard_name_format(
+        step_prefix=step_prefix, step_format_fixed_length=step_format_fixed_length)
+    end = None if timeout is None else time.monotonic() + timeout
+    with contextlib.ExitStack() as pins:
+        while True:
+            step, directory = _latest(checkpoint_dir, name_format)
+            if step >= (until_step or 0) and _pinned(pins, directory):
+                break
+            if (end is not None and time.monotonic() + seconds_to_sleep > end
+                    and (timeout_fn is None or timeout_fn())):
+                step = -1
+                break
+            time.sleep(seconds_to_sleep)
+        yield step
+
+
+def _latest(root: Any, name_format: Any) -> tuple[int, str]:
+    """The last step and its directory; -1 if there is none."""
+    if not os.path.isdir(root):
+        return -1, ""
+    return max([(found.step, os.fspath(found.path)) for found in name_format.find_all(root)],
+               default=(-1, ""))
+
+
+def _pinned(pins: contextlib.ExitStack, directory: str) -> bool:
+    """Pins a step of a view; False if it went meanwhile. A step of Orbax needs no pin here."""
+    try:
+        pins.enter_context(pin_view(directory))
+    except StepNotFoundError:
+        return os.path.isdir(directory)
+    return True
+
+
+@functools.wraps(checkpoint_utils.checkpoints_iterator)
+def checkpoints_iterator(checkpoint_dir: Any, *, min_interval_secs: float = 0,
+                         **options: Any) -> Iterator[int]:
+    """The newest step of a run, again and again: each higher than the one before. Ends when no new
+    one comes for `timeout` seconds (and `timeout_fn`, if given, returns True). Steps that come and
+    go while the caller works are left out."""
+    last = -1
+    while True:
+        with wait_for_new_checkpoint(checkpoint_dir, until_step=last + 1, **options) as last:
+            if last == -1:
+                return
+            start = time.monotonic()
+            yield last
+        time.sleep(max(0.0, start + min_interval_secs - time.monotonic()))
