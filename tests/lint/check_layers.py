@@ -32,6 +32,14 @@ IMPURE = {
 PUBLIC_HEADERS_ONLY = "api/cli/"
 
 PYTHON_PACKAGE = "api/python/stepwell"
+# The one module that makes, renames and removes files and directories above the store.
+PYTHON_DOOR = f"{PYTHON_PACKAGE}/_runtime/durable.py"
+BEHIND_THE_DOOR = {
+    "os": {"link", "remove", "removedirs", "rename", "renames", "replace", "rmdir", "symlink",
+           "unlink"},
+    "shutil": {"copytree", "move", "rmtree"},
+    "tempfile": {"TemporaryDirectory", "mkdtemp"},
+}
 GROUND = "ground"  # the files of db/ itself
 ROOM = re.compile(r"^stepwell_room\((\w+)(?: NEEDS ([\w ]+))?", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -168,6 +176,23 @@ def check_python_imports(root: pathlib.Path) -> Iterator[str]:
             yield from visit(module)
 
 
+def check_door(root: pathlib.Path) -> Iterator[str]:
+    """A name changes by one rename and the sync of its directory, which nobody else gets right."""
+    for path in sorted((root / PYTHON_PACKAGE).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name == PYTHON_DOOR:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            used = []
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                used = [(node.value.id, node.attr)]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                used = [(node.module or "", alias.name) for alias in node.names]
+            for module, what in used:
+                if what in BEHIND_THE_DOOR.get(module, ()):
+                    yield f"{name}:{node.lineno}: {module}.{what} is for {PYTHON_DOOR} alone"
+
+
 def check_includes(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
     folder = name.split("/")[0]
     for number, line in enumerate(text.splitlines(), 1):
@@ -260,7 +285,8 @@ def check_median(root: pathlib.Path) -> Iterator[str]:
 
 def check(root: pathlib.Path) -> list[str]:
     problems = [problem for path in source_files(root) for problem in check_file(path, root)]
-    return [*problems, *check_median(root), *check_rooms(root), *check_python_imports(root)]
+    return [*problems, *check_median(root), *check_rooms(root), *check_python_imports(root),
+            *check_door(root)]
 
 
 def main() -> int:

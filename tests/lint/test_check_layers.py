@@ -142,3 +142,23 @@ def test_a_test_commented_out_of_the_build_is_caught(house: pathlib.Path) -> Non
 def test_a_marked_task_with_an_issue_is_fine(house: pathlib.Path) -> None:
     (house / "db/a.h").write_text(HEADER + "// " + "TO" + "DO(#12): later\n")
     assert check_layers.check(house) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os\nos.replace('a', 'b')\n",
+        "import shutil\nkeep = shutil.rmtree\n",
+        "from shutil import copytree\n",
+        "import tempfile\nwith tempfile.TemporaryDirectory(): pass\n",
+    ],
+)
+def test_a_door_beside_the_door_is_caught(house: pathlib.Path, text: str) -> None:
+    package = house / "api/python/stepwell/_runtime"
+    package.mkdir(parents=True)
+    spdx = SPDX.replace("//", "#")
+    (package / "durable.py").write_text(spdx + text)
+    assert check_layers.check(house) == []
+    (package / "other.py").write_text(spdx + text)
+    (problem,) = check_layers.check(house)
+    assert "other.py" in problem and "is for" in problem

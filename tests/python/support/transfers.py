@@ -132,9 +132,9 @@ class Faulty:
 @pytest.fixture(params=["obstore", "fsspec"])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Faulty:
     if request.param == "obstore":
-        return Faulty(object_store.open_object_store(obstore.store.MemoryStore(), "p", None, True))
+        return Faulty(object_store.open_object_store(obstore.store.MemoryStore(), "p", None))
     files = fsspec.filesystem("file")
-    return Faulty(object_store.open_object_store(files, f"{tmp_path}/p", None, True))
+    return Faulty(object_store.open_object_store(files, f"{tmp_path}/p", None))
 
 
 def cut_at(put: int) -> Callable[[int, str], None]:
