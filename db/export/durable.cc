@@ -46,6 +46,21 @@ Result<bool> IsThere(io::FileSystem* file_system, const std::string& path) {
   return info.status();
 }
 
+// A new file, locked, so that no sweep removes it. `path`: its own, also after an error.
+Result<std::unique_ptr<io::File>> NewFileIn(io::FileSystem* file_system, const std::string& folder,
+                                            std::string* path) {
+  constexpr int kTries = 50;  // a sweep may have it between the two calls
+  for (int i = 0; i < kTries; ++i) {
+    *path = Fresh(folder, kFileMark);
+    STEPWELL_ASSIGN_OR_RETURN(
+        auto file, file_system->Open(*path, {.write = true, .create = true, .exclusive = true}));
+    STEPWELL_ASSIGN_OR_RETURN(const bool ours, LockNamed(file_system, file.get()));
+    if (ours) return file;
+    file_system->Remove(*path).IgnoreError("the sweep removes it");
+  }
+  return UnavailableError(StrCat(folder, ": other processes remove each new file"));
+}
+
 Status Unknown(const Status& status) {
   return {StatusCode::kOutcomeUnknown,
           StrCat(status.message(), "; whether the change survives a power cut is not known"),
@@ -174,12 +189,9 @@ Status RemoveDurably(io::FileSystem* file_system, const std::string& path) {
 Status WriteDurably(io::FileSystem* file_system, const std::string& path, std::string_view bytes,
                     uint32_t mode) {
   const std::string parent = ParentOf(path);
-  const std::string fresh = Fresh(parent, kFileMark);
+  std::string fresh;
   const auto write = [&]() -> Status {
-    STEPWELL_ASSIGN_OR_RETURN(
-        const auto file,
-        file_system->Open(fresh, {.write = true, .create = true, .exclusive = true}));
-    STEPWELL_RETURN_IF_ERROR(LockNamed(file_system, file.get()).status());
+    STEPWELL_ASSIGN_OR_RETURN(const auto file, NewFileIn(file_system, parent, &fresh));
     if (mode != 0) STEPWELL_RETURN_IF_ERROR(file_system->SetMode(fresh, mode));
     if (!bytes.empty()) STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
     STEPWELL_RETURN_IF_ERROR(file->Sync());

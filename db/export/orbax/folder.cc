@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "db/layout.h"
@@ -192,9 +194,24 @@ Status ExportFolder::TakeOver() const {
   return file_system_->Remove(claim);
 }
 
+// A sweep takes the lock of each claim to see whether its owner lives, also of one that was made
+// just now, and removes what it takes for abandoned. So a lock that is held is an owner's only if
+// it stays so.
+Status ExportFolder::ClaimTemporary() {
+  constexpr int kTries = 50;
+  constexpr std::chrono::milliseconds kInterval{4};
+  for (int i = 1;; ++i) {
+    Status status = TryToClaim();
+    const bool may_be_a_sweep =
+        status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kNotFound;
+    if (!may_be_a_sweep || i == kTries) return status;
+    std::this_thread::sleep_for(kInterval);
+  }
+}
+
 // Makes the temporary directory and the locked file in it. Who holds the lock of the file that has
 // the claim's name owns the directory: a lock of one that was replaced meanwhile is worth nothing.
-Status ExportFolder::ClaimTemporary() {
+Status ExportFolder::TryToClaim() {
   const Status made = file_system_->CreateDirectory(temporary_);
   if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
   if (!made.ok()) STEPWELL_RETURN_IF_ERROR(TakeOver());

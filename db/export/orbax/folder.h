@@ -78,6 +78,7 @@ class ExportFolder {
  private:
   ExportFolder(io::FileSystem* file_system, std::string path, ExportFolderOptions options);
   Status ClaimTemporary();
+  Status TryToClaim();
   Status TakeOver() const;
   Status ShowClaim();
   Status CheckFree() const;
