@@ -35,9 +35,19 @@ class LinkedCopyTest : public ::testing::Test {
     EXPECT_THAT((*store)->recovery().problems, ::testing::IsEmpty());
     return std::move(*store);
   }
+  // As `cp -al` does: a file that an open store removes meanwhile is left out.
   void Link(const std::string& to, const std::string& from = "run") {
-    fs::copy(dir_ / from, dir_ / to,
-             fs::copy_options::recursive | fs::copy_options::create_hard_links);
+    fs::create_directory(dir_ / to);
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / from)) {
+      const fs::path target = fs::path(dir_ / to) / fs::relative(entry.path(), dir_ / from);
+      if (entry.is_directory()) {
+        fs::create_directory(target);
+        continue;
+      }
+      std::error_code error;
+      fs::create_hard_link(entry.path(), target, error);
+      EXPECT_TRUE(!error || error == std::errc::no_such_file_or_directory) << error.message();
+    }
   }
   static void Save(Store* store, uint64_t step, uint64_t seed) {
     const auto handle = SaveSeeded(store, step, seed, kState, IfExists::kReplace);
