@@ -5,7 +5,6 @@
     from stepwell.compat import orbax as ocp       # orbax.checkpoint
     from stepwell.compat import flax as checkpoints     # flax.training.checkpoints
     from stepwell.compat import equinox as eqx_io       # equinox.tree_(de)serialise_leaves
-    from stepwell.compat.torch import StepwellWriter    # for torch.distributed.checkpoint
 
 The modules translate; what they do is done by `stepwell.Store`.
 """
