@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/layout.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace stepwell::db {
@@ -34,6 +35,41 @@ std::string ParentOf(const std::string& path) {
   const size_t slash = trimmed.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : trimmed.substr(0, slash);
+}
+
+bool IsStoreBesideName(std::string_view name) {
+  return name == kStoreBesideName || name.starts_with(StrCat(kStoreBesideName, "-"));
+}
+
+std::vector<std::string> StoresIn(io::FileSystem* file_system, const std::string& directory) {
+  auto names = file_system->List(directory);
+  if (!names.ok()) return {};
+  std::erase_if(*names, [&](const std::string& name) {
+    return !IsStoreBesideName(name) ||
+           !file_system->Stat(SlotFilePath(StrCat(directory, "/", name))).ok();
+  });
+  std::sort(names->begin(), names->end());
+  return *std::move(names);
+}
+
+std::vector<std::string> StoresWithin(io::FileSystem* file_system, const std::string& directory) {
+  std::vector<std::string> found = StoresIn(file_system, directory);
+  for (std::string& name : found) name = StrCat(directory, "/", name);
+  if (!found.empty()) return found;
+  const auto names = file_system->List(directory);
+  if (!names.ok()) return {};
+  for (const std::string& name : *names) {
+    const std::string inner = StrCat(directory, "/", name);
+    for (const std::string& each : StoresIn(file_system, inner)) {
+      found.push_back(StrCat(inner, "/", each));
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string DirectoryText(const io::FileInfo& directory) {
+  return StrCat(directory.device, ":", directory.inode, ":", directory.born_ns);
 }
 
 Status MakeStoreDirectories(io::FileSystem* file_system, const std::string& store) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/disk.h"
 
@@ -24,9 +25,20 @@ inline std::string BallastFilePath(const std::string& store) { return store + "/
 inline std::string ViewsFilePath(const std::string& store) { return store + "/VIEWS"; }
 // Of a store in the directory of its view (ViewOptions::beside).
 inline constexpr std::string_view kStoreBesideName = ".stepwell";
+// Whether a store's directory may be called so to be beside a view: ".stepwell", ".stepwell-…".
+bool IsStoreBesideName(std::string_view name);
+// The names of the stores beside views in a directory, ascending; none where it cannot be listed.
+std::vector<std::string> StoresIn(io::FileSystem* file_system, const std::string& directory);
+// The paths of the stores that someone may mean who names the directory around them, ascending:
+// those in it, or, as in a single checkpoint, those in the directories in it.
+std::vector<std::string> StoresWithin(io::FileSystem* file_system, const std::string& directory);
+
 inline std::string ReadersPath(const std::string& store) { return store + "/readers"; }
 inline std::string SegmentsPath(const std::string& store) { return store + "/segments"; }
 inline std::string IndexPath(const std::string& store) { return store + "/index"; }
+
+// Tells a directory from every other one for as long as it lives, also when it is moved.
+std::string DirectoryText(const io::FileInfo& directory);
 
 // Segments, readers, index; those that are there stay.
 Status MakeStoreDirectories(io::FileSystem* file_system, const std::string& store);

@@ -2,9 +2,7 @@
 // `stepwell verify STORE [--step N]`: reads everything that is stored and checks every checksum. Of
 // an export, too, and of the stores in a facade's root or checkpoint.
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 
 #include <stepwell/checkpoint.h>
 
@@ -41,12 +39,6 @@ bool IsCheckpoint(const std::string& path) {
   const auto stop = [](uint64_t, uint64_t) { return false; };
   return ReadCheckpointInfo(path).ok() ||
          VerifyExport(path, stop).status().code() != StatusCode::kFailedPrecondition;
-}
-
-// Whether a store's view made a directory: what is in it are links to the store's files.
-bool IsShown(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(std::filesystem::path(path) / "stepwell-view", error);
 }
 
 // The checkpoints that a path means which is not a store: those below a manager's root, or itself.
@@ -196,7 +188,8 @@ Result<Outcome> VerifyWithin(const StoreArguments& arguments,
   }
   for (const std::string& path : checkpoints) {
     found = true;
-    const bool beside_store = path == arguments.store || IsShown(path);
+    const Result<bool> shown = IsShownStep(path);
+    const bool beside_store = path == arguments.store || (shown.ok() && *shown);
     STEPWELL_RETURN_IF_ERROR(VerifyCheckpoint(path, beside_store, &progress, &verified));
   }
   if (!found) return NotFoundError(StrCat(arguments.store, " has no step ", arguments.step));

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <set>
-#include <system_error>
 #include <utility>
+
+#include <stepwell/checkpoint.h>
 
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -79,36 +79,6 @@ Result<Store> Open(const std::string& path, OpenOptions options, Invocation* inv
 }
 
 }  // namespace
-
-std::vector<std::string> StoresWithin(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  std::vector<std::string> found;
-  const auto look = [&](const fs::path& folder) {
-    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-      const std::string name = at->path().filename().string();
-      std::error_code unused;
-      if ((name == ".stepwell" || name.starts_with(".stepwell-")) &&
-          fs::is_regular_file(at->path() / "STEPWELL", unused)) {
-        found.push_back(at->path().string());
-      }
-    }
-  };
-  if (fs::exists(fs::path(path) / "STEPWELL", error)) return found;
-  look(path);
-  if (!found.empty()) {
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-  std::vector<fs::path> items;
-  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-    std::error_code unused;
-    if (at->is_directory(unused) && !at->is_symlink(unused)) items.push_back(at->path());
-  }
-  for (const fs::path& item : items) look(item);
-  std::sort(found.begin(), found.end());
-  return found;
-}
 
 Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,
                         bool create) {

@@ -108,9 +108,6 @@ void AddChoice(CLI::App* command, const char* name, Value* value, const char* ty
   command->template add_option_function<std::string>(name, choose, what)->type_name(type);
 }
 
-// The stores in a directory that is none itself: those of a facade's root, or of a single
-// checkpoint.
-std::vector<std::string> StoresWithin(const std::string& path);
 // For reading it takes no lock, and takes the directory around a store for that. `create`: where
 // there is none, one is made. Warnings of the engine go to stderr.
 Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,

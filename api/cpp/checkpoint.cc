@@ -5,6 +5,8 @@
 
 #include "db/export/orbax/digests.h"
 #include "db/import/import.h"
+#include "db/layout.h"
+#include "db/view/shown.h"
 #include "io/open_disk.h"
 
 namespace stepwell {
@@ -13,6 +15,17 @@ Result<std::vector<OrbaxStep>> FindOrbaxSteps(const std::string& root) {
   const auto info = io::LocalFileSystem()->Stat(root);
   if (!info.ok() || !info->is_directory) return std::vector<OrbaxStep>();
   return db::FindOrbaxSteps(io::LocalFileSystem(), root);
+}
+
+std::vector<std::string> StoresWithin(const std::string& directory) {
+  const std::string path = db::WithoutTrailingSlashes(directory);
+  if (io::LocalFileSystem()->Stat(db::SlotFilePath(path)).ok()) return {};
+  return db::StoresWithin(io::LocalFileSystem(), path);
+}
+
+Result<bool> IsShownStep(const std::string& directory) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto shown, db::FindShownStep(directory));
+  return shown.has_value();
 }
 
 Result<CheckpointInfo> ReadCheckpointInfo(const std::string& checkpoint) {

@@ -86,7 +86,6 @@ void BindDurable(nb::module_& m) {
       },
       nb::arg("source"), nb::arg("target"));
   Bind(m, "remove_durably", db::RemoveDurably);
-  Bind(m, "sync_tree", db::SyncTree);
   Bind(m, "sync_directory",
        [](io::FileSystem* files, const std::string& path) { return files->SyncDirectory(path); });
   Bind(m, "remove_tree", [](io::FileSystem* files, const std::string& path) {

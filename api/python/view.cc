@@ -13,7 +13,9 @@
 
 #include "api/python/errors.h"
 #include "api/python/events.h"
+#include "db/layout.h"
 #include "db/view/shown.h"
+#include "io/open_disk.h"
 
 namespace stepwell::python {
 namespace {
@@ -25,15 +27,8 @@ milliseconds Milliseconds(double seconds) {
   return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// Directories are read, and at times a store.
-template <typename Function>
-auto WithoutGil(Function&& function) {
-  const nb::gil_scoped_release release;
-  return function();
-}
-
 std::optional<db::ShownStep> MadeByView(const std::string& path) {
-  return ValueOrThrow(WithoutGil([&] { return db::FindShownStep(path); }));
+  return Call([&] { return db::FindShownStep(path); });
 }
 
 // Only what the store has: what a view has left of another save is none.
@@ -43,8 +38,10 @@ std::optional<db::ShownStep> ShownStep(const std::string& path) {
   return shown;
 }
 
-std::vector<db::ShownStep> ShownSteps(const std::string& root, const std::string& store_name) {
-  return ValueOrThrow(WithoutGil([&] { return db::FindShownSteps(root, store_name); }));
+// Names that are not UTF-8 are no stores'.
+std::vector<std::string> StoresIn(const std::string& directory) {
+  const nb::gil_scoped_release release;
+  return db::StoresIn(io::LocalFileSystem(), directory);
 }
 
 }  // namespace
@@ -108,13 +105,12 @@ std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
 void BindView(nb::module_& m) {
   nb::class_<db::ShownStep>(m, "ShownStep")
       .def_ro("store_path", &db::ShownStep::store_path)
-      .def_ro("name", &db::ShownStep::name)
       .def_ro("step", &db::ShownStep::step)
       .def_ro("commit", &db::ShownStep::commit)
       .def_ro("is_live", &db::ShownStep::is_live);
   m.def("shown_step", &ShownStep, nb::arg("path"));
   m.def("made_by_view", &MadeByView, nb::arg("path"));
-  m.def("shown_steps", &ShownSteps, nb::arg("root"), nb::arg("store_name"));
+  m.def("stores_in", &StoresIn, nb::arg("directory"));
   nb::class_<View>(m, "View")
       .def_prop_ro("path", &View::path)
       .def("path_of", &View::PathOf, nb::arg("step"))

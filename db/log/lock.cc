@@ -73,11 +73,6 @@ std::string HolderText(std::string_view directory) {
                 " dir=", directory);
 }
 
-Result<std::string> DirectoryText(io::FileSystem* file_system, const std::string& store_path) {
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system->Stat(store_path));
-  return StrCat(info.device, ":", info.inode, ":", info.born_ns);
-}
-
 // None when the file says nothing that makes sense.
 std::optional<Holder> ReadHolder(io::File* file) {
   std::string text(kHolderBytesMax, '\0');
@@ -209,9 +204,9 @@ Status LeaveCopies(io::FileSystem* file_system, const std::string& store_path) {
     STEPWELL_ASSIGN_OR_RETURN(const bool locked, (*lock)->TryLock(io::LockKind::kExclusive));
     if (!locked) {
       const std::optional<Holder> holder = ReadHolder(lock->get());
-      STEPWELL_ASSIGN_OR_RETURN(const std::string own, DirectoryText(file_system, store_path));
-      others_have_it =
-          lock_copied && holder && !holder->directory.empty() && holder->directory != own;
+      STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo own, file_system->Stat(store_path));
+      others_have_it = lock_copied && holder && !holder->directory.empty() &&
+                       holder->directory != DirectoryText(own);
       if (!others_have_it) return OkStatus();
     }
   }
@@ -280,8 +275,8 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
     if (!named || info.link_count > 1) continue;
     // The lock counts, the name in it is for people: a full disk must still open, to be emptied.
-    STEPWELL_ASSIGN_OR_RETURN(const std::string directory, DirectoryText(file_system, store_path));
-    const Status written = WriteHolder(file.get(), directory);
+    STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo directory, file_system->Stat(store_path));
+    const Status written = WriteHolder(file.get(), DirectoryText(directory));
     if (!written.ok() && written.code() != StatusCode::kResourceExhausted) return written;
     return file;
   }

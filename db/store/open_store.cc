@@ -91,32 +91,10 @@ Status RestoreSlots(const std::string& path, const StoreOptions& options,
   return SlotFile::Create(file_system, path, *slot);
 }
 
-// Where the facades of other libraries put their stores: in a root, or in the first item of a
-// single checkpoint.
-constexpr std::string_view kFacadeStore = ".stepwell";
-
-bool IsFacadeStore(io::FileSystem* file_system, const std::string& folder,
-                   const std::string& name) {
-  return name.starts_with(kFacadeStore) &&
-         (name.size() == kFacadeStore.size() || name[kFacadeStore.size()] == '-') &&
-         file_system->Stat(SlotFilePath(StrCat(folder, "/", name))).ok();
-}
-
-// " The store …", for someone who gave the directory around it; "": there is none.
-std::string StoresWithin(io::FileSystem* file_system, const std::string& path) {
-  const auto names = file_system->List(path);
-  if (!names.ok()) return "";
-  std::vector<std::string> found;
-  for (const std::string& name : *names) {
-    if (IsFacadeStore(file_system, path, name)) found.push_back(StrCat(path, "/", name));
-  }
-  for (const std::string& name : found.empty() ? *names : std::vector<std::string>()) {
-    if (IsFacadeStore(file_system, StrCat(path, "/", name), std::string(kFacadeStore))) {
-      found.push_back(StrCat(path, "/", name, "/", kFacadeStore));
-    }
-  }
+// "; the store is …", for someone who gave the directory around it; "": there is none.
+std::string NamedWithin(io::FileSystem* file_system, const std::string& path) {
+  const std::vector<std::string> found = StoresWithin(file_system, path);
   if (found.empty()) return "";
-  std::sort(found.begin(), found.end());
   std::string text = found.size() == 1 ? "; the store is " : "; the stores in it are ";
   for (const std::string& each : found) text += StrCat(&each == &found[0] ? "" : ", ", each);
   return text;
@@ -149,7 +127,7 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
     // Its creation may have been finished since the first look.
     if (file_system->Stat(SlotFilePath(path)).ok()) return OkStatus();
     return NotAStore(path,
-                     StrCat("the directory has no STEPWELL file", StoresWithin(file_system, path)));
+                     StrCat("the directory has no STEPWELL file", NamedWithin(file_system, path)));
   }
   if (options.read_only || !options.create) {
     return NotFoundError(StrCat(path, ": there is no such store (yet)"));

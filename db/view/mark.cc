@@ -36,16 +36,8 @@ std::string IdText(const format::Id128& id) {
   return text;
 }
 
-std::string DirectoryText(const io::FileInfo& directory) {
-  return StrCat(directory.device, " ", directory.inode, " ", directory.born_ns);
-}
-
 std::string WhereBeside(const io::FileInfo& store_directory) {
   return StrCat("beside ", DirectoryText(store_directory));
-}
-
-bool IsStoreBesideName(std::string_view name) {
-  return name == kStoreBesideName || name.starts_with(StrCat(kStoreBesideName, "-"));
 }
 
 std::string EncodeMark(const ViewMark& mark) {

@@ -30,11 +30,7 @@ struct ViewMark {
 };
 
 std::string IdText(const format::Id128& id);
-// Tells a directory from every other one for as long as it lives, also when it is moved.
-std::string DirectoryText(const io::FileInfo& directory);
 std::string WhereBeside(const io::FileInfo& store_directory);
-// Whether a store's directory may be called so to be beside a view: ".stepwell", ".stepwell-…".
-bool IsStoreBesideName(std::string_view name);
 
 std::string EncodeMark(const ViewMark& mark);
 // None for what is no mark, or not all of one. Marks of older versions have no `directory`, nor

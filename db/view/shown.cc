@@ -93,7 +93,6 @@ std::optional<ShownStep> Judge(const ViewMark& mark, const std::string& name,
   }
   ShownStep shown;
   shown.store_path = store_path;
-  shown.name = name;
   shown.step = mark.step;
   shown.commit = mark.commit;
   const auto live = store.live.find(mark.step);
@@ -133,38 +132,6 @@ Result<std::optional<ShownStep>> FindShownStep(const std::string& path) {
   if (store.status().code() == StatusCode::kNotFound) return std::optional<ShownStep>();
   STEPWELL_RETURN_IF_ERROR(store.status());
   return Judge(*mark, name, *directory, store_path, **store);
-}
-
-Result<std::vector<ShownStep>> FindShownSteps(const std::string& root,
-                                              const std::string& store_name) {
-  std::vector<ShownStep> steps;
-  if (!IsStoreBesideName(store_name) || store_name.find('/') != std::string::npos) {
-    return InvalidArgumentError(StrCat(store_name, " is no name of a store beside its view"));
-  }
-  STEPWELL_ASSIGN_OR_RETURN(const std::string canonical, CanonicalPath(root));
-  const auto files = io::FileSystemBeneath(canonical, io::FileModes::kUmask);
-  const std::string store_path = StrCat(canonical == "/" ? "" : canonical, "/", store_name);
-  const auto names = files->List(canonical);
-  if (names.status().code() == StatusCode::kNotFound) return steps;
-  STEPWELL_RETURN_IF_ERROR(names.status());
-  std::shared_ptr<const KnownStore> store;
-  for (const std::string& name : *names) {
-    const std::string path = StrCat(canonical, "/", name);
-    const auto text = ReadMark(files.get(), path);
-    const auto mark = text.ok() ? DecodeMark(*text) : std::nullopt;
-    if (!mark || mark->name != name) continue;
-    if (store == nullptr) {
-      auto read = ReadStore(files.get(), store_path);
-      if (read.status().code() == StatusCode::kNotFound) return steps;
-      STEPWELL_ASSIGN_OR_RETURN(store, std::move(read));
-    }
-    const auto directory = files->Stat(path);
-    if (!directory.ok()) continue;
-    if (auto shown = Judge(*mark, name, *directory, store_path, *store)) {
-      steps.push_back(*std::move(shown));
-    }
-  }
-  return steps;
 }
 
 }  // namespace stepwell::db

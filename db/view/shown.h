@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "io/result.h"
 
@@ -14,7 +13,6 @@ namespace stepwell::db {
 
 struct ShownStep {
   std::string store_path;
-  std::string name;  // of the step's directory
   uint64_t step = 0;
   // Of the step as the store has it now: of another number than the directory's for as long as the
   // view takes to follow a change of the same save.
@@ -28,10 +26,5 @@ struct ShownStep {
 // with data of its own: of another program, a copy of a step under any name and in any place, a
 // symbolic link to one; or it is nothing at all.
 Result<std::optional<ShownStep>> FindShownStep(const std::string& path);
-
-// The same for all of a directory, of the view of the store `store_name` (".stepwell" or
-// ".stepwell-…") in it, by name. The store is looked at once.
-Result<std::vector<ShownStep>> FindShownSteps(const std::string& root,
-                                              const std::string& store_name);
 
 }  // namespace stepwell::db

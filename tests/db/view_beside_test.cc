@@ -205,14 +205,6 @@ TEST_P(ViewBesideTest, TheStoreBesideSaysWhatADirectoryIs) {
   EXPECT_EQ(LiveOf(root_ / "1"), false);
   EXPECT_EQ(LiveOf(root_ / "2"), true);
   EXPECT_EQ(LiveOf(root_ / "3"), false);
-  const auto all = FindShownSteps(root_, ".stepwell");
-  ASSERT_OK(all.status());
-  std::vector<std::pair<std::string, bool>> found;
-  for (const ShownStep& each : *all) found.emplace_back(each.name, each.is_live);
-  using Pair = std::pair<std::string, bool>;
-  EXPECT_THAT(found, ElementsAre(Pair("1", false), Pair("2", true), Pair("3", false)));
-  EXPECT_THAT(FindShownSteps(root_, ".stepwell-ckpt_0").value(), IsEmpty());
-  EXPECT_EQ(FindShownSteps(root_, "../x").status().code(), StatusCode::kInvalidArgument);
 }
 
 // Each store has steps of its own names, and touches nothing of the other's.

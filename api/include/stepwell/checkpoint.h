@@ -20,6 +20,15 @@ namespace stepwell {
 // kInvalidArgument: two of them have one number.
 STEPWELL_API Result<std::vector<OrbaxStep>> FindOrbaxSteps(const std::string& root);
 
+// The paths of the stores that someone may mean who names the directory around them, ascending:
+// those that the facades of other libraries keep in a root, or inside a single checkpoint. None
+// where the directory is a store itself.
+STEPWELL_API std::vector<std::string> StoresWithin(const std::string& directory);
+
+// Whether a directory is a step that the view of a store beside it made: its files are those of the
+// store. Not so for a copy of one, under any name and in any place.
+STEPWELL_API Result<bool> IsShownStep(const std::string& directory);
+
 struct CheckpointInfo {
   std::optional<uint64_t> step;    // by the directory's name
   std::vector<std::string> items;  // that ImportOptions::items may name

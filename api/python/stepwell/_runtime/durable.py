@@ -28,7 +28,7 @@ class Folder:
     """A directory or file that appears at `path` whole and durable, or not at all.
 
     Build it below `temporary`, then `commit` the part of it that is to have the path. A context
-    manager: what is not committed goes. It goes with the last reference, too, whatever interrupts.
+    manager that removes what is not committed; so does the end of the last reference to it.
 
     replace: what is at `path` gives way, at one instant. file_mode: permissions of files in a
     directory that is the owner's alone, as 0o600; 0: the umask decides.

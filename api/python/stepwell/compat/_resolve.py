@@ -111,7 +111,7 @@ class StoredStep(Opened):
         self.names = [name for name in self.view.items]
         if kind == "single":
             self.flat = os.path.exists(os.path.join(path, TREE_FILE)) or os.path.exists(
-                os.path.join(path, _single.STORE_NAME))
+                os.path.join(path, _stores.STORE_NAME))
             if not self.flat:  # Orbax may have deleted an item
                 self.names = [name for name in self.names if name not in self.handlers
                               or os.path.isdir(os.path.join(path, name))]
@@ -164,7 +164,7 @@ class OrbaxCheckpoint(Opened):
             self.names = sorted(
                 entry.name for entry in os.scandir(path) if entry.is_dir()
                 and entry.name != deleted.get("checkpointable_name")
-                and not entry.name.startswith(_single.STORE_NAME))
+                and not entry.name.startswith(_stores.STORE_NAME))
 
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         if name not in self._imported:
@@ -212,7 +212,7 @@ def opened(path: str | os.PathLike[str]) -> Opened:
                                       f"has {above.names}")
     if is_there:
         raise CheckpointNotFoundError(_what_is_there(directory))
-    near = f"; {_what_is_there(parent)}" if _stores.stores_in(parent) else ""
+    near = f"; {_what_is_there(parent)}" if _stepwell.stores_in(parent) else ""
     raise CheckpointNotFoundError(f"Checkpoint at {directory} not found{near}")
 
 
@@ -268,7 +268,7 @@ def is_checkpoint(directory: str) -> bool:
 
 
 def _what_is_there(directory: str) -> str:
-    stores = _stores.stores_in(directory)
+    stores = _stepwell.stores_in(directory)
     if stores:
         with contextlib.suppress(Error):
             with _stores.reading(os.path.join(directory, stores[0])) as store:

@@ -27,15 +27,8 @@ class Info(NamedTuple):
     metrics: Any
 
 
-def stores_in(directory: str) -> list[str]:
-    """The names of the stores in a root."""
-    try:
-        names = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(name for name in names
-                  if (name == STORE_NAME or name.startswith(f"{STORE_NAME}-"))
-                  and os.path.isfile(os.path.join(directory, name, "STEPWELL")))
+def now() -> datetime.datetime:
+    return datetime.datetime.now(tz=datetime.timezone.utc)
 
 
 def metrics_of(store: _store.Store, step: int) -> Any:
