@@ -28,8 +28,9 @@ from .._runtime.arguments import if_exists_number, json_text
 from .._runtime.files import local_path, read_json_object
 from ..errors import (CheckpointNotFoundError, CorruptionError, Error, LockedError,
                       PermissionDeniedError, StepNotFoundError, StoreNotFoundError)
-from ._stores import (METRICS, OWN_METADATA, STORE_NAME, Info, Shared, key_of, metrics_of, release,
-                      take)
+from ._claim import TEMPORARY
+from ._stores import (METRICS, OWN_METADATA, STORE_NAME, Info, Shared, key_of, metrics_of, now,
+                      release, take)
 from ._work import Work
 
 _REPLACES = "replaces"  # there: the directory of another library that the step takes the place of
@@ -94,12 +95,13 @@ class Root:
 
     name_format: names steps, and finds their directories (`build_name`, `find_all`).
     layout, zarr: how the view shows steps. create: makes the directory. read_only: opens a store
-    that is there for reading.
+    that is there for reading. cleanup: removes what saves of Orbax that died left there.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, name_format: Any,
                  read_only: bool = False, create: bool = True,
-                 layout: Literal["v0", "v1"] = "v1", zarr: Literal[2, 3] = 3) -> None:
+                 layout: Literal["v0", "v1"] = "v1", zarr: Literal[2, 3] = 3,
+                 cleanup: bool = False) -> None:
         self.path = local_path(directory)
         self.read_only = read_only
         self.name_format = name_format
@@ -107,6 +109,7 @@ class Root:
         self._store_path = os.path.join(self.path, store_name(name_format))
         self._layout: Literal["v0", "v1"] = layout
         self._zarr: Literal[2, 3] = zarr
+        self._cleanup = cleanup
         self._shared: Shared | None = None
         # Whether a directory is the view's, by name, inode and time of change.
         self._made_by_view: dict[tuple[str, int, int], bool] = {}
@@ -128,12 +131,19 @@ class Root:
         if not self.leads:
             return
         durable.sweep(self.path)
+        if self._cleanup:  # before the view begins to make directories of its own
+            self._remove_temporary()
         self._finish_overwrites(shared.store)
         prefix, digits = self._naming
         shared.view = shared.store.orbax_view(
             self.path, layout=self._layout, leaves="jax", zarr=self._zarr, beside=True,
             name_prefix=prefix or None, step_digits=digits if digits > 1 else 0,
             on_unsupported="skip")
+
+    def _remove_temporary(self) -> None:
+        for name in os.listdir(self.path):
+            if TEMPORARY in name:
+                durable.remove(os.path.join(self.path, name))
 
     def _open_store(self) -> _store.Store | None:
         self._refused = None
@@ -320,7 +330,7 @@ class Root:
         elif metrics is not None:
             trees.pop(METRICS, None)
         gone = [path for number, path in foreign.items() if number in retire or path == shadowed]
-        info = Info(step, datetime.datetime.now(tz=_UTC), metrics)
+        info = Info(step, now(), metrics)
         store._check()
         store._check_writable()
         handle = store._save(

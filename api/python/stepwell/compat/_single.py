@@ -31,10 +31,9 @@ from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, InvalidArgumentError, StepExistsError
 from ._claim import TEMPORARY, Claim
-from ._stores import OWN_METADATA
+from ._stores import OWN_METADATA, STORE_NAME, key_of
 from ._work import Peers, Work
 
-STORE_NAME = ".stepwell"
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 _DIGESTS = "stepwell-digests"  # an export's, of its files
 TREE_FILE = "_METADATA"  # of every item that is a tree
@@ -358,21 +357,13 @@ def store_in(path: str) -> str | None:
 def open_store(path: str) -> _store.Store | None:
     """The store of a single checkpoint, for reading; None if it has none. Nothing is created."""
     while True:
-        before = _identity(path)
+        before = key_of(path)
         found = store_in(path)
         if found is None:
             return None
         try:
             return _store.open(found, mode="r", untrusted=True)
         except Error:
-            if _identity(path) == before:
+            if key_of(path) == before:
                 raise
             # Another checkpoint took the place of this one while its files were being opened.
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_dev, status.st_ino

@@ -18,10 +18,11 @@ from orbax.checkpoint.args import CheckpointArgs, get_registered_args_cls
 from ..._runtime.files import local_path
 from ...errors import CheckpointNotFoundError
 from .. import _resolve
+from .._orbax_common import orbax_errors
 from .._single import Form
 from .._work import Work
 from .item_handlers import ItemHandlers
-from .item_saving import Saving, orbax_errors
+from .item_saving import Saving
 from .step_items import DEFAULT_ITEM, StepItems, restore_items
 
 _WITHOUT_METADATA = ("manifest.ocdbt", "checkpoint")  # files that tell a tree of Orbax

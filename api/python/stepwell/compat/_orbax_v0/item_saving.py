@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
@@ -14,22 +13,10 @@ from orbax.checkpoint.args import Composite
 
 from ... import Files
 from ..._runtime import durable
-from ...errors import UnsupportedLeafError
+from .._orbax_common import run
 from .._stores import OWN_METADATA
-from .._work import Work
 from .native import arguments, item_of, native_class, unwrapped
 from .step_items import FILES, IMPLIED_HANDLERS, JSON, TREE, kind_of_handler
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a coroutine to its end, also where this thread runs an event loop."""
-    import asyncio  # takes longer to import than the rest of the facade
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    return Work(lambda: asyncio.run(work)).result()
 
 
 def _save_files(handler: Any, folder: str, args: Any, timeout: float | None) -> None:
@@ -40,7 +27,7 @@ def _save_files(handler: Any, folder: str, args: Any, timeout: float | None) -> 
         async def start() -> list[Any]:
             return list(await handler.async_save(directory, args=args) or [])
 
-        for future in _run(start()):
+        for future in run(start()):
             future.result(timeout=timeout)
     else:
         handler.save(directory, args=args)
@@ -56,19 +43,6 @@ def _begin_operation() -> None:
         if hasattr(numbers, name):
             getattr(numbers, name).next_operation_id()
             return
-
-
-class UnsupportedLeafValueError(UnsupportedLeafError, ValueError):
-    """Leaves that cannot be saved: a ValueError, as Orbax raises it."""
-
-
-@contextlib.contextmanager
-def orbax_errors() -> Iterator[None]:
-    """Raises the errors of a save as the classes that Orbax raises."""
-    try:
-        yield
-    except UnsupportedLeafError as error:
-        raise UnsupportedLeafValueError(str(error), error.paths) from None
 
 
 class Saving:

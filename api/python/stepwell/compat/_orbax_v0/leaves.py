@@ -19,7 +19,7 @@ from ..._load.specs import concrete, logical_array, why_not_split
 from ..._pytree.records import ARRAY
 from ..._pytree.values import decode_value
 from ..._stepwell import Record, ValueType
-from .stored import PYTHON_TYPES, StoredItem, saved_sharding, scalar_dtype
+from .._orbax_stored import PYTHON_TYPES, StoredItem, saved_sharding, scalar_dtype
 
 _EXACT = (str, bytes, complex)  # Python types that no other becomes
 

@@ -17,15 +17,15 @@ from orbax.checkpoint.checkpoint_manager import CheckpointInfo, StepAlreadyExist
 from orbax.checkpoint.metadata import RootMetadata
 
 from ...errors import InvalidArgumentError
-from .._orbax_root import read_root_metadata, write_root_metadata
-from .._stores import METRICS
+from .._orbax_common import orbax_errors, read_root_metadata, write_root_metadata
+from .._stores import METRICS, now
 from .._work import Work
 from .handling import composite_handler
 from .item_handlers import ItemHandlers
-from .item_saving import Saving, orbax_errors
+from .item_saving import Saving
 from .policies import best, keep_policy, save_policy
 from .step_items import DEFAULT_ITEM, StepItems, restore_items
-from .steps import Steps, now
+from .steps import Steps
 
 _logger = logging.getLogger("stepwell")
 

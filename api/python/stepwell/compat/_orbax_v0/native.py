@@ -18,9 +18,9 @@ from orbax.checkpoint.tree import to_flat_dict
 
 from ... import Json
 from ...errors import InvalidArgumentError
+from .._orbax_stored import StoredItem
 from .leaves import Want, read_leaves, want_of_args
 from .restore_tree import restore_pytree, restore_standard
-from .stored import StoredItem
 
 _NATIVE = (StandardCheckpointHandler, PyTreeCheckpointHandler, BasePyTreeCheckpointHandler,
            ArrayCheckpointHandler, JsonCheckpointHandler)

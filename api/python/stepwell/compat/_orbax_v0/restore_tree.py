@@ -17,8 +17,8 @@ from orbax.checkpoint.tree import to_flat_dict
 
 from ..._pytree.tree import KEY, path_text
 from ...errors import Mismatch, MismatchError
+from .._orbax_stored import Names, StoredItem
 from .leaves import Want, fallback_of, read_leaves, want_of_args, want_of_leaf
-from .stored import Names, StoredItem
 
 
 def restore_standard(item: StoredItem, asked: args.StandardRestore) -> Any:

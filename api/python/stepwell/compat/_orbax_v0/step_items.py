@@ -12,11 +12,11 @@ from etils import epath
 from orbax.checkpoint import JsonCheckpointHandler, args
 from orbax.checkpoint.metadata import StepMetadata
 
+from .._orbax_stored import StoredItem
 from .._resolve import Opened, StoredStep
 from .._stores import METRICS, OWN_METADATA
 from .._single import TREE_FILE
 from .native import arguments, native_class, restored, unwrapped
-from .stored import StoredItem
 
 DEFAULT_ITEM = "default"
 

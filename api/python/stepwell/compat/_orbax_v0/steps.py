@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,10 +19,6 @@ from .._root import Root, naming
 from .._stores import Info
 from .._work import Work
 from .step_items import StepItems
-
-
-def now() -> datetime.datetime:
-    return datetime.datetime.now(tz=datetime.timezone.utc)
 
 
 class Steps:
@@ -42,22 +37,14 @@ class Steps:
         self._metrics: dict[int, Any] = {}
         self._scalars: dict[int, Any] = {}  # of Orbax's steps: metrics that are no dict
         self._root: Root | None = None
-        if options.cleanup_tmp_directories:  # before a view begins to make its own
-            self._remove_temporary()
         self._open()
 
     def _open(self) -> Root:
         if self._root is None:
             self._root = Root(self.path, name_format=self._format, read_only=self._read_only,
-                              create=self._options.create, layout="v0", zarr=2)
+                              create=self._options.create, layout="v0", zarr=2,
+                              cleanup=self._options.cleanup_tmp_directories)
         return self._root
-
-    def _remove_temporary(self) -> None:
-        """Removes what unfinished saves of Orbax left."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            for name in os.listdir(self.path):
-                if orbax.utils.TMP_DIR_SUFFIX in name:
-                    durable.remove(os.path.join(self.path, name))
 
     # ---- which there are ----
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import Error
 from .. import _resolve
-from .._orbax_root import read_root_metadata
+from .._orbax_common import read_root_metadata
 from .._resolve import Opened
 from .._work import Work, start
 from .base import get_context, v1

@@ -12,10 +12,11 @@ from typing import Any
 from ..._runtime.files import local_path
 from ...errors import StepExistsError
 from .. import _resolve, _single
+from .._orbax_common import orbax_errors
 from .._resolve import Opened
 from .._work import Peers, Work, start
 from .base import get_context, v1
-from .items import check_names, load_item, load_items, metadata_of, orbax_errors, to_items
+from .items import check_names, load_item, load_items, metadata_of, to_items
 from .places import (AUTO, RESERVED, STATE, InvalidLayoutError, check_name, find,
                      is_orbax_checkpoint, names_of, tree_name)
 from .trees import check_target

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ... import Files, Json
 from ... import errors as native
@@ -15,20 +13,14 @@ from ..._pytree.chunks import ChunkShape
 from ..._pytree.tree import walk_items
 from ..._runtime.durable import scratch
 from .. import _single
+from .._orbax_common import run
 from .._resolve import Opened
 from .._stores import OWN_METADATA
-from .._work import Work
 from . import trees
 from .base import (NoEntryError, get_context, handlers, resolve_handler_for_load,
                    resolve_handler_for_save, typestr, v1)
 from .places import (RESERVED, DamagedCheckpointError, InvalidLayoutError, check_not_going,
                      folder_of, names_of, source_of)
-
-T = TypeVar("T")
-
-
-class UnsupportedLeafError(native.UnsupportedLeafError, ValueError):
-    """Leaves that cannot be saved. A ValueError as in Orbax, and a TypeError."""
 
 
 class LoadError(NoEntryError, ValueError):  # type: ignore[misc]  # Orbax has no types
@@ -49,16 +41,6 @@ class Folder:
 
     async def await_creation(self) -> Any:
         return self.path
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a handler's coroutine, also where an event loop runs on this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    context = contextvars.copy_context()
-    return Work(lambda: context.run(asyncio.run, coroutine)).result()
 
 
 def _active(context: Any) -> Any:
@@ -98,15 +80,6 @@ def check_names(checkpointables: Any, may_be_empty: bool = False) -> None:
         raise ValueError("Empty string is not supported as a checkpointable name.")
     if reserved := checkpointables.keys() & RESERVED:
         raise ValueError(f"Provided reserved checkpointable keys: {reserved}.")
-
-
-@contextlib.contextmanager
-def orbax_errors() -> Iterator[None]:
-    """Raises exceptions of the classes that Orbax raises."""
-    try:
-        yield
-    except native.UnsupportedLeafError as error:
-        raise UnsupportedLeafError(str(error), error.paths) from None
 
 
 def _handler_to_save(registry: Any, name: str, value: Any) -> Any:

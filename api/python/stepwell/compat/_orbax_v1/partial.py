@@ -12,16 +12,17 @@ import os
 from typing import Any
 
 from ... import _store
-from ..._pytree.records import StoredTree
 from ..._pytree.tree import walk_items
 from ..._runtime import durable
 from ..._runtime.files import local_path
 from ..._stepwell import RowTag
 from .. import _resolve
+from .._orbax_common import orbax_errors
+from .._orbax_stored import StoredItem
 from .._work import Peers, Work
 from . import trees
 from .base import PartialSaveReplacementError, get_context, inherited, public, v1
-from .items import orbax_errors, to_items
+from .items import to_items
 from .places import STATE
 
 SUFFIX = ".partial_save"
@@ -68,16 +69,15 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Work[No
     return Work(work, timeout=context.asynchronous.timeout_secs)
 
 
-def _leaves(tree: StoredTree) -> set[tuple[str, ...]]:
-    top = trees.item_number(tree, STATE)
-    return {tuple(str(name) for _, name in tree.components(leaf, top))
-            for leaf in tree.leaves(top)}
+def _leaves(item: StoredItem) -> set[tuple[str, ...]]:
+    return {tuple(str(name) for _, name in item.tree.components(leaf, item.number))
+            for leaf in item.tree.leaves(item.number)}
 
 
 def _check_new(store: _store.Store, items: dict[str, Any]) -> None:
     before: set[tuple[str, ...]] = set()
     for step in store.steps():
-        before |= _leaves(store._source(step).tree)
+        before |= _leaves(StoredItem(store._source(step), STATE))
     above = {names[:length] for names in before for length in range(len(names))}
     ((_, flat),) = walk_items(items, spread=True)
     for row in flat.rows:

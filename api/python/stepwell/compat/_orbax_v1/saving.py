@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ..._runtime import durable
 from ..._runtime.files import local_path
 from ..._runtime.preemption import jax_says_so
-from .._claim import TEMPORARY
-from .._orbax_root import write_root_metadata
+from .._orbax_common import orbax_errors, write_root_metadata
 from .._root import NO_TIME, Root
-from .._stores import Info
+from .._stores import Info, now
 from .._work import Work
 from .base import get_context, v1
-from .items import check_names, orbax_errors, to_items
+from .items import check_names, to_items
 from .places import STATE
 from .undo import Old
 
@@ -78,11 +75,8 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         self._failure: BaseException | None = None  # of a save, not raised yet
         self._pending_delete: Work[bool] | None = None
         self._root = Root(self._path, name_format=self._format, layout="v1",
-                          zarr=3 if self._context.array.saving.use_zarr3 else 2)
-        if cleanup_tmp_directories and self._root.leads:
-            for name in os.listdir(self._path):
-                if TEMPORARY in name:
-                    durable.remove(os.path.join(self._path, name))
+                          zarr=3 if self._context.array.saving.use_zarr3 else 2,
+                          cleanup=cleanup_tmp_directories)
         if custom_metadata is not None and self._root.leads:
             write_root_metadata(self._path, dict(custom_metadata))
         self._found = {info.step for info in self._infos()}  # before this Checkpointer
@@ -140,7 +134,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         context = saves.DecisionContext(
             is_saving_in_progress=self.is_saving_in_progress(), reached_preemption=preempted,
             multiprocessing_options=v1.options.MultiprocessingOptions(primary_host=0))
-        return bool(self._save_policy.should_save(Info(step, _now(), None), infos,
+        return bool(self._save_policy.should_save(Info(step, now(), None), infos,
                                                   context=context))
 
     def _plan(self, step: int, metrics: Any, force: bool, overwrite: bool, preempted: bool
@@ -153,7 +147,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         if there and not overwrite or not (
                 force or self._wants(step, others, preempted)):
             return there, None
-        infos = sorted([*others, Info(step, _now(), metrics)], key=lambda info: info.step)
+        infos = sorted([*others, Info(step, now(), metrics)], key=lambda info: info.step)
         kept = self._keep_policy.should_preserve(infos, context=keeps.PreservationContext())
         return there, [info.step for info, keep in zip(infos, kept, strict=True) if not keep]
 
@@ -296,10 +290,6 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
 
 def number_of(step: Any) -> Any:
     return step.step if isinstance(step, training.CheckpointMetadata) else step
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(tz=datetime.timezone.utc)
 
 
 def _nsecs(when: datetime.datetime) -> int | None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,84 +13,46 @@ from ..._load.plain import Plain
 from ..._load.source import Source
 from ..._load.specs import restored_sharding, saved_shardings
 from ..._pytree.chunks import ChunkShape
-from ..._pytree.records import ARRAY, NODE, ROOT, StoredTree
-from ..._pytree.tree import (ATTRIBUTE, DICT, INDEX, KEY, LIST, TRANSPARENT, TUPLE, Component,
-                             Opened, is_array_like, is_static, open_node, path_text, rebuild)
+from ..._pytree.records import ARRAY, NODE
+from ..._pytree.tree import (ATTRIBUTE, INDEX, KEY, TRANSPARENT, Component, Opened, is_array_like,
+                             is_static, open_node, path_text, rebuild)
 from ..._pytree.values import encode_value
 from ..._stepwell import Record, ValueType
 from ..._store import Store
+from .._orbax_stored import StoredItem, sharding_metadata
 from .base import jax, leaf_metadata, v0_metadata, v1
 
 PLACEHOLDER = v1.PLACEHOLDER
 
 
-def item_number(tree: StoredTree, item: str) -> int:
-    return tree.children[ROOT][(KEY, item)]
-
-
-# ---- without a target ---------------------------------------------------------------------------
-
-
-def fold(tree: StoredTree, number: int, leaf: Callable[[int], Any]) -> Any:
-    """The tree at `number` in the containers that Orbax gives without a target: dicts with str
-    keys, lists for tuples, dicts for namedtuples and objects, a level `value` for a Variable."""
-    record = tree.records[number]
-    if record.kind != NODE:
-        value = leaf(number)
-    else:
-        children = {component[1]: fold(tree, child, leaf)
-                    for component, child in tree.children[number].items()}
-        if record.container == LIST or record.container == TUPLE and children:
-            value = list(children.values())
-        elif record.container == TUPLE:
-            value = ()
-        elif record.container == DICT or children:
-            value = {str(key): child for key, child in children.items()}
-        else:
-            value = None  # an optax.EmptyState
-    for _ in record.variable_types.split():
-        value = {"value": value}
-    return value
-
-
-def load_plain(source: Source, item: str) -> Any:
+def load_plain(source: Source, name: str) -> Any:
     """An item as Orbax loads it without a target: jax.Arrays where they were saved."""
-    tree = source.tree
-    number = item_number(tree, item)
-    leaves = list(tree.leaves(number))
-    values = Plain("jax", None, True, None).load_leaves(source, leaves)
-    return fold(tree, number, dict(zip(leaves, values, strict=True)).__getitem__)
+    item = StoredItem(source, name)
+    values = Plain("jax", None, True, None).load_leaves(source, list(item.leaves.values()))
+    return item.build(dict(zip(item.leaves.values(), values, strict=True)).__getitem__)
 
 
-_VALUES: dict[int, Any] = {ValueType.NONE: None, ValueType.INT: 0, ValueType.FLOAT: 0.0,
-                           ValueType.BOOL: False, ValueType.STR: "string", ValueType.BYTES: b"",
-                           ValueType.COMPLEX: 0j}
+_VALUES: dict[int, Any] = {ValueType.INT: 0, ValueType.FLOAT: 0.0, ValueType.BOOL: False,
+                           ValueType.STR: "string", ValueType.BYTES: b"", ValueType.COMPLEX: 0j}
 
 
-def _sharding_metadata(described: dict[str, Any]) -> Any:
-    kinds = {"NamedSharding": v0_metadata.NamedShardingMetadata,
-             "SingleDeviceSharding": v0_metadata.SingleDeviceShardingMetadata}
-    kind = kinds.get(described.get("sharding_type", ""))
-    return None if kind is None else kind.from_deserialized_dict(described)
-
-
-def metadata_of(source: Source, item: str) -> Any:
+def metadata_of(source: Source, name: str) -> Any:
     """An item with Orbax's metadata for leaves."""
     of_jax, of_numpy = leaf_metadata()
+    item = StoredItem(source, name)
 
     def leaf(number: int) -> Any:
-        record = source.tree.records[number]
+        record = item.record(number)
         if record.kind != ARRAY:
             return _VALUES[record.value_type]
         if record.value_type not in (ValueType.JAX, ValueType.PRNG_KEY):
             return of_numpy(record.shape, record.dtype,
                             v0_metadata.StorageMetadata(record.chunk_shape, None))
-        return of_jax(record.shape, record.dtype,
-                      _sharding_metadata(json.loads(record.sharding or "{}")),
+        return of_jax(record.shape, record.dtype, sharding_metadata(record.sharding),
                       v0_metadata.StorageMetadata(record.chunk_shape,
                                                   record.shard_shape or record.shape))
 
-    return fold(source.tree, item_number(source.tree, item), leaf)
+    return item.build(leaf)
 
 
 # ---- with a target ------------------------------------------------------------------------------
@@ -101,11 +62,11 @@ class Target:
     """A target as Orbax takes it, made one that the store takes: types and metadata become abstract
     arrays, None keeps None, and shapes that differ are padded or cut where that is asked for."""
 
-    def __init__(self, tree: StoredTree, number: int, target: Any, pads: bool) -> None:
-        self._tree = tree
+    def __init__(self, item: StoredItem, target: Any, pads: bool) -> None:
+        self._tree = item.tree
         self._pads = pads
         self._after: list[Callable[[Any], Any] | None] = []
-        self.like = self._walk(target, number)
+        self.like = self._walk(target, item.number)
 
     def finish(self, loaded: Any) -> Any:
         """What was loaded into `like`, as the caller's target has it."""
@@ -262,8 +223,7 @@ def _fit_to(wanted: Any) -> Callable[[Any], Any]:
 
 def load_like(store: Store, step: int, item: str, target: Any, *, partial: bool, pads: bool
               ) -> Any:
-    tree = store._source(step).tree
-    made = Target(tree, item_number(tree, item), target, pads)
+    made = Target(StoredItem(store._source(step), item), target, pads)
     loaded = store.load(step, items=[item], like={item: made.like}, cast=True,
                         unexpected="ignore" if partial else "error")
     return made.finish(loaded[item])

@@ -1,17 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of the root of Orbax checkpoints: the file that Orbax has for it."""
+"""What both facades of Orbax need: its errors, coroutines of its handlers, a root's metadata."""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
 import os
-from typing import Any
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
+from .. import errors
 from .._runtime import durable
 from .._runtime.files import read_json_object
+from ._work import Work
 
 _FOLDER, _FILE, _LEGACY_FILE = "metadata", "_ROOT_METADATA", "metadata"
+
+T = TypeVar("T")
+
+
+class UnsupportedLeafError(errors.UnsupportedLeafError, ValueError):
+    """Leaves that cannot be saved. A ValueError as in Orbax, and a TypeError."""
+
+
+@contextlib.contextmanager
+def orbax_errors() -> Iterator[None]:
+    """Raises the errors of a save as the classes that Orbax raises."""
+    try:
+        yield
+    except errors.UnsupportedLeafError as error:
+        raise UnsupportedLeafError(str(error), error.paths) from None
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a handler's coroutine to its end, also where this thread runs an event loop."""
+    import asyncio  # takes longer to import than the rest of the facade
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    context = contextvars.copy_context()
+    return Work(lambda: context.run(asyncio.run, coroutine)).result()
 
 
 def read_root_metadata(root: Any) -> dict[str, Any] | None:

@@ -18,10 +18,10 @@ from orbax.checkpoint import metadata as orbax_metadata
 # TreeMetadata has no public name; as a restore target it must be Orbax's.
 from orbax.checkpoint._src.metadata.tree import build_default_tree_metadata
 
-from ..._load.source import Source
-from ..._pytree.records import ARRAY, VALUE
-from ..._pytree.tree import INDEX, KEY
-from ..._stepwell import ContainerKind, Record, ValueType
+from .._load.source import Source
+from .._pytree.records import ARRAY, VALUE
+from .._pytree.tree import INDEX, KEY
+from .._stepwell import ContainerKind, Record, ValueType
 
 Names = tuple[str, ...]
 
