@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // System calls go through a thread of the process itself, which seccomp asks before each; for
 // allocations this file replaces operator new, and --wrap aligned_alloc and mmap (CMakeLists.txt).
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,9 +13,9 @@
 #include <cstring>
 #include <fstream>
 #include <new>
-#include <thread>
 #include <vector>
 
+#include "tests/db/support/asked_calls.h"
 #include "tests/db/support/nth.h"
 
 namespace stepwell::db::nth {
@@ -82,22 +76,6 @@ std::vector<int> CallsOf(const std::string& name) {
   return calls;
 }
 
-// Asks the listener, whose descriptor it returns, before each of these calls.
-int Listen(const std::vector<int>& calls) {
-  std::vector<sock_filter> rules;
-  rules.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const auto ahead = static_cast<unsigned char>(calls.size() - i);
-    rules.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(calls[i]), ahead, 0));
-  }
-  rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
-  const sock_fprog program{static_cast<unsigned short>(rules.size()), rules.data()};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
-  return static_cast<int>(
-      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program));
-}
-
 bool WriteTo(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
@@ -119,27 +97,10 @@ bool IsExempt(const seccomp_notif& call) {
   return static_cast<pid_t>(call.pid) == g_main && !g_stores_own;
 }
 
-void Answer(int listener) {
-  for (;;) {
-    seccomp_notif call;
-    std::memset(&call, 0, sizeof(call));
-    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
-      if (errno == EINTR || errno == ENOENT) continue;
-      return;
-    }
-    seccomp_notif_resp answer;
-    std::memset(&answer, 0, sizeof(answer));
-    answer.id = call.id;
-    answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-    if (!IsExempt(call) && Tick()) {
-      if (g_fault.kind == Fault::Kind::kKill) kill(getpid(), SIGKILL);
-      if (g_fault.kind == Fault::Kind::kError) {
-        answer.flags = 0;
-        answer.error = -g_fault.os_error;
-      }
-    }
-    ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
-  }
+int ErrorOf(const seccomp_notif& call) {
+  if (IsExempt(call) || !Tick()) return 0;
+  if (g_fault.kind == Fault::Kind::kKill) kill(getpid(), SIGKILL);
+  return g_fault.kind == Fault::Kind::kError ? g_fault.os_error : 0;
 }
 
 }  // namespace
@@ -149,21 +110,8 @@ bool Arm(const Fault& fault) {
   g_main = gettid();
   t_is_main = true;
   if (fault.kind == Fault::Kind::kMemory) return JoinMemoryGroup(fault.n << 20);
-  if (fault.kind != Fault::Kind::kAlloc) {
-    static std::atomic<int> listener{-2};
-    static std::atomic<bool> listens{false};
-    const std::vector<int> calls = CallsOf(fault.calls);
-    std::thread([] {  // before the filter, which it is not subject to
-      listens = true;
-      while (listener == -2) usleep(100);
-      if (listener >= 0) Answer(listener);
-    })
-        .detach();
-    // A thread of a sanitizer's begins with an allocation, whose lock this one may hold in a call
-    // that waits for the answer.
-    while (!listens) usleep(100);
-    listener = Listen(calls);
-    if (listener < 0) return false;
+  if (fault.kind != Fault::Kind::kAlloc && !test::AnswerCalls(CallsOf(fault.calls), ErrorOf)) {
+    return false;
   }
   g_armed = true;
   return true;

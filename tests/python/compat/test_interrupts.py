@@ -68,48 +68,23 @@ assert ocp.load(path)["w"].tolist() == list(range(5))
 def test_ctrl_c_at_any_line_leaves_no_claim(
         run_python: Callable[..., tuple[int, str, str]], tmp_path: Path, call: str) -> None:
     status, out, err = run_python(_HEAD + """
-import linecache
+sys.path.append(sys.argv[3])
+from lines import interrupt_at
 from stepwell._runtime import durable, threads
 from stepwell.compat import _claim, _resolve, _single, _work
 files = {module.__file__ for module in (_claim, _single, _work, _resolve, durable, threads)}
-main = threading.get_ident()
-
-def interrupt_at(wanted):
-    '''Ctrl-C at the wanted line that the call runs in those files; whether it has so many.'''
-    seen = 0
-
-    def trace(frame, event, argument):
-        nonlocal seen
-        if frame.f_code.co_filename not in files or threading.get_ident() != main:
-            return None
-        # A real one does not come between the body of `with` and its __exit__.
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not line.startswith("with "):
-            seen += 1
-            if seen == wanted:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        if sys.argv[2] == "save":
-            ocp.save(path, state, overwrite=True)
-        elif sys.argv[2] == "save_async":
-            ocp.save_async(path, state, overwrite=True).result()
-        else:
-            _resolve.delete_item(path, "b")
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+call = {
+    "save": lambda: ocp.save(path, state, overwrite=True),
+    "save_async": lambda: ocp.save_async(path, state, overwrite=True).result(),
+    "remove": lambda: _resolve.delete_item(path, "b"),
+}[sys.argv[2]]
 
 line = 0
 while True:
     line += 1
     if sys.argv[2] == "remove":
         ocp.save_checkpointables(path, {"a": state, "b": state}, overwrite=True)
-    if not interrupt_at(line):
+    if not interrupt_at(line, files, call)[0]:
         break
     ocp.save(path, state, overwrite=True)  # waits for no claim
     assert ocp.load(path)["w"].tolist() == list(range(5))
@@ -117,7 +92,7 @@ assert line > 30, line
 assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)], os.listdir(
     os.path.dirname(path))
 assert not _claim._claims.by_path
-""", tmp_path / "runs" / "a", call)
+""", tmp_path / "runs" / "a", call, Path(__file__).parents[1] / "crash")
     assert (status, out) == (0, ""), err
 
 

@@ -5,53 +5,23 @@ on and ends."""
 
 from __future__ import annotations
 
-import linecache
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import checking
 import programs
 import recording
 import stepwell
 from calls import Call, Program, World
+from lines import interrupt_at
 
 PARTS = ("_runtime/durable.py", "_runtime/files.py", "_branch.py", "_draft.py",
          "_root_metadata.py", "_remote/push.py", "_remote/transfer.py", "compat/_claim.py",
          "compat/_resolve.py", "compat/_root.py", "compat/_single.py", "compat/_work.py")
 _PACKAGE = os.path.dirname(stepwell.__file__)
 _FILES = {os.path.join(_PACKAGE, part) for part in PARTS}
-
-
-def interrupt_at(line: int, call: Callable[[], Any]) -> tuple[bool, int]:
-    """Whether the call was interrupted there, and how many lines it ran."""
-    seen = 0
-    main = threading.get_ident()
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal seen
-        if frame.f_code.co_filename not in _FILES or threading.get_ident() != main:
-            return None
-        # A real one does not come between the body of `with` and its __exit__.
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not text.startswith("with "):
-            seen += 1
-            if seen == line:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True, seen
-    finally:
-        sys.settrace(None)
-    return False, seen
 
 
 def _once(program: Program, number: int, line: int, base: str) -> tuple[int, list[str]]:
@@ -62,7 +32,7 @@ def _once(program: Program, number: int, line: int, base: str) -> tuple[int, lis
     call: Call = program.calls[number]
     for each in [*program.setup, *program.calls[:number]]:
         each.run(world)
-    interrupted, lines = interrupt_at(line, lambda: call.run(world))
+    interrupted, lines = interrupt_at(line, _FILES, lambda: call.run(world))
     where = f"{call.name}, interrupted at line {line}"
     acceptable = models[2 * number + (1 if interrupted else 2)]
     try:

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library for Python (crash/faults.py): the n-th system call of this process on files below a
-// directory is its last, or fails. As tests/db/support/nth_faults.cc does it for C++: a thread of
-// the process itself, which seccomp asks before each call. Which files a call is about is read from
+// directory is its last, or fails. Which files a call is about is read from
 // the memory and the descriptors of the process, so that what Python imports meanwhile is not
 // counted. Calls of processes that it starts go on as they are.
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,8 +15,9 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
+
+#include "tests/db/support/asked_calls.h"
 
 namespace {
 
@@ -133,44 +126,12 @@ bool IsOurs(const seccomp_notif& notice) {
   return call.fd >= 0 && IsBelow(static_cast<int>(notice.data.args[call.fd]));
 }
 
-void Answer(int listener) {
-  for (;;) {
-    seccomp_notif notice;
-    std::memset(&notice, 0, sizeof(notice));
-    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notice) != 0) {
-      if (errno == EINTR || errno == ENOENT) continue;
-      return;
-    }
-    seccomp_notif_resp answer;
-    std::memset(&answer, 0, sizeof(answer));
-    answer.id = notice.id;
-    answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-    if (g_counts && IsOurs(notice)) {
-      const uint64_t number = ++g_counted;
-      if (number == g_n || (g_for_ever && g_n != 0 && number > g_n)) {
-        if (g_errno == 0) kill(getpid(), SIGKILL);
-        answer.flags = 0;
-        answer.error = -g_errno;
-      }
-    }
-    ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
-  }
-}
-
-int Listen() {
-  std::vector<sock_filter> rules;
-  rules.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
-  size_t ahead = Calls().size();
-  for (const auto& [number, call] : Calls()) {
-    rules.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number),
-                             static_cast<unsigned char>(ahead--), 0));
-  }
-  rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
-  const sock_fprog program{static_cast<unsigned short>(rules.size()), rules.data()};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
-  return static_cast<int>(
-      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program));
+int ErrorOf(const seccomp_notif& notice) {
+  if (!g_counts || !IsOurs(notice)) return 0;
+  const uint64_t number = ++g_counted;
+  if (number != g_n && (!g_for_ever || g_n == 0 || number < g_n)) return 0;
+  if (g_errno == 0) kill(getpid(), SIGKILL);
+  return g_errno;
 }
 
 }  // namespace
@@ -181,17 +142,9 @@ int Listen() {
 // 0, or -1 where the system has no seccomp.
 NTH_EXPORTED int nth_watch(const char* directory) {
   g_directory = directory;
-  static std::atomic<int> listener{-2};
-  static std::atomic<bool> listens{false};
-  std::thread([] {  // before the filter, which it is not subject to
-    listens = true;
-    while (listener == -2) usleep(100);
-    if (listener >= 0) Answer(listener);
-  })
-      .detach();
-  while (!listens) usleep(100);
-  listener = Listen();
-  return listener >= 0 ? 0 : -1;
+  std::vector<int> numbers;
+  for (const auto& [number, call] : Calls()) numbers.push_back(number);
+  return stepwell::test::AnswerCalls(numbers, ErrorOf) ? 0 : -1;
 }
 
 // The n-th call that is counted from now on is the process's last (error 0), or fails with `error`.
