@@ -42,7 +42,9 @@ def device_written_bytes(directory: pathlib.Path) -> int | None:
 
 
 def allocated_bytes(directory: pathlib.Path) -> int:
-    return sum(file.lstat().st_blocks * 512 for file in directory.rglob("*") if file.is_file())
+    """The space of all files; one with several names counts once."""
+    found = [file.lstat() for file in directory.rglob("*") if file.is_file()]
+    return sum({status.st_ino: status.st_blocks * 512 for status in found}.values())
 
 
 class PeakMemory:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many steps of which the newest five are kept: bytes to the disk for each byte saved."""
+"""Many steps of which the newest five are kept: bytes to the disk for each byte saved, and what a
+root takes in which each step is a directory as well."""
 
 import counters
 import machine
@@ -7,6 +8,7 @@ import states
 from themes import Job
 
 KEPT = 5
+SMALL_BYTES = 1 << 20  # many of these steps share a segment of the store
 
 
 def run(job: Job) -> None:
@@ -25,6 +27,26 @@ def run(job: Job) -> None:
     job.emit("space/kept", counters.allocated_bytes(user.directory),
              KEPT * states.total_bytes(state))
     states.expect_equal(user.restore(states.target(state)), state)
+    if user.key == "stepwell":
+        _viewed(job, "space/viewed", job.size_bytes // 8, job.settings["space_steps"])
+        _viewed(job, "space/viewed-small", SMALL_BYTES, 20 * KEPT)
+
+
+def _viewed(job: Job, row: str, size_bytes: int, steps: int) -> None:
+    """The space of a root, as a manager of Orbax has one: its store, and each step as a directory
+    of Orbax's that stays readable if the store is moved or gone."""
+    import stepwell  # not in the processes of others
+
+    root = job.directory / row.replace("/", "-")
+    root.mkdir()
+    store = stepwell.open(root / ".stepwell", keep=stepwell.policy.LatestN(KEPT))
+    with store, store.orbax_view(root, beside=True) as view:
+        for index in range(steps):
+            state = states.make_state(size_bytes, seed=1000 * job.seed + index)
+            store.save(index, state).result()
+        view.wait()
+    machine.sync(root)
+    job.emit(row, counters.allocated_bytes(root), KEPT * states.total_bytes(state))
 
 
 def _emit(job: Job, row: str, before: int | None, after: int | None, saved: int) -> None:
