@@ -199,9 +199,10 @@ class StoreReader {
   // store that is open for reading only never calls.
   virtual void OnChange(const void* owner, std::function<void()> changed) = 0;
   // For an export that is about to give segments a second name: seals those that are
-  // written here, after waiting for writes in flight. Some may stay unsealed: look at the files.
-  // Nothing to do for a store that is open for reading only.
-  virtual Status SealSegments(const std::set<uint64_t>& segments) = 0;
+  // written here, after waiting for writes in flight; whether none of them is written any more.
+  // Some may stay unsealed: look at the files. Nothing to do for a store that is open for reading
+  // only.
+  virtual Result<bool> SealSegments(const std::set<uint64_t>& segments) = 0;
 
   // What shows this store (view.h); closed with it.
   virtual ViewSet& views() = 0;

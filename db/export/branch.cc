@@ -43,7 +43,9 @@ Status LinkSegment(io::FileSystem* file_system, const std::string& from, const s
 
 // First STEPWELL is read, then the segments that are there are sealed and linked: together they are
 // a store that was killed at that instant. What is written meanwhile lies in later segments. Under
-// RECLAIM, from before the first look on, nothing of it is erased.
+// RECLAIM, from before the first look on, nothing of it is erased. A segment that is not written
+// any more may have no seal, because it got a second name before, or for want of space: it is
+// scanned.
 Status Branch(StoreReader& store, const std::string& destination, io::FileSystem* file_system) {
   io::FileSystem* const own = store.file_system();
   STEPWELL_ASSIGN_OR_RETURN(
@@ -56,7 +58,11 @@ Status Branch(StoreReader& store, const std::string& destination, io::FileSystem
   STEPWELL_ASSIGN_OR_RETURN(const auto snapshot, store.Snapshot());
   STEPWELL_RETURN_IF_ERROR(CheckOneProcess(*snapshot));
   STEPWELL_ASSIGN_OR_RETURN(const auto there, SegmentIds(own, store.path()));
-  STEPWELL_RETURN_IF_ERROR(store.SealSegments({there.begin(), there.end()}));
+  STEPWELL_ASSIGN_OR_RETURN(const bool idle, store.SealSegments({there.begin(), there.end()}));
+  if (!idle) {
+    return UnavailableError(StrCat(
+        store.path(), ": saves are writing its segments; wait for the saves, then try again"));
+  }
 
   STEPWELL_RETURN_IF_ERROR(folder->Write("STEPWELL", slots));
   STEPWELL_RETURN_IF_ERROR(folder->MakeDirectory("segments"));
@@ -70,10 +76,6 @@ Status Branch(StoreReader& store, const std::string& destination, io::FileSystem
     if (!headless) STEPWELL_RETURN_IF_ERROR(found.status());
     // The file of another store, or of another number, to which nothing here refers.
     if (!headless && !found->own) continue;
-    if (!headless && !found->sealed) {
-      return UnavailableError(
-          StrCat(path, ": a save is writing it; wait for the saves, then try again"));
-    }
     STEPWELL_ASSIGN_OR_RETURN(const auto file, files.Get(segment));
     STEPWELL_RETURN_IF_ERROR(file->Sync());
     STEPWELL_RETURN_IF_ERROR(

@@ -127,7 +127,7 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   return report;
 }
 
-Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
+Result<bool> WriterStore::SealSegments(const std::set<uint64_t>& segments) {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   CallInFlight call(this);
   if (!call.begun()) return Closed();
@@ -140,7 +140,7 @@ Status WriterStore::SealSegments(const std::set<uint64_t>& segments) {
     if (!sealed.ok() || *sealed || environment_.inline_mode) break;
     std::this_thread::sleep_for(kSealInterval);  // for writes that are in flight
   }
-  return sealed.status();
+  return sealed;
 }
 
 }  // namespace stepwell::db

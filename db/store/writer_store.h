@@ -75,7 +75,7 @@ class WriterStore final : public Store {
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
   Result<ReclaimReport> Reclaim() override;
-  Status SealSegments(const std::set<uint64_t>& segments) override;
+  Result<bool> SealSegments(const std::set<uint64_t>& segments) override;
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   const RecoveryReport& recovery() const override { return recovery_; }

@@ -239,7 +239,7 @@ TEST_F(ExportMachineTest, TooManyLinks) {
     if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
   }
   // A segment that is being written, and has another name, is never sealed.
-  ASSERT_OK(store_->SealSegments({*ParseSegmentName(largest.filename().string())}));
+  ASSERT_OK(store_->SealSegments({*ParseSegmentName(largest.filename().string())}).status());
   for (const fs::path& segment : {largest}) {
     for (int i = 0;; ++i) {
       const std::string name = StrCat(mount / "links/", segment.stem().string(), "-", i);

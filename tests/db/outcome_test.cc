@@ -140,10 +140,10 @@ TEST_P(OutcomeTest, NothingIsSealedAfterAnError) {
   auto store = Open(0, {}, /*faulty=*/true);
   ASSERT_OK(store.status());
   ASSERT_OK(SaveAndWait(store->get(), 1));
-  ASSERT_OK((*store)->SealSegments({1, 2, 3}));
+  ASSERT_OK((*store)->SealSegments({1, 2, 3}).status());
   armed_ = true;
   EXPECT_FALSE(SaveAndWait(store->get(), 2).ok());
-  const Status sealed = (*store)->SealSegments({1, 2, 3});
+  const Status sealed = (*store)->SealSegments({1, 2, 3}).status();
   EXPECT_FALSE(sealed.ok());
   EXPECT_OK(CheckSeeded(store->get(), 1, 1, SmallState()));
   (*store)->Close().IgnoreError("frozen");

@@ -85,7 +85,7 @@ class PanicTest : public ::testing::TestWithParam<PanicCase> {
     const std::vector<uint64_t> first{1};
     const std::vector<uint64_t> third{3};
     (void)Say([&] { return store->SetPinned(third, true); });
-    (void)Say([&] { return store->SealSegments({1, 2, 3}); });
+    (void)Say([&] { return store->SealSegments({1, 2, 3}).status(); });
     Note(Say([&] { return store->Delete(first); }), 1, false);
     (void)Say([&] { return store->Reclaim().status(); });
     Note(Say([&]() -> Status {

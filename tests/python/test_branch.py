@@ -8,6 +8,7 @@ import pathlib
 import random
 import shutil
 import signal
+import subprocess
 import threading
 import time
 
@@ -31,6 +32,29 @@ def check(store: stepwell.Store, wanted: dict[int, int]) -> None:
         assert same(store.load(step), state(step, fill)), step
     report = store.verify()
     assert report.ok, report.problems
+
+
+def test_a_branch_of_a_store_that_was_copied_by_links(path: pathlib.Path) -> None:
+    copy = path.with_name("copy")
+    with stepwell.open(path) as store:
+        for step in range(4):
+            store.save(step, state(step)).result()
+            if step == 1:
+                subprocess.run(["cp", "-al", path, copy], check=True)
+        store.branch("b")
+        store.branch("c", 2)
+        store.save(4, state(4)).result()
+        for name, steps in (("b", range(4)), ("c", range(3))):
+            with stepwell.open(path, branch=name) as branch:
+                assert branch.steps() == list(steps) and not branch.verify().problems
+                branch.save(9, state(9)).result()
+                for step in branch:
+                    assert same(branch.load(step), state(step)), (name, step)
+    for where, steps in ((path, range(5)), (copy, range(2))):
+        with stepwell.open(where) as store:
+            assert store.steps() == list(steps) and not store.verify().problems
+            for step in store:
+                assert same(store.load(step), state(step)), (where, step)
 
 
 def test_a_branch_has_the_steps_up_to_where_it_forks(path):

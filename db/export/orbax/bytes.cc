@@ -175,7 +175,7 @@ class Placer {
     for (const PartSegment segment : linkable_) {
       if (segment.part == 0) own.insert(segment.segment);
     }
-    return store_.SealSegments(own);
+    return store_.SealSegments(own).status();
   }
 
   // Of sealed segments; takes them out of `open`. RECLAIM is held shared: reclaim looks at link
