@@ -46,7 +46,9 @@ def test_metrics_and_the_best_step(path, mode):
         assert store.best("accuracy", mode="max") == 30  # of 5 and 30
         assert store.best("accuracy") == 3
         assert store.best("other") == 11
-        assert store.best("absent") is None
+        with pytest.raises(stepwell.InvalidArgumentError,
+                           match="no step has the metric 'absent'; there are 'accuracy', 'loss'"):
+            store.best("absent")
         for metric, way in ((None, "min"), ("", "min"), (7, "max")):
             with pytest.raises(stepwell.InvalidArgumentError, match="metric must be the name"):
                 store.best(metric, way)

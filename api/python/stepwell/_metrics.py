@@ -37,11 +37,18 @@ def _texts(core: _stepwell.Core, read: Callable[[int], _stepwell.Reader]) -> lis
 
 
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | None:
-    """As the policy BestN ranks them: of equal values the higher step is better."""
+    """As the policy BestN ranks them: of equal values the higher step is better. None where there
+    is no step, or no finite value; InvalidArgumentError for a metric that no step has."""
     if not isinstance(metric, str) or not metric:
         raise InvalidArgumentError(f"metric must be the name of one, not {metric!r}")
     if mode not in ("min", "max"):
         raise InvalidArgumentError(f"mode must be 'min' or 'max', not {mode!r}")
+    known = sorted({name for each in metrics.values() if isinstance(each, Mapping)
+                    for name in each})
+    if metrics and metric not in known:
+        there = f"there are {', '.join(map(repr, known))}" if known else (
+            "none has any: pass metrics= to save")
+        raise InvalidArgumentError(f"no step has the metric {metric!r}; {there}")
     sign = 1 if mode == "max" else -1
     ranked = [(sign * value, step) for step, each in metrics.items()
               if (value := _finite(each, metric)) is not None]
