@@ -248,6 +248,29 @@ def test_checkpoints_of_real_orbax_are_loaded(tmp_path: pathlib.Path) -> None:
 # ---- partial saves ------------------------------------------------------------------------------
 
 
+def test_what_was_saved_stays_acknowledged_when_its_store_cannot_be_closed(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = stepwell.Store.close
+
+    def close(self: stepwell.Store) -> None:
+        closed(self)
+        raise stepwell.StorageError("write STEPWELL: Input/output error")
+
+    root = tmp_path / "root"
+    with ocp.training.Checkpointer(root) as checkpointer:
+        checkpointer.save_checkpointables(1, {"a": {"x": 1}, "b": {"x": 2}})
+    with monkeypatch.context() as patch:
+        patch.setattr(stepwell.Store, "close", close)
+        ocp.partial.save(tmp_path / "parts", {"a": 1})
+        ocp.save(root / "1", {"x": 3}, overwrite=True)
+        ocp.delete(root / "1")
+    ocp.partial.save(tmp_path / "parts", {"b": 2})
+    ocp.partial.finalize(tmp_path / "parts")
+    assert ocp.load(tmp_path / "parts") == {"a": 1, "b": 2}
+    with ocp.training.Checkpointer(root) as checkpointer:
+        assert list(checkpointer.checkpoints) == []
+
+
 def test_a_checkpoint_saved_in_parts(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a"
     ocp.partial.save(path, {"a": jnp.ones(2), "d": {"x": 1}}, custom_metadata={"one": 1})

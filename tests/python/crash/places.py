@@ -219,6 +219,10 @@ class Root(Place):
         with door(f"{self.name}: read-only"):
             value = self.read_only(path)
         mine = native(path) if self.alone else {}
+        if any(value.get(step) != mine[step] for step in mine):
+            # A write that was under way in a process that was killed may land between two looks.
+            with door(f"{self.name}: read-only, once more"):
+                value = self.read_only(path)
         for step, each in mine.items():
             if value.get(step) != each and step not in self.foreign:
                 raise Wrong(f"{self.name}: step {step}: the store has {each}, the facade {value}")

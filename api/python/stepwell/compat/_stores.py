@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from .. import _store
 from .._interop.orbax_view import OrbaxView
+from .._runtime import service
+from ..errors import Error
 from ._work import Work
 
 STORE_NAME = ".stepwell"
@@ -158,13 +160,27 @@ def reading(path: str) -> Iterator[_store.Store]:
 
 
 @contextlib.contextmanager
+def opened_to_change(path: str) -> Iterator[_store.Store]:
+    """A store that is open for a change, which has said by itself how it went: what goes wrong at
+    the end undoes nothing, and is logged."""
+    store = _store.open(path)
+    try:
+        yield store
+    finally:
+        try:
+            store.close()
+        except Error as error:
+            service.logger.warning("%s: closing it after a change: %s", path, error)
+
+
+@contextlib.contextmanager
 def writing(path: str) -> Iterator[_store.Store]:
     """A store of a root for one change. The root shows it when the block has ended. LockedError if
     another process writes the store."""
     with _lock:
         shared = _taken(path)
     if shared is None:
-        with _store.open(path) as store:  # shows the steps, too, and has done so when it is closed
+        with opened_to_change(path) as store:  # its end is that of showing the steps, too
             yield store
         return
     try:

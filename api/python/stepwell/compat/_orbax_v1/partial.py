@@ -19,6 +19,7 @@ from ..._stepwell import RowTag
 from .. import _resolve
 from .._orbax_common import orbax_errors
 from .._orbax_stored import StoredItem
+from .._stores import opened_to_change
 from .._work import Peers, Work
 from . import trees
 from .base import PartialSaveReplacementError, get_context, inherited, public, v1
@@ -55,15 +56,15 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Work[No
         raise FileExistsError(f"Finalized checkpoint already exists at {final}.")
     items = to_items({STATE: state}, context)
     with contextlib.ExitStack() as closing, orbax_errors():
-        store = closing.enter_context(_store.open(os.path.join(final + SUFFIX, _STORE)))
+        store = closing.enter_context(opened_to_change(os.path.join(final + SUFFIX, _STORE)))
         _check_new(store, items.trees)
         handle = store.save((store.latest if store.latest is not None else -1) + 1,
                             items=items.trees, metadata=custom_metadata or None,
                             chunks=items.chunks or None)
-        closing.pop_all()
+        end = closing.pop_all()
 
     def work() -> None:
-        with store:
+        with end:
             handle.result()
 
     return Work(work, timeout=context.asynchronous.timeout_secs)
