@@ -65,10 +65,10 @@ def test_a_float_that_would_become_an_infinity(store, dtype):
     store.save(0, {"scale": 1e30, "inf": float("inf")}).result()
     like = {"scale": np.zeros((), dtype), "inf": np.float32(0)}
     with pytest.raises(stepwell.MismatchError,
-                       match=r"the stored float 1e\+30 does not fit float.*\n.*cast=True") as info:
+                       match=r"the stored float 1e\+30 does not fit float.*\n.*cast=.wrap") as info:
         store.load(0, like=like)
     assert [mismatch.path for mismatch in info.value.dtype] == ["scale"]
-    assert not np.isfinite(store.load(0, like=like, cast=True)["scale"])
+    assert not np.isfinite(store.load(0, like=like, cast="wrap")["scale"])
     like = {"scale": jnp.float32(0), "inf": np.zeros((), np.float16)}
     loaded = store.load(0, like=like)
     assert loaded["inf"] == np.inf and bits(loaded["scale"]) == bits(jnp.float32(1e30))
@@ -267,7 +267,7 @@ def test_integers_that_jax_has_no_room_for(store, dtype):
     assert store.load(0, like=like)["n"].tolist() == [1, 7]
     with pytest.raises(stepwell.MismatchError, match=f"n: stored {dtype} values do not fit"):
         store.load(1, like=like)
-    assert store.load(1, like=like, cast=True)["n"].tolist() == [1, 0]
+    assert store.load(1, like=like, cast="wrap")["n"].tolist() == [1, 0]
 
 
 def test_keys_and_their_data(store):
@@ -313,3 +313,82 @@ def test_classes_come_from_like(store, kind):
         assert same(loaded, make(jnp.ones(2)))
     with pytest.raises(stepwell.MismatchError, match="weight: stored float32.2., `like` has a"):
         store.load(0, like={"weight": kind})
+
+
+# ---- casts ----------------------------------------------------------------------------------------
+
+_NAN, _INF = float("nan"), float("inf")
+
+
+_CHANGED = [
+    (np.array([[1.0, 2.0], [1e20, 4.0]]), np.int32, [1, 0]),
+    (np.array([3, -5], np.int64), np.uint8, [1]),
+    (np.array([1, 256], np.int32), np.uint8, [1]),
+    (np.array([0, 2**63], np.uint64), np.int64, [1]),
+    (np.array([-1, 0], np.int8), np.uint64, [0]),
+    (np.array([0, 8], np.int8), ml_dtypes.int4, [1]),
+    (np.array([2.0**31], np.float32), np.int32, [0]),
+    (np.array([1.0, _NAN]), np.int16, [1]),
+    (np.array([_INF], np.float16), np.int16, [0]),
+    (np.array([-129.0, 1.0]).astype(ml_dtypes.bfloat16), np.int8, [0]),
+    (np.array([1e300]), np.float32, [0]),
+    (np.array([70_000]), np.float16, [0]),
+    (np.array([1.0, 500.0], np.float32), ml_dtypes.float8_e4m3fn, [1]),
+    (np.array([1e300 + 1j]), np.complex64, [0]),
+    (np.array(-1.0), np.uint32, []),
+]
+
+
+@pytest.mark.parametrize(("stored", "wanted", "index", "kind"), [
+    (*each, kind) for each in _CHANGED for kind in ("numpy", "jax")
+    if kind == "numpy" or jax.dtypes.canonicalize_dtype(each[1]) == each[1]])
+def test_a_value_that_a_cast_would_change_is_named(store, stored, wanted, index, kind):
+    store.save(1, {"a": {"w": stored}}).result()
+    like = (jax.ShapeDtypeStruct(stored.shape, wanted) if kind == "jax"
+            else np.zeros(stored.shape, wanted))
+    value = stored[tuple(index)]
+    with pytest.raises(stepwell.MismatchError) as raised:
+        store.load(1, like={"a": {"w": like}}, cast=True)
+    (found,) = raised.value.mismatches
+    assert (found.path, found.kind) == ("a/w", "dtype")
+    assert f"{value} at {index} does not fit {np.dtype(wanted)}" in found.message
+    assert 'cast="wrap"' in str(raised.value)
+    with np.errstate(all="ignore"):
+        wrapped = stored.astype(wanted)
+    loaded = np.asarray(store.load(1, like={"a": {"w": like}}, cast="wrap")["a"]["w"])
+    assert loaded.dtype == wrapped.dtype and loaded.tobytes() == wrapped.tobytes()
+
+
+@pytest.mark.parametrize(("stored", "wanted"), [
+    (np.array([-128.9, 127.9]), np.int8), (np.array([-0.9, 255.5], np.float32), np.uint8),
+    (np.array([-2.0**63, 2.0**62]), np.int64), (np.array([_INF, _NAN, 1e30]), np.float32),
+    (np.array([3.14159]), ml_dtypes.bfloat16), (np.array([_NAN, 2.0]), np.bool_),
+    (np.array([True, False]), np.uint8), (np.array([2**63 - 1]), np.float32),
+    (np.array([-8, 7], np.int64), ml_dtypes.int4), (np.zeros((0, 3)), np.uint8),
+    (np.array([-1, 7]).astype(ml_dtypes.int4), np.int8)])
+def test_casts_round(store, stored, wanted):
+    store.save(1, {"w": stored}).result()
+    loaded = store.load(1, like={"w": np.zeros(stored.shape, wanted)}, cast=True)["w"]
+    assert loaded.dtype == wanted and loaded.tobytes() == stored.astype(wanted).tobytes()
+
+
+def test_a_cast_of_shards_names_the_index_in_the_whole_array(store):
+    stored = np.zeros((8, 6))
+    stored[5, 4] = -7
+    store.save(1, {"w": stored}).result()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    like = {"w": jax.ShapeDtypeStruct((8, 6), np.uint8, sharding=jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec("x")))}
+    with pytest.raises(stepwell.MismatchError, match=r"-7.0 at \[5, 4\] does not fit uint8"):
+        store.load(1, like=like, cast=True)
+
+
+def test_python_numbers_are_cast_alike(store):
+    store.save(1, {"f": 1e20, "n": _NAN, "i": -5, "a": np.array(_NAN)}).result()
+    for name, wanted in (("f", np.zeros((), np.int32)), ("n", np.zeros((), np.int32)),
+                         ("i", np.zeros((), np.uint8)), ("f", np.zeros((), np.float16)), ("a", 1)):
+        with pytest.raises(stepwell.MismatchError, match="does not fit"):
+            store.load(1, name, like=wanted, cast=True)
+    assert store.load(1, "i", like=np.zeros((), np.uint8), cast="wrap") == 251
+    with pytest.raises(stepwell.InvalidArgumentError, match="cast must be False or True or 'wrap'"):
+        store.load(1, "f", like=1.0, cast="yes")

@@ -15,6 +15,7 @@ from typing import cast as cast_  # `cast` is an argument of load
 from . import _stepwell
 from ._interop.temporary_import import imported
 from ._lifetime import OpenStore
+from ._load.casts import Casting
 from ._load.handle import LoadHandle
 from ._load.plain import As
 from ._load.request import LoadRequest, Missing, OnCorrupt, Unexpected
@@ -36,7 +37,7 @@ class Loading(OpenStore):
 
     def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
              like: Any = None, mesh: Any = None, specs: Any = None,
-             items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
+             items: Iterable[str] | None = None, as_: As = "numpy", cast: Casting = False,
              missing: Missing = "error", unexpected: Unexpected = "error",
              rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
              progress: Progress | bool | None = None) -> Any:
@@ -92,8 +93,10 @@ class Loading(OpenStore):
         is never assembled, unless some device holds all of it. A part that several devices hold is
         read once.
 
-        cast: True converts dtypes that differ, as NumPy's astype does (never complex to real);
-            without `like`, it converts 64-bit types that JAX has disabled. False: MismatchError.
+        cast: True converts dtypes that differ (never complex to real); without `like`, 64-bit types
+            that JAX has disabled. Numbers are rounded; one that the dtype does not hold is a
+            MismatchError that names the leaf, the index and the value. "wrap": as NumPy's astype
+            does, whatever becomes of such values. False: dtypes that differ are a MismatchError.
         on_corrupt: "previous": if the newest step is damaged, loads the newest one before it that
             is whole, and logs a warning that names the damage and the step; only with step=None.
         progress: called after each 32 MiB or so with the bytes loaded and the total. True: a bar
@@ -110,7 +113,7 @@ class Loading(OpenStore):
 
     def load_async(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
                    like: Any = None, mesh: Any = None, specs: Any = None,
-                   items: Iterable[str] | None = None, as_: As = "numpy", cast: bool = False,
+                   items: Iterable[str] | None = None, as_: As = "numpy", cast: Casting = False,
                    missing: Missing = "error", unexpected: Unexpected = "error",
                    rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
                    progress: Progress | bool | None = None) -> LoadHandle:
@@ -162,7 +165,7 @@ class Loading(OpenStore):
             return loaded, found.step
 
     def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,
-                items: Iterable[str] | None = None, cast: bool = False,
+                items: Iterable[str] | None = None, cast: Casting = False,
                 missing: Missing = "error", unexpected: Unexpected = "error",
                 rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise"
                 ) -> tuple[Any, int]:

@@ -209,7 +209,7 @@ def expect(case: Case, got: Any) -> None:
 def load(store: stepwell.Store, step: int, case: Case) -> Any:
     abstract = jax.ShapeDtypeStruct(case.value.shape, case.dtype, sharding=case.target)
     if case.way == "cast":
-        return store.load(step, case.name, like=abstract, cast=True)
+        return store.load(step, case.name, like=abstract, cast="wrap")
     if case.way == "specs" and isinstance(case.target, NamedSharding):
         return store.load(step, case.name, mesh=case.target.mesh,
                           specs={f"{case.name[:1]}?*": case.target.spec})
@@ -273,7 +273,7 @@ def run_group(folder: pathlib.Path, seeds: range, counts: Any) -> None:
         like = {case.name: jax.ShapeDtypeStruct(case.value.shape, case.dtype, sharding=case.target)
                 for case in cases}
         try:
-            loaded = store.load(0, like=like, cast=True)
+            loaded = store.load(0, like=like, cast="wrap")
             for case in cases:
                 expect(case, loaded[case.name])
             assert store.stats()["last_load"]["chunks"] == len(chunks)

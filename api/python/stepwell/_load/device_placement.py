@@ -30,6 +30,7 @@ from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
 from .._stepwell import LoadStats, Record, Wanted
 from ..errors import Mismatch, MismatchError
+from .casts import WRAPS, Casting, does_not_fit, first_lost
 from .source import ANY, Source, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
@@ -102,16 +103,41 @@ def _node_of_cuda_device(ordinal: int) -> int:
 
 
 class Cast:
-    """A `convert` to another dtype, into memory that JAX need not copy."""
+    """A `convert` to another dtype as NumPy's astype does it, into memory that JAX need not copy.
+    """
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = np.dtype(dtype)
 
-    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY) -> np.ndarray[Any, Any]:
+    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY,
+                 origin: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
+        """`origin`: of `raw` in the whole array; (): it is the whole."""
         out = empty_aligned(raw.shape, self._dtype, numa_node)
         with np.errstate(all="ignore"):
             np.copyto(out, raw, casting="unsafe")
         return out
+
+
+class CheckedCast(Cast):
+    """A Cast that raises MismatchError for a value that the other dtype does not hold."""
+
+    def __init__(self, dtype: Any, step: int, path: str) -> None:
+        super().__init__(dtype)
+        self._step = step
+        self._path = path
+
+    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY,
+                 origin: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
+        out = super().__call__(raw, numa_node)
+        lost = first_lost(raw, out)
+        if lost is not None:
+            raise does_not_fit(self._step, self._path, raw, lost, origin, out.dtype)
+        return out
+
+
+def cast_to(dtype: Any, casting: Casting, step: int, path: str) -> Cast:
+    """The Cast that `load(cast=)` asks for."""
+    return Cast(dtype) if casting == "wrap" else CheckedCast(dtype, step, path)
 
 
 class Canonical(Cast):
@@ -123,13 +149,14 @@ class Canonical(Cast):
         self._step = step
         self._path = path
 
-    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY) -> np.ndarray[Any, Any]:
+    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY,
+                 origin: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
         out = super().__call__(raw, numa_node)
         if raw.dtype.kind in "iu" and not np.array_equal(out, raw):
             why = (f"stored {raw.dtype} values do not fit {out.dtype}, which JAX has in its place "
                    "without jax_enable_x64")
             raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
-                                [Mismatch(self._path, why, "dtype")], "cast=True lets them wrap")
+                                [Mismatch(self._path, why, "dtype")], WRAPS)
         return out
 
 
@@ -271,7 +298,7 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
         target = slot.target
         if boxes is not None:
             assert target is not None
-            here = {box[:len(target.shape)]: _converted(slot, next(parts), node)
+            here = {box[:len(target.shape)]: _converted(slot, next(parts), node, box)
                     for box, node in zip(boxes, nodes, strict=True)}
             values.append(_sharded(target, here, layouts))
             continue
@@ -291,9 +318,9 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
             for value, (slot, *_) in zip(values, batch, strict=True)]
 
 
-def _converted(slot: Slot, raw: Any, numa_node: int) -> Any:
+def _converted(slot: Slot, raw: Any, numa_node: int, box: Box = ()) -> Any:
     if isinstance(slot.convert, Cast):
-        return slot.convert(raw, numa_node)
+        return slot.convert(raw, numa_node, tuple([start for start, _ in box]))
     return slot.convert(raw)
 
 

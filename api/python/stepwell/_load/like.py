@@ -26,8 +26,9 @@ from .._runtime.text import LISTED_MAX, with_article
 from .._stepwell import Record, ValueType
 from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
                       UnsupportedLeafError)
-from .device_placement import Canonical, Cast, Slot, Target, read_slots, same
-from .scalars import KINDS, PLAIN, FromValue, kind_of
+from .casts import Casting
+from .device_placement import Canonical, Slot, Target, cast_to, read_slots, same
+from .scalars import KINDS, FromValue, ToValue, kind_of
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
 from .stateful import State, plan_state
@@ -59,13 +60,13 @@ class _Keep(NamedTuple):
 class Fit(NamedTuple):
     """How `like` and what is stored may differ.
 
-    cast: stored dtypes are converted to those of `like`.
+    cast: stored dtypes are converted to those of `like`; "wrap": whatever becomes of values.
     missing: a leaf that is not stored is taken from `like`, where it has a value.
     unexpected: what `like` lacks is left out.
     shardings: of leaves by number, in place of what `like` says.
     """
 
-    cast: bool = False
+    cast: Casting = False
     missing: bool = False
     unexpected: bool = False
     shardings: Mapping[int, Any] = {}
@@ -319,8 +320,7 @@ class Matcher:
         is_key = record.value_type == _PRNG_KEY
         if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
             return self._wrong(like, number, path)
-        plain = PLAIN[kinds[0]]
-        return self._slot(number, lambda raw: plain(raw[()]))
+        return self._slot(number, ToValue(kinds[0], self.step, self.tree.text(number)))
 
     def _fits(self, dtype: Any, kinds: str) -> bool:
         """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
@@ -347,14 +347,14 @@ class Matcher:
                         and (kinds != "c" or kind_of(wanted) == "c"))
             if shape != () or kinds is None or not (castable or kind_of(wanted) in kinds):
                 return None
-            return FromValue(record.value_type, wanted, self.fit.cast, self.step,
+            return FromValue(record.value_type, wanted, self.fit.cast == "wrap", self.step,
                              self.tree.text(number))
         if record.kind != ARRAY or record.value_type == _PRNG_KEY or record.shape != shape:
             return None
         if record.dtype == wanted:
             return same
         if self.fit.cast and self._fits(record.dtype, kind_of(wanted)):
-            return Cast(wanted)
+            return cast_to(wanted, self.fit.cast, self.step, self.tree.text(number))
         if compared == wanted:
             return Canonical(wanted, self.step, self.tree.text(number))
         return None

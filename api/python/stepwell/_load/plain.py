@@ -13,7 +13,8 @@ from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError
-from .device_placement import Cast, Slot, Target, read_slots, same
+from .casts import Casting
+from .device_placement import Slot, Target, cast_to, read_slots, same
 from .source import Source
 from .specs import jax_here, logical_array, restored_sharding, saved_shardings
 
@@ -32,7 +33,7 @@ class Plain:
     Typed PRNG keys are keys in any case, where JAX is imported.
     """
 
-    def __init__(self, as_: As, shardings: Mapping[int, Any] | None, cast: bool,
+    def __init__(self, as_: As, shardings: Mapping[int, Any] | None, cast: Casting,
                  progress: Progress | None) -> None:
         if as_ == "jax" and jax_here() is None:
             raise InvalidArgumentError('as_="jax" needs JAX: import jax first')
@@ -65,16 +66,17 @@ class Plain:
         wanted = {tree.records[leaf].sharding for leaf in leaves} - {""}
         saved = saved_shardings(wanted) if self.as_ == "jax" and self.shardings is None else {}
         bad: list[Mismatch] = []
-        slots = [self.slot(tree, leaf, saved, bad) for leaf in leaves]
+        slots = [self.slot(tree, leaf, saved, bad, source.step) for leaf in leaves]
         if bad:
             raise MismatchError(
                 f"step {source.step}: {len(bad)} of 64 bits where JAX has 32; cast=True converts, "
                 "jax_enable_x64 keeps them:", bad)
         return read_slots(source, slots, self.progress)
 
-    def slot(self, tree: StoredTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch]
-             ) -> Slot:
+    def slot(self, tree: StoredTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch],
+             step: int = 0) -> Slot:
         """How a leaf is read. `saved`: shardings by their texts. What does not fit goes to `bad`.
+        step: that errors of casts name.
         """
         record = tree.records[number]
         if record.kind == VALUE:
@@ -100,5 +102,6 @@ class Plain:
             if self.shardings is None:  # 64 bits of a process that had them
                 return Slot(number, same)
             bad.append(Mismatch(tree.text(number), f"stored {tree.describe(number)}", "dtype"))
-        convert = same if dtype == record.dtype else Cast(dtype)
+        convert = same if dtype == record.dtype else cast_to(
+            dtype, self.cast, step, tree.text(number))
         return Slot(number, convert, Target(shape, dtype, sharding, record.weak_type))

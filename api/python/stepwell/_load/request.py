@@ -12,6 +12,7 @@ from .._runtime.arguments import Progress, check_mapping, check_path, item_names
 from .._runtime.gc_pause import paused
 from .._runtime.text import brief
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
+from .casts import Casting
 from .like import Fit, is_abstract, load_like
 from .plain import As, Plain
 from .rearranged import RearrangedTree
@@ -32,7 +33,7 @@ class LoadRequest(NamedTuple):
     specs: Any
     items: list[str] | None
     as_: As
-    cast: bool
+    cast: Casting
     missing: Missing
     unexpected: Unexpected
     rename: Mapping[str, str] | None
@@ -40,7 +41,7 @@ class LoadRequest(NamedTuple):
 
     @classmethod
     def checked(cls, path: PathLike | None, like: Any, mesh: Any, specs: Any,
-                items: Iterable[str] | None, as_: As, cast: bool, missing: Missing,
+                items: Iterable[str] | None, as_: As, cast: Casting, missing: Missing,
                 unexpected: Unexpected, rename: Mapping[str, str] | None,
                 progress: Progress | None) -> LoadRequest:
         """Raises InvalidArgumentError."""
@@ -50,6 +51,7 @@ class LoadRequest(NamedTuple):
         if mesh is None and specs is not None:
             raise InvalidArgumentError("specs need a mesh")
         for name, value, choices in (("as_", as_, ("numpy", "jax")),
+                                     ("cast", cast, (False, True, "wrap")),
                                      ("missing", missing, ("error", "target")),
                                      ("unexpected", unexpected, ("error", "ignore"))):
             if value not in choices:

@@ -30,31 +30,52 @@ def kind_of(dtype: Any) -> str:
 
 
 class FromValue:
-    """A `convert` of a stored number. MismatchError for an integer that the dtype does not hold,
-    and, without `cast`, for a float beyond its largest, which would become inf or NaN."""
+    """A `convert` of a stored number. MismatchError for one that the dtype does not hold: an integer
+    beyond it, a float that would become inf or NaN; with `wraps` what astype makes of it."""
 
-    def __init__(self, value_type: int, dtype: Any, cast: bool, step: int, path: str) -> None:
+    def __init__(self, value_type: int, dtype: Any, wraps: bool, step: int, path: str) -> None:
         self._value_type = value_type
         self._kinds = KINDS[value_type]
         self._dtype = dtype
-        self._cast = cast
+        self._wraps = wraps
         self._step = step
         self._path = path
 
     def __call__(self, raw: Any) -> Any:
         value = decode_value(self._value_type, raw)
         try:
+            if self._wraps:
+                with np.errstate(all="ignore"):
+                    return np.array(value).astype(self._dtype)
             if kind_of(self._dtype) not in self._kinds:
                 value = PLAIN[kind_of(self._dtype)](value)
             with np.errstate(over="ignore"):
                 made = np.array(value, self._dtype)
-            fits = self._cast or self._kinds not in "fc" or bool(
+            fits = self._kinds not in "fc" or bool(
                 np.isfinite(made) or not np.isfinite(value))
-        except OverflowError:
+        except (OverflowError, ValueError):  # of NaN as an integer, too
             fits = False
         if fits:
             return made
         why = f"the stored {type(value).__name__} {value} does not fit {self._dtype}"
-        hint = "" if self._kinds == "iu" else "cast=True lets it become inf or NaN"
+        hint = "" if self._kinds == "iu" else 'cast="wrap" converts it as NumPy\'s astype does'
         raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
                             [Mismatch(self._path, why, "dtype")], hint)
+
+
+class ToValue:
+    """A `convert` of an array without axes to a Python number, of NumPy's kind letter `kind`.
+    MismatchError for NaN or inf as an int."""
+
+    def __init__(self, kind: str, step: int, path: str) -> None:
+        self._plain = PLAIN[kind]
+        self._step = step
+        self._path = path
+
+    def __call__(self, raw: Any) -> Any:
+        try:
+            return self._plain(raw[()])
+        except (OverflowError, ValueError):
+            why = f"the stored {raw.dtype} {raw[()]} does not fit an {self._plain.__name__}"
+            raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
+                                [Mismatch(self._path, why, "dtype")]) from None

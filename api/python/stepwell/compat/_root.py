@@ -18,7 +18,7 @@ import datetime
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from .. import Json, _stepwell, _store
@@ -132,18 +132,14 @@ class Root:
             return
         durable.sweep(self.path)
         if self._cleanup:  # before the view begins to make directories of its own
-            self._remove_temporary()
+            self._remove(os.path.join(self.path, name) for name in os.listdir(self.path)
+                         if TEMPORARY in name)
         self._finish_overwrites(shared.store)
         prefix, digits = self._naming
         shared.view = shared.store.orbax_view(
             self.path, layout=self._layout, leaves="jax", zarr=self._zarr, beside=True,
             name_prefix=prefix or None, step_digits=digits if digits > 1 else 0,
             on_unsupported="skip")
-
-    def _remove_temporary(self) -> None:
-        for name in os.listdir(self.path):
-            if TEMPORARY in name:
-                durable.remove(os.path.join(self.path, name))
 
     def _open_store(self) -> _store.Store | None:
         self._refused = None
@@ -347,7 +343,7 @@ class Root:
                 if summary.step == step:
                     shared.infos[step, summary.commit] = info
             if self.leads:
-                self._remove_foreign(gone)
+                self._remove(gone)
             if then is not None:
                 then()
 
@@ -355,7 +351,7 @@ class Root:
         shared.saving[step] = saving, info
         return saving
 
-    def _remove_foreign(self, paths: list[str]) -> None:
+    def _remove(self, paths: Iterable[str]) -> None:
         for path in paths:
             with contextlib.suppress(CheckpointNotFoundError):
                 durable.remove(path)
@@ -368,7 +364,7 @@ class Root:
             if step in foreign:
                 own = (store[step].metadata or {}).get(OWN_METADATA)
                 if isinstance(own, dict) and own.get(_REPLACES) == _identity(foreign[step]):
-                    self._remove_foreign([foreign[step]])
+                    self._remove([foreign[step]])
 
     def delete(self, step: int) -> None:
         """Deletes a step, whichever library wrote it. StepNotFoundError."""

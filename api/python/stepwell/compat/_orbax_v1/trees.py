@@ -224,7 +224,7 @@ def _fit_to(wanted: Any) -> Callable[[Any], Any]:
 def load_like(store: Store, step: int, item: str, target: Any, *, partial: bool, pads: bool
               ) -> Any:
     made = Target(StoredItem(store._source(step), item), target, pads)
-    loaded = store.load(step, items=[item], like={item: made.like}, cast=True,
+    loaded = store.load(step, items=[item], like={item: made.like}, cast="wrap",
                         unexpected="ignore" if partial else "error")
     return made.finish(loaded[item])
 
