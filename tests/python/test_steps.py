@@ -67,6 +67,17 @@ def test_the_best_step_is_the_one_that_the_policy_keeps(path, metric, mode):
         assert store.steps() == [2, best]
 
 
+def test_no_step_is_not_the_newest(path):
+    with stepwell.open(path) as store:
+        store.save(1, {"x": 1}, metrics={"loss": math.nan}).result()
+        assert store.best("loss") is None
+        for call in (lambda: store.load(store.best("loss")), lambda: store.load_async(None),
+                     lambda: store.tree(None), lambda: store.branch("b", None)):
+            with pytest.raises(stepwell.InvalidArgumentError, match="leave it out for the newest"):
+                call()
+        assert store.load() == store.load(path="") == {"x": 1} == store.load_async().result()
+
+
 def test_negative_positions_count_from_the_newest(store):
     with pytest.raises(stepwell.StepNotFoundError, match=r"has 0 steps, so none at \[-1\]"):
         store[-1]

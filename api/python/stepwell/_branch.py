@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 from ._lifetime import BRANCHES, OpenStore, check_no_link
 from ._runtime import durable
-from ._runtime.arguments import step_number
+from ._runtime.arguments import NEWEST, step_or_newest
 from ._runtime.text import brief
 from .errors import (Error, InvalidArgumentError, LockedError, StepExistsError, StepNotFoundError)
 
@@ -38,8 +38,8 @@ def branches(self: OpenStore) -> list[str]:
     return sorted(name for name in names if not name.endswith("-tmp"))
 
 
-def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str:
-    """Makes a branch, a store of its own that has the steps up to `step` (None: the newest), and
+def branch(self: OpenStore, name: str, step: SupportsIndex | None = NEWEST) -> str:
+    """Makes a branch, a store of its own that has the steps up to `step`, by default all, and
     returns its path; `open(path, branch=name)` opens it.
 
     A branch copies no data: its files are hard links to this store's. Both stores then go on by
@@ -59,7 +59,8 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
     made = path_of(self.path, name)
     if os.path.lexists(made):
         raise StepExistsError(f"{self.path!r} has a branch {name!r} already")
-    number = self._step(None if step is None else step_number(step))
+    last = step_or_newest(step)
+    number = self._step(last)
     if number not in self.steps():
         raise _without(self.path, number)
     durable.make_directories(os.path.dirname(made), 0o700)
@@ -68,9 +69,9 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = None) -> str
             temporary = os.path.join(folder.temporary, _MADE)
             self._backend.writer.branch(temporary)
             with self._open_alone(temporary) as store:
-                if step is not None and number not in store.steps():  # it was deleted meanwhile
+                if last is not None and number not in store.steps():  # it was deleted meanwhile
                     raise _without(self.path, number)
-                if step is not None:
+                if last is not None:
                     _cut(store, number)
             folder.commit(_MADE)
     except LockedError as error:

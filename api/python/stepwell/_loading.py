@@ -23,7 +23,7 @@ from ._load.source import Source
 from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._runtime import monitoring, service
-from ._runtime.arguments import Progress, step_number
+from ._runtime.arguments import NEWEST, Progress, step_or_newest
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._runtime.text import brief
@@ -35,13 +35,13 @@ _INSIDE = ".stepwell"  # a store in a directory of Orbax's
 class Loading(OpenStore):
     """A store whose steps can be loaded."""
 
-    def load(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
+    def load(self, step: SupportsIndex | None = NEWEST, path: PathLike | None = None, *,
              like: Any = None, mesh: Any = None, specs: Any = None,
              items: Iterable[str] | None = None, as_: As = "numpy", cast: Casting = False,
              missing: Missing = "error", unexpected: Unexpected = "error",
              rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
              progress: Progress | bool | None = None) -> Any:
-        """Loads a step (None: the newest), or the part of it at `path`.
+        """Loads a step, by default the newest, or the part of it at `path`.
 
         The path of a leaf returns the leaf, the path of a node its subtree, and a glob a flat dict
         by path. Only the chunks that this needs are read, each once.
@@ -98,7 +98,7 @@ class Loading(OpenStore):
             MismatchError that names the leaf, the index and the value. "wrap": as NumPy's astype
             does, whatever becomes of such values. False: dtypes that differ are a MismatchError.
         on_corrupt: "previous": if the newest step is damaged, loads the newest one before it that
-            is whole, and logs a warning that names the damage and the step; only with step=None.
+            is whole, and logs a warning that names the damage and the step; only without a step.
         progress: called after each 32 MiB or so with the bytes loaded and the total. True: a bar
             of tqdm or rich.
 
@@ -106,12 +106,12 @@ class Loading(OpenStore):
         AmbiguousPathError, MismatchError with every leaf that does not fit, InvalidArgumentError,
         CorruptionError.
         """
-        number = None if step is None else step_number(step)
+        number = step_or_newest(step)
         request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
                                       unexpected, rename, progress_of(progress, "load"))
         return self._load(number, request, on_corrupt)[0]
 
-    def load_async(self, step: SupportsIndex | None = None, path: PathLike | None = None, *,
+    def load_async(self, step: SupportsIndex | None = NEWEST, path: PathLike | None = None, *,
                    like: Any = None, mesh: Any = None, specs: Any = None,
                    items: Iterable[str] | None = None, as_: As = "numpy", cast: Casting = False,
                    missing: Missing = "error", unexpected: Unexpected = "error",
@@ -122,12 +122,13 @@ class Loading(OpenStore):
         loads are collective and have an order: InvalidArgumentError."""
         request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
                                       unexpected, rename, progress_of(progress, "load"))
+        number = step_or_newest(step)
         self._check()
         if self._backend.collective_reads:
             raise InvalidArgumentError("with local disks every process loads together: call load")
-        source = self._source(step)
+        source = self._source(number)
         handle = LoadHandle(
-            source.step, lambda: self._load(step, request, on_corrupt, source)[0])
+            source.step, lambda: self._load(number, request, on_corrupt, source)[0])
         self._loads.add(handle)
         return handle
 
@@ -138,7 +139,7 @@ class Loading(OpenStore):
             raise InvalidArgumentError(
                 f"on_corrupt must be 'raise' or 'previous', not {brief(on_corrupt)}")
         if on_corrupt == "previous" and step is not None:
-            raise InvalidArgumentError('on_corrupt="previous" is for the newest step: step=None')
+            raise InvalidArgumentError('on_corrupt="previous" is for the newest step: give no step')
         if on_corrupt == "previous" and self._backend.collective_reads:
             raise InvalidArgumentError(
                 'on_corrupt="previous" needs a disk that all processes see: one of them may not '

@@ -22,8 +22,9 @@ from ._remote import pull as _pull
 from ._remote import push as _push
 from ._root_metadata import metadata_bytes
 from ._runtime import service
-from ._runtime.arguments import (Disks, IfExists, Progress, check_mapping, if_exists_number,
-                                 json_text, problem_path, step_number, step_numbers)
+from ._runtime.arguments import (NEWEST, Disks, IfExists, NotGiven, Progress, check_mapping,
+                                 if_exists_number, json_text, problem_path, step_number,
+                                 step_numbers, step_or_newest)
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._runtime.prometheus import prometheus_text
@@ -37,12 +38,7 @@ from .policy import Policy, SavePolicy
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 
 
-class _NotGiven:
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-_NOT_GIVEN: Final = _NotGiven()  # a state may be None
+_NOT_GIVEN: Final = NotGiven("<not given>")  # a state may be None
 
 
 def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Policy | None = None,
@@ -229,10 +225,10 @@ class Store(Loading):
         one before it. Raises StepNotFoundError."""
         return StepView(self._source_at(step))
 
-    def tree(self, step: SupportsIndex | None = None) -> Tree:
-        """Paths, shapes and dtypes of a step (None: the newest); printing it gives a table, and its
-        `table()` all of a long one."""
-        source = self._source(step)
+    def tree(self, step: SupportsIndex | None = NEWEST) -> Tree:
+        """Paths, shapes and dtypes of a step, by default of the newest; printing it gives a table,
+        and its `table()` all of a long one."""
+        source = self._source(step_or_newest(step))
         return Tree(source.tree, source.step)
 
     # ---- upkeep ----

@@ -23,6 +23,29 @@ _NEWEST = "load() loads the newest step, and store.latest is its number"
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
 
 
+class NotGiven:
+    """The default of an argument that None is not."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+NEWEST: Any = NotGiven("<the newest>")  # a step
+
+
+def step_or_newest(step: SupportsIndex | None) -> int | None:
+    """None for NEWEST. InvalidArgumentError for None, which `best` gives where there is no step."""
+    if step is NEWEST:
+        return None
+    if step is None:
+        raise InvalidArgumentError("the step is None: leave it out for the newest step (`best` is "
+                                   "None where no step has a finite value)")
+    return step_number(step)
+
+
 def problem_path(item: str, path: str) -> str:
     if item in ("", "state"):
         return path
