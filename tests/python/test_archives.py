@@ -268,7 +268,7 @@ def test_refusals_leave_nothing(store: stepwell.Store, tmp_path: Path, to: str) 
         store.export(1, tmp_path / "y", to=to, mode="copy")
     with pytest.raises(stepwell.StepNotFoundError):
         store.export(2, tmp_path / "y", to=to)
-    store.save(2, {"d": {}}).result()
+    store.save(2, {"d": {}}, items={"files": stepwell.Json({})}).result()
     with pytest.raises(stepwell.InvalidArgumentError, match="no array"):
         store.export(2, tmp_path / "y", to=to)
     assert sorted(os.listdir(tmp_path)) == ["store", "x"]

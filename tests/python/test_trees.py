@@ -152,8 +152,8 @@ def test_builtin_containers(round_trip):
 
 @pytest.mark.parametrize("tree", [np.arange(3), 5, None, "text", {}, [], ()])
 def test_bare_leaves_and_empty_trees(store, tree):
-    store.save(0, tree).result()
-    loaded = store.load(0)
+    store.save(0, tree, items={"other": 1}).result()
+    loaded = store.load(0, "state")
     assert type(loaded) is type(tree)
     np.testing.assert_array_equal(loaded, tree)
 

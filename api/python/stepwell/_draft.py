@@ -93,7 +93,7 @@ class Draft(NotCopied):
                 if not kinds[row.path]:
                     paths.append(path)
         number = max(self._leaves, default=-1) + 1
-        handle: SaveHandle = self._parts.save(number, items=trees)
+        handle: SaveHandle = self._parts._put(number, trees)
         self._saving[number] = handle
         self._take(number, paths)
         return handle

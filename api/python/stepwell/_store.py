@@ -16,6 +16,7 @@ from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leave
                                       OnUnsupported, To)
 from ._loading import Loading
 from ._pytree.chunks import Chunks
+from ._pytree.has_leaf import check_has_leaf
 from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
@@ -180,7 +181,8 @@ class Store(Loading):
         in the background: do not change that memory until the handle is done.
 
         Raises, before any I/O: StepExistsError, UnsupportedLeafError with every leaf that cannot be
-        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError. `save` or the handle
+        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError, also for a state
+        that is None or has no leaf. `save` or the handle
         may raise NoSpaceError; only this save fails then.
 
         The handle raises OutcomeUnknownError if the disk or process 0 failed during the commit: the
@@ -211,8 +213,19 @@ class Store(Loading):
             check_called(tree, "the state" if name == "state" else f"item {name!r}")
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
+        check_has_leaf(trees)
         return self._save(number, trees, json_text(metadata, "metadata"),
                           json_text(metrics, "metrics"), existing, chunks)
+
+    def _put(self, step: int, items: Mapping[str, Any], *, metadata: Any = None,
+             metrics: Any = None, replace: bool = False, chunks: Chunks | None = None
+             ) -> SaveHandle:
+        """Saves items of a facade, which may have no leaf."""
+        self._check()
+        self._check_writable()
+        return self._save(step, dict(items), json_text(metadata, "metadata"),
+                          json_text(metrics, "metrics"),
+                          if_exists_number("replace" if replace else "error"), chunks)
 
     import_checkpoint = checkpoint_import.import_checkpoint
     import_checkpoints = checkpoint_import.import_checkpoints

@@ -3,8 +3,7 @@
 
 A value is what a model compares: None where there is nothing, a number for a checkpoint of one
 item, {item: number} for one of several, {step: …} for a root. The number says all bytes of a state.
-Each door must give the same value; what has other bytes, and what a door lists but does not load,
-is Wrong.
+Each door must give the same value; other bytes, and a name that does not load, are Wrong.
 """
 
 from __future__ import annotations
@@ -52,11 +51,9 @@ def state(number: int) -> dict[str, Any]:
 
 def number_of(tree: Any, what: str) -> int:
     try:
-        number = int(np.asarray(tree["b"]["c"])[0])
-        wanted = state(number)
-        same = (np.array_equal(np.asarray(tree["w"]), wanted["w"])
-                and np.array_equal(np.asarray(tree["b"]["c"]), wanted["b"]["c"])
-                and int(np.asarray(tree["n"])) == number)
+        found = [np.asarray(each) for each in (tree["w"], tree["b"]["c"], tree["n"])]
+        wanted = state(number := int(found[1][0]))
+        same = all(map(np.array_equal, found, (wanted["w"], wanted["b"]["c"], wanted["n"])))
     except Exception as error:  # any shape but that of a state
         raise Wrong(f"{what}: {tree!r:.300}: {error!r}") from error
     if not same:
@@ -144,10 +141,14 @@ def native(root: str) -> dict[int, Value]:
     for path in stores_within(root):
         with door(f"stepwell.open({path}, 'r')"), stepwell.open(path, "r") as store:
             found.update(store_steps(store))
-            problems = store.verify().problems
-            if problems:
-                raise Wrong(f"{path}: verify: {problems[:3]}")
+            check_whole(store)
     return found
+
+
+def check_whole(store: stepwell.Store) -> None:
+    problems = store.verify().problems
+    if problems:
+        raise Wrong(f"{store.path}: verify: {problems[:3]}")
 
 
 class NativeStore(Place):
@@ -162,13 +163,10 @@ class NativeStore(Place):
         if mode == "r" and not os.path.exists(os.path.join(path, "STEPWELL")):
             return None
         with door(f"stepwell.open({path}, {mode!r})"), stepwell.open(path, mode) as store:
-            value: dict[str, Value] = {"steps": store_steps(store), "metadata": store.metadata,
-                                       "branches": {}}
+            value = {"steps": store_steps(store), "metadata": store.metadata, "branches": {}}
             names = store.branches()
             if mode == "a":
-                problems = store.verify().problems
-                if problems:
-                    raise Wrong(f"{path}: verify: {problems[:3]}")
+                check_whole(store)
             for name in names:
                 with stepwell.open(path, mode, branch=name) as branch:
                     value["branches"][name] = store_steps(branch)
@@ -216,13 +214,12 @@ class Root(Place):
         path = self.at(base)
         if not os.path.isdir(path):
             return {}
-        with door(f"{self.name}: read-only"):
-            value = self.read_only(path)
-        mine = native(path) if self.alone else {}
-        if any(value.get(step) != mine[step] for step in mine):
-            # A write that was under way in a process that was killed may land between two looks.
-            with door(f"{self.name}: read-only, once more"):
+        for _ in range(2):  # the last write of a killed process may land between the two looks
+            with door(f"{self.name}: read-only"):
                 value = self.read_only(path)
+            mine = native(path) if self.alone else {}
+            if all(value.get(step) == mine[step] for step in mine):
+                break
         for step, each in mine.items():
             if value.get(step) != each and step not in self.foreign:
                 raise Wrong(f"{self.name}: step {step}: the store has {each}, the facade {value}")
@@ -382,8 +379,7 @@ class FlaxRoot(Root):
         if not os.path.isdir(path):
             return
         with door("the next save"):
-            flax_io.save_checkpoint(path, state(10_000), 10_000, prefix=self.prefix,
-                                    keep=self.keep)
+            flax_io.save_checkpoint(path, state(10_000), 10_000, prefix=self.prefix, keep=self.keep)
         wanted = dict(sorted({**value, 10_000: 10_000}.items())[-self.keep:])
         if self.read_only(path) != wanted:
             raise Wrong(f"{self.name}: after the next save {self.read_only(path)}, not {wanted}")

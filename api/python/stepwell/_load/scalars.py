@@ -30,8 +30,8 @@ def kind_of(dtype: Any) -> str:
 
 
 class FromValue:
-    """A `convert` of a stored number. MismatchError for one that the dtype does not hold: an integer
-    beyond it, a float that would become inf or NaN; with `wraps` what astype makes of it."""
+    """A `convert` of a stored number. MismatchError for one that the dtype does not hold, also for
+    a float that would become inf or NaN; with `wraps` what astype makes of it."""
 
     def __init__(self, value_type: int, dtype: Any, wraps: bool, step: int, path: str) -> None:
         self._value_type = value_type

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from .. import _stepwell, _store
 from .._interop.file_bounds import check_fits, check_regular
 from .._interop.temporary_import import imported
+from .._pytree.has_leaf import has_leaf
 from .._runtime import durable
 from ..errors import (CheckpointNotFoundError, Error, FormatError, InvalidArgumentError,
                       StoreNotFoundError)
@@ -98,6 +99,8 @@ class Directory:
     def save(self, step: int, target: Any, gone: list[Checkpoint]) -> Work[None]:
         """Saves a step in the background; `gone` is gone when it is done: what the store has of it
         in the same commit."""
+        if not has_leaf(target):
+            gone = [each for each in gone if each.number == step]
         # The root removes what has the name of a step, before it shows the new one there.
         steps = {each.path for each in gone if each.text == str(int(each.number))}
         paths = [f"{each.path}_gda" for each in gone if not each.is_own]  # arrays of many processes
@@ -143,7 +146,7 @@ def opened_tree(tree: Any) -> Iterator[_store.Store]:
     """A store that has `tree` as step 0, as long as the block runs."""
     with durable.scratch("stepwell-flax-") as folder:
         with _store.Store._open_alone(os.path.join(folder, "store")) as store:
-            store.save(0, tree).result()
+            store._put(0, {"state": tree}).result()
             yield store
 
 

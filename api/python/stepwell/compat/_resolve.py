@@ -305,8 +305,8 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     try:
         store = closing.enter_context(_stores.writing(own[0]))
         if item is None:
-            handle = store.save(own[1], items=items, metadata=metadata, metrics=metrics,
-                                chunks=chunks, if_exists="replace")
+            handle = store._put(own[1], items, metadata=metadata, metrics=metrics, chunks=chunks,
+                                replace=True)
         else:
             handle = _save_item(store, own[1], item, next(iter(items.values())))
         return Work(lambda: _complete(handle, closing, finished), timeout=timeout)
@@ -319,8 +319,8 @@ def _save_item(store: _store.Store, step: int, item: str, tree: Any) -> Any:
     """A step once more, with another item of this name."""
     view = store[step]
     items: dict[str, Any] = {name: view[(name,)] for name in view.items if name != item}
-    return store.save(step, items={**items, item: tree}, metadata=view.metadata,
-                      metrics=view.metrics, if_exists="replace")
+    return store._put(step, {**items, item: tree}, metadata=view.metadata, metrics=view.metrics,
+                      replace=True)
 
 
 def _complete(handle: Any, closing: contextlib.ExitStack, finished: Callable[[], object] | None

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from .. import Json, _stepwell, _store
 from .._pytree.chunks import Chunks
+from .._pytree.has_leaf import has_leaf
 from .._runtime import durable
 from .._runtime.arguments import if_exists_number, json_text
 from .._runtime.files import local_path, read_json_object
@@ -168,6 +169,11 @@ class Root:
         """Whether this process changes the directory for all."""
         return self._shared is None or self._shared.store._backend.leads
 
+    def planning(self) -> contextlib.AbstractContextManager[object]:
+        """Held from the choice of what a save retires until `save` has returned, so that two
+        managers choose one after the other."""
+        return contextlib.nullcontext() if self._shared is None else self._shared.planning
+
     def gather(self, what: str) -> None:
         """Waits until all processes of a run are here."""
         self.store._backend.gather(0, what)
@@ -308,6 +314,7 @@ class Root:
              then: Callable[[], object] | None = None, timeout: float | None = None) -> Work[None]:
         """Saves a step in the background. In the very commit that makes it durable the steps of
         `retire` die; those of other libraries, and one that the step takes the place of, go then.
+        For a step without a leaf none of `retire` goes.
 
         metrics: JSON. then: called in the background once all of this is done. timeout: of
         `result()`.
@@ -325,6 +332,8 @@ class Root:
             trees[METRICS] = Json(metrics)
         elif metrics is not None:
             trees.pop(METRICS, None)
+        if not has_leaf(trees):
+            retire = ()
         gone = [path for number, path in foreign.items() if number in retire or path == shadowed]
         info = Info(step, now(), metrics)
         store._check()

@@ -168,7 +168,7 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
         del rows
     store = _open(folder, form)
     try:
-        handle = store.save(STEP, items=trees, metadata=metadata, metrics=metrics, chunks=chunks)
+        handle = store._put(STEP, trees, metadata=metadata, metrics=metrics, chunks=chunks)
     except BaseException:
         store.close()
         raise

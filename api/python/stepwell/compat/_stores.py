@@ -48,6 +48,8 @@ class Shared:
         self.store = store
         self.key = key
         self.view: OrbaxView | None = None
+        # Held from the choice of what a save retires until the save is in the lists.
+        self.planning = threading.RLock()
         self.users = 1
         self.saving: dict[int, tuple[Work[None], Info]] = {}
         self.infos: dict[tuple[int, int], Info] = {}  # by step and commit

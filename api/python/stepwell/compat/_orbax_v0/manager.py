@@ -192,7 +192,7 @@ class CheckpointManager(orbax.CheckpointManager):
         saving = Saving(self._async_options.timeout_secs if self._is_async else None)
         for name, each in sorted(named.items()):
             saving.add(name, self._handlers.get(name, each), each)
-        with orbax_errors():
+        with orbax_errors(), self._steps.planning():
             work = self._steps.save(
                 step, saving.items, metadata=saving.metadata(custom_metadata), metrics=written,
                 known_metrics=metrics, old=self._old(step, metrics),

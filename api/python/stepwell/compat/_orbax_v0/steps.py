@@ -11,6 +11,7 @@ from typing import Any
 import orbax.checkpoint as orbax
 from orbax.checkpoint.checkpoint_manager import CheckpointInfo
 
+from ..._pytree.has_leaf import has_leaf
 from ..._runtime import durable
 from ..._runtime.files import local_path
 from ...errors import Error, StepNotFoundError
@@ -93,10 +94,16 @@ class Steps:
 
     # ---- changes ----
 
+    def planning(self) -> contextlib.AbstractContextManager[object]:
+        """As Root's."""
+        return self._open().planning()
+
     def save(self, step: int, items: Mapping[str, Any], *, metadata: Any, metrics: Any,
              known_metrics: Any, old: list[int], then: Callable[[], object],
              timeout: float) -> Work[None]:
         """Saves a step. `old`: what goes with its commit. `known_metrics`: for policies."""
+        if not has_leaf(dict(items)):
+            old = [each for each in old if each == step]
         retire = [] if self._options.todelete_subdir else [each for each in old if each != step]
 
         def finish() -> None:

@@ -58,9 +58,8 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Work[No
     with contextlib.ExitStack() as closing, orbax_errors():
         store = closing.enter_context(opened_to_change(os.path.join(final + SUFFIX, _STORE)))
         _check_new(store, items.trees)
-        handle = store.save((store.latest if store.latest is not None else -1) + 1,
-                            items=items.trees, metadata=custom_metadata or None,
-                            chunks=items.chunks or None)
+        handle = store._put((store.latest if store.latest is not None else -1) + 1, items.trees,
+                            metadata=custom_metadata or None, chunks=items.chunks or None)
         end = closing.pop_all()
 
     def work() -> None:

@@ -185,6 +185,19 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         started = time.time()
         check_names(checkpointables)
         preempted = not force and jax_says_so(step)  # all processes ask
+        with self._root.planning():
+            saving = self._begin(step, checkpointables, force, overwrite, metrics,
+                                 custom_metadata, preempted)
+        if saving is None:
+            return None
+        self._found.discard(step)
+        self._saves.append(saving)
+        self._log("save", step, started)
+        return Saved(saving.work)
+
+    def _begin(self, step: int, checkpointables: dict[str, Any], force: bool, overwrite: bool,
+               metrics: Any, custom_metadata: Any, preempted: bool) -> _Save | None:
+        """Begins a save, if it is wanted."""
         there, gone = self._decide(
             lambda: self._plan(step, metrics, force, overwrite, preempted), "save")
         if there and not overwrite and (force or step not in self._found):
@@ -211,10 +224,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
                 step, items.trees, metadata=items.metadata(custom_metadata), metrics=metrics,
                 chunks=items.chunks or None, replace=there, retire=retired, then=finish,
                 timeout=context.asynchronous.timeout_secs)
-        self._found.discard(step)
-        self._saves.append(saving)
-        self._log("save", step, started)
-        return Saved(saving.work)
+        return saving
 
     def _wait_for(self, step: int) -> None:
         for each in list(self._saves):
