@@ -254,9 +254,9 @@ def test_none_is_a_subtree_without_leaves(store, leaf):
 
 
 def test_an_abstract_leaf_is_not_taken_for_a_stored_none(store):
-    store.save(0, {"x": None}).result()
+    store.save(0, {"x": None, "y": 1}).result()
     with pytest.raises(stepwell.MismatchError, match="`like` has no value for float32"):
-        store.load(0, like={"x": jax.ShapeDtypeStruct((2,), "float32")}, missing="target")
+        store.load(0, like={"x": jax.ShapeDtypeStruct((2,), "float32"), "y": 1}, missing="target")
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])

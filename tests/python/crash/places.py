@@ -218,7 +218,7 @@ class Root(Place):
             with door(f"{self.name}: read-only"):
                 value = self.read_only(path)
             mine = native(path) if self.alone else {}
-            if all(value.get(step) == mine[step] for step in mine):
+            if value == mine or not self.alone:
                 break
         for step, each in mine.items():
             if value.get(step) != each and step not in self.foreign:
