@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/layout.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -28,6 +30,11 @@ std::string PathIn(const std::string& store, uint64_t segment, std::string_view 
 std::string WithoutTrailingSlashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
+}
+
+bool IsLink(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
 }
 
 std::string ParentOf(const std::string& path) {
@@ -60,6 +67,7 @@ std::vector<std::string> StoresWithin(io::FileSystem* file_system, const std::st
   if (!names.ok()) return {};
   for (const std::string& name : *names) {
     const std::string inner = StrCat(directory, "/", name);
+    if (IsLink(inner)) continue;
     for (const std::string& each : StoresIn(file_system, inner)) {
       found.push_back(StrCat(inner, "/", each));
     }

@@ -14,6 +14,8 @@ namespace stepwell::db {
 
 // "/a/b" for "/a/b//"; "/" stays.
 std::string WithoutTrailingSlashes(std::string path);
+// Whether it is a symbolic link, as the machine has it. False for what cannot be looked at.
+bool IsLink(const std::string& path);
 // The directory that holds `path`: "." and "/" where it has no other. Slashes at the end are
 // nothing.
 std::string ParentOf(const std::string& path);
@@ -29,8 +31,8 @@ inline constexpr std::string_view kStoreBesideName = ".stepwell";
 bool IsStoreBesideName(std::string_view name);
 // The names of the stores beside views in a directory, ascending; none where it cannot be listed.
 std::vector<std::string> StoresIn(io::FileSystem* file_system, const std::string& directory);
-// The paths of the stores that someone may mean who names the directory around them, ascending:
-// those in it, or, as in a single checkpoint, those in the directories in it.
+// The paths of the stores in a directory, ascending; without any, of those in the directories in
+// it, as in a single checkpoint. A directory that is a symbolic link is passed over.
 std::vector<std::string> StoresWithin(io::FileSystem* file_system, const std::string& directory);
 
 inline std::string ReadersPath(const std::string& store) { return store + "/readers"; }

@@ -38,7 +38,6 @@ std::optional<db::ShownStep> ShownStep(const std::string& path) {
   return shown;
 }
 
-// Names that are not UTF-8 are no stores'.
 std::vector<std::string> StoresIn(const std::string& directory) {
   const nb::gil_scoped_release release;
   return db::StoresIn(io::LocalFileSystem(), directory);

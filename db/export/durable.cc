@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
-#include <filesystem>
 #include <random>
 #include <utility>
 
@@ -31,11 +30,6 @@ std::string Fresh(const std::string& folder, std::string_view mark) {
 
 std::string Trash(const std::string& folder) {
   return Fresh(folder, StrCat(kTrashMark, format::orbax::kTemporaryMark));
-}
-
-bool IsLink(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_symlink(std::filesystem::symlink_status(path, ignored));
 }
 
 // Also a symbolic link to nothing.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/view/shown.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -100,11 +98,6 @@ std::optional<ShownStep> Judge(const ViewMark& mark, const std::string& name,
   shown.is_live = live != store.live.end() && live->second.time_ns == mark.time_ns;
   if (shown.is_live) shown.commit = live->second.commit;
   return shown;
-}
-
-bool IsLink(const std::string& path) {
-  struct stat info {};
-  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
 }
 
 }  // namespace

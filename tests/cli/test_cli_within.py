@@ -47,6 +47,11 @@ def test_ls_finds_the_store_in_a_root(root: pathlib.Path) -> None:
     ok("cat", root, 1, "w")
 
 
+def test_a_link_is_not_another_store(root: pathlib.Path) -> None:
+    (root.parent / "newest").symlink_to(root)
+    assert [each["step"] for each in document("ls", root.parent)["steps"]] == [1, 2]
+
+
 def test_several_stores_in_a_root_are_named(root: pathlib.Path) -> None:
     shutil.copytree(root / ".stepwell", root / ".stepwell-checkpoint_0")
     told = error("ls", root, status=1)

@@ -20,9 +20,8 @@ namespace stepwell {
 // kInvalidArgument: two of them have one number.
 STEPWELL_API Result<std::vector<OrbaxStep>> FindOrbaxSteps(const std::string& root);
 
-// The paths of the stores that someone may mean who names the directory around them, ascending:
-// those that the facades of other libraries keep in a root, or inside a single checkpoint. None
-// where the directory is a store itself.
+// The paths of the stores that the facades of other libraries keep in a root, or inside a single
+// checkpoint, ascending. None where the directory is a store itself.
 STEPWELL_API std::vector<std::string> StoresWithin(const std::string& directory);
 
 // Whether a directory is a step that the view of a store beside it made: its files are those of the
