@@ -93,6 +93,14 @@ void BindDurable(nb::module_& m) {
     return OkStatus();
   });
   m.def(
+      "is_claimed",
+      [](const nb::bytes& path) {
+        return Call([name = Text(path)]() -> Result<bool> {
+          return db::ExportFolder::IsClaimed(io::LocalFileSystem(), name);
+        });
+      },
+      nb::arg("path"));
+  m.def(
       "sweep",
       [](const nb::bytes& path, bool ours) {
         const std::string folder = Text(path);

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _branch, _draft, _stepwell
@@ -39,7 +39,7 @@ from .policy import Policy, SavePolicy
 _CODECS = {"auto": 0, "raw": 1, "blosc": 2}
 
 
-_NOT_GIVEN: Final = NotGiven("<not given>")  # a state may be None
+_NOT_GIVEN: Final = NotGiven("<not given>")  # a state of None is an error
 
 
 def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Policy | None = None,
@@ -181,9 +181,9 @@ class Store(Loading):
         in the background: do not change that memory until the handle is done.
 
         Raises, before any I/O: StepExistsError, UnsupportedLeafError with every leaf that cannot be
-        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError, also for a state
-        that is None or has no leaf. `save` or the handle
-        may raise NoSpaceError; only this save fails then.
+        saved, StepPinnedError (replacing a pinned step), InvalidArgumentError (also for a state
+        without a leaf, such as None). `save` or the handle may raise NoSpaceError; only this save
+        fails then.
 
         The handle raises OutcomeUnknownError if the disk or process 0 failed during the commit: the
         step may or may not have been saved. To find out, close the store and open it again. Then
@@ -218,14 +218,15 @@ class Store(Loading):
                           json_text(metrics, "metrics"), existing, chunks)
 
     def _put(self, step: int, items: Mapping[str, Any], *, metadata: Any = None,
-             metrics: Any = None, replace: bool = False, chunks: Chunks | None = None
-             ) -> SaveHandle:
-        """Saves items of a facade, which may have no leaf."""
+             metrics: Any = None, replace: bool = False, chunks: Chunks | None = None,
+             retire: Sequence[int] = ()) -> SaveHandle:
+        """Saves items of a facade, which may have no leaf. `retire`: as Backend.save's."""
         self._check()
         self._check_writable()
         return self._save(step, dict(items), json_text(metadata, "metadata"),
                           json_text(metrics, "metrics"),
-                          if_exists_number("replace" if replace else "error"), chunks)
+                          if_exists_number("replace" if replace else "error"), chunks,
+                          retire=retire)
 
     import_checkpoint = checkpoint_import.import_checkpoint
     import_checkpoints = checkpoint_import.import_checkpoints

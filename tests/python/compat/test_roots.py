@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import stepwell
+from stepwell._runtime import durable
 from stepwell.compat import flax as checkpoints
+from stepwell.compat import orbax as v0
+from stepwell.compat import orbax_v1 as v1
 
 
 def test_a_save_waits_for_another_threads_close_of_the_directory(
@@ -34,3 +41,61 @@ def test_a_save_waits_for_another_threads_close_of_the_directory(
     for thread in threads:
         thread.join()
     assert checkpoints.available_steps(tmp_path) == [0, 1]
+
+
+def test_leftovers_go_whoever_has_the_root(tmp_path: Path) -> None:
+    """Those of Orbax, whose owner is dead; what is being made here stays."""
+    def left() -> Path:
+        path = tmp_path / "7.orbax-checkpoint-tmp"
+        path.mkdir()
+        (path / "part").write_text("")
+        return path
+
+    with v0.CheckpointManager(tmp_path), durable.Folder(str(tmp_path / "9")) as making:
+        mine = left()
+        with v0.CheckpointManager(tmp_path, options=v0.CheckpointManagerOptions(
+                cleanup_tmp_directories=True)):
+            assert not mine.exists() and os.path.isdir(making.temporary)
+        mine = left()
+        with v1.training.Checkpointer(tmp_path, cleanup_tmp_directories=True):
+            assert not mine.exists() and os.path.isdir(making.temporary)
+
+
+@pytest.mark.parametrize("facade", ["v0", "v1"])
+def test_two_managers_choose_what_goes_one_after_the_other(
+        tmp_path: Path, facade: str) -> None:
+    """Else both may choose from one list, and a step too many stays."""
+    together = threading.Barrier(2)
+    met: list[bool] = []
+
+    def meet() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.5)
+            met.append(True)
+
+    class V0Policy(v0.checkpoint_managers.PreservationPolicy):
+        def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+            meet()
+            return [True] * len(checkpoints)
+
+    class V1Policy(v1.training.preservation_policies.PreservationPolicy):  # type: ignore[misc]
+        def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+            meet()
+            return [True] * len(checkpoints)
+
+    def save(step: int) -> None:
+        if facade == "v0":
+            with v0.CheckpointManager(tmp_path, options=v0.CheckpointManagerOptions(
+                    preservation_policy=V0Policy())) as manager:
+                manager.save(step, args=v0.args.StandardSave({"x": np.ones(2)}), force=True)
+        else:
+            with v1.training.Checkpointer(tmp_path, preservation_policy=V1Policy()) as manager:
+                manager.save(step, {"x": np.ones(2)}, force=True)
+
+    threads = [threading.Thread(target=save, args=(step,)) for step in (1, 2)]
+    with v0.CheckpointManager(tmp_path):  # one store for all of them
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert not met

@@ -28,7 +28,7 @@ class Folder:
     """A directory or file that appears at `path` whole and durable, or not at all.
 
     Build it below `temporary`, then `commit` the part of it that is to have the path. A context
-    manager that removes what is not committed; so does the end of the last reference to it.
+    manager. Its end removes what is not committed, and so does the end of its last reference.
 
     replace: what is at `path` gives way, at one instant. file_mode: permissions of files in a
     directory that is the owner's alone, as 0o600; 0: the umask decides.
@@ -101,6 +101,11 @@ def remove_tree(path: str) -> None:
     """Removes what it can of what does not last: half-made things, and those of tests. Never
     follows a link, raises nothing."""
     _stepwell.remove_tree(os.fsencode(path))
+
+
+def is_claimed(path: str) -> bool:
+    """Whether a temporary directory is one of this door, whoever is making it; not of Orbax's."""
+    return _stepwell.is_claimed(os.fsencode(path))
 
 
 def sweep(folder: str, *, ours: bool = False) -> None:

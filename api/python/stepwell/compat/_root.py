@@ -23,9 +23,7 @@ from typing import Any, Literal
 
 from .. import Json, _stepwell, _store
 from .._pytree.chunks import Chunks
-from .._pytree.has_leaf import has_leaf
 from .._runtime import durable
-from .._runtime.arguments import if_exists_number, json_text
 from .._runtime.files import local_path, read_json_object
 from ..errors import (CheckpointNotFoundError, CorruptionError, Error, LockedError,
                       PermissionDeniedError, StepNotFoundError, StoreNotFoundError)
@@ -110,7 +108,6 @@ class Root:
         self._store_path = os.path.join(self.path, store_name(name_format))
         self._layout: Literal["v0", "v1"] = layout
         self._zarr: Literal[2, 3] = zarr
-        self._cleanup = cleanup
         self._shared: Shared | None = None
         # Whether a directory is the view's, by name, inode and time of change.
         self._made_by_view: dict[tuple[str, int, int], bool] = {}
@@ -121,6 +118,9 @@ class Root:
             durable.make_directories(self.path)
         if read_only or create or os.path.isdir(self.path):
             self._open()
+        if cleanup and self._shared is not None and self._shared.view is not None:
+            found = [entry.path for entry in os.scandir(self.path) if TEMPORARY in entry.name]
+            self._remove(path for path in found if not durable.is_claimed(path))
 
     def _open(self) -> None:
         self._foreign = None
@@ -132,9 +132,6 @@ class Root:
         if not self.leads:
             return
         durable.sweep(self.path)
-        if self._cleanup:  # before the view begins to make directories of its own
-            self._remove(os.path.join(self.path, name) for name in os.listdir(self.path)
-                         if TEMPORARY in name)
         self._finish_overwrites(shared.store)
         prefix, digits = self._naming
         shared.view = shared.store.orbax_view(
@@ -170,8 +167,8 @@ class Root:
         return self._shared is None or self._shared.store._backend.leads
 
     def planning(self) -> contextlib.AbstractContextManager[object]:
-        """Held from the choice of what a save retires until `save` has returned, so that two
-        managers choose one after the other."""
+        """A lock. A manager holds it from the choice of what a save retires until `save` has
+        returned: two managers choose one after the other."""
         return contextlib.nullcontext() if self._shared is None else self._shared.planning
 
     def gather(self, what: str) -> None:
@@ -314,7 +311,6 @@ class Root:
              then: Callable[[], object] | None = None, timeout: float | None = None) -> Work[None]:
         """Saves a step in the background. In the very commit that makes it durable the steps of
         `retire` die; those of other libraries, and one that the step takes the place of, go then.
-        For a step without a leaf none of `retire` goes.
 
         metrics: JSON. then: called in the background once all of this is done. timeout: of
         `result()`.
@@ -332,17 +328,11 @@ class Root:
             trees[METRICS] = Json(metrics)
         elif metrics is not None:
             trees.pop(METRICS, None)
-        if not has_leaf(trees):
-            retire = ()
         gone = [path for number, path in foreign.items() if number in retire or path == shadowed]
         info = Info(step, now(), metrics)
-        store._check()
-        store._check_writable()
-        handle = store._save(
-            step, trees, json_text(described or None, "metadata"),
-            json_text(None if METRICS in trees else metrics, "metrics"),
-            if_exists_number("replace" if replace else "error"), chunks,
-            retire=[each for each in retire if each not in foreign])
+        handle = store._put(
+            step, trees, metadata=described or None, metrics=None if METRICS in trees else metrics,
+            replace=replace, chunks=chunks, retire=[each for each in retire if each not in foreign])
 
         def work() -> None:
             handle.result()

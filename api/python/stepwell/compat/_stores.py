@@ -7,11 +7,12 @@ import contextlib
 import datetime
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .. import _store
 from .._interop.orbax_view import OrbaxView
+from .._pytree.has_leaf import has_leaf
 from .._runtime import service
 from ..errors import Error
 from ._work import Work
@@ -39,6 +40,12 @@ def metrics_of(store: _store.Store, step: int) -> Any:
     if view.metrics is None and METRICS in view.items:
         return store.load(step, items=[METRICS])[METRICS]
     return view.metrics
+
+
+def retired(steps: Iterable[int], step: int, items: Mapping[str, Any]) -> list[int]:
+    """Which of the steps that a policy gives up go with a save of `items` as `step`: only the step
+    itself if the items have no leaf, as those of a train step that forgot its `return`."""
+    return [each for each in steps if each == step or has_leaf(dict(items))]
 
 
 class Shared:

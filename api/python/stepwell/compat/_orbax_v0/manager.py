@@ -18,7 +18,7 @@ from orbax.checkpoint.metadata import RootMetadata
 
 from ...errors import InvalidArgumentError
 from .._orbax_common import orbax_errors, read_root_metadata, write_root_metadata
-from .._stores import METRICS, now
+from .._stores import METRICS, now, retired
 from .._work import Work
 from .handling import composite_handler
 from .item_handlers import ItemHandlers
@@ -195,7 +195,7 @@ class CheckpointManager(orbax.CheckpointManager):
         with orbax_errors(), self._steps.planning():
             work = self._steps.save(
                 step, saving.items, metadata=saving.metadata(custom_metadata), metrics=written,
-                known_metrics=metrics, old=self._old(step, metrics),
+                known_metrics=metrics, old=retired(self._old(step, metrics), step, saving.items),
                 then=self._async_options.post_finalization_callback or (lambda: None),
                 timeout=self._async_options.timeout_secs)
         self._raised.clear()

@@ -11,7 +11,6 @@ from typing import Any
 import orbax.checkpoint as orbax
 from orbax.checkpoint.checkpoint_manager import CheckpointInfo
 
-from ..._pytree.has_leaf import has_leaf
 from ..._runtime import durable
 from ..._runtime.files import local_path
 from ...errors import Error, StepNotFoundError
@@ -102,8 +101,6 @@ class Steps:
              known_metrics: Any, old: list[int], then: Callable[[], object],
              timeout: float) -> Work[None]:
         """Saves a step. `old`: what goes with its commit. `known_metrics`: for policies."""
-        if not has_leaf(dict(items)):
-            old = [each for each in old if each == step]
         retire = [] if self._options.todelete_subdir else [each for each in old if each != step]
 
         def finish() -> None:

@@ -13,10 +13,10 @@ from ..._runtime.files import local_path
 from ..._runtime.preemption import jax_says_so
 from .._orbax_common import orbax_errors, write_root_metadata
 from .._root import NO_TIME, Root
-from .._stores import Info, now
+from .._stores import Info, now, retired
 from .._work import Work
 from .base import get_context, v1
-from .items import check_names, to_items
+from .items import Items, check_names, to_items
 from .places import STATE
 from .undo import Old
 
@@ -137,19 +137,21 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         return bool(self._save_policy.should_save(Info(step, now(), None), infos,
                                                   context=context))
 
-    def _plan(self, step: int, metrics: Any, force: bool, overwrite: bool, preempted: bool
-              ) -> tuple[bool, list[int] | None]:
-        """Whether the step is there, and the steps that go when it is saved; None: it is not to be
-        saved."""
+    def _is_wanted(self, step: int, force: bool, overwrite: bool, preempted: bool
+                   ) -> tuple[bool, bool]:
+        """Whether the step is there, and whether it is to be saved."""
         infos = self._infos()
         there = any(info.step == step for info in infos)
         others = [info for info in infos if info.step != step]
-        if there and not overwrite or not (
-                force or self._wants(step, others, preempted)):
-            return there, None
-        infos = sorted([*others, Info(step, now(), metrics)], key=lambda info: info.step)
+        wanted = not (there and not overwrite) and (force or self._wants(step, others, preempted))
+        return there, wanted
+
+    def _given_up(self, step: int, metrics: Any) -> list[int]:
+        """The steps that the policy does not keep once there is this one, which may be one."""
+        infos = [info for info in self._infos() if info.step != step]
+        infos = sorted([*infos, Info(step, now(), metrics)], key=lambda info: info.step)
         kept = self._keep_policy.should_preserve(infos, context=keeps.PreservationContext())
-        return there, [info.step for info, keep in zip(infos, kept, strict=True) if not keep]
+        return [info.step for info, keep in zip(infos, kept, strict=True) if not keep]
 
     def save(self, step: int, state: Any, *, checkpointable_name: str = STATE,
              force: bool = False, overwrite: bool = False, metrics: Any = None,
@@ -185,31 +187,29 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         started = time.time()
         check_names(checkpointables)
         preempted = not force and jax_says_so(step)  # all processes ask
-        with self._root.planning():
-            saving = self._begin(step, checkpointables, force, overwrite, metrics,
-                                 custom_metadata, preempted)
-        if saving is None:
+        there, wanted = self._decide(
+            lambda: self._is_wanted(step, force, overwrite, preempted), "save")
+        if there and not overwrite and (force or step not in self._found):
+            raise training.errors.StepAlreadyExistsError(f"Step {step} already exists.")
+        if not wanted:
             return None
+        context = get_context(self._context)
+        items = to_items(checkpointables, context)
+        if there:
+            self._wait_for(step)
+        with orbax_errors(), self._root.planning():
+            saving = self._begin(step, items, there, metrics, custom_metadata, context)
         self._found.discard(step)
         self._saves.append(saving)
         self._log("save", step, started)
         return Saved(saving.work)
 
-    def _begin(self, step: int, checkpointables: dict[str, Any], force: bool, overwrite: bool,
-               metrics: Any, custom_metadata: Any, preempted: bool) -> _Save | None:
-        """Begins a save, if it is wanted."""
-        there, gone = self._decide(
-            lambda: self._plan(step, metrics, force, overwrite, preempted), "save")
-        if there and not overwrite and (force or step not in self._found):
-            raise training.errors.StepAlreadyExistsError(f"Step {step} already exists.")
-        if gone is None:
-            return None
-        context = get_context(self._context)
-        items = to_items(checkpointables, context)
-        retired = [each for each in gone if each != step]
-        if there:
-            self._wait_for(step)
-        saving = _Save(step, there, Old.all_of(self._root, [step] * there + retired))
+    def _begin(self, step: int, items: Items, there: bool, metrics: Any, custom_metadata: Any,
+               context: Any) -> _Save:
+        # What process 0 retires counts.
+        gone = retired(self._given_up(step, metrics), step, items.trees) if self._root.leads else []
+        others = [each for each in gone if each != step]
+        saving = _Save(step, there, Old.all_of(self._root, [step] * there + others))
 
         def finish() -> None:
             saving.is_committed = True
@@ -219,11 +219,10 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
             if context.asynchronous.post_finalization_callback is not None:
                 context.asynchronous.post_finalization_callback()
 
-        with orbax_errors():
-            saving.work = self._root.save(
-                step, items.trees, metadata=items.metadata(custom_metadata), metrics=metrics,
-                chunks=items.chunks or None, replace=there, retire=retired, then=finish,
-                timeout=context.asynchronous.timeout_secs)
+        saving.work = self._root.save(
+            step, items.trees, metadata=items.metadata(custom_metadata), metrics=metrics,
+            chunks=items.chunks or None, replace=there, retire=others, then=finish,
+            timeout=context.asynchronous.timeout_secs)
         return saving
 
     def _wait_for(self, step: int) -> None:
