@@ -209,13 +209,13 @@ class OpenStore(NotCopied):
         return [summary.step for summary in self._backend.steps()]
 
     def best(self, metric: str, mode: Direction = "min") -> int | None:
-        """The step with the best `metric`, a name in `save(metrics=)`; None if there is no step, or
-        none has a finite number there.
+        """The step with the best `metric`, a name in `save(metrics=)`. None without any step, and
+        where no step has a finite number there. InvalidArgumentError for a metric that no step has.
 
         mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
 
         Of equal values the higher step is better, as in `policy.BestN`. With local disks this is
-        collective. A metric that no step has is InvalidArgumentError, which lists those there are.
+        collective.
         """
         return best_of(self.steps(metrics=True), metric, mode)
 

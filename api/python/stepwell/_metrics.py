@@ -37,8 +37,8 @@ def _texts(core: _stepwell.Core, read: Callable[[int], _stepwell.Reader]) -> lis
 
 
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | None:
-    """As the policy BestN ranks them: of equal values the higher step is better. None where there
-    is no step, or no finite value; InvalidArgumentError for a metric that no step has."""
+    """As the policy BestN ranks them: of equal values the higher step is better. None without a
+    finite value. InvalidArgumentError names the metrics that there are, if no step has this one."""
     if not isinstance(metric, str) or not metric:
         raise InvalidArgumentError(f"metric must be the name of one, not {metric!r}")
     if mode not in ("min", "max"):

@@ -18,9 +18,9 @@ _PIECE = 1 << 20  # elements that are looked at together: the check takes memory
 
 
 def first_lost(raw: np.ndarray[Any, Any], made: np.ndarray[Any, Any]) -> int | None:
-    """The place in C order of the first value that `made`, `raw` in another dtype, does not hold;
-    None: it holds all. Rounding, and the fraction that an integer lacks, are no loss."""
-    if kind_of(made.dtype) == "b" or kind_of(raw.dtype) == "b":
+    """The place in C order of the first value of `raw` that the dtype of `made` does not hold; None
+    if it holds all. Rounding loses no value, and neither does cutting off a fraction."""
+    if kind_of(made.dtype) == "b" or np.can_cast(raw.dtype, made.dtype):
         return None
     olds, news = raw.reshape(-1), made.reshape(-1)
     for begin in range(0, olds.size, _PIECE):

@@ -129,10 +129,14 @@ class CheckedCast(Cast):
     def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY,
                  origin: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
         out = super().__call__(raw, numa_node)
+        self._check(raw, out, origin)
+        return out
+
+    def _check(self, raw: np.ndarray[Any, Any], out: np.ndarray[Any, Any],
+               origin: tuple[int, ...]) -> None:
         lost = first_lost(raw, out)
         if lost is not None:
             raise does_not_fit(self._step, self._path, raw, lost, origin, out.dtype)
-        return out
 
 
 def cast_to(dtype: Any, casting: Casting, step: int, path: str) -> Cast:
@@ -140,24 +144,17 @@ def cast_to(dtype: Any, casting: Casting, step: int, path: str) -> Cast:
     return Cast(dtype) if casting == "wrap" else CheckedCast(dtype, step, path)
 
 
-class Canonical(Cast):
+class Canonical(CheckedCast):
     """Data of a 64-bit type in the type that JAX has in its place without jax_enable_x64. Floating-
     point numbers are rounded; an integer that does not fit is a MismatchError."""
 
-    def __init__(self, dtype: Any, step: int, path: str) -> None:
-        super().__init__(dtype)
-        self._step = step
-        self._path = path
-
-    def __call__(self, raw: np.ndarray[Any, Any], numa_node: int = ANY,
-                 origin: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
-        out = super().__call__(raw, numa_node)
+    def _check(self, raw: np.ndarray[Any, Any], out: np.ndarray[Any, Any],
+               origin: tuple[int, ...]) -> None:
         if raw.dtype.kind in "iu" and not np.array_equal(out, raw):
             why = (f"stored {raw.dtype} values do not fit {out.dtype}, which JAX has in its place "
                    "without jax_enable_x64")
             raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
                                 [Mismatch(self._path, why, "dtype")], WRAPS)
-        return out
 
 
 def box_of(index: Any, shape: tuple[int, ...]) -> Box:

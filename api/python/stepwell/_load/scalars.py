@@ -76,6 +76,6 @@ class ToValue:
         try:
             return self._plain(raw[()])
         except (OverflowError, ValueError):
-            why = f"the stored {raw.dtype} {raw[()]} does not fit an {self._plain.__name__}"
+            why = f"the stored {raw.dtype} {raw[()]} does not fit an int"
             raise MismatchError(f"step {self._step}: 1 leaf does not fit `like`:",
                                 [Mismatch(self._path, why, "dtype")]) from None

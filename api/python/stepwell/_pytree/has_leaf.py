@@ -11,13 +11,13 @@ from .tree import DEPTH_MAX, is_static, open_node
 
 
 def has_leaf(node: Any, depth: int = 0) -> bool:
-    """Whether something of a tree would be saved beside its containers. None is no leaf, as in JAX;
-    functions are not saved. Looks no further than the first leaf."""
+    """Whether a tree has a leaf that is saved. None is no leaf, as in JAX, and functions are not
+    saved. The first leaf ends the search."""
     if node is None:
         return False
     if depth > DEPTH_MAX:
         return True  # the save says what is wrong
-    children: Iterable[Any]
+    children: Iterable[Any]  # not by open_node, which lists all of them first
     if type(node) is dict:
         children = node.values()
     elif type(node) is list or type(node) is tuple:
@@ -40,5 +40,5 @@ def check_has_leaf(items: Mapping[str, Any]) -> None:
     if all(tree is None for tree in items.values()):
         raise InvalidArgumentError(f"{what} None: nothing would be saved. Did the function that "
                                    "was to make it end without `return`?")
-    raise InvalidArgumentError(f"{what} without a leaf: there is no array, number or string in "
-                               "it, so nothing would be saved")
+    raise InvalidArgumentError(f"{what} without a leaf: nothing would be saved, because no array, "
+                               "number or string is in it")

@@ -19,7 +19,7 @@ Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
 COUNT_MAX = 2**63 - 1
 _STEP_MAX = 2**63 - 1
-_NEWEST = "load() loads the newest step, and store.latest is its number"
+_NEWEST_HINT = "load() loads the newest step, and store.latest is its number"
 _IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
 
 
@@ -37,7 +37,8 @@ NEWEST: Any = NotGiven("<the newest>")  # a step
 
 
 def step_or_newest(step: SupportsIndex | None) -> int | None:
-    """None for NEWEST. InvalidArgumentError for None, which `best` gives where there is no step."""
+    """A step that was given, or None for NEWEST. InvalidArgumentError for None: `best` and `latest`
+    give it where there is no step, and the caller did not ask for the newest."""
     if step is NEWEST:
         return None
     if step is None:
@@ -72,7 +73,7 @@ def step_index(step: SupportsIndex) -> int:
 def step_number(step: SupportsIndex) -> int:
     number = step_index(step)
     if not 0 <= number <= _STEP_MAX:
-        hint = f"; {_NEWEST}" if number == -1 else ""
+        hint = f"; {_NEWEST_HINT}" if number == -1 else ""
         raise InvalidArgumentError(f"a step must be 0 … 2^63 − 1, not {number}{hint}")
     return number
 
@@ -104,7 +105,7 @@ def seconds_of(name: str, duration: float | timedelta) -> float:
 def _not_a_step(step: object) -> str:
     hint = "; the step comes first: save(step, state), load(step, path)"
     if isinstance(step, (str, bytes)):
-        hint = f": pass the number given to save; {_NEWEST}"
+        hint = f": pass the number given to save; {_NEWEST_HINT}"
     elif isinstance(step, (bool, float)):
         hint = ": pass the number given to save"
     return f"a step must be an int, not {brief(step)}{hint}"
