@@ -71,7 +71,9 @@ def test_managers_keep_what_has_leaves(tmp_path: pathlib.Path) -> None:
                 root, options=module.CheckpointManagerOptions(**options)) as manager:
             manager.save(1, args=module.args.PyTreeSave({"x": np.ones(2)}))
             manager.save(2, args=module.args.PyTreeSave({"x": {}}))
-            if module is v0:
+            if module is orbax:
+                assert manager.all_steps() == [2]
+            else:
                 assert manager.all_steps() == [1, 2]
                 manager.save(3, args=v0.args.PyTreeSave({"x": np.ones(3)}))
                 assert manager.all_steps() == [3]

@@ -9,6 +9,7 @@ import errno
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import stepwell
 from calls import Call, Model, Program, World
 
 RUN_TIMEOUT_S = 60.0
+SETTLE_S = 0.05
 ERRORS = ("EIO", "ENOSPC", "EMFILE", "ENOMEM")
 # Errors that a caller can do something about; others are the caller's own mistakes, or ours.
 EXPECTED = ("NoSpaceError", "StorageError", "OSError", "Error", "OutcomeUnknownError",
@@ -129,8 +131,28 @@ def run(program: Program, folder: str, fault: Fault, checker: checking.Checker) 
         outcome.problems = [f"{each}\n{Path(folder, 'output').read_text()[-2500:]}"
                             for each in outcome.problems]
         return outcome
+    if fault.kind == "kill":
+        _settle(base)
     outcome.problems = checker.check(base, _acceptable(program, said))
     return outcome
+
+
+def _settle(base: str) -> None:
+    """Waits until no file has changed for a while. The kernel ends the io_uring of a killed process
+    behind that process: a write that was under way may land later."""
+    def stamps() -> dict[str, tuple[int, int]]:
+        found = {}
+        for folder, _, names in os.walk(base):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(os.path.join(folder, name), follow_symlinks=False)
+                    found[os.path.join(folder, name)] = status.st_size, status.st_mtime_ns
+        return found
+
+    before, now = None, stamps()
+    while now != before:
+        time.sleep(SETTLE_S)
+        before, now = now, stamps()
 
 
 def _judge(program: Program, said: list[str], status: int | None, fault: Fault) -> Outcome:

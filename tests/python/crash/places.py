@@ -214,12 +214,9 @@ class Root(Place):
         path = self.at(base)
         if not os.path.isdir(path):
             return {}
-        for _ in range(2):  # the last write of a killed process may land between the two looks
-            with door(f"{self.name}: read-only"):
-                value = self.read_only(path)
-            mine = native(path) if self.alone else {}
-            if value == mine or not self.alone:
-                break
+        with door(f"{self.name}: read-only"):
+            value = self.read_only(path)
+        mine = native(path) if self.alone else {}
         for step, each in mine.items():
             if value.get(step) != each and step not in self.foreign:
                 raise Wrong(f"{self.name}: step {step}: the store has {each}, the facade {value}")

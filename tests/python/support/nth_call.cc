@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library for Python (crash/faults.py): the n-th system call of this process on files below a
-// directory is its last, or fails. Which files a call is about is read from
-// the memory and the descriptors of the process, so that what Python imports meanwhile is not
-// counted. Calls of processes that it starts go on as they are.
+// directory is its last, or fails. Which files a call is about is read from the memory and the
+// descriptors of the process, so that what Python imports meanwhile is not counted. Calls of
+// processes that it starts go on as they are.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
