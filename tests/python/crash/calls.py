@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
@@ -80,11 +81,17 @@ class Call:
 
     def under_way(self, model: Model) -> list[Model]:
         """What a crash within the call may leave, from before to after."""
-        models = [model]
+        return [model, *self.begun(model), self.after(model)]
+
+    def begun(self, model: Model) -> list[Model]:
+        """What else may be there before its end."""
+        models = []
         for change in self.halfway:
-            models.append(copy.deepcopy(model))
-            change(models[-1])
-        return [*models, self.after(model)]
+            changed = copy.deepcopy(model)
+            with contextlib.suppress(KeyError, TypeError):  # it cannot be made
+                change(changed)
+                models.append(changed)
+        return models
 
 
 @dataclass(frozen=True)

@@ -200,13 +200,16 @@ def _acceptable(program: Program, said: list[str]) -> list[Model]:
     for number, how in sorted(ended.items()):
         following: list[Model] = []
         for model in models:
+            call = program.calls[number]
             try:
                 if how == "done":
-                    following.append(program.calls[number].after(model))
+                    following.append(call.after(model))
                 else:
-                    following += program.calls[number].under_way(model)
+                    following += call.under_way(model)
             except (KeyError, TypeError, AttributeError, ValueError):
-                following.append(model)  # it could not be made, and was not
+                # It could not be made. What it does first, such as to open a store, it may have.
+                following.append(model)
+                following += call.begun(model) if how != "done" else []
         models = [model for i, model in enumerate(following) if model not in following[:i]]
     return models
 
