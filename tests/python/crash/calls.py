@@ -300,7 +300,7 @@ def _in_parts(what: str, names: Iterable[str], add: Callable[[World, str], None]
                 try:
                     added(world, name)
                 except Exception as error:  # it failed, and is there nevertheless
-                    if "already" not in str(error):
+                    if not any(said in str(error) for said in ("already", "previous partial save")):
                         raise
         finalize(world)
 
