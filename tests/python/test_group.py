@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from group_runs import run, run_matrix
+from group_runs import machines, run, run_matrix
 from group_values import values
 
 import stepwell
@@ -69,6 +69,41 @@ def test_processes_that_save_different_things(tmp_path: pathlib.Path, differ: di
         assert all(word in said.lines[2]["text"] for word in words), said.lines[2]
         assert said.gave(4) == [1, 3]
         assert said.gave(5) == "equal"
+
+
+_LOCAL = ["jax", "numpy", "mesh", "bfloat16", "number", "text", "key", "scalar", "flag", "bytes"]
+
+
+@pytest.mark.parametrize("disks", ["shared", "local"])
+def test_what_each_process_has_for_itself_must_be_the_same(tmp_path: pathlib.Path, disks: str
+                                                           ) -> None:
+    roots = machines(tmp_path, 0, 1) if disks == "local" else tmp_path / "store"
+    saves = [["save", {"step": number, "local": kind, "local_differs": differs}]
+             for number, (kind, differs) in enumerate(
+                 (kind, differs) for kind in [*_LOCAL, "empty"] for differs in (False, True))]
+    for said in run(roots, [["open", {"disks": disks}], *saves,
+                            ["save", {"step": 99, "metadata_differs": True}], ["steps", {}],
+                            ["close", {}]]):
+        assert said.gave(0) == []
+        for kind, same, other in zip(_LOCAL, said.lines[1::2], said.lines[2::2], strict=False):
+            assert "gave" in same, same
+            assert other["error"] == "PeerError", (kind, said.output[-2000:])
+            assert f"local/{kind} (" in other["text"] and "in process 1" in other["text"], other
+            assert "make_array_from_process_local_data" in other["text"]
+        assert "gave" in said.lines[1 + 2 * len(_LOCAL) + 1]  # without elements
+        assert "number (int) holds 1 in process 1 and 0 in process 0" in str(said.lines)
+        refused = said.lines[-3]
+        assert refused["error"] == "PeerError" and "the metadata" in refused["text"]
+        assert said.gave(len(saves) + 2) == [*range(0, 2 * len(_LOCAL), 2), 20, 21]
+
+
+def test_metadata_of_a_store_must_be_the_same(tmp_path: pathlib.Path) -> None:
+    for said in run(tmp_path / "store", [["open", {"metadata": {"run": 1}}], ["close", {}],
+                                         ["open", {"own_metadata": True}],
+                                         ["open", {}], ["metadata", {}], ["close", {}]]):
+        assert said.lines[2]["error"] == "InvalidArgumentError", said.output[-2000:]
+        assert "not the same in process 1" in said.lines[2]["text"]
+        assert said.gave(4) == {"run": 1}
 
 
 @pytest.mark.parametrize("victim, point", [

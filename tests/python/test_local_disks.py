@@ -8,20 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from group_runs import Said, run, run_matrix
+from group_runs import Said, machines, run, run_matrix
 from group_values import values
 
 import stepwell
 
 Act = list[Any]
 CLOSE: Act = ["close", {}]
-
-
-def machines(folder: pathlib.Path, *of_process: int) -> list[pathlib.Path]:
-    """The path of a store on the machine of each process."""
-    for number in of_process:
-        (folder / f"machine_{number}").mkdir(exist_ok=True, parents=True)
-    return [folder / f"machine_{number}" / "store" for number in of_process]
 
 
 def opened(roots: list[pathlib.Path], **more: Any) -> Act:

@@ -14,11 +14,11 @@ import pytest
 import tensorstore as ts
 from equality import same
 from group_odd import EXPORTS
-from group_runs import run
+from group_runs import machines, run
 from group_values import EVERY_LEAF, LEAVES, values
 from orbax.checkpoint import v1 as ocp_v1
 from test_group_export import numpy_of, read_by_all
-from test_local_disks import CLOSE, Act, all_fail, machines, opened
+from test_local_disks import CLOSE, Act, all_fail, opened
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -12,10 +12,10 @@ from stepwell._distributed.messages import Decision, Failure, Proposal, StepNews
 
 def test_messages_come_as_they_were_sent():
     vote = Vote(Proposal("save", 7, items=["state", "ø"], if_exists=1), "digest",
-                Failure("no room", "NoSpaceError"), False, "")
+                Failure("no room", "NoSpaceError"), False, "", [(3, "00")])
     assert messages.decode(messages.encode(vote), Vote, 1, "save 7") == Vote(
         Proposal("save", 7, [], ["state", "ø"], 1), "digest",
-        Failure("no room", "NoSpaceError", []), False, "")
+        Failure("no room", "NoSpaceError", []), False, "", [[3, "00"]])
     decision = Decision(changed=[1], news=StepNews([3], [[4, 0]]), decision_number=9)
     text = messages.pack_text(decision)
     assert messages.unpack_text(text, Decision, 0, "x") == Decision(

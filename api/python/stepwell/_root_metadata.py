@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import stat
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,13 @@ def metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
 
 
 def set_metadata(backend: Backend, store: str, data: bytes) -> None:
-    """Durable when it returns. Of several processes the first writes it."""
+    """Durable when it returns. Of several processes the first writes it; InvalidArgumentError if
+    another was given something else."""
+    sums = backend.gather(zlib.crc32(data), "the store's metadata")
+    for process, found in enumerate(sums):
+        if found != sums[0]:
+            raise InvalidArgumentError(f"open(metadata=) is not the same in process {process} as "
+                                       "in process 0, which writes it: give all of them the same")
     backend.from_leader(lambda: _write(store, data), "the store's metadata")
 
 

@@ -85,7 +85,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
     `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
     process writes the shards that it owns; a step commits on all processes or on none. Process 0
-    saves metadata, metrics and everything that is not a jax.Array. Mode "r" is not collective. If
+    saves metrics, and metadata and everything that is not an array over several processes; these
+    must be the same on all (PeerError). Mode "r" is not collective. If
     some process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`, `export`
     and the slicing of arrays are collective, too. See the guide "Many processes".
 

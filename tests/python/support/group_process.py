@@ -46,6 +46,18 @@ def state(step: int, leaves: list[str] | None = None) -> dict[str, Any]:
     return {"params": arrays, "count": step, "name": "run", "host": np.full(7, step)}
 
 
+def local_leaf(kind: str, value: int) -> dict[str, Any]:
+    """A leaf that each process has for itself."""
+    mine = Mesh(np.array(jax.local_devices()), ("x",))
+    many = jax.device_put(np.full((4, 2), value), NamedSharding(mine, PartitionSpec("x")))
+    made: dict[str, Any] = {
+        "jax": jax.numpy.full(3, value), "numpy": np.full((2, 3), value).T, "mesh": many,
+        "bfloat16": jax.numpy.full((), value, "bfloat16"), "number": value, "text": f"run {value}",
+        "key": jax.random.key(value), "scalar": np.float16(value), "flag": bool(value),
+        "bytes": bytes([value]), "empty": np.zeros((0, 2))}
+    return {"local": {kind: made[kind]}}
+
+
 # ---- dying --------------------------------------------------------------------------------------
 
 
@@ -230,6 +242,8 @@ def main() -> None:
                 roots = arguments.pop("roots", PLAN["roots"])
                 signals = arguments.pop("signals", None)
                 save = stepwell.policy.SaveOnPreemption(signals) if signals else None
+                if arguments.pop("own_metadata", False):
+                    arguments["metadata"] = {"process": PROCESS}
                 store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"], **{
                     **arguments, "save": save, "keep": stepwell.policy.LatestN(arguments["keep"])
                     if "keep" in arguments else None})
@@ -237,8 +251,11 @@ def main() -> None:
             elif act == "save":
                 step = arguments["step"] + arguments.get("add", {}).get(str(PROCESS), 0)
                 leaves = arguments.get("leaves", {}).get(str(PROCESS))
-                gave = store.save(step, state(step, leaves),
-                                  metadata={"at": step}, metrics=arguments.get("metrics"),
+                own = PROCESS if arguments.get("local_differs") else 0
+                local = local_leaf(arguments["local"], own) if "local" in arguments else {}
+                metadata = {"at": step + PROCESS if arguments.get("metadata_differs") else step}
+                gave = store.save(step, {**state(step, leaves), **local},
+                                  metadata=metadata, metrics=arguments.get("metrics"),
                                   if_exists=arguments.get("if_exists", "error")).result()
             elif act == "import":
                 source = arguments["from"]  # of all processes, or of each

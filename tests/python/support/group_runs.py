@@ -38,6 +38,13 @@ def start(script: pathlib.Path, processes: int, devices: int, *arguments: str
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for number in range(processes)]
 
 
+def machines(folder: pathlib.Path, *of_process: int) -> list[pathlib.Path]:
+    """The path of a store on the machine of each process."""
+    for number in of_process:
+        (folder / f"machine_{number}").mkdir(exist_ok=True, parents=True)
+    return [folder / f"machine_{number}" / "store" for number in of_process]
+
+
 def run(root: pathlib.Path | list[pathlib.Path], acts: list[list[Any]], processes: int = 2,
         devices: int = 4, kill: list[Any] | None = None, timeout: float = 60.0,
         posix: bool = False) -> list[Said]:

@@ -38,7 +38,7 @@ from .lockstep import Lockstep, all_gather
 from .messages import (CheckpointVote, Decision, Failure, Proposal, Value, Vote, decode, encode,
                        pack_text, unpack_text)
 from .opening import Opening
-from .process_slice import difference, digest_of, part_of, share_of, vote_of
+from .process_slice import difference, digest_of, mesh_difference, part_of, share_of, vote_of
 from .snapshot import Snapshot
 
 T = TypeVar("T")
@@ -82,7 +82,8 @@ class Collective:
     proposal: Proposal
     handle: GroupHandle
     retire: Sequence[int] = ()  # of a save, on the leader: steps that end in its commit
-    tree_text: list[str] = field(default_factory=list)  # of a save: what the fingerprint is of
+    tree_text: list[str] = field(default_factory=list)  # of a save: process_slice.Part's
+    meshes: list[tuple[int, str]] = field(default_factory=list)
     prepared: _stepwell.Handle | None = None  # of a save
     error: BaseException | None = None  # why this process cannot do it
     snapshot: Snapshot | None = None  # of a snapshot
@@ -129,13 +130,13 @@ class Group(ABC):
                         retire=retire)
         try:
             with paused():
-                part = part_of(trees, self._coordinator.index, chunks)
+                part = part_of(trees, self._coordinator.index, chunks, metadata)
                 if not self.leader:  # the leader decides about the step that is there
                     metadata, metrics, existing = "", "", if_exists_number("replace")
                 op.prepared = self.writer.save(
                     step, part.rows, metadata, metrics, existing, to_numpy,
                     (self._save_id(op.number), self._parts))
-                op.tree_text = part.tree_text
+                op.tree_text, op.meshes = part[1:]
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
             op.error = error
@@ -223,10 +224,9 @@ class Group(ABC):
     def _run_operation(self, op: Collective) -> None:
         try:
             error = self._take(op)
-        except Error as failed:
-            error = failed
-        except Exception as unexpected:
-            error = unexpected if op.kind == "snapshot" else _unknown(op, unexpected)
+        except Exception as failed:
+            error = (failed if isinstance(failed, Error) or op.kind == "snapshot"
+                     else _unknown(op, failed))
         if op.kind == "import":
             self._alive.end()
         op.handle.finish(error)
@@ -243,8 +243,9 @@ class Group(ABC):
             contents = self._contents(op)
         except Exception as cannot:
             error = cannot
-        vote = Vote(op.proposal, digest_of(op.tree_text),
-                    None if error is None else Failure.of(error), op.handle.skipped, contents)
+        failure = None if error is None else Failure.of(error)
+        vote = Vote(op.proposal, digest_of(op.tree_text), failure, op.handle.skipped, contents,
+                    op.meshes)
         directory = f"{self._run}/{op.number}"
         try:
             decision = (self._lead if self.leader else self._follow)(op, directory, vote)
@@ -347,12 +348,12 @@ class Group(ABC):
                     return Decision(Failure(
                         f"the processes do not do the same: {key} is {value!r} in process "
                         f"{process} and {expected!r} in process 0", processes=[process]))
-        differing = [process for process, vote in enumerate(op.votes)
-                     if vote.fingerprint != first.fingerprint]
+        differing = [i for i, vote in enumerate(op.votes) if vote.fingerprint != first.fingerprint]
         if differing:
             return Decision(Failure(self._explain(op, directory, differing[0]),
                                     processes=differing))
-        return Decision()
+        return Decision(mesh_difference(op.handle.step, op.tree_text,
+                                        [vote.meshes for vote in op.votes]))
 
     def _explain(self, op: Collective, directory: str, process: int) -> str:
         """How the tree of `process` differs."""
@@ -366,10 +367,9 @@ class Group(ABC):
     # ---- the others -----------------------------------------------------------------------------
 
     def _follow(self, op: Collective, directory: str, vote: Vote) -> Decision:
-        coordinator = self._coordinator
         what = f"deciding {op.proposal}"
         try:
-            coordinator.put(f"{directory}/{coordinator.index}", encode(vote))
+            self._coordinator.put(f"{directory}/{self._coordinator.index}", encode(vote))
             timeout = 2 * self._timeout + 10  # the leader may wait for others first, and tell then
             text = self._wait_answering(op, directory, timeout)
             decision = None if text is None else decode(text, Decision, 0, what)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from .. import errors
 from ..errors import Error, OutcomeUnknownError, PeerError
 
-VERSION = 2
+VERSION = 3
 
 M = TypeVar("M")
 _KINDS: dict[str, type] = {}
@@ -138,6 +138,7 @@ class Vote:
     failure: Failure | None
     skipped: bool
     contents: str  # a StepVote, packed
+    meshes: Sequence[Sequence[Any]]  # of a save: process_slice.Part's
 
 
 @_message

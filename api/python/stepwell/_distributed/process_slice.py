@@ -2,13 +2,13 @@
 """What one of many processes writes of a step: its part.
 
 Arrays that are spread over processes are dealt out box by box; every process computes the same
-owners, from the shapes and shardings that all of them have. Everything else is the same on all
-processes, by contract, and written by the first: the tree's containers, Python's values, NumPy
-arrays, and jax arrays that each process has for itself. One on a mesh of one process alone may be
-either; that process writes it, and where the first has one, too, that one counts.
+owners, from the shapes and shardings that all of them have. Everything else must be the same on all
+processes, and is written by the first: the tree's containers, Python's values, NumPy arrays, and
+jax arrays that each process has for itself. One on a mesh of one process alone may be either; that
+process writes it, and where several have one, these must be the same.
 
-Processes compare digests of the trees that they save, in words; where those differ, process 0
-receives the words and describes the difference.
+Processes compare digests of the trees that they save, in words with the checksums of such leaves;
+where those differ, process 0 receives the words and describes the difference.
 """
 
 from __future__ import annotations
@@ -16,34 +16,38 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import _stepwell
 from .._pytree.chunks import Chunks, set_chunk_shapes
-from .._pytree.sharding import Layout
+from .._pytree.sharding import Layout, to_numpy, transfers_allowed
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, ItemRows, SpreadLeaf, name_in_items,
                             walk_items)
-from .._stepwell import Row
+from .._pytree.values import decode_value
+from .._stepwell import Row, ValueType
 from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
-from .messages import CheckpointVote
+from .messages import CheckpointVote, Failure
 
 
 class Part(NamedTuple):
     rows: list[ItemRows]
-    tree_text: list[str]  # the whole tree in words, the same on all processes: "path: what it is"
+    # The whole tree and the metadata in words, the same on all processes: "path: what it is", and
+    # " = " what it holds where that must be the same, too.
+    tree_text: list[str]
+    # Of arrays on meshes of this process alone: the lines of `tree_text`, and what they hold.
+    meshes: list[tuple[int, str]]
 
 
-def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
+def part_of(items: dict[str, Any], process: int, chunks: Chunks | None, metadata: str = "") -> Part:
     """What `process` writes. Raises as flatten_items."""
     flats = walk_items(items, spread=True)
     only_state = list(items) == ["state"]
-    tree_text: list[str] = []
     for name, flat in flats:
-        arrays = {leaf.row: leaf.array for leaf in flat.spread}
         _check(name, flat, only_state)
-        tree_text += [f"{name_in_items(name, row.path, only_state) or name}: "
-                      f"{_words(row, arrays.get(number))}" for number, row in enumerate(flat.rows)]
     set_chunk_shapes(chunks, [ItemRows(name, flat.rows) for name, flat in flats])
     # What is on one process alone looks different there: the others must not count it, either.
     leaves = [leaf for _, flat in flats for leaf in flat.spread if len(_processes(leaf.array)) > 1]
@@ -67,7 +71,44 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None) -> Part:
     # Copies from other devices are on their way for all of them before the first is waited for.
     for _, flat in flats:
         flat.finish()
-    return Part(rows, tree_text)
+    return Part(rows, *_in_words(flats, only_state, metadata))
+
+
+def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: str
+              ) -> tuple[list[str], list[tuple[int, str]]]:
+    tree_text: list[str] = []
+    meshes: list[tuple[int, str]] = []
+    for name, flat in flats:
+        arrays = {leaf.row: leaf.array for leaf in flat.spread}
+        for number, row in enumerate(flat.rows):
+            array = arrays.get(number)
+            text = f"{name_in_items(name, row.path, only_state) or name}: {_words(row, array)}"
+            if number in flat.meshes:
+                meshes.append((len(tree_text), _content(row)))
+            elif array is None and row.tag != NODE:
+                text += _HOLDS + _content(row)
+            tree_text.append(text)
+    if metadata:
+        tree_text.append(f"the metadata: JSON{_HOLDS}{zlib.crc32(metadata.encode()):08x}")
+    return tree_text, meshes
+
+
+_HOLDS = " = "
+_SHOWN = (ValueType.INT, ValueType.FLOAT, ValueType.BOOL)
+
+
+def _content(row: Row) -> str:
+    """A number of Python, or the checksum of other leaves."""
+    if row.tag == VALUE:
+        if row.value_type in _SHOWN and len(row.data) <= 32:
+            return repr(decode_value(row.value_type, row.data))
+        return f"{zlib.crc32(row.data):08x}"
+    sum_ = 0
+    with transfers_allowed():
+        for array in row.data if row.tag == SHARDS else [row.data]:
+            values = array if isinstance(array, np.ndarray) else to_numpy(array)
+            sum_ = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, sum_)
+    return f"{sum_:08x}"
 
 
 def _words(row: Row, spread: Any) -> str:
@@ -76,7 +117,7 @@ def _words(row: Row, spread: Any) -> str:
     if row.tag == NODE:
         return f"container {int(row.container)} {row.type_name}".rstrip()
     if row.tag == VALUE:
-        return f"value of type {int(row.value_type)}"
+        return ValueType(row.value_type).name.lower()
     if spread is not None and len(_processes(spread)) > 1:
         return f"{spread.dtype}{list(spread.shape)} {row.sharding}".rstrip().replace(": ", ":")
     array = spread if spread is not None else row.data[0] if row.tag == SHARDS else row.data
@@ -203,11 +244,37 @@ def difference(ours: list[str], theirs: list[str], process: int) -> str:
         if path not in other:
             return f"process {process} has no {path} ({what} in process 0)"
         if other[path] != what:
+            kind, _, held = what.partition(_HOLDS)
+            if other[path].startswith(kind + _HOLDS):
+                return _other_values(f"{path} ({kind})", held, 0,
+                                     other[path].partition(_HOLDS)[2], process)
             return f"{path} is {other[path]} in process {process} and {what} in process 0"
     for path, what in other.items():
         if path not in mine:
             return f"process {process} has {path} ({what}), process 0 has not"
     return f"process {process} has its leaves in another order than process 0"
+
+
+def mesh_difference(step: int, tree_text: list[str], meshes: Sequence[Sequence[Sequence[Any]]]
+                    ) -> Failure | None:
+    """`meshes`: Part's, by process. The first process that holds something else than one before it,
+    and that in words."""
+    held: dict[int, tuple[str, int]] = {}
+    for process, lines in enumerate(meshes):
+        for line, what in lines:
+            first, having = held.setdefault(line, (what, process))
+            if first != what:
+                path, kind = tree_text[line].rsplit(": ", 1)
+                text = _other_values(f"{path} ({kind})", first, having, what, process)
+                return Failure(f"step {step}: {text}", processes=[process])
+    return None
+
+
+def _other_values(leaf: str, held: str, having: int, other: str, process: int) -> str:
+    return (f"{leaf} holds {other} in process {process} and {held} in process {having} (a number, "
+            "or a checksum), but is saved once for all of them: give them the same "
+            "(jax.experimental.multihost_utils.broadcast_one_to_all), or make one array of what "
+            "each has (jax.make_array_from_process_local_data)")
 
 
 # ---- imports ------------------------------------------------------------------------------------
