@@ -7,7 +7,6 @@ import contextlib
 import copy
 import functools
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -263,6 +262,8 @@ def save(place: Single, number: int, *items: str, overwrite: bool = True) -> Cal
 
 def delete(place: Single, item: str | None = None) -> Call:
     def change(model: Model) -> None:
+        if model[place.name] is None:
+            raise KeyError(place.name)
         if item is None:
             model[place.name] = None
         else:
@@ -481,12 +482,6 @@ def move(place: Place, target: Place) -> Call:
         model[target.name], model[place.name] = model[place.name], nothing
 
     return Call(f"mv {place.name} {target.name}", run, change)
-
-
-def remove(place: Place) -> Call:
-    """`rm -rf`, which is not durable and may be half done."""
-    return Call(f"rm -rf {place.name}", lambda world: shutil.rmtree(world.at(place)),
-                lambda model: model.update({place.name: Maybe(model[place.name])}))
 
 
 def same(wanted: Value, found: Value) -> bool:
