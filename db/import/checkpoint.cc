@@ -4,6 +4,7 @@
 
 #include "db/export/orbax/digests.h"
 #include "db/export/orbax/numbers.h"
+#include "db/export/orbax/records.h"
 #include "db/import/import.h"
 #include "db/import/source.h"
 #include "db/layout.h"
@@ -175,9 +176,11 @@ Status OrbaxCheckpoint::Load() {
     return std::find_if(items_.begin(), items_.end(),
                         [name](const OrbaxItem& item) { return item.target == name; });
   };
-  // What Orbax calls an item that was given no name.
-  const auto unnamed = named("default");
-  if (unnamed != items_.end() && named("state") == items_.end()) unnamed->target = "state";
+  // What Orbax calls an item that was given no name, v0 and v1.
+  for (const std::string_view name : {"default", "pytree"}) {
+    const auto unnamed = named(name);
+    if (unnamed != items_.end() && named("state") == items_.end()) unnamed->target = "state";
+  }
   return ReadRootMetadata();
 }
 
@@ -202,6 +205,9 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
     item.handler = found->second;
   }
   STEPWELL_ASSIGN_OR_RETURN(item.kind, KindOf(name, &item));
+  if (item.kind == OrbaxItem::Kind::kTree) {
+    STEPWELL_ASSIGN_OR_RETURN(item.has_records, HasRecords(item));
+  }
   if (item.kind != OrbaxItem::Kind::kFiles && format::orbax::FindHandler(item.handler) == nullptr) {
     STEPWELL_ASSIGN_OR_RETURN(const bool as_files, IsExportedAsFiles(item));
     if (as_files) {
@@ -252,6 +258,16 @@ Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) {
   const auto& folders = digests->file_items;
   return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
     return StrCat(folder_, "/", folder) == item.path;
+  });
+}
+
+// What was written into the directory later, or copied there from elsewhere, has no digest.
+Result<bool> OrbaxCheckpoint::HasRecords(const OrbaxItem& item) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
+  if (digests == nullptr) return false;
+  const std::string path = StrCat(item.path, "/", kRecordsName);
+  return std::any_of(digests->files.begin(), digests->files.end(), [&](const FileDigest& file) {
+    return StrCat(folder_, "/", file.name) == path;
   });
 }
 

@@ -44,7 +44,8 @@ struct OrbaxItem {
   Kind kind = Kind::kFiles;
   std::string path;  // the item's directory
   std::string json_file;
-  std::string handler;  // that the checkpoint names for it; "": none
+  std::string handler;       // that the checkpoint names for it; "": none
+  bool has_records = false;  // of a tree of our own exports: kRecordsName is in it, with a digest
 };
 
 // What is in one checkpoint, without its arrays. The files must not change while it is read.
@@ -75,6 +76,7 @@ class OrbaxCheckpoint {
   Status AddItem(const std::string& name, const std::string& folder);
   Result<OrbaxItem::Kind> KindOf(const std::string& name, OrbaxItem* item) const;
   Result<bool> IsExportedAsFiles(const OrbaxItem& item);
+  Result<bool> HasRecords(const OrbaxItem& item);
   Status ReadCheckpointMetadata(const std::string& folder);
   Status ReadRootMetadata();
   Status NotACheckpoint();

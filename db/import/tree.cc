@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "db/export/orbax/numbers.h"
+#include "db/export/orbax/records.h"
 #include "format/endian.h"
 #include "format/key.h"
 #include "format/orbax/ocdbt.h"
@@ -116,6 +117,9 @@ class TreeReader {
   Status AddLeaf(const TreeEntry& entry, const format::KeyPath& path, std::string key);
   Status AddArray(const TreeEntry& entry, const format::KeyPath& path, std::string key);
   Status AddNodes();
+  Status AddEntries();
+  Status AddRecords(io::FileSystem* file_system);
+  Status AddRecord(format::LeafRecord record, const TreeEntry& entry);
 
   const OrbaxItem& source_;
   const uint64_t memory_bytes_max_;
@@ -308,6 +312,12 @@ Result<ImportTree> TreeReader::Read(io::FileSystem* file_system) {
   STEPWELL_RETURN_IF_ERROR(CheckNames());
   STEPWELL_ASSIGN_OR_RETURN(notes_, ReadNotes(file_system, source_.path));
   STEPWELL_RETURN_IF_ERROR(OpenIndex(file_system));
+  STEPWELL_RETURN_IF_ERROR(source_.has_records ? AddRecords(file_system) : AddEntries());
+  return std::move(tree_);
+}
+
+// The tree as Orbax describes it.
+Status TreeReader::AddEntries() {
   if (source_.kind != OrbaxItem::Kind::kArray) {
     for (const TreeEntry& entry : metadata_.entries) {
       STEPWELL_ASSIGN_OR_RETURN(const format::KeyPath keys,
@@ -316,47 +326,62 @@ Result<ImportTree> TreeReader::Read(io::FileSystem* file_system) {
     }
   }
   for (const TreeEntry& entry : metadata_.entries) STEPWELL_RETURN_IF_ERROR(AddEntry(entry));
-  STEPWELL_RETURN_IF_ERROR(AddNodes());
-  return std::move(tree_);
+  return AddNodes();
 }
 
-// ---- scalars ----
-
-std::string IntegerOf(const ImportArray& array) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, array.data, array.dtype->item_bytes);
-  if (IsUnsignedInteger(array.zarr.dtype)) return std::to_string(bits);
-  const int unused_bits = 64 - 8 * array.dtype->item_bytes;
-  return std::to_string(static_cast<int64_t>(bits << unused_bits) >> unused_bits);
+// The tree as it was saved: our own export says of each of Orbax's entries which leaf it is.
+Status TreeReader::AddRecords(io::FileSystem* file_system) {
+  const std::string path = StrCat(source_.path, "/", kRecordsName);
+  STEPWELL_ASSIGN_OR_RETURN(const std::string bytes,
+                            io::ReadSmallFile(file_system, path, kMetadataBytesMax));
+  Result<std::vector<format::LeafRecord>> records = format::DecodeRecords(AsBytes(bytes));
+  if (!records.ok()) return records.status().WithContext(path);
+  Result<std::string> name = CheckRecords(*records);
+  if (!name.ok()) return name.status().WithContext(path);
+  tree_.item.name = *std::move(name);
+  auto entry = metadata_.entries.begin();
+  for (format::LeafRecord& record : *records) {
+    if (record.kind == LeafKind::kNode && record.child_count > 0) {
+      tree_.item.leaves.emplace_back().record = std::move(record);
+      continue;
+    }
+    if (entry == metadata_.entries.end()) break;
+    STEPWELL_RETURN_IF_ERROR(AddRecord(std::move(record), *entry++));
+  }
+  const bool is_whole =
+      entry == metadata_.entries.end() && tree_.item.leaves.size() == records->size();
+  return is_whole ? OkStatus() : DataLossError(StrCat(path, ": records of another tree"));
 }
 
-// What Orbax makes of it: array.item(). Types that Python has no number for stay NumPy's.
-LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
-  std::string key = leaf.record.key;
-  if (array.zarr.dtype == DType::kBool) {
-    return ValueInput(std::move(key), StoredType::kBool,
-                      std::string(1, static_cast<char>(array.data[0])));
+Status TreeReader::AddRecord(format::LeafRecord record, const TreeEntry& entry) {
+  STEPWELL_ASSIGN_OR_RETURN(const format::LeafKey key, format::DecodeLeafKey(record.key));
+  const bool has_array = record.kind == LeafKind::kArray;
+  if (!has_array && entry.type != OrbaxType::kString) {
+    LeafInput& leaf = tree_.item.leaves.emplace_back();
+    leaf.value = std::move(record.inline_value);
+    record.inline_value.clear();
+    leaf.record = std::move(record);
+    return OkStatus();
   }
-  // The element type stays with it, for exports.
-  const auto number = [&](StoredType type, std::string value) {
-    LeafInput input = ValueInput(std::move(key), type, std::move(value));
-    input.record.dtype = array.zarr.dtype;
-    return input;
-  };
-  switch (array.zarr.dtype) {
-    case DType::kFloat64:
-    case DType::kFloat32:
-    case DType::kFloat16:
-    case DType::kBFloat16:
-      return number(StoredType::kFloat, FloatValue(DecodeNumber(array.zarr.dtype, array.data)));
-    default:
-      break;
+  STEPWELL_RETURN_IF_ERROR(has_array ? AddArray(entry, key.path, record.key)
+                                     : AddLeaf(entry, key.path, record.key));
+  format::LeafRecord& made = tree_.item.leaves.back().record;
+  made.variable_types = std::move(record.variable_types);
+  if (!has_array) return OkStatus();
+  tree_.slots.back().is_scalar = false;
+  const bool fits = record.value_type == StoredType::kNumpyScalar ? record.shape.empty()
+                    : record.value_type == StoredType::kPrngKey
+                        ? record.dtype == DType::kUInt32 && !record.shape.empty()
+                        : record.value_type == StoredType::kNumpyArray ||
+                              record.value_type == StoredType::kJaxArray;
+  if (!fits || made.shape != record.shape) {
+    return Bad(key.path, "its record is of another array");
   }
-  if (IsSignedInteger(array.zarr.dtype) || IsUnsignedInteger(array.zarr.dtype)) {
-    return number(StoredType::kInt, IntegerOf(array));
-  }
-  leaf.record.value_type = StoredType::kNumpyScalar;
-  return leaf;
+  made.value_type = record.value_type;  // its element type may be a wider one
+  made.weak_type = record.weak_type;
+  made.prng_impl = std::move(record.prng_impl);
+  made.sharding_json = std::move(record.sharding_json);
+  return OkStatus();
 }
 
 }  // namespace
@@ -389,66 +414,6 @@ std::string FloatValue(double number) {
 Result<ImportTree> ReadTree(io::FileSystem* file_system, const OrbaxItem& item,
                             uint64_t memory_bytes_max, std::vector<ImportArray>* arrays) {
   return TreeReader(item, memory_bytes_max, arrays).Read(file_system);
-}
-
-namespace {
-
-// All of an array, which this share alone has.
-void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf) {
-  leaf->hold = array.hold;
-  if (array.kept) {
-    leaf->record.chunk_shape = array.zarr.chunk_shape;
-    leaf->record.codec = *array.kept;
-    leaf->payloads.assign(array.payloads.begin(), array.payloads.end());
-    return;
-  }
-  leaf->data = array.data;
-  leaf->strides_bytes = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
-  leaf->shard_shape = std::move(slot->shard_shape);
-  if (slot->is_scalar) *leaf = ScalarInput(array, std::move(*leaf));
-}
-
-// Some boxes of an array, perhaps none. What is the same for all shares is the same here.
-void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
-               const ImportTree::Slot& slot, LeafInput* leaf) {
-  leaf->partial = true;
-  // In several shares, borders of boxes are borders of chunks, if they can be.
-  const bool is_cut = dealt.first_share != dealt.last_share;
-  leaf->shard_shape = is_cut ? dealt.box_shape : slot.shard_shape;
-  if (boxes.empty()) return;
-  auto holds = std::make_shared<std::vector<std::shared_ptr<const void>>>();
-  for (const ImportArray& box : boxes) {
-    holds->push_back(box.hold);
-    ShardInput& shard = leaf->shards.emplace_back();
-    shard.origin = box.origin;
-    shard.shape = box.zarr.shape;
-    shard.data = box.data;
-    leaf->payloads.insert(leaf->payloads.end(), box.payloads.begin(), box.payloads.end());
-  }
-  leaf->hold = std::move(holds);
-  if (!boxes.front().kept) return;
-  leaf->record.chunk_shape = boxes.front().zarr.chunk_shape;
-  leaf->record.codec = *boxes.front().kept;
-}
-
-}  // namespace
-
-void FinishTree(std::span<const DealtArray> arrays, std::span<const ImportArray> read,
-                const ImportShare& share, ImportTree* tree) {
-  std::vector<LeafInput> given;
-  for (ImportTree::Slot& slot : tree->slots) {
-    const DealtArray& array = arrays[slot.array];
-    LeafInput& leaf = tree->item.leaves[slot.leaf];
-    const auto boxes = read.subspan(array.first_box, array.boxes.size());
-    if (share.index > 0 && boxes.empty()) continue;
-    if (array.last_share == 0) {
-      GiveWhole(boxes.front(), &slot, &leaf);
-    } else {
-      GiveBoxes(array, boxes, slot, &leaf);
-    }
-    if (share.index > 0) given.push_back(std::move(leaf));
-  }
-  if (share.index > 0) tree->item.leaves = std::move(given);
 }
 
 }  // namespace stepwell::db::import

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "db/export/orbax/records.h"
 #include "format/grid.h"
 #include "format/orbax/json.h"
 
@@ -112,6 +113,7 @@ Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item) {
     return OkStatus();
   };
   STEPWELL_RETURN_IF_ERROR(add(orbax::kTreeMetadataName, orbax::EncodeTreeMetadata(item.tree)));
+  files.push_back({std::string(kRecordsName), format::EncodeRecords(item.records)});
   if (!item.strings.empty()) {
     STEPWELL_RETURN_IF_ERROR(add(orbax::kStringsName, orbax::EncodeStrings(item.strings)));
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "db/export/orbax/leaves.h"
+#include "db/export/orbax/records.h"
 #include "db/export/orbax/verdicts.h"
 #include "db/read/restore_plan.h"
 #include "format/key.h"
@@ -61,9 +62,14 @@ class ItemPlanner {
       verdicts_->Unsupported(LeafName(record), translated->unsupported);
       return OkStatus();
     }
-    if (!translated->type) return OkStatus();
-    if (path.size() < path_prefix_) return DataLossError("a leaf above its subtree");
+    if (path.size() < path_prefix_) {
+      return translated->type ? DataLossError("a leaf above its subtree") : OkStatus();
+    }
     const format::KeyPath below(path.begin() + static_cast<ptrdiff_t>(path_prefix_), path.end());
+    if (!translated->type) {
+      containers_.emplace_back(&record, below);
+      return OkStatus();
+    }
     if (below.empty() && variables_.empty() && orbax::IsEmptyNode(*translated->type)) {
       verdicts_->Unsupported(LeafName(record), "is a tree without leaves");
       return OkStatus();
@@ -76,26 +82,33 @@ class ItemPlanner {
     Candidate candidate;
     candidate.path = LeafName(record);
     candidate.record = &record;
+    candidate.below = below;
     candidate.leaf = std::move(*translated);
     candidate.keys = std::move(*keys);
     candidates_.push_back(std::move(candidate));
     return OkStatus();
   }
 
-  void Finish() {
+  Status Finish() {
     DropBadNames();
+    std::vector<SelectedRecord> selected = std::move(containers_);
     for (Candidate& candidate : candidates_) {
-      if (candidate.kept) Take(&candidate);
+      if (!candidate.kept) continue;
+      selected.emplace_back(candidate.record, candidate.below);
+      Take(&candidate);
     }
+    STEPWELL_ASSIGN_OR_RETURN(item_->records, RecordsOfExport(item_->name, std::move(selected)));
     item_->tree.use_ocdbt = true;
     item_->tree.use_zarr3 = options_.zarr_format == 3;
     item_->tree.store_array_data_equal_to_fill_value = true;
+    return OkStatus();
   }
 
  private:
   struct Candidate {
     std::string path;
     const LeafRecord* record = nullptr;
+    format::KeyPath below;
     LeafTranslation leaf;
     std::vector<orbax::TreeKey> keys;
     bool kept = true;
@@ -221,7 +234,8 @@ class ItemPlanner {
   ExportItem* const item_;
   ExportPlan* const plan_;
   ExportVerdicts* const verdicts_;
-  std::vector<Variables> variables_;  // of the record at hand, outermost first
+  std::vector<Variables> variables_;        // of the record at hand, outermost first
+  std::vector<SelectedRecord> containers_;  // with children
   std::vector<Candidate> candidates_;
   ShardingCache shardings_;
 };
@@ -391,7 +405,7 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
         STEPWELL_ASSIGN_OR_RETURN(key, format::DecodeLeafKey(record.key));
         STEPWELL_RETURN_IF_ERROR(planner.Add(record, key.path));
       }
-      planner.Finish();
+      STEPWELL_RETURN_IF_ERROR(planner.Finish());
       Result<std::string> json = EncodeJsonItem(records, path_prefix);
       if (json.ok()) item.json = *std::move(json);
     }

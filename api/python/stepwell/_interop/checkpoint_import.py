@@ -169,8 +169,10 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
     From Orbax, `load` gives what Orbax restores without a target, but for arrays, which are
     NumPy's (jax arrays with `like`): tuples come as lists, other nodes as dicts, scalars as
     Python numbers, PRNG keys as keys with `like`. The item "default" of managers that were
-    told no names becomes "state". JSON items become trees of Python values; `metrics` and the
-    custom metadata become the step's own (metadata of the root or of items: at "orbax" there).
+    told no names, or "pytree" of Orbax v1, becomes "state". From an export of Stepwell comes the
+    tree that was saved, item names, containers and weak types included. JSON items become trees
+    of Python values; `metrics` and the custom metadata become the step's own (metadata of the root
+    or of items: at "orbax" there).
 
     Under `jax.distributed` all processes call it, and those that see the checkpoint read and save
     shares of it, as equal as its chunks allow; process 0 must see it, others must not see another
