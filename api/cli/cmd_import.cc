@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell import SRC STORE`: Orbax checkpoints as steps; all of a manager's root, or one.
+// `stepwell import SRC STORE`: Orbax checkpoints as steps; all of a manager's root, or one. Files
+// of other libraries the Python package reads.
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include <stepwell/checkpoint.h>
@@ -8,6 +10,7 @@
 #include "api/cli/command.h"
 #include "api/cli/interrupts.h"
 #include "api/cli/output.h"
+#include "api/cli/python.h"
 #include "api/cli/text.h"
 
 namespace stepwell::cli {
@@ -17,6 +20,7 @@ struct ImportArguments : StoreArguments {
   std::string source;
   std::vector<std::string> items;
   std::string if_exists = "error";
+  std::string like;  // a step
   bool verify = false;
 };
 
@@ -28,12 +32,15 @@ struct Import {
   uint64_t logical_bytes = 0;
 };
 
-ImportOptions OptionsOf(const ImportArguments& arguments) {
+ImportOptions OptionsOf(const ImportArguments& arguments, Progress* progress) {
   ImportOptions options;
   options.items = arguments.items;
   if (arguments.if_exists == "replace") options.if_exists = IfExists::kReplace;
   if (arguments.if_exists == "skip") options.if_exists = IfExists::kSkip;
   options.keep_waiting = [] { return !Interrupts::Noted(); };
+  if (progress != nullptr) {
+    options.progress = [progress](uint64_t done, uint64_t all) { progress->Update(done, all); };
+  }
   return options;
 }
 
@@ -82,8 +89,9 @@ Status RunImports(Store* store, const ImportArguments& arguments, std::vector<Im
   for (Import& import : *imports) {
     if (import.skipped) continue;
     if (Interrupts::Noted()) return CancelledError("the import was cancelled");
-    STEPWELL_ASSIGN_OR_RETURN(SaveHandle handle,
-                              store->Import(import.path, import.step, OptionsOf(arguments)));
+    Progress progress(StrCat("importing step ", import.step));
+    STEPWELL_ASSIGN_OR_RETURN(SaveHandle handle, store->Import(import.path, import.step,
+                                                               OptionsOf(arguments, &progress)));
     if (last) STEPWELL_RETURN_IF_ERROR(last->Wait());
     last = std::move(handle);
   }
@@ -101,7 +109,9 @@ Status VerifyImports(Store* store, const ImportArguments& arguments,
                      const std::vector<Import>& imports) {
   for (const Import& import : imports) {
     if (import.skipped) continue;
-    const Status status = store->VerifyImport(import.path, import.step, OptionsOf(arguments));
+    Progress progress(StrCat("verifying step ", import.step));
+    const Status status =
+        store->VerifyImport(import.path, import.step, OptionsOf(arguments, &progress));
     if (status.ok()) continue;
     if (status.code() != StatusCode::kDataLoss) return status;
     STEPWELL_RETURN_IF_ERROR(store->Delete({import.step}));
@@ -136,7 +146,32 @@ Outcome ReportImports(const ImportArguments& arguments, const std::vector<Import
   return outcome;
 }
 
+Result<Outcome> ImportFile(const ImportArguments& arguments, bool json) {
+  if (!arguments.items.empty() || arguments.verify) {
+    return InvalidArgumentError(StrCat(arguments.source,
+                                       " is a file: --item and --verify are for "
+                                       "directories of Orbax"));
+  }
+  std::vector<std::string> words = {"import", "--if-exists", arguments.if_exists};
+  for (const auto& [option, step] :
+       {std::pair("--step", arguments.step), std::pair("--like", arguments.like)}) {
+    if (step.empty()) continue;
+    STEPWELL_RETURN_IF_ERROR(ParseStep(step).status());
+    words.insert(words.end(), {option, step});
+  }
+  if (json) words.emplace_back("--json");
+  words.insert(words.end(), {"--", arguments.source, arguments.store});
+  return RunPython(std::move(words));
+}
+
 Result<Outcome> RunImport(const ImportArguments& arguments, Invocation* invocation) {
+  std::error_code unreadable;  // what it is, the import says
+  if (std::filesystem::is_regular_file(arguments.source, unreadable)) {
+    return ImportFile(arguments, invocation->json);
+  }
+  if (!arguments.like.empty()) {
+    return InvalidArgumentError("--like is for files of leaves without their tree, as .eqx");
+  }
   const Interrupts interrupts;
   std::optional<uint64_t> step;
   if (!arguments.step.empty()) {
@@ -158,12 +193,13 @@ Result<Outcome> RunImport(const ImportArguments& arguments, Invocation* invocati
 
 void AddImport(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<ImportArguments>();
-  CLI::App* command =
-      AddCommand(program, invocation, "import", "save Orbax checkpoints as steps of a store",
-                 [=] { return RunImport(*arguments, invocation); });
+  CLI::App* command = AddCommand(program, invocation, "import",
+                                 "save checkpoints of Orbax and other libraries as steps",
+                                 [=] { return RunImport(*arguments, invocation); });
   command
       ->add_option("SRC", arguments->source,
-                   "a checkpoint's directory, or the root of a CheckpointManager: all its steps")
+                   "a checkpoint's directory; the root of a CheckpointManager: all its steps; or a "
+                   "file: .safetensors, .npz, .msgpack, .eqx")
       ->required();
   AddStore(command, &arguments->store);
   command
@@ -180,6 +216,10 @@ void AddImport(CLI::App* program, Invocation* invocation) {
                    "what to do about steps that are there: error, replace or skip")
       ->type_name("WHAT")
       ->check(CLI::IsMember({"error", "replace", "skip"}));
+  command
+      ->add_option("--like", arguments->like,
+                   "of a .eqx or .msgpack file: a step of the store whose tree it has")
+      ->type_name("STEP");
   command->add_flag("--verify", arguments->verify,
                     "read the source a second time and compare it with what was stored");
 }

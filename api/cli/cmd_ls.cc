@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell ls STORE`: one line a step.
+// `stepwell ls STORE`: one line a step. What was pushed to an object store the Python package
+// lists.
 #include <map>
 #include <set>
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
+#include "api/cli/python.h"
 #include "api/cli/text.h"
 #include "api/cli/values.h"
 
@@ -107,7 +109,22 @@ std::string LinesText(const std::vector<Line>& lines) {
   return Table(rows, right);
 }
 
-Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
+struct LsArguments : StoreArguments {
+  std::vector<std::string> options;  // for the library that opens a URL
+};
+
+Result<Outcome> ListPushed(const LsArguments& arguments, bool json) {
+  std::vector<std::string> words = {"ls"};
+  for (const std::string& option : arguments.options) words.push_back("--option=" + option);
+  if (json) words.emplace_back("--json");
+  words.insert(words.end(), {"--", arguments.store});
+  return RunPython(std::move(words));
+}
+
+Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
+  if (arguments.store.find("://") != std::string::npos) {
+    return ListPushed(arguments, invocation->json);
+  }
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps, store.Steps());
   std::vector<Line> lines;
@@ -135,10 +152,16 @@ Result<Outcome> RunLs(const StoreArguments& arguments, Invocation* invocation) {
 }  // namespace
 
 void AddLs(CLI::App* program, Invocation* invocation) {
-  auto arguments = std::make_shared<StoreArguments>();
-  CLI::App* command = AddCommand(program, invocation, "ls", "list the steps",
-                                 [=] { return RunLs(*arguments, invocation); });
+  auto arguments = std::make_shared<LsArguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "ls", "list the steps of a store, or those pushed to a URL",
+                 [=] { return RunLs(*arguments, invocation); });
   AddStore(command, &arguments->store);
+  command
+      ->add_option("--option", arguments->options,
+                   "for the library that opens a URL, such as region=eu-west-1")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
 }
 
 }  // namespace stepwell::cli

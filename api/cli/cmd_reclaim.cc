@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell reclaim STORE`: gives back the space of deleted steps, now.
+#include <algorithm>
+#include <chrono>
+#include <future>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -7,9 +11,24 @@
 namespace stepwell::cli {
 namespace {
 
+// Of the dead bytes that there were at the beginning.
+Result<ReclaimReport> ReclaimWithProgress(Store* store) {
+  Progress progress("reclaiming");
+  if (!progress.enabled()) return store->Reclaim();
+  STEPWELL_ASSIGN_OR_RETURN(const StoreStats before, store->Stats());
+  auto running = std::async(std::launch::async, [store] { return store->Reclaim(); });
+  while (running.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
+    const Result<StoreStats> now = store->Stats();
+    if (!now.ok()) continue;
+    const uint64_t dead = std::min(now->space.dead_bytes, before.space.dead_bytes);
+    progress.Update(before.space.dead_bytes - dead, before.space.dead_bytes);
+  }
+  return running.get();
+}
+
 Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(const ReclaimReport report, store.Reclaim());
+  STEPWELL_ASSIGN_OR_RETURN(const ReclaimReport report, ReclaimWithProgress(&store));
   STEPWELL_ASSIGN_OR_RETURN(const StoreStats stats, store.Stats());
   STEPWELL_RETURN_IF_ERROR(store.Close());
   Outcome outcome;

@@ -1,36 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell push STORE STEP URL` and `stepwell pull URL STORE`: run by the Python package, whose
-// libraries know object stores (obstore, fsspec). What is declared here is checked here; the rest
-// is `python -m stepwell`.
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-
+// libraries know object stores (obstore, fsspec).
 #include "api/cli/command.h"
-#include "api/cli/output.h"
+#include "api/cli/python.h"
 #include "api/cli/text.h"
 
 namespace stepwell::cli {
 namespace {
-
-// Says what is missing; runs the package otherwise.
-constexpr const char* kBootstrap = R"PY(
-import json, sys
-try:
-    from stepwell.__main__ import run
-except ImportError as error:
-    text = (f"{sys.argv[1]} needs the Python package stepwell, which {sys.executable} cannot "
-            f"import ({error}): install it there, or set STEPWELL_PYTHON to a Python that has it")
-    if "--json" in sys.argv:
-        failure = {"code": "error", "hint": None, "message": text}
-        print(json.dumps({"error": failure, "schema": 1}, indent=2))
-    else:
-        print(f"stepwell: {text}", file=sys.stderr)
-    sys.exit(1)
-sys.exit(run(sys.argv[1:]))
-)PY";
 
 struct TransferArguments : StoreArguments {
   std::string url;
@@ -44,34 +20,6 @@ struct TransferArguments : StoreArguments {
   bool unnamed_default = false;
   bool verify = false;
 };
-
-// Of a virtual environment that this program is in, or else the one of $PATH.
-std::string Python() {
-  const char* const chosen = std::getenv("STEPWELL_PYTHON");
-  if (chosen != nullptr && *chosen != '\0') return chosen;
-  std::string self(4096, '\0');
-  const ssize_t length = readlink("/proc/self/exe", self.data(), self.size());
-  if (length > 0) {
-    self.resize(static_cast<size_t>(length));
-    const std::string beside = self.substr(0, self.rfind('/')) + "/python3";
-    if (access(beside.c_str(), X_OK) == 0) return beside;
-  }
-  return "python3";
-}
-
-// Does not return when it works.
-Result<Outcome> RunPython(std::vector<std::string> words) {
-  const std::string python = Python();
-  words.insert(words.begin(), {python, "-c", kBootstrap});
-  std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  execvp(python.c_str(), pointers.data());
-  return FailedPreconditionError(StrCat("push and pull need Python with the package stepwell; ",
-                                        python, ": ", std::strerror(errno),
-                                        ". STEPWELL_PYTHON says which Python to use"));
-}
 
 void AddCommon(const TransferArguments& arguments, bool json, std::vector<std::string>* words) {
   words->insert(words->end(), {"--if-exists", arguments.if_exists});
@@ -110,9 +58,8 @@ CLI::Option* AddChoice(CLI::App* command, const char* name, std::string* value, 
       ->check(CLI::IsMember(std::move(choices)));
 }
 
-void AddUrl(CLI::App* command, std::string* url) {
-  command->add_option("URL", *url, "s3://bucket/run1/900, gs://..., az://..., or a directory")
-      ->required();
+void AddUrl(CLI::App* command, std::string* url, const char* what) {
+  command->add_option("URL", *url, what)->required();
 }
 
 void AddShared(CLI::App* command, const std::shared_ptr<TransferArguments>& arguments) {
@@ -138,7 +85,7 @@ void AddPush(CLI::App* program, Invocation* invocation) {
                  [=] { return RunPush(*arguments, invocation->json); });
   AddStore(command, &arguments->store);
   AddStep(command, &arguments->step)->required();
-  AddUrl(command, &arguments->url);
+  AddUrl(command, &arguments->url, "s3://bucket/run1/900, gs://..., az://..., or a directory");
   AddShared(command, arguments);
   AddChoice(command, "--if-exists", &arguments->if_exists, "WHAT", {"error", "replace", "skip"},
             "what to do about a step that was pushed there: error, replace or skip");
@@ -158,7 +105,8 @@ void AddPull(CLI::App* program, Invocation* invocation) {
   CLI::App* command =
       AddCommand(program, invocation, "pull", "save a step that push copied to an object store",
                  [=] { return RunPull(*arguments, invocation->json); });
-  AddUrl(command, &arguments->url);
+  AddUrl(command, &arguments->url,
+         "where a step was pushed, or the place above several: the highest of them");
   AddStore(command, &arguments->store);
   AddShared(command, arguments);
   command->add_option("--step", arguments->step, "the step that it becomes; default: as it was")

@@ -59,6 +59,8 @@ struct StoreArguments {
 };
 
 // Each declares a command of `program`; when that is what is parsed, `invocation->run` is it.
+void AddBranch(CLI::App* program, Invocation* invocation);
+void AddBranches(CLI::App* program, Invocation* invocation);
 void AddCat(CLI::App* program, Invocation* invocation);
 void AddCompletion(CLI::App* program, Invocation* invocation);
 void AddDiff(CLI::App* program, Invocation* invocation);

@@ -43,6 +43,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void Update(uint64_t bytes_done, uint64_t bytes_all);
+  bool enabled() const { return enabled_; }
 
  private:
   const std::string what_;

@@ -22,8 +22,9 @@ or path, 4 damage found, 5 locked by another process, 6 no space left, 7 the ste
 --exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify of
 a checkpoint that Stepwell did not make).
 
-repair, import and pull write, and need the store for themselves. rm, pin, unpin and reclaim do,
-too, or ask the process that is writing to it. All others only read, and work beside a live writer.
+repair, import, pull and branch write, and need the store for themselves. rm, pin, unpin and
+reclaim do, too, or ask the process that is writing to it. All others only read, and work beside a
+live writer.
 
 Paths are components joined by "/", with \ before any / in a name; the first one is the item,
 which may be left out when a step has only the item "state".
@@ -53,6 +54,8 @@ constexpr Command kCommands[] = {
     {AddImport, "stepwell import checkpoints/ run1"},
     {AddPush, "stepwell push run1 900 s3://bucket/run1/900"},
     {AddPull, "stepwell pull s3://bucket/run1/900 run2"},
+    {AddBranch, "stepwell branch run1 colder --step 800"},
+    {AddBranches, "stepwell branches run1"},
     {AddDoctor, "stepwell doctor /data --seconds 0.5"},
     {AddCompletion,
      "stepwell completion bash > ~/.local/share/bash-completion/completions/stepwell"},

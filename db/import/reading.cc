@@ -122,6 +122,7 @@ void Reading::Work() {
     if (number >= tasks_.size()) break;
     Status status =
         io::Guarded("import an array", [&] { return RunTask(tasks_[number], &scratch); });
+    done_bytes_ += tasks_[number].length_bytes;
     if (status.ok()) continue;
     stop_ = true;
     const std::lock_guard lock(mutex_);
@@ -143,12 +144,14 @@ Status Reading::Execute() {
   for (size_t i = 0; i < threads; ++i) {
     executor->Run([this] { Work(); });
   }
+  uint64_t total_bytes = 0;
+  for (const Task& task : tasks_) total_bytes += task.length_bytes;
   bool cancelled = false;
   std::unique_lock lock(mutex_);
   while (!finished_.wait_for(lock, kAskInterval, [this] { return working_ == 0; })) {
-    if (cancelled || !options_.keep_waiting) continue;
     lock.unlock();
-    cancelled = !options_.keep_waiting();
+    if (options_.progress) options_.progress(done_bytes_, total_bytes);
+    if (!cancelled && options_.keep_waiting) cancelled = !options_.keep_waiting();
     if (cancelled) stop_ = true;
     lock.lock();
   }

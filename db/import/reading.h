@@ -102,6 +102,7 @@ class Reading {
   size_t threads_ = 1;
 
   std::atomic<size_t> next_task_{0};
+  std::atomic<uint64_t> done_bytes_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable finished_;

@@ -17,6 +17,7 @@ from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
 from ._pytree.items import Files, Json
+from ._remote.listing import PushedStep, pushed_steps
 from ._remote.pull import PullReport
 from ._remote.pushed import PushReport
 from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
@@ -38,9 +39,9 @@ __all__ = [
     "FormatError", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LoadHandle",
     "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
     "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
-    "PermissionDeniedError", "PullReport", "PushReport", "ReclaimReport", "RecoveryStats",
-    "RepairReport", "SaveHandle", "SpaceStats", "StageLatencies", "StepExistsError",
-    "StepNotFoundError", "StepPinnedError", "StepView", "StorageError", "Store",
+    "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
+    "RecoveryStats", "RepairReport", "SaveHandle", "SpaceStats", "StageLatencies",
+    "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepView", "StorageError", "Store",
     "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
-    "VerifyReport", "ViewStats", "open", "pin_view", "policy",
+    "VerifyReport", "ViewStats", "open", "pin_view", "policy", "pushed_steps",
 ]

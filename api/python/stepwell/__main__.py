@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m stepwell push` and `pull`: what the program `stepwell` leaves to Python, for its
-libraries of object stores. The program hands its arguments over; what is printed, and the exit
+"""`python -m stepwell COMMAND`: what the program `stepwell` leaves to Python: object stores, files
+of other libraries, branches. The program hands its arguments over; what is printed, and the exit
 status, are those of all commands (docs/pages/command-line.md)."""
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="stepwell", description="Copies steps to object stores and back.")
+    parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="push|pull")
+    commands = parser.add_subparsers(dest="command", required=True,
+                                       metavar="push|pull|ls|import|branch|branches")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
     push.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -57,12 +58,28 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("store", metavar="STORE")
     pull.add_argument("--step", metavar="NUMBER", type=int)
     pull.add_argument("--item", metavar="NAME", action="append")
-    for command in (push, pull):
+    ls = commands.add_parser("ls", help="list the steps that were pushed to an object store")
+    ls.add_argument("url", metavar="URL")
+    take = commands.add_parser("import", help="save a file of another library as a step")
+    take.add_argument("source", metavar="SRC")
+    take.add_argument("store", metavar="STORE")
+    take.add_argument("--step", metavar="NUMBER", type=int)
+    take.add_argument("--like", metavar="STEP", type=int)
+    branch = commands.add_parser("branch", help="make a branch")
+    branch.add_argument("store", metavar="STORE")
+    branch.add_argument("name", metavar="NAME")
+    branch.add_argument("--step", metavar="NUMBER", type=int)
+    branches = commands.add_parser("branches", help="list the branches")
+    branches.add_argument("store", metavar="STORE")
+    for command in (push, pull, take):
         command.add_argument("--if-exists", metavar="WHAT", choices=("error", "replace", "skip"),
                              default="error")
+    for command in (push, pull, ls):
         command.add_argument("--option", metavar="KEY=VALUE", action="append", default=[],
                              help="for the library that opens the URL: region=eu-west-1")
+    for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
+    for command in (push, pull, ls, take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -137,6 +154,51 @@ def _pull(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return vars(report), text
 
 
+def _ls(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    steps = stepwell.pushed_steps(given.url, storage_options=_options(given.option))
+    rows = [("STEP", "OBJECTS", "SIZE", "URL")] + [
+        (str(each.step), f"{each.objects:,}", format_bytes(each.size_bytes), each.url)
+        for each in steps]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    text = "".join("  ".join([*(cell.rjust(width) for cell, width in zip(row, widths)), row[3]])
+                   + "\n" for row in rows)
+    if not steps:
+        sys.stderr.write(f"stepwell: no step was pushed to {given.url}\n")
+        text = ""
+    return {"url": given.url, "steps": [vars(each) for each in steps]}, text
+
+
+def _import(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    with stepwell.open(given.store) as store:
+        like = None if given.like is None else store.load(given.like)
+        handle = store.import_checkpoint(given.source, given.step, like=like,
+                                         if_exists=given.if_exists)
+        step = handle.result()
+        size = store._source(step).reader.logical_bytes
+    text = (f"skipped step {step}, which is there already\n" if handle.skipped else
+            f"imported step {step}, {format_bytes(size)}, from {given.source}\n")
+    return {"store": given.store, "steps": [{
+        "step": step, "source": given.source, "skipped": handle.skipped, "items": ["state"],
+        "logical_bytes": size}]}, text
+
+
+def _branch(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    with stepwell.open(given.store) as store:
+        newest = {} if given.step is None else {"step": given.step}
+        path = store.branch(given.name, **newest)
+    return {"store": given.store, "branch": given.name, "path": path}, f"{path}\n"
+
+
+def _branches(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    with stepwell.open(given.store, mode="r") as store:
+        names = store.branches()
+    return {"store": given.store, "branches": names}, "".join(f"{name}\n" for name in names)
+
+
+_COMMANDS = {"push": _push, "pull": _pull, "ls": _ls, "import": _import, "branch": _branch,
+             "branches": _branches}
+
+
 def _fail(message: str, code: str, status: int, as_json: bool) -> int:
     if as_json:
         document = {"schema": _SCHEMA, "error": {"code": code, "message": message, "hint": None}}
@@ -151,7 +213,7 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         given = _parser().parse_args(arguments)
-        document, text = _push(given) if given.command == "push" else _pull(given)
+        document, text = _COMMANDS[given.command](given)
     except (stepwell.Error, OSError) as error:
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):

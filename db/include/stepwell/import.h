@@ -28,6 +28,8 @@ struct ImportOptions {
   uint64_t memory_bytes_max = 0;
   // Asked about every 100 ms on the caller's thread; false ends it with kCancelled. May be empty.
   std::function<bool()> keep_waiting{};
+  // Called as often, while arrays are read. May be empty.
+  std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress{};
 };
 
 }  // namespace stepwell

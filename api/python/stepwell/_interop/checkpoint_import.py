@@ -68,7 +68,8 @@ def _read_msgpack(path: str, like: Any) -> Any:
 
 def _read_equinox(path: str, like: Any) -> Any:
     if like is None:
-        raise InvalidArgumentError(f"{path} holds leaves alone: like= is the tree that they are of")
+        raise InvalidArgumentError(f"{path} holds leaves alone: like= (--like in the program) says "
+                                   "of which tree")
     check_fits(path, os.path.getsize(path))
     return _library("equinox", ".eqx").tree_deserialise_leaves(path, like)
 

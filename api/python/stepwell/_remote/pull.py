@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from .._runtime.progress import progress_of
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
 from .directory_store import DirectoryStore
+from .listing import newest_folder
 from .object_store import ReadableStore, open_object_store
 from .push_manifest import Manifest, Object
 from .transfer import Transfers, claimed, digest_of, told, work_path
@@ -115,7 +117,8 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     object's checksum is verified before anything is saved. A pull that was cut off keeps what it
     has beside the store; called again it verifies that and goes on.
 
-    src, prefix, storage_options, progress: as in `push`.
+    src, prefix, storage_options, progress: as in `push`. Where no step was pushed to `src` itself
+        but steps were to places below it, the highest of them is pulled.
     step: the number that it gets; None: the one that it had.
     if_exists: as in `save`.
     items: names of items, of those that were pushed; None: all.
@@ -140,7 +143,12 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
         if isinstance(bucket, DirectoryStore) and not os.path.isdir(bucket.url):
             raise CheckpointNotFoundError(f"{bucket.url}: there is no such directory")
     with told(f"pull of {bucket.url}"):
-        manifest = _find(bucket)
+        manifest = push_manifest.read(bucket)
+        if manifest is None:
+            newest = newest_folder(src, prefix, list(bucket.list()), storage_options)
+            if newest is not None:
+                bucket = open_object_store(src, posixpath.join(prefix, newest), storage_options)
+            manifest = _find(bucket)
     number = manifest.step if step is None else step_number(step)
     size = manifest.size_bytes
     if number in self.steps() and if_exists != "replace":

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that the Python package runs: its libraries know object stores and the files of others.
+// What is declared in the program is checked there; the rest is `python -m stepwell`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/cli/command.h"
+
+namespace stepwell::cli {
+
+// Becomes `python -m stepwell WORDS`; does not return when that works.
+Result<Outcome> RunPython(std::vector<std::string> words);
+
+}  // namespace stepwell::cli

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps that were pushed to an object store or directory."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import push_manifest
+from .object_store import open_object_store
+from .transfer import told
+
+
+@dataclass(frozen=True)
+class PushedStep:
+    """A step that was pushed. url: where it is, for `Store.pull`. objects, size_bytes: of it."""
+
+    url: str
+    step: int
+    objects: int
+    size_bytes: int
+
+
+def pushed_steps(place: Any, *, prefix: str = "", storage_options: Mapping[str, Any] | None = None
+                 ) -> list[PushedStep]:
+    """The pushed steps at and below `place`, ascending by step. A push that is under way, or was
+    cut off, is none. Lists every object below `place`, and reads one for each step.
+
+    place, prefix, storage_options: as in `Store.push`.
+
+    Raises CorruptionError for a damaged list of objects, PermissionDeniedError and StorageError
+    with the object and what the library said.
+    """
+    with told("listing"):
+        bucket = open_object_store(place, prefix, storage_options)
+    with told(f"listing {bucket.url}"):
+        folders = [posixpath.dirname(key) for key in bucket.list()
+                   if posixpath.basename(key) == push_manifest.NAME]
+    return sorted((each for folder in folders
+                   if (each := _pushed(place, prefix, folder, storage_options)) is not None),
+                  key=lambda each: (each.step, each.url))
+
+
+def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, Any] | None
+            ) -> PushedStep | None:
+    """None: it was replaced or removed meanwhile."""
+    bucket = open_object_store(place, posixpath.join(prefix, folder), storage_options)
+    with told(f"listing {bucket.url}"):
+        manifest = push_manifest.read(bucket)
+    if manifest is None:
+        return None
+    return PushedStep(bucket.url, manifest.step, len(manifest.objects), manifest.size_bytes)
+
+
+def newest_folder(place: Any, prefix: str, keys: list[str],
+                  storage_options: Mapping[str, Any] | None) -> str | None:
+    """Of the highest pushed step in a folder below `prefix`. `keys`: all that are there."""
+    found: list[tuple[int, str]] = []
+    for key in keys:
+        folder = posixpath.dirname(key)
+        if posixpath.basename(key) == push_manifest.NAME and folder:
+            pushed = _pushed(place, prefix, folder, storage_options)
+            if pushed is not None:
+                found.append((pushed.step, folder))
+    return max(found)[1] if found else None
