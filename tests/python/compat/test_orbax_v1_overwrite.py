@@ -18,6 +18,8 @@ import pytest
 from orbax.checkpoint import v1 as orbax
 
 import stepwell
+from stepwell.compat import equinox as equinox_io
+from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as ocp
 
 
@@ -42,6 +44,51 @@ def test_overwriting_leaves_no_instant_without_a_checkpoint(tmp_path: pathlib.Pa
     thread.join()
     assert seen and set(seen) <= {0.0, 100.0}
     assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("door", ["load", "checkpointables", "metadata", "v0", "v0 metadata",
+                                  "equinox"])
+def test_a_checkpoint_replaced_while_it_is_opened(tmp_path: pathlib.Path, door: str,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has the place of the old one's log, and then opens files of the new one, finds
+    damage that is none."""
+    path = tmp_path / "a"
+
+    def save(value: int) -> None:
+        tree = {"x": np.full(70_000, value), "y": np.full(9, value)}
+        if door == "equinox":
+            equinox_io.tree_serialise_leaves(path, tree)
+        elif door.startswith("v0"):
+            v0.PyTreeCheckpointer().save(path, tree, force=True)
+        else:
+            ocp.save(path, tree, overwrite=True)
+
+    doors: dict[str, Any] = {
+        "load": lambda: ocp.load(path)["x"], "v0": lambda: v0.PyTreeCheckpointer().restore(path)["x"],
+        "checkpointables": lambda: ocp.load_checkpointables(path)["state"]["x"],
+        "metadata": lambda: ocp.metadata(path).metadata["x"],
+        "v0 metadata": lambda: v0.PyTreeCheckpointer().metadata(path).item_metadata["x"],
+        "equinox": lambda: equinox_io.tree_deserialise_leaves(
+            path, {"x": np.zeros(70_000, int), "y": np.zeros(9, int)})["x"]}
+    save(0)
+    original = stepwell.Store._source
+
+    def damaged(replaced: bool) -> Any:
+        def source(store: stepwell.Store, *arguments: Any) -> Any:
+            monkeypatch.setattr(stepwell.Store, "_source", original)
+            if replaced:
+                save(1)
+            raise stepwell.CorruptionError("files of two checkpoints")
+
+        return source
+
+    monkeypatch.setattr(stepwell.Store, "_source", damaged(replaced=True))
+    found = doors[door]()
+    if "metadata" not in door:
+        assert set(found.tolist()) == {1}
+    monkeypatch.setattr(stepwell.Store, "_source", damaged(replaced=False))
+    with pytest.raises(stepwell.CorruptionError, match="files of two"):
+        doors[door]()
 
 
 def test_a_killed_overwrite_leaves_the_old_checkpoint_or_the_new_one(

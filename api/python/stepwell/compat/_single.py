@@ -17,7 +17,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .. import _store
 from .._distributed.coordinator import is_store
@@ -33,6 +33,8 @@ from ..errors import Error, InvalidArgumentError, StepExistsError
 from ._claim import TEMPORARY, Claim
 from ._stores import OWN_METADATA, STORE_NAME, key_of
 from ._work import Peers, Work
+
+T = TypeVar("T")
 
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 _DIGESTS = "stepwell-digests"  # an export's, of its files
@@ -356,14 +358,17 @@ def store_in(path: str) -> str | None:
 
 def open_store(path: str) -> _store.Store | None:
     """The store of a single checkpoint, for reading; None if it has none. Nothing is created."""
+    found = store_in(path)
+    return None if found is None else _store.open(found, mode="r", untrusted=True)
+
+
+def undisturbed(path: str, read: Callable[[], T]) -> T:
+    """What `read` gives of the checkpoint at `path`. Where another checkpoint takes its place
+    meanwhile, the files are of both: then `read` is called again."""
     while True:
         before = key_of(path)
-        found = store_in(path)
-        if found is None:
-            return None
         try:
-            return _store.open(found, mode="r", untrusted=True)
-        except Error:
+            return read()
+        except Exception:
             if key_of(path) == before:
                 raise
-            # Another checkpoint took the place of this one while its files were being opened.

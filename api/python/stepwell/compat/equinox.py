@@ -112,6 +112,11 @@ def tree_deserialise_leaves(path_or_file: Any, like: Any,
                 "position only. Load all of it, and save it with tree_serialise_leaves")
         return _equinox().tree_deserialise_leaves(path_or_file, like, filter_spec, is_leaf)
     name = _with_suffix(path_or_file)
+    return _single.undisturbed(name, lambda: _deserialise(name, like, filter_spec, is_leaf, path))
+
+
+def _deserialise(name: str, like: Any, filter_spec: Any, is_leaf: _IsLeaf, path: PathLike | None
+                 ) -> Any:
     store = _single.open_store(name)
     if store is None:
         raise CheckpointNotFoundError(f"{name!r} is not there, or is not a checkpoint")

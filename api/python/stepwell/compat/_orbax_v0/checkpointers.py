@@ -17,7 +17,7 @@ from orbax.checkpoint.args import CheckpointArgs, get_registered_args_cls
 
 from ..._runtime.files import local_path
 from ...errors import CheckpointNotFoundError
-from .. import _resolve
+from .. import _resolve, _single
 from .._orbax_common import orbax_errors
 from .._single import Form
 from .._work import Work
@@ -89,6 +89,9 @@ class Checkpointer(orbax.Checkpointer):
         """Restores a checkpoint. FileNotFoundError if there is none."""
         self._wait()
         given = self._args(True, args, kwargs)
+        return _single.undisturbed(local_path(directory), lambda: self._restore(directory, given))
+
+    def _restore(self, directory: str | os.PathLike[str], given: Any) -> Any:
         with self._opened(directory) as opened:
             items = StepItems(opened)
             if self._items is None:
@@ -117,6 +120,9 @@ class Checkpointer(orbax.Checkpointer):
     def metadata(self, directory: str | os.PathLike[str]) -> Any:
         """Metadata of a checkpoint: of its items, times, custom metadata."""
         self._wait()
+        return _single.undisturbed(local_path(directory), lambda: self._metadata(directory))
+
+    def _metadata(self, directory: str | os.PathLike[str]) -> Any:
         with self._opened(directory) as opened:
             items = StepItems(opened)
             if self._items is None:

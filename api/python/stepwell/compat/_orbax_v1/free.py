@@ -7,7 +7,7 @@ import contextvars
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..._runtime.files import local_path
 from ...errors import StepExistsError
@@ -21,6 +21,7 @@ from .places import (AUTO, RESERVED, STATE, InvalidLayoutError, check_name, find
                      is_orbax_checkpoint, names_of, tree_name)
 from .trees import check_target
 
+T = TypeVar("T")
 SAFETENSORS, ANY = "SAFETENSORS", "AUTO"  # names of layouts
 
 
@@ -110,8 +111,16 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
     if _is_safetensors(path, context):
         return v1.load(local_path(path), abstract)
     check_name(checkpointable_name)
-    with find(path) as place:
-        return load_item(place, tree_name(place, checkpointable_name), abstract, context)
+    return _read(path, lambda place: load_item(
+        place, tree_name(place, checkpointable_name), abstract, context))
+
+
+def _read(path: Any, read: Callable[[Opened], T]) -> T:
+    def once() -> T:
+        with find(path) as place:
+            return read(place)
+
+    return _single.undisturbed(local_path(path), once)
 
 
 def load_async(path: Any, abstract_state: Any = None, *,
@@ -136,8 +145,7 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
     if _is_safetensors(path, context):
         loaded: dict[str, Any] = v1.load_checkpointables(local_path(path), wanted)
         return loaded
-    with find(path) as place:
-        return load_items(place, wanted, context)
+    return _read(path, lambda place: load_items(place, wanted, context))
 
 
 def load_checkpointables_async(path: Any, abstract_checkpointables: Any = None
@@ -164,10 +172,8 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> Any:
     if _is_safetensors(path, context):
         return v1.metadata(local_path(path), checkpointable_name)
     check_name(checkpointable_name)
-    with find(path) as place:
-        name = tree_name(place, checkpointable_name)
-        return v1.CheckpointMetadata(**described(place, metadata_of(place, name, context),
-                                                 context))
+    return _read(path, lambda place: v1.CheckpointMetadata(**described(
+        place, metadata_of(place, tree_name(place, checkpointable_name), context), context)))
 
 
 def checkpointables_metadata(path: Any) -> Any:
@@ -175,11 +181,14 @@ def checkpointables_metadata(path: Any) -> Any:
     context = get_context()
     if _is_safetensors(path, context):
         return v1.checkpointables_metadata(local_path(path))
-    with find(path) as place:
+
+    def read(place: Opened) -> Any:
         if place.flat:
             raise InvalidLayoutError(f"{place.path} has no named checkpointables: use `metadata`")
         each = {name: metadata_of(place, name, context) for name in names_of(place)}
         return v1.CheckpointMetadata(**described(place, each, context))
+
+    return _read(path, read)
 
 
 # ---- deleting -----------------------------------------------------------------------------------
