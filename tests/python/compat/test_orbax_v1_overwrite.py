@@ -64,7 +64,8 @@ def test_a_checkpoint_replaced_while_it_is_opened(tmp_path: pathlib.Path, door: 
             ocp.save(path, tree, overwrite=True)
 
     doors: dict[str, Any] = {
-        "load": lambda: ocp.load(path)["x"], "v0": lambda: v0.PyTreeCheckpointer().restore(path)["x"],
+        "load": lambda: ocp.load(path)["x"],
+        "v0": lambda: v0.PyTreeCheckpointer().restore(path)["x"],
         "checkpointables": lambda: ocp.load_checkpointables(path)["state"]["x"],
         "metadata": lambda: ocp.metadata(path).metadata["x"],
         "v0 metadata": lambda: v0.PyTreeCheckpointer().metadata(path).item_metadata["x"],
