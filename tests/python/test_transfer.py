@@ -262,6 +262,6 @@ def test_the_package_without_the_program(path: Path, tmp_path: Path) -> None:
         store.save(7, {"w": np.ones(3)}).result()
     result = run("push", path, 7, tmp_path / "bucket")
     assert result.returncode == 0, result
-    result = run("ls", path)  # it is the program's
-    assert result.returncode == 2 and "invalid choice: 'ls'" in result.stderr
+    result = run("stats", path)  # it is the program's
+    assert result.returncode == 2 and "invalid choice: 'stats'" in result.stderr
     assert run("--help").returncode == 0
