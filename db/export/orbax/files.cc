@@ -113,7 +113,9 @@ Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item) {
     return OkStatus();
   };
   STEPWELL_RETURN_IF_ERROR(add(orbax::kTreeMetadataName, orbax::EncodeTreeMetadata(item.tree)));
-  files.push_back({std::string(kRecordsName), format::EncodeRecords(item.records)});
+  if (!item.records.empty()) {
+    files.push_back({std::string(kRecordsName), format::EncodeRecords(item.records)});
+  }
   if (!item.strings.empty()) {
     STEPWELL_RETURN_IF_ERROR(add(orbax::kStringsName, orbax::EncodeStrings(item.strings)));
   }

@@ -74,6 +74,7 @@ Result<std::vector<LeafRecord>> RecordsOfExport(const std::string& item,
     ++counts[parent];
   }
   std::erase_if(records, [](const LeafRecord& record) { return record.key.empty(); });
+  if (!CheckRecords(records).ok()) records.clear();
   return records;
 }
 

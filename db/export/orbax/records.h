@@ -20,7 +20,8 @@ inline constexpr std::string_view kRecordsName = "stepwell-records";
 // A record that is exported, and its path below the export's top.
 using SelectedRecord = std::pair<const format::LeafRecord*, format::KeyPath>;
 
-// In key order. Containers of which nothing is exported are left out. `item`: its name.
+// In key order. Containers of which nothing is exported are left out. `item`: its name. None where
+// they are no tree: the engine also takes leaves without containers.
 Result<std::vector<format::LeafRecord>> RecordsOfExport(const std::string& item,
                                                         std::vector<SelectedRecord> selected);
 
