@@ -81,7 +81,7 @@ std::string DTypeName(DType dtype) {
 std::string Description(const LeafInfo& info) {
   if (info.type == LeafType::kArray) {
     const std::string text = DTypeName(info.dtype) + ShapeText(info.shape);
-    return info.prng_impl.empty() ? text : StrCat(text, " key ", Printable(info.prng_impl));
+    return info.prng_impl.empty() ? text : StrCat("key<", Printable(info.prng_impl), "> ", text);
   }
   if (info.type != LeafType::kNode) return ValueDescription(info);
   std::string text = info.kind;

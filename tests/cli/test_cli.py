@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -139,6 +140,15 @@ def test_show_of_a_subtree_and_of_a_leaf(store: pathlib.Path) -> None:
     assert lines == ok("show", store, 10, "state/params/layers/").splitlines()
     (leaf,) = ok("show", store, 10, r"params/a\/b").splitlines()
     assert leaf.startswith("a/b  int64[2, 2]")
+
+
+def test_show_spells_the_kind_of_keys_as_python_does(tmp_path: pathlib.Path) -> None:
+    jax = pytest.importorskip("jax")
+    with stepwell.open(tmp_path / "run") as writer:
+        writer.save(0, {"key": jax.random.key(0), "count": 1}).result()
+        with pytest.raises(stepwell.MismatchError, match="stored key<threefry2x32> uint32"):
+            writer.load(0, like={"key": 1, "count": 1})
+    assert re.search(r"^key +key<threefry2x32> uint32\[2\] ", ok("show", tmp_path / "run"), re.M)
 
 
 def test_show_json(store: pathlib.Path) -> None:

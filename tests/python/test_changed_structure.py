@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import stepwell
 from stepwell.compat import orbax_v1
 from equality import same
 from test_damage import flip
+
+
+class Parts(NamedTuple):
+    params: Any
+    opt: Any
 
 
 @pytest.fixture
@@ -116,7 +124,12 @@ def test_renames_of_nodes_leaves_and_globs(layers):
 
 
 @pytest.mark.parametrize(("rename", "error", "why"), [
-    ({"params/nothing": "x"}, stepwell.PathNotFoundError, "nothing at 'params/nothing'"),
+    ({"params/nothing": "x"}, stepwell.PathNotFoundError, 'nothing at "params/nothing"; there are: '
+     "params/layer_0"),
+    ({"params/layer0": "x"}, stepwell.PathNotFoundError, "rename: .* nearest: params/layer_0"),
+    ({"parms/*/w": "x/*"}, stepwell.PathNotFoundError, 'rename: .* nothing at "parms/.*params'),
+    ({"params": "x", "params/layer_0": "y"}, stepwell.InvalidArgumentError,
+     "nothing that is loaded is left at 'params/layer_0'; of several rules the first"),
     ({"params/layer_0/w": "params/layer_0/b"}, stepwell.InvalidArgumentError,
      "is the place of another leaf"),
     ({"params/layer_*": "params/x"}, stepwell.InvalidArgumentError, "the same wildcards"),
@@ -129,6 +142,27 @@ def test_renames_of_nodes_leaves_and_globs(layers):
 def test_renames_that_cannot_be(layers, rename, error, why):
     with pytest.raises(error, match=why):
         layers.load(like={"params": zeros(3)}, rename=rename)
+
+
+@pytest.mark.parametrize("container", [dict, lambda **parts: nnx.State(parts), Parts])
+def test_a_target_of_more_or_less_than_is_loaded_is_named(layers, container):
+    params, opt = zeros(3), (np.int32(0), {"m": np.zeros(5)})
+    whole = container(params=params, opt=opt)
+    part = "like.params" if container is Parts else 'like["params"]'
+    with pytest.raises(stepwell.MismatchError) as info:
+        layers.load(7, "params", like=whole)
+    assert str(info.value).endswith(f"\n`like` has more than this path loads: give {part}")
+    with pytest.raises(stepwell.MismatchError) as info:
+        layers.load(7, ("params", "layer_1"), like=whole)
+    assert str(info.value).endswith(f'give {part}["layer_1"]')
+    with pytest.raises(stepwell.MismatchError) as info:
+        layers.load(7, like=params)
+    assert str(info.value).endswith("\n`like` is what the path 'params' loads: give that path, too")
+    # Where it fits nowhere else, the ways to mend it are named.
+    with pytest.raises(stepwell.MismatchError, match="missing="):
+        layers.load(7, "params", like={"params": zeros(4), "opt": opt})
+    with pytest.raises(stepwell.MismatchError, match="a flat dict by path"):
+        layers.load(7, "params/*/w", like=whole if container is dict else {"params": params})
 
 
 def test_an_optimizer_that_was_changed(store):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import jax
@@ -144,8 +145,13 @@ def test_prng_keys(round_trip, store, impl):
     restored = store.load(0, like=abstract)
     assert bits(restored["one"]) == bits(key)
     other = jax.random.key(0, impl="rbg" if impl == "threefry2x32" else "threefry2x32")
-    with pytest.raises(stepwell.MismatchError, match=f"stored key<{impl}> uint32"):
-        store.load(0, "one", like=other)
+    # The store and the target spell kinds and shapes alike, as jax.random.key(impl=) does.
+    spelled = {name: f"key<{name}> uint32[{2 if name == 'threefry2x32' else 4}]"
+               for name in (impl, str(jax.random.key_impl(other)))}
+    stored, wanted = map(re.escape, spelled.values())
+    for like in (other, jax.eval_shape(lambda: other)):
+        with pytest.raises(stepwell.MismatchError, match=f"stored {stored}, wanted {wanted}$"):
+            store.load(0, "one", like=like)
 
 
 def test_legacy_prng_keys(round_trip):

@@ -116,7 +116,11 @@ with stepwell.open(path) as store:
     fails(Invalid, load(P(), AbstractMesh((9,), ("x",))), "x=9 has 9 devices", "only 8")
     fails(Invalid, load(P(), {"x": 0}), "mesh is")
     fails(Invalid, load(P(), "x"), "mesh is")
-    fails(Invalid, load({"w": "model"}), "specs: at w there is a str")
+    fails(Invalid, load({"w": "model"}), "specs: at w there is 'model'",
+          "values are PartitionSpecs, as jax.sharding.PartitionSpec('model')")
+    for specs in ({"**": "model"}, {"w": P(), "*/w": "model"}, {"*": ("model", None)}, ["model"],
+                  "model", {"w": NamedSharding(mesh, P())}, {"nothing": 3}):
+        fails(Invalid, load(specs), "specs: at ", "values are PartitionSpecs")
     fails(Invalid, load({"w": {"x": P()}}), "specs: at w", "float32[6, 10]")
     fails(Invalid, lambda: store.load(0, specs=P()), "specs need a mesh")
     fails(NotFound, load({"params/**": P()}), 'specs: step 0 has nothing at "params/**"',

@@ -118,7 +118,7 @@ def test_placeholders_and_partial_targets(tmp_path: pathlib.Path) -> None:
                     {"params": state["params"]})
         with pytest.raises(ValueError, match="parms: missing"):
             ocp.load(tmp_path / "a", {"parms": state["params"]["b"]})
-    with pytest.raises(ValueError, match="not in `like`"):
+    with pytest.raises(ValueError, match="not in abstract_state"):
         ocp.load(tmp_path / "a", {"params": state["params"]})
 
 

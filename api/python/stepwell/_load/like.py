@@ -9,16 +9,17 @@ built around them.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._pytree.objects import is_stateful
-from .._pytree.records import ARRAY, VALUE, VALUE_NAMES, StoredTree, array_text
-from .._pytree.tree import (DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened, TooDeepError,
-                            is_array_like, is_inside_equinox, is_static, open_node, path_text,
-                            rebuild, type_name)
+from .._pytree.records import ARRAY, VALUE, StoredTree
+from .._pytree.tree import (ATTRIBUTE, DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened,
+                            TooDeepError, is_array_like, is_inside_equinox, is_static, open_node,
+                            path_text, rebuild, type_name)
 from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
@@ -32,15 +33,14 @@ from .scalars import KINDS, FromValue, ToValue, kind_of
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
 from .stateful import State, plan_state
+from .wanted import VALUE_TYPES, value_type_of, wanted_text
 
 # An attribute of an enum takes a quarter of a microsecond, for each leaf.
 _BYTES, _NONE, _PRNG_KEY = ValueType.BYTES, ValueType.NONE, ValueType.PRNG_KEY
 
 Path = tuple[Component, ...]
 
-_VALUE_TYPES = ((bool, ValueType.BOOL), (int, ValueType.INT), (float, ValueType.FLOAT),
-                (complex, ValueType.COMPLEX), (str, ValueType.STR), (bytes, ValueType.BYTES))
-_LEAF_TYPES = {kind for kind, _ in _VALUE_TYPES} | {type(None), np.ndarray}
+_LEAF_TYPES = {kind for kind, _ in VALUE_TYPES} | {type(None), np.ndarray}
 
 
 class _Plan(NamedTuple):
@@ -103,8 +103,37 @@ class Matcher:
             count = len(self.mismatches)
             noun = "leaf does" if count == 1 else "leaves do"
             raise MismatchError(f"step {self.step}: {count} {noun} not fit `like`:",
-                                self.mismatches, self._hint())
+                                self.mismatches, self._elsewhere(like, number) or self._hint())
         return plan
+
+    def _elsewhere(self, like: Any, number: int) -> str:
+        """Says so where a part of `like` fits `number`, or `like` something right below that."""
+        part, text = like, "like"
+        for _, name in self.tree.components(number, self.tree.top):
+            alike = {str(component[1]): (component, child)
+                     for component, child in self._children(part)}
+            (kind, name), part = alike.get(str(name), ((ATTRIBUTE, name), ...))
+            text += f".{name}" if kind == ATTRIBUTE else f"[{json.dumps(name)}]"
+        if part is not like and part is not ... and self._fits(part, number):
+            return f"`like` has more than this path loads: give {text}"
+        names = {str(component[1]) for component, _ in self._children(like)}
+        for component, below in self.tree.children.get(number, {}).items():
+            if names and names == self.tree.spelled(below).keys() and self._fits(like, below):
+                path = path_text([*self.tree.components(number, self.tree.top), component])
+                return f"`like` is what the path {path!r} loads: give that path, too"
+        return ""
+
+    def _fits(self, like: Any, number: int) -> bool:
+        trial = Matcher(self.tree, self.step, self.fit)
+        try:
+            trial._match(like, number, (), False)
+        except (AmbiguousPathError, TooDeepError):
+            return False
+        return not (trial.mismatches or trial._unsupported)
+
+    def _children(self, like: Any) -> list[tuple[Component, Any]]:
+        opened = None if like is ... or self._is_leaf(like) else open_node(like)
+        return [] if opened is None else opened.children
 
     def _hint(self) -> str:
         kinds = {mismatch.kind for mismatch in self.mismatches}
@@ -211,10 +240,10 @@ class Matcher:
             if not is_abstract(like):
                 return _Keep(like)
             return self._bad(path, f"missing in the store, and `like` has no value for "
-                                   f"{_wanted(like)}; give it an array to take", "missing")
+                                   f"{wanted_text(like)}; give it an array to take", "missing")
         listed = len(self.mismatches) < LISTED_MAX  # or it takes n² time
         nearest = near() if near is not None and listed else None
-        return self._bad(path, f"missing in the store, wanted {_wanted(like)}"
+        return self._bad(path, f"missing in the store, wanted {wanted_text(like)}"
                                + (f" (nearest: {nearest!r})" if nearest else ""),
                          "missing", nearest)
 
@@ -273,7 +302,7 @@ class Matcher:
         if self.tree.is_node(number) or like is None:
             stored = self.tree.describe(number)
             stored = with_article(stored) if self.tree.is_node(number) else stored
-            return self._bad(path, f"stored {stored}, wanted {_wanted(like)}",
+            return self._bad(path, f"stored {stored}, wanted {wanted_text(like)}",
                              "unexpected" if like is None else "structure")
         record = self.tree.records[number]
         if is_array_like(like):
@@ -297,7 +326,7 @@ class Matcher:
             wanted = self._jax and self._jax.dtypes.issubdtype(like.dtype,
                                                                self._jax.dtypes.prng_key)
             self._keys |= bool(wanted) != (record.value_type == _PRNG_KEY)
-        return self._bad(path, f"stored {self.tree.describe(number)}, wanted {_wanted(like)}",
+        return self._bad(path, f"stored {self.tree.describe(number)}, wanted {wanted_text(like)}",
                          self._kind_of(like, number))
 
     def _kind_of(self, like: Any, number: int) -> MismatchKind:
@@ -312,17 +341,17 @@ class Matcher:
     def _to_python(self, like: Any, number: int, record: Record, path: Path) -> Any:
         if record.kind == VALUE:
             value_type = record.value_type
-            wanted = _value_type(like)
+            wanted = value_type_of(like)
             if value_type != wanted:
                 return self._wrong(like, number, path)
             return self._slot(number, lambda raw: decode_value(value_type, raw))
-        kinds = KINDS.get(_value_type(like), "")
+        kinds = KINDS.get(value_type_of(like), "")
         is_key = record.value_type == _PRNG_KEY
-        if record.shape != () or is_key or not kinds or not self._fits(record.dtype, kinds):
+        if record.shape != () or is_key or not kinds or not self._dtype_fits(record.dtype, kinds):
             return self._wrong(like, number, path)
         return self._slot(number, ToValue(kinds[0], self.step, self.tree.text(number)))
 
-    def _fits(self, dtype: Any, kinds: str) -> bool:
+    def _dtype_fits(self, dtype: Any, kinds: str) -> bool:
         """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
         kind = kind_of(dtype)
         return kind in kinds or (self.fit.cast and (kind != "c" or "c" in kinds))
@@ -353,7 +382,7 @@ class Matcher:
             return None
         if record.dtype == wanted:
             return same
-        if self.fit.cast and self._fits(record.dtype, kind_of(wanted)):
+        if self.fit.cast and self._dtype_fits(record.dtype, kind_of(wanted)):
             return cast_to(wanted, self.fit.cast, self.step, self.tree.text(number))
         if compared == wanted:
             return Canonical(wanted, self.step, self.tree.text(number))
@@ -446,23 +475,3 @@ def is_abstract(like: Any) -> bool:
 
 def _has_value(node: Any) -> bool:
     return isinstance(node, Mapping) and list(node) == ["value"]
-
-
-def _value_type(like: Any) -> ValueType:
-    found = (number for kind, number in _VALUE_TYPES if isinstance(like, kind))
-    return next(found, _BYTES)
-
-
-def _wanted(like: Any) -> str:
-    if is_array_like(like):
-        dtype = like.dtype
-        try:
-            text = array_text(dtype, tuple(like.shape))
-        except TypeError:  # a PRNG key's dtype is not a NumPy dtype
-            text = f"{dtype}[{', '.join(map(str, like.shape))}]"
-        return f"a scalar {dtype}" if isinstance(like, np.generic) else text
-    if like is None:
-        return "None"
-    if is_stateful(like):
-        return f"the state of {with_article(type_name(like))}"
-    return VALUE_NAMES.get(_value_type(like), type(like).__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import cast
 
-from .._pytree.records import NODE, ROOT, StoredTree
+from .._pytree.records import NODE, ROOT, StoredTree, resolve
 from .._pytree.tree import KEY, Component, path_text
 from .._runtime.text import brief
 from .._stepwell import PathPattern, Record
@@ -67,12 +67,21 @@ class RearrangedTree(StoredTree):
                     break
         for rule in rules:
             if not rule.used:
-                raise PathNotFoundError(f"rename: the step has nothing at {rule.text!r}")
+                raise self._unused(rule, top)
         for leaf, _ in moves:
             self._detach(leaf, top)
         self._spelled.clear()
         for leaf, path in moves:
             self._attach(leaf, top, path)
+
+    def _unused(self, rule: _Rename, top: int) -> Exception:
+        try:
+            resolve(self._tree, rule.text, None if top == self._tree.top else top)
+        except PathNotFoundError as error:  # it names what is near
+            return type(error)(f"rename: {error}")
+        return InvalidArgumentError(
+            f"rename: nothing that is loaded is left at {rule.text!r}; of several rules the first "
+            "that matches applies")
 
     def _detach(self, number: int, top: int) -> None:
         """Takes a leaf out, and the nodes above it that nothing is left in."""

@@ -10,7 +10,7 @@ from .._pytree.records import ROOT, PathLike, StoredTree
 from .._pytree.tree import KEY, check_called
 from .._runtime.arguments import Progress, check_mapping, check_path, item_names
 from .._runtime.gc_pause import paused
-from .._runtime.text import brief
+from .._runtime.text import brief, counted
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 from .casts import Casting
 from .like import Fit, is_abstract, load_like
@@ -148,7 +148,9 @@ class LoadRequest(NamedTuple):
                 bad.append(Mismatch(name, "does not match the pattern" + (
                     ", and `like` has no value for it" if fit.missing else ""), "missing"))
         if bad:
-            raise MismatchError(f"step {source.step}: {len(bad)} paths differ from `like`:", bad)
+            raise MismatchError(f"step {source.step}: {counted(len(bad), 'path')} of the glob and "
+                                "of `like` differ:", bad, "with a glob, `like` is a flat dict by "
+                                "path")
         taken = {name: number for name, number in stored.items() if name in like}
         loaded = load_like(source, [(like[name], number) for name, number in taken.items()], fit,
                            progress=self.progress)

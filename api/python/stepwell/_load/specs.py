@@ -17,7 +17,8 @@ import numpy as np
 
 from .._pytree.records import ARRAY, StoredTree, resolve
 from .._pytree.sharding import partitions, unreduced_axes
-from .._pytree.tree import TRANSPARENT, BadKeyError, open_node, path_text
+from .._pytree.tree import TRANSPARENT, BadKeyError, Opened, open_node, path_text
+from .._runtime.text import brief, with_article
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 
@@ -149,22 +150,15 @@ class _Assigned:
         if _is_spec(specs):
             self.take(self.tree.leaves(number), specs, path_text(path))
             return
-        where = path_text(path) or "its top"
-        try:
-            opened = open_node(specs)
-        except BadKeyError as error:
-            raise InvalidArgumentError(f"specs: {where} {error}") from None
-        if opened is None:
-            raise InvalidArgumentError(
-                f"specs: at {where} there is a {type(specs).__name__}; it is a PartitionSpec, "
-                "None (replicated) or a container of them")
+        where, opened = self._opened(specs, path)
         if opened.kind == TRANSPARENT:
             for _, child in opened.children:
                 self.from_tree(child, self.tree.value_of(number), path)
             return
         if not self.tree.is_node(number) and opened.children:
-            raise InvalidArgumentError(f"specs: at {where} there is a {type(specs).__name__}, and "
-                                       f"stored is {self.tree.describe(number)}")
+            raise InvalidArgumentError(
+                f"specs: at {where} there is {with_article(type(specs).__name__)}, and stored is "
+                f"{self.tree.describe(number)}")
         for component, child in opened.children:
             below = (*path, component)
             found = self.tree.find(number, component)
@@ -173,6 +167,27 @@ class _Assigned:
                 raise PathNotFoundError(f"specs: step {self.step} has {what} at "
                                         f"{path_text(below)!r}")
             self.from_tree(child, found[0], below)
+
+    def check_values(self, specs: Any, path: tuple[Any, ...] = ()) -> None:
+        """Before any path of theirs is looked up: it may be a glob, with something else for a spec.
+        """
+        if not _is_spec(specs):
+            for component, child in self._opened(specs, path)[1].children:
+                self.check_values(child, (*path, component))
+
+    def _opened(self, specs: Any, path: tuple[Any, ...]) -> tuple[str, Opened]:
+        """A container of specs, and where it is. InvalidArgumentError if it is none."""
+        where = "/".join([str(name) for _, name in path]) or "its top"
+        try:
+            opened = open_node(specs)
+        except BadKeyError as error:
+            raise InvalidArgumentError(f"specs: {where} {error}") from None
+        if opened is None:
+            axes = specs if isinstance(specs, str) else "data"
+            raise InvalidArgumentError(
+                f"specs: at {where} there is {brief(specs)}; values are PartitionSpecs, as "
+                f"jax.sharding.PartitionSpec({axes!r}), None (replicated) or containers of them")
+        return where, opened
 
 
 def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: Any,
@@ -189,6 +204,7 @@ def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: A
     if paths:
         assigned.from_paths(specs)
     elif specs is not None:
+        assigned.check_values(specs)
         assigned.from_tree(specs, top, ())
     nothing = jax.sharding.PartitionSpec()
     made: dict[Any, Any] = {}

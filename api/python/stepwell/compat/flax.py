@@ -42,6 +42,7 @@ from .. import _store
 from .._runtime.files import local_path
 from ..errors import InvalidArgumentError, LockedError
 from ._flax_directory import Checkpoint, Directory, is_checkpoint, opened_path, opened_tree
+from ._mismatch import mismatches_of
 
 __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_checkpoint",
            "save_checkpoint", "save_checkpoint_multiprocess"]
@@ -195,11 +196,17 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
 
             return serialization.to_state_dict(store.load(number, as_="jax"))
         if orbax_transforms:
-            with opened_tree(_transformed(store, number, target, orbax_transforms)) as other:
+            with (opened_tree(_transformed(store, number, target, orbax_transforms)) as other,
+                  mismatches_of("target")):
                 return other.load(0, like=target)
         may_lack = orbax_transforms is not None or allow_partial_mpa_restoration
-        return store.load(number, like=target, unexpected="ignore",
-                          missing="target" if may_lack else "error")
+        lacking = "" if may_lack else (
+            "orbax_transforms={} takes what the checkpoint lacks from target, and "
+            "orbax_transforms={key in target: orbax.checkpoint.Transform(original_key=...)} takes "
+            "it from another key")
+        with mismatches_of("target", missing=lacking):
+            return store.load(number, like=target, unexpected="ignore",
+                              missing="target" if may_lack else "error")
 
 
 @contextlib.contextmanager

@@ -23,9 +23,12 @@ import keras
 
 from .. import _store, policy
 from ..errors import InvalidArgumentError
+from ._mismatch import mismatches_of
 
 _GROUPS = ("trainable_variables", "non_trainable_variables", "optimizer_variables",
            "metrics_variables")
+_NAMES = ("give the layers the names, and the model the layers, that they had when this was saved: "
+          "Keras numbers layers without a name through a whole process")
 _SEED_GENERATOR = re.compile(r"seed_generator(_\d+)?")  # as Keras names them
 
 
@@ -101,7 +104,8 @@ def restore(model: Any, path: str | os.PathLike[str], step: SupportsIndex | None
         number = store[-1 if step is None else step].step
         like = _values(model)
         metrics = like.pop("metrics_variables", {})
-        loaded = store.load(number, like=like, unexpected="ignore")
+        with mismatches_of("the model", missing=_NAMES):
+            loaded = store.load(number, like=like, unexpected="ignore")
         loaded["metrics_variables"] = store.load(
             number, like={"metrics_variables": metrics}, unexpected="ignore",
             missing="target")["metrics_variables"]

@@ -20,6 +20,9 @@ from ...errors import Mismatch, MismatchError
 from .._orbax_stored import Names, StoredItem
 from .leaves import Want, fallback_of, read_leaves, want_of_args, want_of_leaf
 
+_PARTIAL = ("partial_restore=True restores what the target has; transforms={} takes what the step "
+            "lacks from the target")
+
 
 def restore_standard(item: StoredItem, asked: args.StandardRestore) -> Any:
     """What StandardRestore asks for: leaves as those of the target."""
@@ -33,7 +36,8 @@ def restore_standard(item: StoredItem, asked: args.StandardRestore) -> Any:
             wants[names] = want_of_leaf(leaf, record, asked.strict, asked.fallback_sharding)
         except TypeError as error:
             raise ValueError(f"{error} for key: {names}.") from None
-    _check_structure(item, asked.item, wants)
+    _check_structure(item, asked.item, wants, "StandardRestore() restores all of it; a new "
+                     f"CheckpointManager also takes PyTreeRestore: {_PARTIAL}")
     return _restore_into(item, asked.item, wants, {})
 
 
@@ -50,7 +54,7 @@ def restore_pytree(item: StoredItem, asked: args.PyTreeRestore) -> Any:
              want_of_args(given[names], leaf) if names in given else Want()
              for names, leaf in leaves.items()}
     if not asked.partial_restore:
-        _check_structure(item, asked.item, wants)
+        _check_structure(item, asked.item, wants, f"PyTreeRestore: {_PARTIAL}")
     return _restore_into(item, asked.item, wants, leaves)
 
 
@@ -83,21 +87,20 @@ def _restore_into(item: StoredItem, target: Any, wants: dict[Names, Want],
     return jax.tree.unflatten(jax.tree.structure(target), leaves)
 
 
-def _check_structure(item: StoredItem, target: Any, wants: dict[Names, Want]) -> None:
+def _check_structure(item: StoredItem, target: Any, wants: dict[Names, Want], hint: str) -> None:
     """MismatchError, a ValueError, with every leaf that only the target or only the step has."""
-    bad = [Mismatch(_text(names), "missing in the step") for names, want in wants.items()
+    bad = [Mismatch(_text(names), "missing in the step", "missing") for names, want in wants.items()
            if names not in item.leaves and names not in item.empties and want.kind != "skip"]
     unwanted = item.leaves.keys() - wants.keys()
     if unwanted:
         unwanted -= to_flat_dict(target, keep_empty_nodes=True).keys()
-    bad += [Mismatch(_text(names), f"stored {item.tree.describe(number)}, not in the target")
+    bad += [Mismatch(_text(names), f"stored {item.tree.describe(number)}, not in the target",
+                     "unexpected")
             for names, number in item.leaves.items() if names in unwanted]
     if bad:
         raise MismatchError(
             f"step {item.source.step}, item {item.name!r}: the restore target and the step have "
-            "other leaves:", bad,
-            "PyTreeRestore(partial_restore=True) restores what the target has; transforms={} takes "
-            "what the step lacks from the target")
+            "other leaves:", bad, hint)
 
 
 def _text(names: Names) -> str:

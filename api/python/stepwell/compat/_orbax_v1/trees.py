@@ -19,6 +19,7 @@ from ..._pytree.tree import (ATTRIBUTE, INDEX, KEY, TRANSPARENT, Component, Open
 from ..._pytree.values import encode_value
 from ..._stepwell import Record, ValueType
 from ..._store import Store
+from .._mismatch import mismatches_of
 from .._orbax_stored import StoredItem, sharding_metadata
 from .base import jax, leaf_metadata, v0_metadata, v1
 
@@ -224,8 +225,14 @@ def _fit_to(wanted: Any) -> Callable[[Any], Any]:
 def load_like(store: Store, step: int, item: str, target: Any, *, partial: bool, pads: bool
               ) -> Any:
     made = Target(StoredItem(store._source(step), item), target, pads)
-    loaded = store.load(step, items=[item], like={item: made.like}, cast="wrap",
-                        unexpected="ignore" if partial else "error")
+    with mismatches_of(
+            "abstract_state", missing="`...` there loads nothing and stays",
+            unexpected="pytree.loading.partial_load = True of an ocp.Context leaves out what "
+                       "abstract_state lacks",
+            shape="array.loading.enable_padding_and_truncation = True of an ocp.Context pads and "
+                  "cuts arrays"):
+        loaded = store.load(step, items=[item], like={item: made.like}, cast="wrap",
+                            unexpected="ignore" if partial else "error")
     return made.finish(loaded[item])
 
 

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a facade's function says of a step that does not fit its target."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ..errors import MismatchError
+
+
+@contextlib.contextmanager
+def mismatches_of(target: str, **hints: str) -> Iterator[None]:
+    """Raises a MismatchError of `Store.load` in the words of the function that the user called.
+
+    target: what stands there for `like`, which `Store.load` speaks of.
+    hints: what to do about mismatches, by their kinds. Those of `Store.load` name its arguments,
+        which the function may not have.
+    """
+    try:
+        yield
+    except MismatchError as error:
+        def in_words(text: str) -> str:
+            return text.replace("`like`", target)
+
+        kinds = {mismatch.kind for mismatch in error.mismatches}
+        raise MismatchError(
+            in_words(str(error).partition("\n")[0]),
+            [each._replace(message=in_words(each.message)) for each in error.mismatches],
+            "; ".join([hint for kind, hint in hints.items() if kind in kinds])) from None
