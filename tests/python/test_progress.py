@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import re
 import sys
 import threading
@@ -52,8 +53,17 @@ def test_notebooks_show_tables(tmp_path):
         store.save(4, {"layers": list(range(100))}).result()
         store.pin(3)
         cells = Table(store._repr_html_()).cells
-        assert cells == [f"<stepwell store {str(path)!r}, open>: 2 steps", "step", "pinned",
-                         "3", "yes", "4", ""]
+        committed = [f"{store[step].time:%Y-%m-%d %H:%M:%S} UTC" for step in (3, 4)]
+        assert cells == [
+            f"<stepwell store {str(path)!r}, open>: 2 steps",
+            "step", "committed", "size", "metrics", "pinned",
+            "3", committed[0], "49 B", "loss 0.5", "yes", "4", committed[1], "190 B", "", ""]
+        stats = store.stats()
+        numbers = Table(stats._repr_html_()).cells
+        rows = dict(zip(numbers[4::3], numbers[5::3], strict=True))
+        assert rows["space.live_bytes"] == f"{stats['space']['live_bytes']:,}"
+        assert rows["recovery.clean"] == "True" and "latency.durable.p99_s" in rows
+        assert json.loads(json.dumps(stats)) == stats and isinstance(stats, dict)
         tree = Table(store.tree(3)._repr_html_()).cells
         assert tree[:4] == ["step 3: 2 leaves, 49 B", "path", "type", "size"]
         assert tree[4:7] == [next(iter(store.tree(3))), "float64[2, 3]", "48 B"]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 ROWS_MAX, END = 40, 20  # rows of a table, and of its beginning and end where there are more
@@ -17,15 +18,51 @@ def escaped(text: str) -> str:
     return html.escape(text)
 
 
-def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """All texts are escaped. Of more than ROWS_MAX rows the first and the last are shown."""
-    shown = [*map(_row, rows)] if len(rows) <= ROWS_MAX else [
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]],
+               cut: bool = True) -> str:
+    """All texts are escaped. `cut`: of more than ROWS_MAX rows the first and the last are shown."""
+    shown = [*map(_row, rows)] if not cut or len(rows) <= ROWS_MAX else [
         *map(_row, rows[:END]),
         f'<tr><td colspan="{len(header)}">… {len(rows) - 2 * END:,} more</td></tr>',
         *map(_row, rows[-END:])]
     head = "".join([f"<th>{escaped(text)}</th>" for text in header])
     return (f"<table><caption>{escaped(caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>")
+
+
+def format_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def commit_time(time_ns: int) -> datetime:
+    """UTC."""
+    return datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc)
+
+
+class Numbers(dict[str, Any]):
+    """A dict, with dicts in it, that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return html_table("stats", ("number", "value", ""), list(_numbers("", self)), False)
+
+
+def _numbers(above: str, value: Any) -> Iterator[tuple[str, str, str]]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _numbers(f"{above}.{name}" if above else name, each)
+    elif isinstance(value, int) and above.endswith("_bytes"):
+        yield above, f"{value:,}", format_bytes(value)
+    elif isinstance(value, float) and above.endswith("_s"):
+        yield above, f"{value:.6g}", "s"
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield above, f"{value:,}", ""
+    else:
+        yield above, str(value), ""
 
 
 def treescope_dict(kind: type, below: Mapping[Any, Any], path: str | None, subtree: Any) -> Any:

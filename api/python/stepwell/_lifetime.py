@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 import weakref
@@ -14,7 +15,7 @@ from typing import Any, Literal, Self, SupportsIndex, cast, overload
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
 from ._deciding import Decider
-from ._display import escaped, html_table
+from ._display import END, ROWS_MAX, commit_time, escaped, format_bytes, html_table
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
@@ -101,9 +102,26 @@ class OpenStore(NotCopied):
     def _repr_html_(self) -> str:
         if self._closed or self._generation != service.generation:
             return f"<p>{escaped(repr(self))}</p>"
-        pinned = {summary.step: summary.pinned for summary in self._backend.steps()}
-        return html_table(f"{self!r}: {counted(len(pinned), 'step')}", ("step", "pinned"),
-                          [(str(step), "yes" if pin else "") for step, pin in pinned.items()])
+        summaries = self._backend.steps()
+        left_out = range(END, len(summaries) - END) if len(summaries) > ROWS_MAX else range(0)
+        rows = [(str(each.step), *(("", "", "") if number in left_out else self._facts(each.step)),
+                 "yes" if each.pinned else "") for number, each in enumerate(summaries)]
+        return html_table(f"{self!r}: {counted(len(rows), 'step')}",
+                          ("step", "committed", "size", "metrics", "pinned"), rows)
+
+    def _facts(self, step: int) -> tuple[str, str, str]:
+        """When a step was committed, its size and its metrics, for people."""
+        if self._backend.collective_reads:  # this process alone is asked
+            return "", "", ""
+        try:
+            reader = self._backend.source(step, self._check_open, self._account).reader
+        except Error as error:
+            return "", type(error).__name__, ""
+        metrics = json.loads(reader.metrics_json or "null")
+        shown = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+                 for name, value in (metrics or {}).items()]
+        return (f"{commit_time(reader.time_ns):%Y-%m-%d %H:%M:%S} UTC",
+                format_bytes(reader.logical_bytes), ", ".join(shown))
 
     def _check_fork(self) -> None:
         if self._generation != service.generation:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _branch, _draft, _stepwell
+from ._display import Numbers
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
@@ -402,11 +403,12 @@ class Store(Loading):
             for problem in report.problems])
 
     def stats(self) -> StoreStats:
-        """Numbers about the store, a dict: see `stepwell.StoreStats` for each."""
+        """Numbers about the store, a dict: see `stepwell.StoreStats` for each. A notebook shows a
+        table of them."""
         self._check_open()
-        return cast(StoreStats, {**self._backend.stats(), "recovery": self._backend.recovery(),
-                                 "last_load": {name: getattr(self._last_load, name)
-                                               for name in LoadStats.__annotations__}})
+        last_load = {name: getattr(self._last_load, name) for name in LoadStats.__annotations__}
+        return cast(StoreStats, Numbers({**self._backend.stats(), "last_load": last_load,
+                                         "recovery": self._backend.recovery()}))
 
     def prometheus(self) -> str:
         """The numbers of `stats` in Prometheus' text format, with the label `store` for the path.

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from . import _stepwell
 from ._display import END as _END
 from ._display import ROWS_MAX as _WHOLE_MAX
-from ._display import escaped, html_table, treescope_dict
+from ._display import commit_time, escaped, format_bytes, html_table, treescope_dict
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.items import write_files
@@ -88,7 +88,7 @@ class Tree(Mapping[str, LeafInfo]):
         return html_table(self._head(), ("path", "type", "size"), self._rows())
 
     def _head(self) -> str:
-        return f"step {self.step}: {len(self)} leaves, {format_bytes(self.nbytes)}"
+        return f"step {self.step}: {counted(len(self), 'leaf')}, {format_bytes(self.nbytes)}"
 
     def _rows(self) -> list[tuple[str, str, str]]:
         return [(path or "(the state)", str(info), format_bytes(info.nbytes))
@@ -107,15 +107,6 @@ def _lines(of: Sequence[T], whole_max: int, line: Callable[[T], str]) -> list[st
     if len(of) <= whole_max:
         return [line(each) for each in of]
     return [*map(line, of[:_END]), f"  … {len(of) - 2 * _END:,} more", *map(line, of[-_END:])]
-
-
-def format_bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 class ArrayView(NotCopied):
@@ -342,7 +333,7 @@ class StepView(NotCopied):
     @property
     def time(self) -> datetime:
         """When the step was committed (UTC)."""
-        return datetime.fromtimestamp(self._source.reader.time_ns / 1e9, tz=timezone.utc)
+        return commit_time(self._source.reader.time_ns)
 
     @property
     def pinned(self) -> bool:
