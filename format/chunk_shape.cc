@@ -159,7 +159,8 @@ Result<Shape> ChunkShapeWithin(std::span<const uint64_t> shape, uint64_t item_by
   for (const uint32_t axis : order) {
     if (bytes > bytes_max && axis >= shape.size()) {
       return InvalidArgumentError(StrCat("chunks are to be cut along axis ", axis,
-                                         " of an array of ", shape.size(), " axes"));
+                                         " of an array of ",
+                                         Counted(shape.size(), "axis", "axes")));
     }
   }
   for (const uint32_t axis : order) {

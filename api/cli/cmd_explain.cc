@@ -98,7 +98,7 @@ Result<Outcome> RunExplain(const ExplainArguments& arguments, Invocation* invoca
     return outcome;
   }
   outcome.text = StrCat("step ", step.info().step, " onto the mesh ", mesh.ToText(), ", ",
-                        mesh.device_count(), " devices\n\n", plan.ToText());
+                        Plural(mesh.device_count(), "device", "devices"), "\n\n", plan.ToText());
   return outcome;
 }
 

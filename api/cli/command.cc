@@ -73,8 +73,13 @@ Result<Store> Open(const std::string& path, OpenOptions options, Invocation* inv
   options.untrusted = invocation->untrusted;
   options.discard = invocation->discard;
   options.log = WarnOf;
-  STEPWELL_ASSIGN_OR_RETURN(Store store, Store::Open(path, options));
-  invocation->opened = true;
+  Result<Store> store = Store::Open(path, options);
+  const StatusCode code = store.status().code();
+  if (store.status().os_error() == 0 &&
+      (code == StatusCode::kNotFound || code == StatusCode::kUnimplemented)) {
+    invocation->hint = "a store is the directory into which a training saved with Stepwell";
+  }
+  invocation->opened = store.ok();
   return store;
 }
 

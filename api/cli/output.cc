@@ -107,11 +107,7 @@ std::string HintFor(const Status& status, bool opened, const std::string& comman
   if (!opened && status.code() == StatusCode::kUnavailable) {
     return "what only reads works beside it; `stepwell help` says which commands do not";
   }
-  if (!opened) {
-    return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kUnimplemented
-               ? "a store is the directory that was given to stepwell.open()"
-               : "";
-  }
+  if (!opened) return "";
   switch (status.code()) {
     case StatusCode::kDataLoss:
       return "`stepwell verify STORE` lists every damaged leaf; the others still load";

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <exception>
 #include <numeric>
+#include <regex>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -59,14 +61,29 @@ constexpr Command kCommands[] = {
     {AddDoctor, "stepwell doctor /data --seconds 0.5"},
     {AddCompletion,
      "stepwell completion bash > ~/.local/share/bash-completion/completions/stepwell"},
-    {AddMan, ""}};
+    {AddMan, "stepwell man | man -l -"}};
+
+// An option of the library, as messages of the engine write it (on_unsupported "skip"), is the
+// program's (--on-unsupported skip).
+std::string InItsWords(std::string message, const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (name.find('-') == std::string::npos) continue;  // a word of English, perhaps
+      std::string word = name;
+      std::replace(word.begin(), word.end(), '-', '_');
+      message = std::regex_replace(message, std::regex(StrCat("\\b", word, " \"(\\w+)\"")),
+                                   StrCat("--", name, " $1"));
+    }
+  }
+  return message;
+}
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
-ExitCode Run(const Invocation& invocation) {
+ExitCode Run(const Invocation& invocation, const CLI::App& command) {
   const Result<Outcome> outcome = invocation.run();
   const Status status = outcome.ok() ? WriteStdout(outcome->text) : outcome.status();
   if (status.ok()) return outcome->exit;
-  ReportError(status,
+  ReportError(Status(status.code(), InItsWords(status.message(), command), status.os_error()),
               invocation.hint.value_or(HintFor(status, invocation.opened, invocation.command)),
               invocation.json);
   return ExitCodeOf(status);
@@ -120,6 +137,13 @@ std::string NoCommand(const CLI::App& program, const std::string& given) {
       nearest.empty() ? StrCat("there are ", names) : StrCat("did you mean ", nearest, "?"));
 }
 
+// Of a store that is not trusted nothing is changed, and Python's push knows none.
+bool Writes(const CLI::App& command) {
+  static const std::set<std::string> kNames = {"import",  "pin",    "pull", "push",
+                                               "reclaim", "repair", "rm",   "unpin"};
+  return kNames.contains(command.get_name());
+}
+
 // Declares all commands. Names of arguments say what they are; their types would say "TEXT".
 void AddCommands(CLI::App* program, Invocation* invocation) {
   program->get_formatter()->label("REQUIRED", "");
@@ -130,7 +154,7 @@ void AddCommands(CLI::App* program, Invocation* invocation) {
     for (CLI::Option* option : command->get_options()) {
       if (option->get_positional()) option->type_name("");
     }
-    if (command->get_option_no_throw("STORE") == nullptr) continue;
+    if (command->get_option_no_throw("STORE") == nullptr || Writes(*command)) continue;
     command->add_flag("--untrusted", invocation->untrusted,
                       "only read the store: its files may come from an attacker");
   }
@@ -166,8 +190,9 @@ ExitCode ParseAndRun(int argc, const char* const* argv) {
                       commands.empty() ? kUsageHint : UsageHint(commands.front()->get_name()), argc,
                       argv);
   }
-  invocation.command = program.get_subcommands().front()->get_name();
-  return Run(invocation);
+  const CLI::App& command = *program.get_subcommands().front();
+  invocation.command = command.get_name();
+  return Run(invocation, command);
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ Result<Ranges> ParseSlice(const std::string& text, const Shape& shape) {
   const size_t given = parts.size() - (ellipsis == parts.end() ? 0 : 1);
   if (given > shape.size()) {
     return InvalidArgumentError(
-        StrCat("--slice names ", given, " axes; the array has ", shape.size()));
+        StrCat("--slice names ", Plural(given, "axis", "axes"), "; the array has ", shape.size()));
   }
   const size_t left_out = shape.size() - given;
   if (ellipsis == parts.end()) {

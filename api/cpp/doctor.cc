@@ -272,8 +272,8 @@ std::vector<DoctorWarning> WarningsAbout(const MachineFacts& machine,
   if (file_system.free_bytes < 4 * kGiB) {
     warnings.push_back({"little_space", StrCat("only ", HumanBytes(file_system.free_bytes),
                                                " free on ", file_system.mount_point,
-                                               ": a full disk fails saves; set keep= or use a "
-                                               "larger disk")});
+                                               ": a full disk fails saves; keep fewer steps, or "
+                                               "use a larger disk")});
   }
   if (!machine.uring.available) {
     warnings.push_back({"no_io_uring", StrCat("no io_uring (", machine.uring.reason,

@@ -70,7 +70,7 @@ Result<const format::LeafRecord*> LeafTable::FindLeaf(const Path& path) const {
   if (place == db::StepTree::kRoot || IsNode(records_[place])) {
     STEPWELL_ASSIGN_OR_RETURN(const auto leaves, Leaves(path));
     return InvalidArgumentError(StrCat("step ", step_, ": \"", path.ToText(), "\" is a subtree of ",
-                                       leaves.size(), " leaves, not a leaf"));
+                                       Counted(leaves.size(), "leaf", "leaves"), ", not a leaf"));
   }
   return &records_[place];
 }

@@ -110,12 +110,14 @@ Result<db::LeafInput> LeafFrom(std::variant<ArrayView, Value> data) {
           StrCat("dtype number ", static_cast<int>(array->dtype), " is not known"));
     }
     if (!leaf.strides_bytes.empty() && leaf.strides_bytes.size() != leaf.record.shape.size()) {
-      return InvalidArgumentError(
-          StrCat(leaf.strides_bytes.size(), " strides for ", leaf.record.shape.size(), " axes"));
+      return InvalidArgumentError(StrCat(Counted(leaf.strides_bytes.size(), "stride", "strides"),
+                                         " for ",
+                                         Counted(leaf.record.shape.size(), "axis", "axes")));
     }
     if (!leaf.shard_shape.empty() && leaf.shard_shape.size() != leaf.record.shape.size()) {
-      return InvalidArgumentError(StrCat(leaf.shard_shape.size(), " axes of a shard for ",
-                                         leaf.record.shape.size(), " of the array"));
+      return InvalidArgumentError(StrCat(Counted(leaf.shard_shape.size(), "axis", "axes"),
+                                         " of a shard for ", leaf.record.shape.size(),
+                                         " of the array"));
     }
     STEPWELL_ASSIGN_OR_RETURN(
         const uint64_t count,

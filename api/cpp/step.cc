@@ -17,8 +17,8 @@ Status CheckMemory(const ReadRequest& request, std::span<const uint64_t> extents
                    uint64_t item_bytes) {
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t count, format::ElementCount(extents, item_bytes));
   if (!request.strides_bytes.empty() && request.strides_bytes.size() != extents.size()) {
-    return InvalidArgumentError(
-        StrCat(request.strides_bytes.size(), " strides for ", extents.size(), " axes"));
+    return InvalidArgumentError(StrCat(Counted(request.strides_bytes.size(), "stride", "strides"),
+                                       " for ", Counted(extents.size(), "axis", "axes")));
   }
   if (count == 0) return OkStatus();
   uint64_t needed = count * item_bytes;

@@ -57,12 +57,13 @@ class Core {
   Core(std::string path, bool read_only, std::vector<db::KeepRule> keep, uint64_t staging_bytes,
        size_t threads, int codec, std::string trace,
        std::optional<uint64_t> reclaim_bytes_per_second, const std::optional<GroupPair>& group,
-       bool untrusted, bool private_files)
+       bool untrusted, bool private_files, bool create)
       : pid_(getpid()) {
     db::StoreOptions options;
     options.read_only = read_only;
     options.untrusted = untrusted;
     options.private_files = private_files;
+    options.create = create;
     options.group = GroupFromPython(group);
     options.keep = std::move(keep);
     options.trace_path = std::move(trace);
@@ -362,10 +363,10 @@ NB_MODULE(_stepwell, m) {
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<std::string, bool, std::vector<stepwell::db::KeepRule>, uint64_t, size_t, int,
                     std::string, std::optional<uint64_t>, const std::optional<sp::GroupPair>&, bool,
-                    bool>(),
+                    bool, bool>(),
            arg("path"), arg("read_only"), arg("keep"), arg("staging_bytes"), arg("threads"),
            arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none(), arg("group").none(),
-           arg("untrusted"), arg("private_files"))
+           arg("untrusted"), arg("private_files"), arg("create"))
       .def("id", &sp::Core::Id)
       .def("group_status", &sp::Core::GroupStatus)
       .def("read_share", &sp::Core::ReadShare, arg("step"))

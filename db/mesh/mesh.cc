@@ -227,8 +227,9 @@ Status CheckShards(std::span<const uint64_t> shape, const Mesh& mesh, const Part
   STEPWELL_RETURN_IF_ERROR(mesh.Check());
   STEPWELL_RETURN_IF_ERROR(CheckSpec(mesh, spec));
   if (spec.axes.size() > shape.size()) {
-    return InvalidArgumentError(StrCat("spec ", spec.ToText(), " is of ", spec.axes.size(),
-                                       " axes, and the array has ", shape.size()));
+    return InvalidArgumentError(StrCat("spec ", spec.ToText(), " is of ",
+                                       Counted(spec.axes.size(), "axis", "axes"),
+                                       ", and the array has ", shape.size()));
   }
   for (size_t axis = 0; axis < spec.axes.size(); ++axis) {
     const uint64_t parts = PartsOf(mesh, spec.axes[axis]);

@@ -45,8 +45,9 @@ Status CheckBox(const LoadRequest& request) {
   }
   if (!inside) return InvalidArgumentError(StrCat(LeafName(leaf), ": the box is not in the array"));
   if (!request.strides_bytes.empty() && request.strides_bytes.size() != rank) {
-    return InvalidArgumentError(StrCat(LeafName(leaf), ": ", request.strides_bytes.size(),
-                                       " strides for an array of rank ", rank));
+    return InvalidArgumentError(StrCat(LeafName(leaf), ": ",
+                                       Counted(request.strides_bytes.size(), "stride", "strides"),
+                                       " for an array of rank ", rank));
   }
   return OkStatus();
 }

@@ -100,12 +100,22 @@ std::string NamedWithin(io::FileSystem* file_system, const std::string& path) {
   return text;
 }
 
+// "; there is no A", of the path A/B/C where A is the first that is missing. "": only C is.
+std::string Missing(const std::string& path, io::FileSystem* file_system) {
+  std::string missing = path;
+  for (std::string parent = ParentOf(path); parent != missing; parent = ParentOf(parent)) {
+    if (file_system->Stat(parent).status().code() != StatusCode::kNotFound) break;
+    missing = parent;
+  }
+  return missing == path ? "" : StrCat("; there is no ", missing);
+}
+
 Status CheckDirectory(const std::string& path, const StoreOptions& options,
                       io::FileSystem* file_system) {
   const auto info = file_system->Stat(path);
   if (info.status().code() == StatusCode::kNotFound) {
     if (options.read_only || !options.create) {
-      return NotFoundError(StrCat(path, ": there is no such store"));
+      return NotFoundError(StrCat(path, ": there is no such store", Missing(path, file_system)));
     }
     if (!options.group || options.group->part == 0) return MakeDirectories(path, file_system);
     // Part 0 makes the directory that the others lie in.
@@ -185,8 +195,7 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
     return InvalidArgumentError("a trace is of saves: a store open for reading has none");
   }
   if (options.untrusted && !options.read_only) {
-    return InvalidArgumentError(
-        StrCat(path, ": a store that is not trusted can only be read (read_only, mode=\"r\")"));
+    return InvalidArgumentError(StrCat(path, ": a store that is not trusted can only be read"));
   }
   environment.without_pins = options.untrusted;
   if (options.read_only) {

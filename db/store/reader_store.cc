@@ -17,7 +17,7 @@ namespace stepwell::db {
 namespace {
 
 Status ReadOnly(const std::string& path) {
-  return FailedPreconditionError(path + ": the store is open for reading only (mode=\"r\")");
+  return FailedPreconditionError(path + ": the store is open for reading only");
 }
 
 }  // namespace

@@ -298,8 +298,8 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
   }
   if (if_exists == IfExists::kError && live) {
     return AlreadyExistsError(StrCat(path_, " has step ", step,
-                                     " already; save with if_exists=\"replace\" to replace it or "
-                                     "\"skip\" to keep it"));
+                                     " already; if_exists \"replace\" replaces it, \"skip\" "
+                                     "keeps it"));
   }
   if (if_exists != IfExists::kReplace && IsPrepared(step)) {
     return AlreadyExistsError(StrCat(

@@ -63,11 +63,12 @@ Status CheckNamed(const NamedSharding& sharding) {
   }
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t devices, ElementCount(sharding.mesh_shape, 1));
   if (devices == 0 || devices > kDevicesMax) {
-    return InvalidArgumentError(StrCat("a mesh of ", devices, " devices"));
+    return InvalidArgumentError(StrCat("a mesh of ", Counted(devices, "device", "devices")));
   }
   if (sharding.device_ids && sharding.device_ids->size() != devices) {
     return InvalidArgumentError(
-        StrCat("a mesh of ", devices, " devices has ", sharding.device_ids->size(), " device ids"));
+        StrCat("a mesh of ", Counted(devices, "device", "devices"), " has ",
+               Counted(sharding.device_ids->size(), "device id", "device ids")));
   }
   return OkStatus();
 }

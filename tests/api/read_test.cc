@@ -144,7 +144,7 @@ TEST_F(ReadTest, RequestsThatDoNotFitAreRefused) {
   EXPECT_ERROR(read({.out_bytes = 255}), kBad, "255 bytes where 256");
   EXPECT_ERROR(read({.out_bytes = 1}), kBad, "too small");
   EXPECT_ERROR(read({.out_bytes = 507, .strides_bytes = {8}}), kBad, "508 are needed");
-  EXPECT_ERROR(read({.strides_bytes = {4, 4}}), kBad, "2 strides for 1 axes");
+  EXPECT_ERROR(read({.strides_bytes = {4, 4}}), kBad, "2 strides for 1 axis");
   EXPECT_ERROR(read({.strides_bytes = {-4}}), kBad, "stride of -4");
   EXPECT_ERROR(read({.strides_bytes = {0}}), kBad, "stride of 0");
   EXPECT_ERROR(read({.strides_bytes = {INT64_MAX}}), kBad, "more than 2^64");

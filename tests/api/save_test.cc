@@ -212,7 +212,7 @@ TEST_F(SaveTest, MistakesAreNamedAndNothingIsSaved) {
                "null");
   ArrayView array = ArrayView::Of(&one, {1});
   array.strides_bytes = {4, 4};
-  EXPECT_ERROR(saved(put("a", array)), StatusCode::kInvalidArgument, "2 strides for 1 axes");
+  EXPECT_ERROR(saved(put("a", array)), StatusCode::kInvalidArgument, "2 strides for 1 axis");
   array = ArrayView::Of(&one, {1});
   array.shard_shape = {1, 1};
   EXPECT_ERROR(saved(put("a", array)), StatusCode::kInvalidArgument, "shard");

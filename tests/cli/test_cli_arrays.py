@@ -173,7 +173,7 @@ def test_a_slice_reads_just_its_chunks(store: pathlib.Path) -> None:
         ("small", "", "--slice is empty"),
         ("small", "0,,1", '"" is not an index'),
         ("small", "99999999999999999999", "is not an index"),
-        ("scalar", "0", "--slice names 1 axes; the array has 0"),
+        ("scalar", "0", "--slice names 1 axis; the array has 0"),
         ("text", "0:2", "text is a value, not an array"),
     ],
 )

@@ -2,6 +2,7 @@
 """`stepwell import`: checkpoints that the real Orbax wrote."""
 
 import pathlib
+import sys
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -46,3 +47,29 @@ def test_import_of_a_checkpoint(root: pathlib.Path, tmp_path: pathlib.Path) -> N
     assert "not an Orbax checkpoint" in error("import", tmp_path / "empty", store, status=2)
     (next((root / "2").glob("default/d/*"))).write_bytes(b"")
     assert "manifest.ocdbt" in error("import", root / "2", store, status=4)
+
+
+def test_words_are_those_of_the_program(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPWELL_PYTHON", sys.executable)
+    store, typo = tmp_path / "run", tmp_path / "typo" / "run"
+    with stepwell.open(store) as writer:
+        writer.save(1, {"x": np.ones(2), "c": 1 + 2j, "f4": np.ones(2, "int4")})
+    message = error("export", store, 1, tmp_path / "out", "--to", "npz", status=2)
+    assert "--on-unsupported skip leaves out" in message and "--on-unsupported widen" not in message
+    assert "on_unsupported" not in message
+    # The source is none, and no word is said of stores.
+    message = error("import", tmp_path / "none", store, status=3)
+    assert message == f"stepwell: {tmp_path}/none: there is no such directory\n"
+    message = error("ls", typo, status=3)
+    assert message.splitlines() == [
+        f"stepwell: {typo}: there is no such store; there is no {typo.parent}",
+        "  hint: a store is the directory into which a training saved with Stepwell"]
+    message = error("reclaim", tmp_path, status=1)
+    assert "has no STEPWELL file" in message and "into which a training saved" in message
+    # Options that the package names.
+    message = error("pull", tmp_path / "x", store, "--option", "region=x", status=2)
+    assert "--option" in message and "storage_options" not in message
+    text = ok("help", "man")
+    assert "stepwell man | man -l -" in text

@@ -238,7 +238,7 @@ TEST(OrbaxSharding, FieldsAndRefusals) {
       decode("YQ==", R"({"sharding_type": "NamedSharding", "shape": [2], "axis_names": ["x"],
       "partition_spec": [], "device_mesh": {"mesh": [{"id": 1}]}})")
           .status(),
-      StatusCode::kDataLoss, "a mesh of 2 devices has 1 device ids");
+      StatusCode::kDataLoss, "a mesh of 2 devices has 1 device id");
   ExpectError(decode("YQ==", R"({"sharding_type": "NamedSharding", "shape": [4294967296],
       "axis_names": ["x"], "partition_spec": []})")
                   .status(),

@@ -160,7 +160,7 @@ def test_python_values_widen(store: stepwell.Store, tmp_path: Path, to: str) -> 
     equal(arrays["f"], np.array(True))
     equal(arrays["key"], np.asarray(jax.random.key_data(key)))
     assert len(report.widened) == 5
-    assert dict(report.widened)["state/n"] == "an int became a int64 array of rank 0"
+    assert dict(report.widened)["state/n"] == "an int became an array of int64 and rank 0"
 
 
 SMALL = ["int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4", "float8_e4m3",

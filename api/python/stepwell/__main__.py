@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import stepwell
-from stepwell._views import format_bytes
+from stepwell._display import format_bytes
+from stepwell._runtime.text import counted
 
 _SCHEMA = 1
 _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
@@ -133,7 +135,7 @@ def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
             leaves=given.leaves, unnamed_default=given.unnamed_default,
             on_unsupported=given.on_unsupported, verify=given.verify,
             storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
-    text = f"pushed step {report.step} to {report.url}: {report.objects} objects of "
+    text = f"pushed step {report.step} to {report.url}: {counted(report.objects, 'object')} of "
     text += f"{format_bytes(report.size_bytes)}, {format_bytes(report.sent_bytes)} sent\n"
     if report.skipped:
         text = f"skipped {report.url}, where a pushed step is already\n"
@@ -149,7 +151,7 @@ def _pull(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
             given.url, given.step, if_exists=given.if_exists, items=given.item,
             storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
     text = (f"skipped step {report.step}, which is there already\n" if report.skipped else
-            f"pulled step {report.step} from {report.url}: {report.objects} objects of "
+            f"pulled step {report.step} from {report.url}: {counted(report.objects, 'object')} of "
             f"{format_bytes(report.size_bytes)}, {format_bytes(report.received_bytes)} received\n")
     return vars(report), text
 
@@ -200,6 +202,10 @@ _COMMANDS = {"push": _push, "pull": _pull, "ls": _ls, "import": _import, "branch
 
 
 def _fail(message: str, code: str, status: int, as_json: bool) -> int:
+    # Options of the package as those of the program.
+    message = message.replace("storage_options", "--option")
+    message = re.sub(r'\b(if_exists|on_unsupported)[= ]"(\w+)"',
+                     lambda match: f"--{match[1].replace('_', '-')} {match[2]}", message)
     if as_json:
         document = {"schema": _SCHEMA, "error": {"code": code, "message": message, "hint": None}}
         sys.stdout.write(json.dumps(document, indent=2, sort_keys=True) + "\n")

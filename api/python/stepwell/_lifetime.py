@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, cast, overload
+from typing import Any, Literal, NamedTuple, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
 from ._backend import Backend, MakeCore, OneProcess
@@ -28,7 +28,7 @@ from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
 from ._runtime.text import counted
 from ._save_policy import SavePolicy
-from .errors import Error, ForkError, PermissionDeniedError, StepNotFoundError
+from .errors import Error, ForkError, InvalidArgumentError, PermissionDeniedError, StepNotFoundError
 
 
 # Folders in a store's directory that the engine does not know.
@@ -44,7 +44,7 @@ def check_no_link(path: str) -> None:
 
 def _default_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
     return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only, [], 0, 0,
-                          0, "", None, group, False, True)
+                          0, "", None, group, False, True, True)
 
 
 def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
@@ -61,13 +61,26 @@ def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: f
     return LocalDisks(opened) if opened.local else SharedDisk(opened)
 
 
+class How(NamedTuple):
+    """How a store is opened. `disks` of None: by this process alone, whatever others there are."""
+
+    path: str
+    read_only: bool
+    make_core: MakeCore
+    process_timeout: float
+    disks: Disks | None
+
+
 class OpenStore(NotCopied):
     """What every method of a Store stands on. A context manager that closes."""
 
-    def __init__(self, path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
-                 disks: Disks | None) -> None:
-        """`disks` of None: this process alone opens it, whatever others there are."""
-        self._closed = True  # until it is open: __del__ may run before
+    _closed = True  # until it is open: __del__ may run before
+
+    def __init__(self, *how: Any, **named: Any) -> None:
+        if named or len(how) != 1 or not isinstance(how[0], How):
+            raise InvalidArgumentError(
+                "a Store is what stepwell.open(path) returns: open it with that")
+        path, read_only, make_core, process_timeout, disks = how[0]
         self.path = path
         self.read_only = read_only
         self._generation = service.generation
@@ -86,7 +99,7 @@ class OpenStore(NotCopied):
     @classmethod
     def _open_alone(cls, path: str, read_only: bool = False) -> Self:
         """A store, opened by this process alone, with the defaults of `open`."""
-        return cls(path, read_only, _default_core, 0.0, None)
+        return cls(How(path, read_only, _default_core, 0.0, None))
 
     def _settle(self) -> None:
         """Removes what killed processes left under way above the engine."""
@@ -317,7 +330,8 @@ class OpenStore(NotCopied):
 
     def _check_writable(self) -> None:
         if self.read_only:
-            raise PermissionDeniedError(f"{self.path!r} is open for reading only")
+            raise PermissionDeniedError(
+                f"{self.path!r} is open for reading only: open it with mode=\"a\" to change it")
         self._check_not_copying()
 
     def _check_not_copying(self) -> None:

@@ -15,6 +15,7 @@ from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
 from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
+from ._lifetime import How
 from ._loading import Loading
 from ._pytree.chunks import Chunks
 from ._pytree.has_leaf import check_has_leaf
@@ -49,9 +50,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
          private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
-         metadata: Mapping[str, Any] | None = None) -> Store:
+         metadata: Mapping[str, Any] | None = None, create: bool = True) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
-    they do not exist.
+    they do not exist, unless `create` is False.
 
     mode: "a" reads and writes, and takes the store's lock; LockedError names the process that holds
         it. "r" only reads: it creates nothing, takes no lock, and works while a writer is active.
@@ -83,6 +84,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     metadata: JSON about the whole store, at most 1 MiB; read it as `Store.metadata`. It replaces
         what an earlier session gave; None leaves that. Durable when `open` returns. Mode "a" only.
 
+    create: False creates no store: a path where there is none, such as a mistyped one, is a
+        StoreNotFoundError, and nothing is made there.
+
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
     `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
     process writes the shards that it owns; a step commits on all processes or on none. Process 0
@@ -92,8 +96,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     and the slicing of arrays are collective, too. See the guide "Many processes".
 
     Raises FormatError if the directory is not a store or its format is too new. With mode "r",
-    raises StoreNotFoundError if there is no store. LockedError, PermissionDeniedError, NoSpaceError
-    and PeerError say what keeps the store from being opened.
+    or create=False, raises StoreNotFoundError if there is no store. LockedError,
+    PermissionDeniedError, NoSpaceError, StorageError (as where files cannot be locked) and
+    PeerError say what keeps the store from being opened.
     """
     if mode not in ("a", "r"):
         raise InvalidArgumentError(f"mode must be 'a' or 'r', not {mode!r}")
@@ -120,7 +125,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if not isinstance(process_timeout, (int, float)) or not process_timeout > 0:
         raise InvalidArgumentError(
             f"process_timeout must be a number of seconds above 0, not {process_timeout!r}")
-    for name, flag in (("untrusted", untrusted), ("private", private)):
+    for name, flag in (("untrusted", untrusted), ("private", private), ("create", create)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(f"{name} must be True or False, not {flag!r}")
     if untrusted and mode != "r":
@@ -141,9 +146,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
             keep._for_engine() if own and keep is not None else [], staging_bytes or 0,
             threads or 0, _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
-            reclaim_bytes_per_second, group, untrusted, private)
+            reclaim_bytes_per_second, group, untrusted, private, create or path != root)
 
-    store = Store(root, read_only, make_core, process_timeout, disks)
+    store = Store(How(root, read_only, make_core, process_timeout, disks))
     if save is not None or data is not None:
         store._begin(save, data)
     if keep is None and not read_only:

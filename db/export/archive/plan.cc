@@ -99,15 +99,16 @@ class Translator {
       return Unsupported(StrCat("is ", what, ", ", format::FindDType(dtype)->name, " at best"));
     }
     if (!widen()) {
-      return Unsupported(StrCat("is ", what, "; widened it would be a ",
-                                format::FindDType(dtype)->name, " array of rank 0"));
+      return Unsupported(StrCat("is ", what, "; widened it would be an array of ",
+                                format::FindDType(dtype)->name, " and rank 0"));
     }
     Translation out;
     out.array.emplace();
     out.array->dtype = dtype;
     out.array->element = AsText(bytes);
     out.array->size_bytes = bytes.size();
-    out.widened = StrCat(what, " became a ", format::FindDType(dtype)->name, " array of rank 0");
+    out.widened =
+        StrCat(what, " became an array of ", format::FindDType(dtype)->name, " and rank 0");
     return out;
   }
 

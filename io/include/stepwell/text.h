@@ -42,6 +42,11 @@ std::string StrCat(const Args&... args) {
   return out;
 }
 
+// "1 axis", "2 axes".
+inline std::string Counted(uint64_t count, std::string_view one, std::string_view many) {
+  return StrCat(count, " ", count == 1 ? one : many);
+}
+
 STEPWELL_API std::string HumanBytes(uint64_t bytes);  // "512 B", "1.4 MiB"
 
 // Columns padded to their widest cell, two blanks between; no blanks at line ends. `right` says

@@ -11,6 +11,7 @@ from .. import _stepwell
 from .._pytree.records import ARRAY, VALUE, StoredTree
 from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
+from .._runtime.text import counted
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError
 from .casts import Casting
@@ -69,8 +70,8 @@ class Plain:
         slots = [self.slot(tree, leaf, saved, bad, source.step) for leaf in leaves]
         if bad:
             raise MismatchError(
-                f"step {source.step}: {len(bad)} of 64 bits where JAX has 32; cast=True converts, "
-                "jax_enable_x64 keeps them:", bad)
+                f"step {source.step}: {counted(len(bad), 'leaf')} of 64 bits where JAX has 32; "
+                "cast=True converts, jax_enable_x64 keeps them:", bad)
         return read_slots(source, slots, self.progress)
 
     def slot(self, tree: StoredTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch],

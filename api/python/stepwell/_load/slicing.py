@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
+from .._runtime.text import counted
 from .._stepwell import LoadStats, Wanted
 from .source import Source, in_batches
 
@@ -41,7 +42,8 @@ def _axes(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[list[range], 
     if dots > 1:
         raise IndexError("an index can have only one ellipsis ('...')")
     if named > len(shape):
-        raise IndexError(f"too many indices: the array has {len(shape)} axes, {named} were indexed")
+        raise IndexError(f"too many indices: the array has {counted(len(shape), 'axis')}, not "
+                         f"{named}")
     if not dots:
         index = (*index, Ellipsis)
     axes: list[range] = []

@@ -18,7 +18,7 @@ import numpy as np
 from .._pytree.records import ARRAY, StoredTree, resolve
 from .._pytree.sharding import partitions, unreduced_axes
 from .._pytree.tree import TRANSPARENT, BadKeyError, Opened, open_node, path_text
-from .._runtime.text import brief, with_article
+from .._runtime.text import brief, counted, with_article
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 
@@ -53,8 +53,8 @@ def to_mesh(mesh: Any) -> Any:
     devices = jax.devices()
     count = math.prod(mesh.values())
     if count > len(devices):
-        raise InvalidArgumentError(f"the mesh {mesh_text(mesh)} has {count} devices, and there are "
-                                   f"only {len(devices)} here")
+        raise InvalidArgumentError(f"the mesh {mesh_text(mesh)} has {counted(count, 'device')}, "
+                                   f"and there are only {len(devices)} here")
     shaped = np.array(devices[:count], dtype=object).reshape(tuple(mesh.values()))
     return jax.sharding.Mesh(shaped, tuple(mesh))
 
@@ -104,7 +104,7 @@ def why_not_split(shape: tuple[int, ...], sharding: Any) -> str:
         if unreduced:
             return f"{spec} is unreduced over {unreduced}: a whole array cannot be loaded as parts"
         if len(entries) > len(shape):
-            return f"{spec} is of {len(entries)} axes, and the array has {len(shape)}"
+            return f"{spec} is of {counted(len(entries), 'axis')}, and the array has {len(shape)}"
         for axis, entry in enumerate(entries):
             names = _axes_of(entry) if isinstance(entry, (str, tuple)) else ()
             parts = math.prod([mesh.shape[name] for name in names])

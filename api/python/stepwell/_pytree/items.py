@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._runtime.files import local_path
-from .._runtime.text import brief
+from .._runtime.text import brief, counted
 from ..errors import CorruptionError, InvalidArgumentError
 
 TREE, JSON, FILES = 1, 2, 3  # format::ItemKind
@@ -67,7 +67,7 @@ class Files:
                 raise InvalidArgumentError(f"Files: {path!r} is neither a file nor a directory")
 
     def __repr__(self) -> str:
-        return f"Files({len(self.contents)} files)"
+        return f"Files({counted(len(self.contents), 'file')})"
 
 
 def unwrapped(item: Any) -> tuple[Any, int]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.text import listed
+from .._runtime.text import listed, with_article
 from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
@@ -294,8 +294,8 @@ class Flattener:
         if is_static(leaf, in_equinox and not is_array_like(leaf)):
             return False
         if isinstance(leaf, np.ndarray):
-            kind = type(leaf).__name__
-            self.bad.append((path, f"is a {kind}; only plain NumPy arrays are saved"))
+            kind = with_article(type(leaf).__name__)
+            self.bad.append((path, f"is {kind}; only plain NumPy arrays are saved"))
         elif type_name(leaf) == "jax._src.core.Ref":
             self.bad.append((path, "is a jax.Ref: save its value, ref[...]"))
         elif type(leaf).__name__ == "ShapeDtypeStruct":
@@ -310,8 +310,9 @@ class Flattener:
         """The state of an object, as if it stood in the object's place."""
         state = leaf.get_state()
         if is_stateful(state) or not self.walk(state, path, False):
-            self.bad.append((path, f"is a {type_name(leaf)} whose get_state() gave a "
-                                   f"{type_name(state)}, which is not a tree of data"))
+            gave = with_article(type_name(state))
+            self.bad.append((path, f"is {with_article(type_name(leaf))} whose get_state() gave "
+                                   f"{gave}, which is not a tree of data"))
         return True
 
     def _add_numpy(self, array: np.ndarray[Any, Any], path: Path, value_type: ValueType) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, SupportsIndex
 
 from .. import _stepwell
+from .text import with_article
 from .threads import Thread, join_all
 
 logger = logging.getLogger("stepwell")
@@ -60,9 +61,9 @@ class NotCopied:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} cannot be copied or pickled: it belongs to a store that this "
-            "process has open. Pass the store's path, and open it there (mode 'r' works beside a "
-            "writer); or load() what is in it, which is data")
+            f"{with_article(type(self).__name__)} cannot be copied or pickled: it belongs to "
+            "a store that this process has open. Pass the store's path, and open it there (mode "
+            "'r' works beside a writer); or load() what is in it, which is data")
 
 
 class Opened(Protocol):

@@ -22,12 +22,13 @@ def brief(value: Any) -> str:
 
 def with_article(noun: str) -> str:
     """ "a dict", "an object"."""
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"  # a uint8, a UserDict
 
 
 def counted(count: int, noun: str) -> str:
-    """ "1 step", "2 steps"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """ "1 step", "2,000 steps"; of "leaf" and "axis", too."""
+    plural = {"leaf": "leaves", "axis": "axes"}.get(noun, f"{noun}s")
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def listed(lines: Sequence[str], attribute: str) -> str:
