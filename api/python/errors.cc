@@ -70,6 +70,14 @@ nb::object MakeException(const Status& status, bool opening) {
                                         "`stepwell rm`, `stepwell pin` and `stepwell reclaim` send "
                                         "their request to that process"));
   }
+  if (opening && status.message().find("its owner's alone unless") != std::string::npos) {
+    return ExceptionOf("PermissionDeniedError",
+                       Status(status.code(),
+                              StrCat(status.message(),
+                                     "; stepwell.open(..., private=False) makes stores that the "
+                                     "umask opens up"),
+                              status.os_error()));
+  }
   return ExceptionOf(ClassName(status, opening), status);
 }
 

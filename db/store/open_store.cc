@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open: what is there, what may be made, which process may write.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 #include <vector>
 
@@ -153,6 +156,22 @@ std::optional<io::FileModes> ModesOf(const std::string& path) {
   return (slot->mode & 077) != 0 ? io::FileModes::kUmask : io::FileModes::kPrivate;
 }
 
+// What an operating system's refusal means where the store is another user's.
+Status Refused(const std::string& path, const Status& status) {
+  const auto info = io::LocalFileSystem()->Stat(path);
+  if (!info.ok() || info->owner == geteuid()) return status;
+  const bool readable = access(path.c_str(), R_OK | X_OK) == 0;
+  char mode[8];
+  std::snprintf(mode, sizeof(mode), "%04o", info->mode & 07777);
+  return {status.code(),
+          StrCat(status.message(), "; the store is user ", info->owner, "'s, mode ", mode, ": ",
+                 readable ? "others may read it at most (open it for reading)"
+                          : StrCat("a store is its owner's alone unless it was made otherwise, and "
+                                   "`chmod -R g+rX ",
+                                   path, "` by the owner lets a group read it")),
+          status.os_error()};
+}
+
 // The machine's file system, which follows no link below the store. A part lies in the directory of
 // its group, which is as little trusted.
 std::unique_ptr<io::FileSystem> FilesOf(const std::string& path, const StoreOptions& options) {
@@ -232,7 +251,9 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreO
   STEPWELL_ASSIGN_OR_RETURN(Environment environment, MakeEnvironment(options));
   environment.own_file_system = FilesOf(path, options);
   environment.file_system = environment.own_file_system.get();
-  return OpenStore(path, options, std::move(environment));
+  auto store = OpenStore(path, options, std::move(environment));
+  if (store.status().code() == StatusCode::kPermissionDenied) return Refused(path, store.status());
+  return store;
 }
 
 }  // namespace stepwell::db

@@ -178,7 +178,7 @@ def test_urls_that_obstore_would_open(store, monkeypatch):
     store.save(1, 1).result()
     for name in ("obstore", "obstore.store", "s3fs", "boto3"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails
-    with pytest.raises(stepwell.Error, match="pip install 'stepwell.remote"):
+    with pytest.raises(stepwell.Error, match="pip install 'obstore>="):
         store.push(1, "s3://bucket/run")
 
 

@@ -183,7 +183,7 @@ def test_without_the_libraries(saved: stepwell.Store, other: stepwell.Store, tmp
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     saved.push(7, "memory://by-fsspec")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(stepwell.Error, match="pip install 'stepwell.remote"):
+    with pytest.raises(stepwell.Error, match="pip install 'obstore>="):
         saved.push(7, "s3://bucket/x")
     # A directory needs neither.
     saved.push(7, tmp_path / "new/pushed")

@@ -4,14 +4,21 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import tomllib
+from pathlib import Path
 
 import jax
 import numpy as np
+import obstore
 import pytest
 from group_runs import run
 
 import stepwell
+from stepwell._remote.transfer import told
 from stepwell._runtime.text import counted, with_article
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("make", [
@@ -83,3 +90,78 @@ def test_a_step_that_is_there(store):
     store.save(1, {"x": 1}).result()
     with pytest.raises(stepwell.StepExistsError, match='if_exists "replace" replaces it'):
         store.save(1, {"x": 2})
+
+
+def test_what_to_install_is_what_the_package_asks_for():
+    """Stepwell is on no index: `pip install stepwell` would fetch a stranger's package."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    sources = {path: path.read_text() for path in (ROOT / "api").rglob("*")
+               if path.suffix in (".py", ".cc", ".h", ".md")}
+    for path, text in sources.items():
+        assert path.suffix == ".md" or "pip install stepwell" not in text.replace("\n", " "), path
+        assert "'stepwell[" not in text, path
+    for extra, place in (("remote", "_remote/object_store.py"), ("orbax", "compat/orbax.py"),
+                         ("orbax", "compat/_orbax_v1/base.py")):
+        text = (ROOT / "api/python/stepwell" / place).read_text()
+        assert f"pip install '{extras[extra][-1]}'" in text, place
+
+
+def said(error: Exception) -> stepwell.Error:
+    with pytest.raises(stepwell.Error) as info, told("push of step 7"):
+        raise error
+    assert "\n" not in str(info.value) and info.value.__cause__ is error
+    return info.value
+
+
+def test_errors_of_object_stores_are_one_line():
+    # Nothing listens there. The keys are given, so that nobody else is asked for some.
+    place = obstore.store.S3Store(
+        "bucket", endpoint="http://127.0.0.1:9", access_key_id="x", secret_access_key="x",
+        region="us-east-1", client_options={"allow_http": True}, retry_config={"max_retries": 0})
+    with pytest.raises(obstore.exceptions.BaseError) as refused:
+        obstore.head(place, "a")
+    assert len(str(refused.value).splitlines()) > 10
+    error = said(refused.value)
+    assert isinstance(error, stepwell.StorageError)
+    assert str(error).startswith("push of step 7: GenericError: Generic S3 error: ")
+    assert "(Connection refused); are the address and the region right?" in str(error)
+    with pytest.raises(obstore.exceptions.BaseError) as unknown:
+        obstore.store.from_url("s3://bucket", nonsense="1")
+    assert isinstance(said(unknown.value), stepwell.InvalidArgumentError)
+    denied = said(obstore.exceptions.UnauthenticatedError("no\n\nDebug source:\nUnauthorized {\n}"))
+    assert isinstance(denied, stepwell.PermissionDeniedError)
+    assert "UnauthenticatedError: no; look at the credentials, in storage_options" in str(denied)
+    lacking = said(obstore.exceptions.GenericError(
+        "token request: GET http://169.254.169.254/latest failed\n\nDebug source:\nX {\n}"))
+    assert "no credentials were given" in str(lacking)
+    plain = said(ValueError("two\nlines"))
+    assert "ValueError: two lines; are" in str(plain)
+
+
+def test_another_users_store_says_whose_it_is(run_python):
+    """It needs root, to become another user."""
+    with tempfile.TemporaryDirectory() as place:  # others may look into it
+        os.chmod(place, 0o755)
+        stepwell.open(f"{place}/run").close()
+        stepwell.open(f"{place}/shared", private=False).close()
+        status, out, err = run_python("""
+import os, sys, stepwell
+os.chdir(sys.argv[1])
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+for name, mode in (("run", "r"), ("run", "a"), ("shared", "a"), ("shared", "r")):
+    try:
+        stepwell.open(name, mode=mode).close()
+        print("opened")
+    except stepwell.PermissionDeniedError as error:
+        print(error)
+""", place)
+    assert status == 0, err
+    lines = out.splitlines()
+    for line in lines[:2]:
+        assert f"the store is user {os.getuid()}'s, mode 0700" in line
+        assert "`chmod -R g+rX " in line and "private=False" in line
+    assert "others may read it at most (open it for reading)" in lines[2]
+    assert lines[3] == "opened"

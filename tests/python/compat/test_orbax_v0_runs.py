@@ -161,7 +161,7 @@ try:
 except ImportError as error:
     print(error)
 """)
-    assert status == 0 and "pip install 'stepwell[orbax]'" in out, out + err
+    assert status == 0 and "pip install 'orbax-checkpoint>=0.12'" in out, out + err
 
 
 def test_meshes(run_python: Any, tmp_path: Path) -> None:

@@ -101,6 +101,6 @@ import stepwell
 try:
     from stepwell.compat import orbax_v1
 except ImportError as error:
-    print("pip install 'stepwell[orbax]'" in str(error))
+    print("pip install 'orbax-checkpoint>=0.12'" in str(error))
 """)
     assert (status, out) == (0, "True\n"), err

@@ -146,7 +146,7 @@ def _library(name: str) -> Any:
 
 def _no_library(url: str) -> Error:
     return Error(f"{url}: object stores need obstore, which is not installed here: "
-                 "pip install 'stepwell[remote]' (or fsspec, and its package for this kind of URL)")
+                 "pip install 'obstore>=0.8' (or fsspec, and its package for this kind of URL)")
 
 
 def local_path(place: Any) -> str | None:

@@ -9,15 +9,18 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from .._runtime import durable
 from .._runtime.arguments import Progress
-from ..errors import Error, LockedError, NoSpaceError, PermissionDeniedError, StorageError
+from ..errors import (Error, InvalidArgumentError, LockedError, NoSpaceError,
+                      PermissionDeniedError, StorageError)
 
 _WORKERS = 16
+_REFUSALS = ("UnauthenticatedError", "PermissionDeniedError")
 LOCK_NAME = "lock"  # in a directory of `claimed`
 
 
@@ -66,13 +69,29 @@ def told(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         name = type(error).__name__
-        text = f"{what}: {name}: {error}"
-        if isinstance(error, PermissionError) or name in ("UnauthenticatedError",
-                                                          "PermissionDeniedError"):
-            raise PermissionDeniedError(text) from error
+        said = _in_one_line(str(error))
+        text = f"{what}: {name}: {said}"
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise NoSpaceError(text) from error
+        if "169.254.169.254" in said:  # where a cloud's machines ask for theirs
+            text += ("; no credentials were given, and this machine has none: storage_options or "
+                     "the environment give them")
+        elif isinstance(error, PermissionError) or name in _REFUSALS:
+            raise PermissionDeniedError(f"{text}; look at the credentials, in storage_options or "
+                                        "the environment, and at their rights") from error
+        elif name == "UnknownConfigurationKeyError":
+            raise InvalidArgumentError(f"{text} (in storage_options)") from error
+        elif not isinstance(error, OSError):
+            text += "; are the address and the region right? The same call again goes on"
         raise StorageError(text) from error
+
+
+def _in_one_line(message: str) -> str:
+    """obstore's messages end in pages of debug output, with the operating system's words."""
+    head, _, debug = message.partition("\n\nDebug source:")
+    words = re.findall(r'message: "([^"]*)"', debug)
+    shown = " ".join(head.split())
+    return f"{shown} ({words[-1]})" if words and words[-1] not in shown else shown
 
 
 def work_path(store: str, what: str, work_dir: str | os.PathLike[str] | None) -> str:

@@ -17,7 +17,7 @@ except ImportError as error:
     if not (error.name or "").startswith("orbax"):
         raise
     raise ImportError("stepwell.compat.orbax stands on orbax-checkpoint: "
-                      "pip install 'stepwell[orbax]'", name=error.name) from None
+                      "pip install 'orbax-checkpoint>=0.12'", name=error.name) from None
 
 from ._orbax_v0.names import public_names
 from ._orbax_v0.without_effect import ACCEPTED_WITHOUT_EFFECT

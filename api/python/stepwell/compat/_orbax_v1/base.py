@@ -15,7 +15,7 @@ def _module(*names: str) -> Any:
         except ImportError as error:
             failed = error
     raise ImportError("stepwell.compat.orbax_v1 stands on orbax-checkpoint 0.12 or newer: "
-                      "pip install 'stepwell[orbax]'") from failed
+                      "pip install 'orbax-checkpoint>=0.12'") from failed
 
 
 v1 = _module("orbax.checkpoint.v1", "orbax.checkpoint.experimental.v1")
