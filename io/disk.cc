@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
+#include <system_error>
 
 #include "io/buffer.h"
 
@@ -16,7 +18,27 @@ constexpr size_t kCopyBlockBytes = size_t{4} << 20;
 // Made ahead, when there is memory.
 const Status kRefusalWithoutWords = AbortedError("not done after an earlier failure");
 
+// Of calls that lock: the kernel, the file system or its server cannot.
+bool SaysNoLocks(int os_error) {
+  return os_error == ENOSYS || os_error == EOPNOTSUPP || os_error == ENOLCK || os_error == EINVAL;
+}
+
 }  // namespace
+
+Status LockStatus(int os_error, const std::string& path) {
+  if (!SaysNoLocks(os_error)) return ErrnoStatus(os_error, "lock " + path);
+  return {
+      StatusCode::kIoError,
+      StrCat(path, ": its file system cannot lock files (",
+             std::generic_category().message(os_error),
+             "), and Stepwell writes under locks: mount it with locks, or write on another file "
+             "system; reading needs none"),
+      os_error};
+}
+
+bool LacksLocks(const Status& status) {
+  return status.code() == StatusCode::kIoError && SaysNoLocks(status.os_error());
+}
 
 void Freeze::Trip(const Status& error) {
   std::lock_guard lock(mutex_);

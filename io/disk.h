@@ -68,6 +68,12 @@ inline bool IsSameFile(const FileInfo& a, const FileInfo& b) {
 
 enum class LockKind { kShared, kExclusive };
 
+// The status of a lock that failed with this errno; kIoError, which says what to do, where the file
+// system has no locks.
+Status LockStatus(int os_error, const std::string& path);
+// Whether that is so.
+bool LacksLocks(const Status& status);
+
 // An open file. All calls block and are thread-safe. The destructor closes (and so unlocks).
 class File {
  public:
@@ -107,6 +113,7 @@ class File {
   virtual Status CopyFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset);
   virtual Result<FileInfo> Info() = 0;
   // Open-file-description lock on the whole file. False when another holder has it.
+  // LacksLocks(status): its file system has none.
   virtual Result<bool> TryLock(LockKind kind) = 0;
   virtual Status Unlock() = 0;
   // Whether another open file holds an exclusive lock; takes none itself.

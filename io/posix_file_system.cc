@@ -185,7 +185,7 @@ class PosixFile final : public File {
     struct flock lock = WholeFile(kind == LockKind::kShared ? F_RDLCK : F_WRLCK);
     const int result = Uninterrupted([&] { return fcntl(descriptor(), F_OFD_SETLK, &lock); });
     if (result != 0 && (errno == EAGAIN || errno == EACCES)) return false;
-    STEPWELL_RETURN_IF_ERROR(StatusOf(result, "lock", path()));
+    if (result != 0) return LockStatus(errno, path());
     return true;
   }
 
@@ -197,8 +197,7 @@ class PosixFile final : public File {
   Result<bool> LockedByOther() override {
     // "Could I have a shared lock?": only another holder's exclusive lock says no.
     struct flock lock = WholeFile(F_RDLCK);
-    STEPWELL_RETURN_IF_ERROR(
-        StatusOf(fcntl(descriptor(), F_OFD_GETLK, &lock), "look at the lock of", path()));
+    if (fcntl(descriptor(), F_OFD_GETLK, &lock) != 0) return LockStatus(errno, path());
     return lock.l_type != F_UNLCK;
   }
 

@@ -191,7 +191,9 @@ void WarnAboutFileSystem(const FileSystemFacts& facts, std::vector<DoctorWarning
                 "on a volume"));
   }
   if (!facts.locks) {
-    warn("no_locks", "files cannot be locked here: two writers could damage the store");
+    warn("no_locks",
+         "files cannot be locked here: stores can be read, but not written; mount it with locks "
+         "(lustre: -o flock), or put the store on another file system");
   }
   if (!facts.direct_io) {
     warn("no_direct_io", StrCat("no O_DIRECT on ", facts.type,

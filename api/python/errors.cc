@@ -29,8 +29,8 @@ const char* ClassName(const Status& status, bool opening) {
       return "StorageError";
     case StatusCode::kUnavailable:
       return "LockedError";
-    case StatusCode::kUnimplemented:
-      return "FormatError";
+    case StatusCode::kUnimplemented:  // with an errno: what the file system or the kernel lacks
+      return status.os_error() != 0 ? "StorageError" : "FormatError";
     case StatusCode::kFailedPrecondition:
       if (status.message().find(" is pinned; unpin it to ") != std::string::npos) {
         return "StepPinnedError";

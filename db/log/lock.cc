@@ -170,7 +170,7 @@ Result<std::unique_ptr<io::File>> LockDirectory(io::FileSystem* file_system,
   const int descriptor = directory->descriptor();
   const auto deadline = std::chrono::steady_clock::now() + kSeparateWait;
   while (descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, StrCat("lock ", store_path));
+    if (errno != EWOULDBLOCK) return io::LockStatus(errno, store_path);
     if (std::chrono::steady_clock::now() >= deadline) {
       return UnavailableError(StrCat(store_path, ": another process is opening it"));
     }

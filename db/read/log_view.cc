@@ -35,8 +35,12 @@ LogSource::LogSource(std::string store_path, Environment machine)
                                           environment.make_disk)) {}
 
 Result<bool> LogSource::WriterLives(SlotFile* slot_file) {
-  STEPWELL_ASSIGN_OR_RETURN(const bool locked, slot_file->file()->LockedByOther());
-  if (locked) return true;
+  // Where files cannot be locked nobody can write. (A writer on a machine that can lock them there
+  // is not noticed; its newest step may then be one that it has not flushed yet.)
+  const auto locked = slot_file->file()->LockedByOther();
+  if (io::LacksLocks(locked.status())) return false;
+  STEPWELL_RETURN_IF_ERROR(locked.status());
+  if (*locked) return true;
   // From the moment it has this lock.
   auto lock = environment.file_system->Open(LockFilePath(path), {});
   if (lock.status().code() == StatusCode::kNotFound) return false;
@@ -249,7 +253,9 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
       said_no_pin_ = true;
       Log(log_sink_, LogLevel::kInfo,
           StrCat(source_->path, ": reading without a pin (",
-                 reclaim.ok() ? "readers/ cannot be written" : reclaim.status().message(),
+                 reclaim.ok()                       ? "readers/ cannot be written"
+                 : io::LacksLocks(reclaim.status()) ? "its files cannot be locked"
+                                                    : reclaim.status().message(),
                  "): a step may be deleted while it is read"));
     }
     if (!is_same()) {

@@ -335,7 +335,7 @@ Result<ViewFolder::LockedFile> ViewFolder::Hold(const std::string& name) const {
   STEPWELL_RETURN_IF_ERROR(file.status());
   if (flock((*file)->descriptor(), LOCK_EX | LOCK_NB) == 0) return LockedFile(file->release());
   if (errno == EWOULDBLOCK) return LockedFile();
-  return ErrnoStatus(errno, StrCat("lock ", path));
+  return io::LockStatus(errno, path);
 }
 
 bool ViewFolder::IsOwn(const std::string& name) const {
