@@ -84,6 +84,8 @@ def test_branches(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert [each["step"] for each in document("ls", path)["steps"]] == [1, 2]
     assert "already" in failed("branch", store, "colder", status=1)
     assert "no step 9" in failed("branch", store, "late", "--step", 9, status=3)
+    assert "nowhere" in failed("branch", tmp_path / "nowhere", "x", status=3)
+    assert not (tmp_path / "nowhere").exists()
     assert "name has letters" in failed("branch", store, "../x", status=2)
     with stepwell.open(store):
         assert "locked" in failed("branch", store, "x", status=5)

@@ -185,7 +185,7 @@ def _import(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _branch(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    with stepwell.open(given.store) as store:
+    with stepwell.open(given.store, create=False) as store:
         newest = {} if given.step is None else {"step": given.step}
         path = store.branch(given.name, **newest)
     return {"store": given.store, "branch": given.name, "path": path}, f"{path}\n"
