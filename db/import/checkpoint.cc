@@ -181,6 +181,10 @@ Status OrbaxCheckpoint::Load() {
     const auto unnamed = named(name);
     if (unnamed != items_.end() && named("state") == items_.end()) unnamed->target = "state";
   }
+  if (!step_) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
+    if (digests != nullptr) step_ = digests->step;
+  }
   return ReadRootMetadata();
 }
 

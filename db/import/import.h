@@ -57,7 +57,7 @@ class OrbaxCheckpoint {
   static Result<OrbaxCheckpoint> Open(io::FileSystem* file_system, const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::optional<uint64_t> step() const { return step_; }  // by the directory's name
+  std::optional<uint64_t> step() const { return step_; }  // by the directory's name, or its digests
   const std::vector<OrbaxItem>& items() const { return items_; }
   // Objects of JSON, "" when there is none: of _CHECKPOINT_METADATA, and of the root.
   const std::string& custom_metadata() const { return custom_metadata_; }

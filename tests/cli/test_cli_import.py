@@ -49,6 +49,26 @@ def test_import_of_a_checkpoint(root: pathlib.Path, tmp_path: pathlib.Path) -> N
     assert "manifest.ocdbt" in error("import", root / "2", store, status=4)
 
 
+def test_an_export_knows_its_step(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "run") as writer:
+        writer.save(900, {"x": np.arange(3)}).result()
+        writer.export(900, tmp_path / "handed", mode="copy")
+        writer.export(900, tmp_path / "linked_v0", layout="v0", zarr=2)
+    assert ok("import", tmp_path / "handed", tmp_path / "two").startswith("imported step 900,")
+    ok("import", tmp_path / "handed", tmp_path / "two", "--step", 7)  # which goes first
+    (tmp_path / "handed").rename(tmp_path / "step_8")  # as does a name
+    ok("import", tmp_path / "step_8", tmp_path / "two")
+    with stepwell.open(tmp_path / "two") as other:
+        assert other.steps() == [7, 8, 900]
+        (exported,) = (tmp_path / "linked_v0").iterdir()
+        exported.rename(tmp_path / "other")
+        handle = other.import_checkpoint(tmp_path / "other", if_exists="replace")
+        assert handle.step == 900 and other.load(900)["x"].tolist() == [0, 1, 2]
+        (tmp_path / "other" / "stepwell-digests").unlink()
+        with pytest.raises(stepwell.InvalidArgumentError, match="pass step="):
+            other.import_checkpoint(tmp_path / "other")
+
+
 def test_words_are_those_of_the_program(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

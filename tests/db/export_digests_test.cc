@@ -139,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ExportDigestsTest,
 
 TEST(DigestsTest, TheyAreReadAsTheyWereWritten) {
   ExportDigests digests;
+  digests.step = 900;
   digests.file_items = {"c", "a \"b\""};
   digests.files = {{"state/_METADATA", 12, 0xabc, 7}, {"a \"b\"\n\xc3\xa9/c", 0, 0, 0}};
   digests.data = {{"state/d/chunks", 5000, {{0, 4, 1}, {4096, 100, 0xffffffff}}}, {"none", 3, {}}};
@@ -146,6 +147,12 @@ TEST(DigestsTest, TheyAreReadAsTheyWereWritten) {
   const auto decoded = DecodeDigests("x", text);
   ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
   EXPECT_EQ(*decoded, digests);
+  digests.step = std::nullopt;  // as version 1 had them
+  const std::string old = EncodeDigests(digests);
+  EXPECT_TRUE(old.starts_with("stepwell digests 1 crc32c\nitem files \"c\"\n")) << old;
+  const auto of_old = DecodeDigests("x", old);
+  ASSERT_TRUE(of_old.ok()) << of_old.status().ToString();
+  EXPECT_EQ(*of_old, digests);
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
     damaged[i] = static_cast<char>(damaged[i] ^ 1);
@@ -176,6 +183,9 @@ TEST(DigestsTest, WhatNoExportWrites) {
     EXPECT_FALSE(DecodeDigests("x", EncodeDigests(digests)).ok()) << name;
     digests.file_items.clear();
   }
+  digests.step = uint64_t{1} << 63;
+  EXPECT_FALSE(DecodeDigests("x", EncodeDigests(digests)).ok());
+  digests.step = std::nullopt;
   for (const std::vector<ChunkDigest>& chunks : std::vector<std::vector<ChunkDigest>>{
            {{0, 3, 1}}, {{90, 11, 1}}, {{UINT64_MAX, 8, 1}}, {{10, 8, 1}, {12, 8, 1}}}) {
     digests.data = {{"d", 100, chunks}};

@@ -29,7 +29,7 @@ STEPWELL_API std::vector<std::string> StoresWithin(const std::string& directory)
 STEPWELL_API Result<bool> IsShownStep(const std::string& directory);
 
 struct CheckpointInfo {
-  std::optional<uint64_t> step;    // by the directory's name
+  std::optional<uint64_t> step;    // by the directory's name, or as Store::Export wrote it down
   std::vector<std::string> items;  // that ImportOptions::items may name
 };
 // What an import would find. kNotFound; kInvalidArgument: no checkpoint, the root of several, or

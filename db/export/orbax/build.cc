@@ -83,6 +83,7 @@ Status WriteFiles(const std::vector<ExportFile>& files, const std::string& below
 Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& placed,
                                 const ExportFolder& folder) {
   ExportDigests digests;
+  digests.step = plan.step;
   digests.files = folder.digests();
   // It names the place, and is written anew where a push takes the checkpoint elsewhere.
   std::erase_if(digests.files,

@@ -21,7 +21,8 @@ namespace {
 
 using format::orbax::Json;
 
-constexpr std::string_view kFirstLine = "stepwell digests 1 crc32c";
+constexpr std::string_view kFirstLine = "stepwell digests 2 crc32c";
+constexpr std::string_view kFirstLineV1 = "stepwell digests 1 crc32c";
 constexpr uint64_t kDigestsBytesMax = uint64_t{1} << 30;
 constexpr size_t kReadBytes = size_t{4} << 20;
 
@@ -77,6 +78,10 @@ bool IsBelow(const std::string& name) {
 
 bool DecodeLine(std::string_view line, ExportDigests* digests) {
   Words words(line);
+  if (line.starts_with("step ") && !digests->step) {
+    words.Next();
+    return words.Next(&digests->step.emplace()) && *digests->step <= INT64_MAX && words.empty();
+  }
   if (line.starts_with("file ")) {
     words.Next();
     FileDigest& file = digests->files.emplace_back();
@@ -241,7 +246,8 @@ FileDigest DigestOf(std::string_view name, std::string_view bytes) {
 }
 
 std::string EncodeDigests(const ExportDigests& digests) {
-  std::string text = StrCat(kFirstLine, "\n");
+  std::string text = StrCat(digests.step ? kFirstLine : kFirstLineV1, "\n");
+  if (digests.step) text += StrCat("step ", *digests.step, "\n");
   for (const std::string& folder : digests.file_items) {
     text += StrCat("item files ", Quoted(folder), "\n");
   }
@@ -270,7 +276,8 @@ Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view te
   }
   ExportDigests digests;
   size_t begin = body.find('\n') + 1;
-  if (body.substr(0, begin) != StrCat(kFirstLine, "\n")) return damaged("unknown kind of digests");
+  const std::string_view first = body.substr(0, begin - 1);
+  if (first != kFirstLine && first != kFirstLineV1) return damaged("unknown kind of digests");
   while (begin < body.size()) {
     const size_t end = body.find('\n', begin);
     if (!DecodeLine(body.substr(begin, end - begin), &digests)) {

@@ -50,6 +50,7 @@ struct DataDigest {
 };
 
 struct ExportDigests {
+  std::optional<uint64_t> step;         // that was exported; none in those of version 1
   std::vector<std::string> file_items;  // folders of items of files; these may look like a tree's
   std::vector<FileDigest> files;
   std::vector<DataDigest> data;

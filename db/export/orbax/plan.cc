@@ -375,6 +375,7 @@ void PlaceItems(orbax::Json* items, ExportPlan* plan) {
 Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const LeafRecord> leaves,
                               const ExportOptions& options) {
   ExportPlan plan;
+  plan.step = step.step;
   ExportVerdicts verdicts("Orbax", options.on_unsupported);
   size_t path_prefix = 0;
   if (!options.subtree_key.empty()) {

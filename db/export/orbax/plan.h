@@ -54,6 +54,7 @@ struct ExportItem {
 };
 
 struct ExportPlan {
+  uint64_t step = 0;
   std::vector<ExportItem> items;
   std::string custom_metadata = "{}";  // JSON objects, as json.dumps writes them
   std::string root_metadata;           // of the root that is made with it; "": none

@@ -152,7 +152,8 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
         CheckpointManager. Or a file: `.msgpack` (Flax), `checkpoint_40` (what Flax's own
         save_checkpoint writes), `.eqx` (Equinox), `.safetensors`, `.npz`; the libraries are needed
         for all but the last.
-    step: the step's number; None: the number that the name of `src` ends in ("7", "ckpt_7").
+    step: the step's number; None: the number that the name of `src` ends in ("7", "ckpt_7"), or
+        that of the step that `export` made it of.
     items: names of items, as the Orbax checkpoint has them; None: all.
     like: a tree of the same structure, for files: `.eqx` needs it, `.msgpack` takes it
         (`flax.serialization.from_bytes`).
