@@ -105,13 +105,15 @@ def open_node(node: Any) -> Opened | None:
         return Opened(LIST, "", [((INDEX, i), v) for i, v in enumerate(node)])
     if kind is tuple:
         return Opened(TUPLE, "", [((INDEX, i), v) for i, v in enumerate(node)])
+    opened = _open_registered(node)  # before namedtuples, of which some fields may be aux data
+    if opened is not None:
+        return opened
     if isinstance(node, tuple) and hasattr(node, "_fields"):
         children = [((ATTRIBUTE, f), v) for f, v in zip(node._fields, node, strict=True)]
         return Opened(NAMEDTUPLE, type_name(node), children)
-    opened = _open_registered(node)
-    if opened is None and (fields := data_fields(node)) is not None:
+    if (fields := data_fields(node)) is not None:
         return Opened(OBJECT, type_name(node), [((ATTRIBUTE, name), v) for name, v in fields])
-    return opened
+    return None
 
 
 def _open_registered(node: Any) -> Opened | None:
@@ -119,7 +121,7 @@ def _open_registered(node: Any) -> Opened | None:
     if tree_util is None:
         return None
     level = tree_util.default_registry.flatten_one_level_with_keys(node)
-    if level is None:
+    if level is None or level[1] is type(node):  # the latter: a namedtuple that is not registered
         return None
     children: list[tuple[Component, Any]] = []
     nnx = sys.modules.get("flax.nnx")

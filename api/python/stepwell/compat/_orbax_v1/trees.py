@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -147,14 +146,12 @@ def check_target(target: Any) -> None:
 
 def _opened(node: Any) -> Opened | None:
     """The children of a node; None for a leaf. Metadata of arrays are leaves, although dataclasses
-    are nodes; NNX Variables are nodes, although they look like arrays."""
+    are nodes; what is registered, as NNX Variables are, is a node, although it looks like an array.
+    """
     if (node is PLACEHOLDER or node is None or isinstance(node, type)
-            or encode_value(node) is not None):
+            or encode_value(node) is not None
+            or is_array_like(node) and jax.tree_util.all_leaves([node])):
         return None
-    if is_array_like(node):
-        nnx = sys.modules.get("flax.nnx")
-        if nnx is None or not isinstance(node, nnx.Variable):
-            return None
     return open_node(node)
 
 
