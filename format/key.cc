@@ -63,7 +63,7 @@ Status ConsumePath(std::string_view rest, KeyPath* path) {
     if (++count > kPathComponentsMax) return BadKey("too many path components");
     const auto tag = static_cast<uint8_t>(rest.front());
     rest.remove_prefix(1);
-    if (tag < 1 || tag > 4) return BadKey(StrCat("component type ", int{tag}));
+    if (tag < 1 || tag > 5) return BadKey(StrCat("component type ", int{tag}));
     PathComponent* component = nullptr;
     const auto type = static_cast<PathComponent::Type>(tag);
     if (path != nullptr) {

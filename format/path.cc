@@ -54,7 +54,8 @@ std::vector<std::string> Spellings(const KeyPath& path) {
 }
 
 KeyPath ComponentsSpelled(const std::string& spelling) {
-  KeyPath components = {PathComponent::Key(spelling), PathComponent::Attribute(spelling)};
+  KeyPath components = {PathComponent::Key(spelling), PathComponent::Attribute(spelling),
+                        PathComponent::Literal(spelling)};
   int64_t number = 0;
   const char* const end = spelling.data() + spelling.size();
   const auto parsed = std::from_chars(spelling.data(), end, number);

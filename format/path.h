@@ -4,7 +4,8 @@
 // tests/api/paths.json has the cases that all interfaces share.
 //
 //   params/enc/kernel   components joined with "/"; each matches a place with that spelling: the
-//                       key "0", the attribute `0`, the int key 0 and the index 0 are all "0"
+//                       key "0", the attribute `0`, the int key 0 and the index 0 are all "0",
+//                       the key "True" and the literal True are both "True"
 //   params/*/k?rnel     * and ? stand for any characters and for one character of a component
 //   params/**/kernel    ** alone stands for any number of components
 //   a\/b                a backslash takes one of / * ? [ \ literally; a bare [ is reserved
@@ -26,7 +27,7 @@ namespace stepwell::format {
 // A number in decimal, a name as it is.
 std::string Spelling(const PathComponent& component);
 std::vector<std::string> Spellings(const KeyPath& path);
-// Every component with this spelling: key and attribute, and of a number int key and index, too.
+// Every component with this spelling: key, attribute, literal; of a number int key and index, too.
 KeyPath ComponentsSpelled(const std::string& spelling);
 
 // One component of a pattern.

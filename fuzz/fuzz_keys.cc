@@ -52,7 +52,7 @@ void DecodeAll(std::string_view bytes) {
 KeyPath TakePath(Input* input) {
   KeyPath path(input->Below(5));
   for (PathComponent& component : path) {
-    component.type = static_cast<PathComponent::Type>(1 + input->Below(4));
+    component.type = static_cast<PathComponent::Type>(1 + input->Below(5));
     const bool number = component.type == PathComponent::Type::kIntKey ||
                         component.type == PathComponent::Type::kIndex;
     if (number) {

@@ -121,7 +121,8 @@ Result<Outcome> RunExport(const ExportArguments& arguments, const CLI::App& comm
                              {"written_bytes", report.written_bytes},
                              {"skipped", LeavesJson(report.skipped)},
                              {"widened", LeavesJson(report.widened)},
-                             {"as_numpy", LeavesJson(report.as_numpy)}});
+                             {"as_numpy", LeavesJson(report.as_numpy)},
+                             {"as_text", LeavesJson(report.as_text)}});
     return outcome;
   }
   outcome.text = StrCat(
@@ -132,6 +133,7 @@ Result<Outcome> RunExport(const ExportArguments& arguments, const CLI::App& comm
   AddLeaves("left out", report.skipped, &outcome.text);
   AddLeaves("widened", report.widened, &outcome.text);
   AddLeaves("as NumPy array", report.as_numpy, &outcome.text);
+  AddLeaves("with a key as text", report.as_text, &outcome.text);
   return outcome;
 }
 

@@ -27,8 +27,8 @@ struct Container {
   void Add(const PathComponent& child) {
     ++children;
     only_indices = only_indices && child.type == PathComponent::Type::kIndex;
-    only_keys = only_keys && (child.type == PathComponent::Type::kKey ||
-                              child.type == PathComponent::Type::kIntKey);
+    only_keys = only_keys && child.type != PathComponent::Type::kIndex &&
+                child.type != PathComponent::Type::kAttribute;
     if (only_indices) index_max = std::max(index_max, child.number);
   }
   ContainerKind Kind() const {

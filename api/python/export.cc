@@ -176,7 +176,8 @@ void BindExport(nb::module_& m) {
       .def_ro("written_bytes", &Report::written_bytes)
       .def_prop_ro("skipped", [](const Report& r) { return ReasonsOf(r.skipped); })
       .def_prop_ro("widened", [](const Report& r) { return ReasonsOf(r.widened); })
-      .def_prop_ro("as_numpy", [](const Report& r) { return ReasonsOf(r.as_numpy); });
+      .def_prop_ro("as_numpy", [](const Report& r) { return ReasonsOf(r.as_numpy); })
+      .def_prop_ro("as_text", [](const Report& r) { return ReasonsOf(r.as_text); });
 
   using db::ByteRun;
   nb::class_<ByteRun>(m, "ByteRun")

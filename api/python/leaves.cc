@@ -254,7 +254,8 @@ void BindRows(nb::module_& m) {
       .value("INT_KEY", Type::kIntKey)
       .value("INDEX", Type::kIndex)
       .value("KEY", Type::kKey)
-      .value("ATTRIBUTE", Type::kAttribute);
+      .value("ATTRIBUTE", Type::kAttribute)
+      .value("LITERAL", Type::kLiteral);
   nb::enum_<RowTag>(m, "RowTag", nb::is_arithmetic())
       .value("NODE", RowTag::kNode)
       .value("ARRAY", RowTag::kArray)

@@ -27,16 +27,23 @@ std::string Repr(nb::handle object) { return nb::cast<std::string>(nb::repr(obje
   nb::raise("%s", message.c_str());  // not reached: the line above has thrown
 }
 
-// A str is a name; whatever is an int (operator.index) is a number.
+// A str is a name; whatever is an int (operator.index) is a number; others are literal keys.
 format::PathComponent ComponentOfTuple(nb::handle part, nb::handle path) {
   if (PyUnicode_Check(part.ptr()) != 0) return format::PathComponent::Key(TextOf(part.ptr()));
-  const nb::object index = nb::steal(PyNumber_Index(part.ptr()));
+  const bool is_index = PyBool_Check(part.ptr()) == 0 && PyIndex_Check(part.ptr()) != 0;
+  const nb::object index = is_index ? nb::steal(PyNumber_Index(part.ptr())) : nb::object();
   const int64_t number = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : 0;
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    RefusePath(StrCat("path ", Repr(path), ": ", Repr(part), " is neither str nor int of 64 bits"));
+  if (PyErr_Occurred() == nullptr && is_index) {
+    return number < 0 ? format::PathComponent::IntKey(number)
+                      : format::PathComponent::Index(number);
   }
-  return number < 0 ? format::PathComponent::IntKey(number) : format::PathComponent::Index(number);
+  PyErr_Clear();
+  const nb::object text =
+      nb::module_::import_("stepwell._pytree.keys").attr("literal_or_none")(part);
+  if (text.is_none()) {
+    RefusePath(StrCat("path ", Repr(path), ": ", Repr(part), " is no key that a dict may have"));
+  }
+  return format::PathComponent::Literal(TextOf(text.ptr()));
 }
 
 }  // namespace
@@ -47,7 +54,7 @@ format::PathPattern PatternFromPython(nb::handle path) {
     return ValueOrThrow(format::PathPattern::Parse(TextOf(path.ptr())));
   }
   if (PyTuple_Check(path.ptr()) == 0) {
-    RefusePath(StrCat("a path must be a str or a tuple of str and int, not ", Repr(path)));
+    RefusePath(StrCat("a path must be a str or a tuple of keys, not ", Repr(path)));
   }
   format::KeyPath components;
   for (nb::handle part : nb::borrow<nb::tuple>(path)) {

@@ -89,7 +89,7 @@ void BindReader(nb::module_& m) {
                    "-> bytes"))
       .def("leaves", &Reader::Leaves, arg("item").none() = nb::none())
       .def("lookup", &Reader::LookUp, arg("path").none(), arg("above"), arg("below"),
-           nb::sig("def lookup(self, path: str | tuple[str | int, ...] | None, "
+           nb::sig("def lookup(self, path: str | tuple[typing.Hashable, ...] | None, "
                    "above: list[tuple[int, object]], below: bool) -> LeafTable | None"));
 }
 

@@ -47,6 +47,13 @@ nb::object NameObject(const PathComponent& component) {
                                           : TextObject(component.name);
 }
 
+// As a dict has it.
+nb::object KeyObject(const PathComponent& component) {
+  nb::object name = NameObject(component);
+  if (component.type != PathComponent::Type::kLiteral) return name;
+  return nb::module_::import_("stepwell._pytree.keys").attr("key_of")(name);
+}
+
 nb::object ComponentObject(const PathComponent& component) {
   return nb::make_tuple(static_cast<int>(component.type), NameObject(component));
 }
@@ -161,7 +168,7 @@ class TreeBuilder {
       name = TextObject(ValueOrThrow(format::DecodeLeafKey(key)).item);
     } else {
       const format::KeyPath path = ValueOrThrow(format::DecodePath(key.substr(parent.key.size())));
-      name = path.empty() ? nb::object(nb::none()) : NameObject(path.back());
+      name = path.empty() ? nb::object(nb::none()) : KeyObject(path.back());
     }
     if (PyDict_SetItem(parent.object.ptr(), name.ptr(), value.ptr()) < 0) nb::raise_python_error();
   }
@@ -475,7 +482,7 @@ void BindRecords(nb::module_& m) {
       .def("shardings", &LeafTable::Shardings)
       .def("has_keys", &LeafTable::HasKeys)
       .def("resolve", &LeafTable::Resolve, arg("path").none(), arg("below").none() = nb::none(),
-           nb::sig("def resolve(self, path: str | tuple[str | int, ...] | None, "
+           nb::sig("def resolve(self, path: str | tuple[typing.Hashable, ...] | None, "
                    "below: int | None = None) -> tuple[int | None, list[int]]"))
       .def("load", &LeafTable::Load, arg("index").none(), arg("decode_value"),
            nb::sig("def load(self, index: int | None, decode_value: object) "

@@ -79,6 +79,8 @@ std::string_view TypeName(format::PathComponent::Type type) {
       return "key";
     case format::PathComponent::Type::kAttribute:
       return "attribute";
+    case format::PathComponent::Type::kLiteral:
+      return "literal key";
   }
   return "component";
 }
@@ -102,7 +104,8 @@ bool IsUsual(const LeafRecord& node, format::PathComponent::Type type) {
   switch (node.container) {
     case format::ContainerKind::kDict:
       return type == format::PathComponent::Type::kKey ||
-             type == format::PathComponent::Type::kIntKey;
+             type == format::PathComponent::Type::kIntKey ||
+             type == format::PathComponent::Type::kLiteral;
     case format::ContainerKind::kList:
     case format::ContainerKind::kTuple:
       return type == format::PathComponent::Type::kIndex;

@@ -157,6 +157,7 @@ Result<TreeKey> ToTreeKey(const PathComponent& component) {
       return TreeKey{std::to_string(component.number), KeyType::kDict};
     case PathComponent::Type::kKey:
     case PathComponent::Type::kAttribute:
+    case PathComponent::Type::kLiteral:
       if (IsUtf8(component.name)) return TreeKey{component.name, KeyType::kDict};
   }
   return InvalidArgumentError(StrCat("the key \"", Printable(component.name),

@@ -120,6 +120,9 @@ TEST(GoldenTest, KeysDecode) {
   ASSERT_TRUE(leaf.ok());
   EXPECT_EQ(leaf->item, "params");
   EXPECT_TRUE(leaf->path == ExamplePath());
+  const Result<LeafKey> literal = DecodeLeafKey(ReadGolden("leaf_key_literal", "v3"));
+  ASSERT_TRUE(literal.ok());
+  EXPECT_TRUE(literal->path == ExampleLiteralPath());
   const Result<ChunkKey> chunk = DecodeChunkKey(ReadGolden("chunk_key"));
   ASSERT_TRUE(chunk.ok());
   EXPECT_EQ(chunk->step, 12000U);

@@ -53,7 +53,7 @@ KeyPath RandomPath(Prng& prng) {
   KeyPath path;
   for (uint64_t i = prng.Below(5); i > 0; --i) {
     PathComponent component;
-    component.type = static_cast<Type>(1 + prng.Below(4));
+    component.type = static_cast<Type>(1 + prng.Below(5));
     if (component.type == Type::kIntKey || component.type == Type::kIndex) {
       component.number = kNumbers[prng.Below(10)];
       if (component.type == Type::kIndex && component.number < 0) component.number = 5;
@@ -188,8 +188,9 @@ TEST(KeyTest, TextEscapesPatterns) {
   EXPECT_EQ(PathToText({{Type::kKey, 0, "a/b*"},
                         {Type::kIntKey, -3, ""},
                         {Type::kIndex, 2, ""},
-                        {Type::kAttribute, 0, "w\\.x"}}),
-            "a\\/b\\*/-3/2/w\\\\.x");
+                        {Type::kAttribute, 0, "w\\.x"},
+                        {Type::kLiteral, 0, "(1, '/')"}}),
+            "a\\/b\\*/-3/2/w\\\\.x/(1, '\\/')");
   EXPECT_EQ(PathToText({}), "");
 }
 

@@ -80,14 +80,16 @@ TEST(PathPattern, PrintedPathsNameTheSamePlace) {
 TEST(PathPattern, ComponentsWithOneSpelling) {
   const auto key = PathComponent::Key;
   const auto attribute = PathComponent::Attribute;
-  EXPECT_THAT(ComponentsSpelled("w"), UnorderedElementsAre(key("w"), attribute("w")));
+  const auto literal = PathComponent::Literal;
+  EXPECT_THAT(ComponentsSpelled("w"), UnorderedElementsAre(key("w"), attribute("w"), literal("w")));
   EXPECT_THAT(ComponentsSpelled("7"),
-              UnorderedElementsAre(key("7"), attribute("7"), PathComponent::IntKey(7),
+              UnorderedElementsAre(key("7"), attribute("7"), literal("7"), PathComponent::IntKey(7),
                                    PathComponent::Index(7)));
-  EXPECT_THAT(ComponentsSpelled("-7"),
-              UnorderedElementsAre(key("-7"), attribute("-7"), PathComponent::IntKey(-7)));
+  EXPECT_THAT(
+      ComponentsSpelled("-7"),
+      UnorderedElementsAre(key("-7"), attribute("-7"), literal("-7"), PathComponent::IntKey(-7)));
   for (const char* text : {"07", "+7", "-0", "", "9223372036854775808", "7 "}) {
-    EXPECT_EQ(ComponentsSpelled(text).size(), 2U) << text;
+    EXPECT_EQ(ComponentsSpelled(text).size(), 3U) << text;
   }
 }
 

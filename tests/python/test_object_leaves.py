@@ -35,6 +35,7 @@ class Iterator:
 STATES = {
     "dict": {"epoch": 3, "files": ["a", "b"], "left": (1, 2.5), 7: None, "empty": {}},
     "list": [1, [True], b"\x00\xff"],
+    "keys": {("a", 1): {True: 1}, None: {1.5: b""}},
     "bytes": b"{\"position\": 12}",
     "str": "shard 3",
     "int": 2**70,

@@ -29,7 +29,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     layer = {"kernel": 1, "bias": 2}
     with stepwell.open(path) as store:
         store.save(1, {"params": {"enc": layer, "dec": layer}, "layers": [{"w": 1}, {"w": 2}],
-                       "a/b": {"*": 10, "?": 11, "[": 12, "\\": 13}, "d": {0: 1, "0": 2}})
+                       "a/b": {"*": 10, "?": 11, "[": 12, "\\": 13}, "d": {0: 1, "0": 2},
+                       "t": {True: 1, "True": 2, ("a", 1): {"w": 3}}})
         store.save(2, items={"data": {"position": 3, "state": 4},
                              "state": {"w": 1, "state": {"x": 2}}})
         store.save(3, {"state": {"x": 1}, "y": 2})

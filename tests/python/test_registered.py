@@ -148,6 +148,14 @@ def exported(path: pathlib.Path, tree: Tree, like: Tree) -> Tree:
         return store.load(2, like=like)
 
 
+def pushed(path: pathlib.Path, tree: Tree, like: Tree) -> Tree:
+    with stepwell.open(path) as store, stepwell.open(path.with_name("other")) as other:
+        store.save(1, tree).result()
+        store.push(1, path.with_name("pushed"))
+        other.pull(path.with_name("pushed"))
+        return other.load(1, like=like)
+
+
 def orbax_reads(path: pathlib.Path, tree: Tree, like: Tree) -> Tree:
     with stepwell.open(path) as store:
         store.save(1, tree).result()
@@ -175,8 +183,9 @@ def v0_reads_orbaxs(path: pathlib.Path, tree: Tree, like: Tree) -> Tree:
 
 
 WAYS: dict[str, Callable[[pathlib.Path, Tree, Tree], Tree]] = {
-    "native": natively, "export and import": exported, "Orbax reads": orbax_reads,
-    "Orbax's, imported": imported, "v1": by_v1, "v1 reads Orbax's": v1_reads_orbaxs,
+    "native": natively, "export and import": exported, "push and pull": pushed,
+    "Orbax reads": orbax_reads, "Orbax's, imported": imported,
+    "v1": by_v1, "v1 reads Orbax's": v1_reads_orbaxs,
     "v0": lambda path, tree, like: by_orbax_v0(path, tree, like, orbax),
     "v0 standard": lambda path, tree, like: by_standard_v0(path, tree, like, orbax),
     "v0 reads Orbax's": v0_reads_orbaxs, "flax": by_flax, "equinox": by_equinox}

@@ -163,12 +163,15 @@ class Draft(NotCopied):
 
 def _merge(one: Any, other: Any) -> Any:
     """What several parts have of a dict; views of stored nodes, whose leaves differ."""
-    merged = dict(one) if isinstance(one, dict) else {name: one[name] for name in one}
-    assert isinstance(other, NodeView)
-    for name in other:
-        key = name[0] if isinstance(name, tuple) and len(name) == 1 else name
-        merged[key] = _merge(merged[key], other[name]) if key in merged else other[name]
+    merged = dict(one) if isinstance(one, dict) else _children(one)
+    for key, child in _children(other).items():
+        merged[key] = _merge(merged[key], child) if key in merged else child
     return merged
+
+
+def _children(node: NodeView) -> dict[Any, Any]:
+    """A path of one key is in a tuple where it needs one."""
+    return {name[0] if isinstance(name, tuple) else name: node[name] for name in node}
 
 
 def draft(self: OpenStore, step: SupportsIndex) -> Draft:

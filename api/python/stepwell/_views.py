@@ -19,9 +19,10 @@ from ._display import commit_time, escaped, format_bytes, html_table, treescope_
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.items import write_files
+from ._pytree.keys import key_of
 from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
 from ._pytree.stored_rows import Read, stored_rows
-from ._pytree.tree import KEY, Component, Path, component_text
+from ._pytree.tree import KEY, LITERAL, Component, Path, component_text
 from ._pytree.values import decode_value
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
@@ -245,7 +246,10 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
     def __iter__(self) -> Iterator[PathLike | int]:
         source, number = self._whole()
         alike = source.tree.spelled(number)
-        for _, name in self._children():
+        for kind, name in self._children():
+            if kind == LITERAL:
+                yield (key_of(name),)
+                continue
             is_plain = isinstance(name, int) or (component_text((KEY, name)) == name != ""
                                                  and len(alike[name]) == 1)
             yield name if is_plain else (name,)

@@ -276,6 +276,7 @@ Result<ExportReport> FinishCheckpoint(const format::StepRecord& step, PreparedEx
   report.skipped = std::move(plan.skipped);
   report.widened = std::move(plan.widened);
   report.as_numpy = std::move(plan.as_numpy);
+  report.as_text = std::move(plan.as_text);
   return report;
 }
 

@@ -37,6 +37,8 @@ Result<Json*> PlaceOf(const format::KeyPath& path, size_t path_prefix, Json* roo
       at = &at->back();
     } else {
       if (component.type == PathComponent::Type::kIntKey) return NoJson(path, "an integer key");
+      if (component.type == PathComponent::Type::kLiteral)
+        return NoJson(path, "a key that is no str");
       if (!at->is_object()) return damaged;
       if (!format::orbax::IsUtf8(component.name)) return NoJson(path, "a key that is not UTF-8");
       auto& members = at->get_ref<Json::object_t&>();

@@ -85,6 +85,10 @@ class ItemPlanner {
     candidate.below = below;
     candidate.leaf = std::move(*translated);
     candidate.keys = std::move(*keys);
+    for (const format::PathComponent& component : below) {
+      if (component.type == format::PathComponent::Type::kLiteral)
+        candidate.literal = component.name;
+    }
     candidates_.push_back(std::move(candidate));
     return OkStatus();
   }
@@ -111,6 +115,7 @@ class ItemPlanner {
     format::KeyPath below;
     LeafTranslation leaf;
     std::vector<orbax::TreeKey> keys;
+    std::string literal;  // the last of its keys that is one
     bool kept = true;
   };
 
@@ -222,6 +227,10 @@ class ItemPlanner {
         for (const auto& chunk : record.chunks) plan_->stored_bytes += chunk.stored_bytes;
       }
       item_->arrays.push_back(std::move(*leaf.array));
+    }
+    if (!candidate->literal.empty()) {
+      plan_->as_text.push_back(
+          {candidate->path, StrCat("Orbax has the key ", candidate->literal, " as text")});
     }
     if (!leaf.widened.empty()) plan_->widened.push_back({candidate->path, leaf.widened});
     if (!entry.skip_deserialize) ++plan_->leaves;

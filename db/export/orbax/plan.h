@@ -65,6 +65,7 @@ struct ExportPlan {
   std::vector<ExportReport::Leaf> skipped;
   std::vector<ExportReport::Leaf> widened;
   std::vector<ExportReport::Leaf> as_numpy;
+  std::vector<ExportReport::Leaf> as_text;
 };
 
 // `leaves`: the records of the items (or of the subtree) that `options` names, nodes too, in key

@@ -77,6 +77,7 @@ struct ExportReport {
   std::vector<Leaf> widened;
   // kJax: jax.Arrays with a sharding that Orbax cannot express (or none): they are np.ndarray.
   std::vector<Leaf> as_numpy;
+  std::vector<Leaf> as_text;  // below a dict key that is neither text nor integer: it became text
 };
 
 }  // namespace stepwell

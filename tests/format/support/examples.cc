@@ -29,6 +29,10 @@ KeyPath ExamplePath() {
           {Type::kAttribute, 0, "kernel"}};
 }
 
+KeyPath ExampleLiteralPath() {
+  return {PathComponent::Literal("(1, 'a')"), PathComponent::Literal("None")};
+}
+
 ChunkRecord ExampleChunk() {
   ChunkRecord chunk;
   chunk.directory = 1;
@@ -312,6 +316,7 @@ std::vector<Golden> MakeGolden() {
       {"frame", EncodeFrame(ExampleFrameHeader(), EncodeDelete(ExampleDelete()), 4096, nullptr),
        true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
+      {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true, "v3"},
       {"chunk_key", EncodeChunkKey(12000, EncodeLeafKey("params", ExamplePath()).value(), 5), true},
       {"payload_raw", ExamplePayload(CodecId::kRaw), true},
       {"payload_blosc_lz4", ExamplePayload(CodecId::kBloscLz4), false},

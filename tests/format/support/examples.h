@@ -39,6 +39,7 @@ Trailer ExampleTrailer();
 StoreSlot ExampleSlot();
 FrameHeader ExampleFrameHeader();
 KeyPath ExamplePath();
+KeyPath ExampleLiteralPath();
 // 64 x 16 float32: 0.5, 1.0, 1.5 ...
 std::string ExampleLogical();
 std::string ExamplePayload(CodecId codec);

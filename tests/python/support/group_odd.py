@@ -45,6 +45,7 @@ def odd_state() -> dict[str, Any]:
         "alone": {"last": spread(np.arange(8, dtype=np.int16), alone, "z")},
         "host": [numbers.standard_normal(300_000), np.float64(2.5), np.arange(3) > 1],
         "values": (None, 1, 2**200, 2.5, 1j, True, "text", "long " * 40_000, b"bytes", {}, [], ()),
+        "literal": {("a/b", 1): {None: spread(numbers.standard_normal(16), mesh, "x"), True: b""}},
         "one": {1: np.int8(3), "a.b": [types.SimpleNamespace()][:0]},
     }
 
@@ -108,7 +109,7 @@ def export_both(local: stepwell.Store, shared: stepwell.Store, folder: pathlib.P
         if jax.process_index() == 0:
             theirs = shared.export(4, folder / f"shared-{name}", **{"mode": "copy", **how})
             for field in ("leaf_type", "leaves", "chunks", "step_bytes", "skipped", "widened",
-                          "as_numpy"):
+                          "as_numpy", "as_text"):
                 assert getattr(ours, field) == getattr(theirs, field), (name, field)
             assert ours.written_bytes > ours.step_bytes
     return "equal"

@@ -46,6 +46,7 @@ class ExportReport:
     written_bytes: of new files, those that share blocks left out.
     skipped, widened: leaves that `on_unsupported` left out or gave another type.
     as_numpy: with leaves="jax", arrays whose sharding Orbax has no word for; they are NumPy's.
+    as_text: leaves below a dict key that is neither str nor int: Orbax gets the key as text.
     """
 
     path: str
@@ -59,6 +60,7 @@ class ExportReport:
     skipped: tuple[ExportedLeaf, ...]
     widened: tuple[ExportedLeaf, ...]
     as_numpy: tuple[ExportedLeaf, ...]
+    as_text: tuple[ExportedLeaf, ...]
 
     @classmethod
     def of(cls, made: _stepwell.ExportReport, leaf_type: str) -> ExportReport:
@@ -70,7 +72,7 @@ class ExportReport:
     def from_fields(cls, fields: dict[str, Any]) -> ExportReport:
         """From `vars` of one, which went through a message to other processes."""
         leaves = {name: tuple(ExportedLeaf(*leaf) for leaf in fields[name])
-                  for name in ("skipped", "widened", "as_numpy")}
+                  for name in ("skipped", "widened", "as_numpy", "as_text")}
         return cls(**{**fields, **leaves})
 
 

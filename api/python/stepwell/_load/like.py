@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._pytree.keys import BadKeyError
 from .._pytree.objects import is_stateful
 from .._pytree.records import ARRAY, VALUE, StoredTree
-from .._pytree.tree import (ATTRIBUTE, DEPTH_MAX, TRANSPARENT, BadKeyError, Component, Opened,
+from .._pytree.tree import (ATTRIBUTE, DEPTH_MAX, OBJECT, TRANSPARENT, Component, Opened,
                             TooDeepError, is_array_like, is_inside_equinox, is_static, open_node,
                             path_text, rebuild, type_name)
 from .._pytree.values import decode_value
@@ -158,13 +159,7 @@ class Matcher:
     def _match(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
         if like is ...:
             return _Keep(like)
-        opened = None
-        if not self._is_leaf(like):
-            try:
-                opened = open_node(like)
-            except BadKeyError as error:
-                self._unsupported.append((path_text(path), str(error)))
-                return _Keep(None)
+        opened = self._open(like, path)
         if opened is None:
             return self._match_leaf(like, number, path, in_equinox)
         if opened.kind == TRANSPARENT:
@@ -209,6 +204,16 @@ class Matcher:
                                   "unexpected")
         return _Plan(like, opened, plans)
 
+    def _open(self, like: Any, path: Path) -> Opened | None:
+        """As open_node; where a key cannot be stored that is noted, and there are no children."""
+        if self._is_leaf(like):
+            return None
+        try:
+            return open_node(like)
+        except BadKeyError as error:
+            self._unsupported.append((path_text(path), str(error)))
+            return Opened(OBJECT, "", [])
+
     def _is_leaf(self, like: Any) -> bool:
         """Leaves that are known without asking JAX's registry."""
         return (type(like) in _LEAF_TYPES or isinstance(like, np.generic)
@@ -223,7 +228,7 @@ class Matcher:
             return _Keep(like)
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
-        opened = None if self._is_leaf(like) else open_node(like)
+        opened = self._open(like, path)
         if opened is not None:
             if opened.kind == TRANSPARENT:
                 return _Plan(like, opened, [self._match_missing(child, path, in_equinox, near)

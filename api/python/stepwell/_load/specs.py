@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from .._pytree.keys import BadKeyError
 from .._pytree.records import ARRAY, StoredTree, resolve
 from .._pytree.sharding import partitions, unreduced_axes
-from .._pytree.tree import TRANSPARENT, BadKeyError, Opened, open_node, path_text
+from .._pytree.tree import TRANSPARENT, Opened, open_node, path_text
 from .._runtime.text import brief, counted, with_article
 from .._stepwell import ValueType
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError

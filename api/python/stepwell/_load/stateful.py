@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .._pytree.keys import key_of
 from .._pytree.records import ROOT, StoredTree
-from .._pytree.tree import LIST, TUPLE
+from .._pytree.tree import LIST, LITERAL, TUPLE
 from .device_placement import Target
 from .plain import Plain
 
@@ -41,8 +42,8 @@ def _plan(tree: StoredTree, number: int, add_slot: AddSlot) -> Callable[[list[An
     if not tree.is_node(number):
         slot = _add_leaf(tree, number, add_slot)
         return lambda values: values[slot]
-    children = [(component[1], _plan(tree, child, add_slot))
-                for component, child in tree.children[number].items()]
+    children = [(key_of(name) if kind == LITERAL else name, _plan(tree, child, add_slot))
+                for (kind, name), child in tree.children[number].items()]
     container = None if number == ROOT else tree.records[number].container
     if container == LIST:
         return lambda values: [build(values) for _, build in children]

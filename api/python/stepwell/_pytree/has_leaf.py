@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .keys import BadKeyError
 from .tree import DEPTH_MAX, is_static, open_node
 
 
@@ -23,7 +24,10 @@ def has_leaf(node: Any, depth: int = 0) -> bool:
     elif type(node) is list or type(node) is tuple:
         children = node
     else:
-        opened = open_node(node)
+        try:
+            opened = open_node(node)
+        except BadKeyError:
+            return True  # the save says which
         if opened is None:
             return not is_static(node, False)
         children = (child for _, child in opened.children)

@@ -8,7 +8,7 @@ component is the item.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ ARRAY, VALUE, NODE = LeafKind.ARRAY, LeafKind.VALUE, LeafKind.NODE
 
 ROOT = -1  # above the items of a step
 
-PathLike = str | tuple[str | int, ...]
+PathLike = str | tuple[Hashable, ...]  # the latter: of keys, and of names and indices
 
 
 class StoredTree:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pytrees to rows and back.
 
-A *component* is a tuple (type, value): (KEY, "a"), (INT_KEY, 5), (INDEX, 0), (ATTRIBUTE, "name");
-a *path* is a tuple of components. A *row* is a container or leaf as the C++ side takes it (struct
-Row in api/python/leaves.h). Its tag is JAX for an array on one CPU device, SHARDS for any other.
+A *component* is a tuple (type, value): (KEY, "a"), (INT_KEY, 5), (INDEX, 0), (ATTRIBUTE, "name"),
+(LITERAL, "(1, 'a')") for the key (1, "a"); a *path* is a tuple of components. A *row* is a
+container or leaf as the C++ side takes it (struct Row in api/python/leaves.h). Its tag is JAX for
+an array on one CPU device, SHARDS for any other.
 
 JAX is looked up in `sys.modules` and never imported from here: where it is not loaded there can be
 no JAX value.
@@ -26,6 +27,7 @@ from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .items import TREE, unwrapped
+from .keys import BadKeyError, literal
 from .objects import data_fields, is_stateful, with_fields
 from .sharding import Layout, ShardingInfo, transfers_allowed
 from .values import encode_value
@@ -39,6 +41,7 @@ Path = tuple[Component, ...]
 
 INT_KEY, INDEX = ComponentType.INT_KEY, ComponentType.INDEX
 KEY, ATTRIBUTE = ComponentType.KEY, ComponentType.ATTRIBUTE
+LITERAL = ComponentType.LITERAL
 NODE, ARRAY, VALUE = RowTag.NODE, RowTag.ARRAY, RowTag.VALUE
 JAX, SHARDS = RowTag.JAX, RowTag.SHARDS
 DICT, LIST, TUPLE = ContainerKind.DICT, ContainerKind.LIST, ContainerKind.TUPLE
@@ -57,10 +60,6 @@ def component_text(component: Component) -> str:
 def path_text(path: Iterable[Component]) -> str:
     """The path as `load` takes it; "" for the item itself."""
     return "/".join([component_text(c) for c in path])
-
-
-class BadKeyError(Exception):
-    """A mapping key that is neither str nor an int of 64 bits."""
 
 
 class TooDeepError(Exception):
@@ -91,7 +90,7 @@ def _key_component(key: object) -> Component:
     if (isinstance(key, (int, np.integer)) and not isinstance(key, bool)
             and _INT64_MIN <= key <= _INT64_MAX):
         return (INT_KEY, int(key))
-    raise BadKeyError(f"has a key of type {type(key).__name__} ({key!r}); keys are str or int64")
+    return (LITERAL, literal(key))
 
 
 def open_node(node: Any) -> Opened | None:

@@ -116,7 +116,7 @@ def check_path(path: object) -> Any:
     if path is not None and not isinstance(path, (str, tuple)):
         hint = "; pass a tree to load into as like=" if isinstance(path, Mapping) else ""
         raise InvalidArgumentError(
-            f"a path must be a str or a tuple of str and int, not {brief(path)}{hint}")
+            f"a path must be a str or a tuple of keys, not {brief(path)}{hint}")
     return path
 
 

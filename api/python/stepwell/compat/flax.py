@@ -192,9 +192,7 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
             return target
         store, number = found
         if target is None:
-            from flax import serialization
-
-            return serialization.to_state_dict(store.load(number, as_="jax"))
+            return _state_dict(store.load(number, as_="jax"))
         if orbax_transforms:
             with (opened_tree(_transformed(store, number, target, orbax_transforms)) as other,
                   mismatches_of("target")):
@@ -236,8 +234,17 @@ def _transformed(store: _store.Store, step: int, target: Any, transforms: dict[s
     from flax import serialization
     from orbax.checkpoint import apply_transformations
 
-    return apply_transformations(serialization.to_state_dict(store.load(step)), transforms,
+    return apply_transformations(_state_dict(store.load(step)), transforms,
                                  serialization.to_state_dict(target))
+
+
+def _state_dict(loaded: Any) -> Any:
+    """Nested dicts as Flax's, of what was loaded without a target: all keys are str."""
+    if isinstance(loaded, (list, tuple)):
+        loaded = dict(enumerate(loaded))
+    if not isinstance(loaded, dict):
+        return loaded
+    return {str(key): _state_dict(value) for key, value in loaded.items()}
 
 
 def _superseded(checkpoints: list[Checkpoint], number: int, keep: int, overwrite: bool,

@@ -12,9 +12,10 @@ from ..._load.plain import Plain
 from ..._load.source import Source
 from ..._load.specs import restored_sharding, saved_shardings
 from ..._pytree.chunks import ChunkShape
+from ..._pytree.keys import BadKeyError, key_of
 from ..._pytree.records import ARRAY, NODE
-from ..._pytree.tree import (ATTRIBUTE, INDEX, KEY, TRANSPARENT, Component, Opened, is_array_like,
-                             is_static, open_node, path_text, rebuild)
+from ..._pytree.tree import (ATTRIBUTE, INDEX, KEY, LITERAL, TRANSPARENT, Component, Opened,
+                             is_array_like, is_static, open_node, path_text, rebuild)
 from ..._pytree.values import encode_value
 from ..._stepwell import Record, ValueType
 from ..._store import Store
@@ -129,12 +130,15 @@ class Target:
         return wanted
 
 
-def check_target(target: Any) -> None:
-    """TypeError for a leaf that no target may have."""
-    opened = _opened(target)
+def check_target(target: Any, path: tuple[Component, ...] = ()) -> None:
+    """TypeError for a leaf or a key that no target may have."""
+    try:
+        opened = _opened(target)
+    except BadKeyError as error:
+        raise TypeError(f"{path_text(path) or 'the target'} {error}") from None
     if opened is not None:
-        for _, child in opened.children:
-            check_target(child)
+        for component, child in opened.children:
+            check_target(child, (*path, component))
     elif not (target is None or target is PLACEHOLDER or isinstance(target, type)
               or encode_value(target) is not None or is_array_like(target)
               or is_static(target, False) or hasattr(target, "set_state")):
@@ -271,4 +275,5 @@ def apply_storage(state: Any, item: str, saving: Any) -> tuple[Any, dict[str, Ch
 def _key_path(path: tuple[Component, ...]) -> tuple[Any, ...]:
     util = jax.tree_util
     kinds: dict[int, Any] = {INDEX: util.SequenceKey, ATTRIBUTE: util.GetAttrKey}
-    return tuple(kinds.get(kind, util.DictKey)(value) for kind, value in path)
+    return tuple(util.DictKey(key_of(value)) if kind == LITERAL else
+                 kinds.get(kind, util.DictKey)(value) for kind, value in path)
