@@ -15,6 +15,7 @@ import pytest
 
 import stepwell
 from equality import same
+from stepwell.compat import orbax_v1 as facade_v1
 
 
 class Iterator:
@@ -93,6 +94,39 @@ def test_numpys_generator_and_grains_iterators_go_on_where_they_were(store):
     assert rest == (loaded["random"].rand(5).tolist(),
                     [int(next(loaded["loader"])) for _ in range(9)],
                     [int(next(loaded["dataset"])) for _ in range(9)])
+
+
+RANDOM = ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"]
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+@pytest.mark.parametrize("make", [np.random.Generator, lambda bits: bits], ids=["", "bits"])
+def test_numpys_random_generators_are_saved_as_their_state(store, tmp_path, kind, make):
+    def draw(generator: Any) -> list[int]:
+        return [np.random.Generator(generator).bytes(3)] if generator is bits(generator) else [
+            generator.standard_normal(), generator.integers(9), generator.bytes(3)]
+
+    def bits(generator: Any) -> Any:
+        return getattr(generator, "bit_generator", generator)
+
+    saved, target = (make(getattr(np.random, kind)(seed)) for seed in (1, 2))
+    draw(saved)
+    stated = bits(saved).state
+    store.save(1, {"random": saved, "x": np.ones(1)}).result()
+    facade_v1.save(tmp_path / "v1", {"random": saved})
+    rest = draw(saved)
+    assert same(store.load(1, "random"), stated)
+    assert store.load(1, "random/bit_generator") == kind
+    assert store.load(1, like={"random": target, "x": np.zeros(1)})["random"] is target
+    assert draw(target) == rest
+    facade_v1.load(tmp_path / "v1", {"random": target})
+    assert draw(target) == rest
+    bits(target).state = store.load(1, "random")
+    assert draw(target) == rest
+    other = np.random.Generator(getattr(np.random, RANDOM[RANDOM.index(kind) - 1])(3))
+    with pytest.raises(ValueError, match="state must be for") as caught:
+        store.load(1, "random", like=other)
+    assert "set_state of the Generator" in caught.value.__notes__[0]
 
 
 def test_set_state_is_called_only_when_everything_was_loaded(store, monkeypatch):

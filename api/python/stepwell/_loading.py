@@ -72,7 +72,8 @@ class Loading(OpenStore):
         Containers without leaves may always differ, because Orbax stores an optax.EmptyState as
         None. A sharding over an AbstractMesh, as from jax.eval_shape, uses the mesh set by
         jax.set_mesh. An NNX Variable loads from a saved Variable, or from a node with the key
-        `value`, as Orbax stores one. An object with get_state and set_state gets the stored state.
+        `value`, as Orbax stores one. An object with get_state and set_state, or a NumPy random
+        generator, gets the stored state.
 
         items: names of items; `load` returns a dict by item name, and `like` must be one.
 

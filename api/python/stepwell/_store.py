@@ -175,7 +175,8 @@ class Store(Loading):
         step: 0 … 2^63 − 1, in any order.
         state: any pytree; it becomes the item "state". Functions, and the parts of an Equinox
             module that are not data, are not saved. Dataclasses are saved by field, objects with
-            get_state() and set_state() as what get_state() returns.
+            get_state() and set_state() as what get_state() returns, NumPy's random generators as
+            their state.
         items: more items, a dict from names to pytrees.
         metadata, metrics: JSON; read them as `store[step].metadata` and `.metrics`.
         if_exists: "error", "replace" (the old step stays until the new one is committed) or "skip".

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of `like` that take their state themselves: those with get_state and set_state."""
+"""Objects of `like` that take their state themselves: those with get_state and set_state, and NumPy's
+random generators."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._pytree.keys import key_of
+from .._pytree.objects import set_state_of
 from .._pytree.records import ROOT, StoredTree
 from .._pytree.tree import LIST, LITERAL, TUPLE
 from .device_placement import Target
@@ -24,7 +26,7 @@ class State(NamedTuple):
 
     def set(self, values: list[Any]) -> None:
         try:
-            self.leaf.set_state(self.build(values))
+            set_state_of(self.leaf, self.build(values))
         except Exception as error:
             error.add_note(f"stepwell: set_state of the {type(self.leaf).__name__} at "
                            f"{self.path!r} in `like` refused the stored state")

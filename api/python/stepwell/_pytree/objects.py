@@ -8,11 +8,33 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
+_RANDOM = (np.random.Generator, np.random.BitGenerator)  # their state is an attribute
+
 
 def is_stateful(leaf: object) -> bool:
-    """Whether an object gives its state as a tree and takes it back, as data iterators do."""
-    return (callable(getattr(leaf, "get_state", None))
-            and callable(getattr(leaf, "set_state", None)) and not isinstance(leaf, type))
+    """Whether an object gives its state as a tree and takes it back, as data iterators and NumPy's
+    random generators do."""
+    return isinstance(leaf, _RANDOM) or (
+        callable(getattr(leaf, "get_state", None))
+        and callable(getattr(leaf, "set_state", None)) and not isinstance(leaf, type))
+
+
+def state_of(leaf: Any) -> Any:
+    """The state of an object that is_stateful."""
+    return _bits_of(leaf).state if isinstance(leaf, _RANDOM) else leaf.get_state()
+
+
+def set_state_of(leaf: Any, state: Any) -> None:
+    if isinstance(leaf, _RANDOM):
+        _bits_of(leaf).state = state
+    else:
+        leaf.set_state(state)
+
+
+def _bits_of(leaf: Any) -> Any:
+    return leaf.bit_generator if isinstance(leaf, np.random.Generator) else leaf
 
 
 def data_fields(node: Any) -> list[tuple[str, Any]] | None:

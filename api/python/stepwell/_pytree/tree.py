@@ -28,7 +28,7 @@ from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .items import TREE, unwrapped
 from .keys import BadKeyError, literal
-from .objects import data_fields, is_stateful, with_fields
+from .objects import data_fields, is_stateful, state_of, with_fields
 from .sharding import Layout, ShardingInfo, transfers_allowed
 from .values import encode_value
 
@@ -309,7 +309,7 @@ class Flattener:
 
     def _add_state(self, leaf: Any, path: Path) -> bool:
         """The state of an object, as if it stood in the object's place."""
-        state = leaf.get_state()
+        state = state_of(leaf)
         if is_stateful(state) or not self.walk(state, path, False):
             gave = with_article(type_name(state))
             self.bad.append((path, f"is {with_article(type_name(leaf))} whose get_state() gave "

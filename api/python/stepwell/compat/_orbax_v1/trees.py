@@ -13,6 +13,7 @@ from ..._load.source import Source
 from ..._load.specs import restored_sharding, saved_shardings
 from ..._pytree.chunks import ChunkShape
 from ..._pytree.keys import BadKeyError, key_of
+from ..._pytree.objects import is_stateful
 from ..._pytree.records import ARRAY, NODE
 from ..._pytree.tree import (ATTRIBUTE, INDEX, KEY, LITERAL, TRANSPARENT, Component, Opened,
                              is_array_like, is_static, open_node, path_text, rebuild)
@@ -141,7 +142,7 @@ def check_target(target: Any, path: tuple[Component, ...] = ()) -> None:
             check_target(child, (*path, component))
     elif not (target is None or target is PLACEHOLDER or isinstance(target, type)
               or encode_value(target) is not None or is_array_like(target)
-              or is_static(target, False) or hasattr(target, "set_state")):
+              or is_static(target, False) or is_stateful(target)):
         raise TypeError(
             f"Unsupported abstract leaf type for loading: `{type(target)}`. A target's leaves are "
             "arrays, jax.ShapeDtypeStructs, metadata, Python scalars and str, types of these, and "
