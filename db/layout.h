@@ -24,6 +24,7 @@ inline std::string SlotFilePath(const std::string& store) { return store + "/STE
 inline std::string LockFilePath(const std::string& store) { return store + "/LOCK"; }
 inline std::string ReclaimFilePath(const std::string& store) { return store + "/RECLAIM"; }
 inline std::string BallastFilePath(const std::string& store) { return store + "/BALLAST"; }
+inline std::string RetentionFilePath(const std::string& store) { return store + "/RETENTION"; }
 inline std::string ViewsFilePath(const std::string& store) { return store + "/VIEWS"; }
 // Of a store in the directory of its view (ViewOptions::beside).
 inline constexpr std::string_view kStoreBesideName = ".stepwell";

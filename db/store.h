@@ -38,6 +38,7 @@ using stepwell::LoadStats;
 using stepwell::ReclaimReport;
 using stepwell::RecoveryReport;
 using stepwell::RepairReport;
+using stepwell::RetentionReport;
 using stepwell::SaveHandle;
 using stepwell::SpaceStats;
 using stepwell::StoreStats;
@@ -208,6 +209,9 @@ class StoreReader {
   virtual ViewSet& views() = 0;
 
   virtual StoreStats Stats() = 0;
+  // By the rules that this was opened with; without, in a store that is open for reading, by those
+  // of the last process that saved.
+  virtual Result<RetentionReport> Retention() = 0;
   virtual const RecoveryReport& recovery() const = 0;
   virtual const std::string& path() const = 0;
   // Random, made with the store; of part 0 the id of its group.

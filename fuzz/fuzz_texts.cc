@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small texts and messages that come from files and from other processes, one kind a run, by the
 // first byte: checksums of an export, what is sent to a writer and back, LOCK, readers' pins,
-// VIEWS, shardings. What decodes encodes to what decodes to the same.
+// VIEWS, shardings, meshes, RETENTION. What decodes encodes to what decodes to the same.
 #include <array>
 #include <vector>
 
+#include "db/commit/retention_report.h"
 #include "db/export/orbax/digests.h"
 #include "db/layout.h"
 #include "db/log/lock.h"
@@ -159,10 +160,22 @@ void Meshes(Input* input) {
   }
 }
 
+void Rules(Input* input) {
+  Folder folder(db::RetentionFilePath(kPath), input->rest_text());
+  const auto rules = db::ReadRules(folder.files(), kPath);
+  if (!rules.ok()) return;
+  Check(db::WriteRules(folder.files(), kPath, *rules).ok(), "rules that cannot be written");
+  const auto again = db::ReadRules(folder.files(), kPath);
+  Check(again.ok() && again->since == rules->since && again->rules.size() == rules->rules.size(),
+        "rules changed on the way");
+  const auto report = db::ReportRetention(rules->rules, {{1, 0, 9}, {2, 5, 9}}, /*lost=*/false);
+  Check(report.steps.size() == 2, "steps that no report has");
+}
+
 using Kind = void (*)(Input*);
 // In the order of make_corpus.cc.
-constexpr std::array<Kind, 8> kKinds = {Digests, Request, Reply,    Lock,
-                                        Pins,    Views,   Sharding, Meshes};
+constexpr std::array<Kind, 9> kKinds = {Digests, Request,  Reply,  Lock, Pins,
+                                        Views,   Sharding, Meshes, Rules};
 
 }  // namespace
 }  // namespace stepwell::fuzz

@@ -270,6 +270,8 @@ void Texts(Corpus* corpus) {
                            R"({"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_0"})");
   corpus->Add("texts", Byte(7) + Byte(14) + "data=2,model=4" + "((data, model), None)");
   corpus->Add("texts", Byte(7) + Byte(3) + "a=1" + "a");
+  corpus->Add("texts", Byte(8) + R"({"since": 3, "rules": [{"kind": "best", "count": 2, )" +
+                           R"("duration_ns": 0, "metric": "loss", "larger_is_better": false}]})");
 }
 
 void Commands(Corpus* corpus) {

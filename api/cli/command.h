@@ -76,6 +76,7 @@ void AddPull(CLI::App* program, Invocation* invocation);
 void AddPush(CLI::App* program, Invocation* invocation);
 void AddReclaim(CLI::App* program, Invocation* invocation);
 void AddRepair(CLI::App* program, Invocation* invocation);
+void AddRetention(CLI::App* program, Invocation* invocation);
 void AddRm(CLI::App* program, Invocation* invocation);
 void AddShow(CLI::App* program, Invocation* invocation);
 void AddStats(CLI::App* program, Invocation* invocation);

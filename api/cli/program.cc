@@ -48,6 +48,7 @@ constexpr Command kCommands[] = {
     {AddStats, "stepwell stats run1"},
     {AddExport, "stepwell export run1 900 weights.safetensors --to safetensors --path params"},
     {AddMirror, "stepwell mirror run1 checkpoints/"},
+    {AddRetention, "stepwell retention run1"},
     {AddRm, "stepwell rm run1 100-899"},
     {AddPin, "stepwell pin run1 900"},
     {AddUnpin, "stepwell unpin run1 900"},

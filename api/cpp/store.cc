@@ -161,6 +161,11 @@ Result<RepairReport> Store::Repair(bool accept_losses) {
   return core_->store->Repair(accept_losses);
 }
 
+Result<RetentionReport> Store::Retention() {
+  STEPWELL_CHECK_OPEN_();
+  return core_->store->Retention();
+}
+
 Result<StoreStats> Store::Stats() {
   STEPWELL_CHECK_OPEN_();
   return core_->store->Stats();

@@ -254,6 +254,22 @@ class Core {
     return StatsDict(stats);
   }
 
+  // ([(kind, count, duration_ns, metric, larger_is_better)], [(step, pinned, rules, goes next)],
+  // warnings).
+  nb::tuple Retention() {
+    const db::RetentionReport report = Call([&] { return store_->Retention(); });
+    nb::list rules;
+    for (const db::KeepRule& rule : report.rules) {
+      rules.append(nb::make_tuple(static_cast<int>(rule.kind), rule.count, rule.duration.count(),
+                                  rule.metric, rule.larger_is_better));
+    }
+    nb::list steps;
+    for (const auto& step : report.steps) {
+      steps.append(nb::make_tuple(step.step, step.pinned, step.kept_by, step.goes_next));
+    }
+    return nb::make_tuple(rules, steps, report.warnings);
+  }
+
   nb::dict Recovery() { return RecoveryDict(store_->recovery()); }
 
   void Close() {
@@ -429,6 +445,10 @@ NB_MODULE(_stepwell, m) {
       .def("open_view", &sp::Core::OpenView, arg("path"), arg("checkpoint"), arg("beside"),
            arg("poll_s"))
       .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
+      .def("retention", &sp::Core::Retention,
+           nb::sig("def retention(self) -> tuple["
+                   "list[tuple[int, int, int, str, bool]], "
+                   "list[tuple[int, bool, list[int], bool]], list[str]]"))
       .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
       .def("close", &sp::Core::Close);
 }

@@ -5,6 +5,7 @@
 
 #include "db/commit/engine.h"
 #include "db/commit/frame_records.h"
+#include "db/commit/retention_report.h"
 
 namespace stepwell::db {
 namespace {
@@ -31,11 +32,6 @@ LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr li
     live = std::move(edited);
   }
   return live;
-}
-
-KeepCandidate CandidateOf(const LiveStep& live) {
-  return {live.record.step,   live.age_time_ns,  live.record.stored_bytes,
-          live.record.pinned, live.metrics_json, live.metrics_unknown};
 }
 
 }  // namespace
@@ -183,6 +179,7 @@ Status Engine::AddRewrite(const SaveJob& job, BatchEntry* entry) {
   }
   auto live = std::make_shared<LiveStep>();
   live->age_time_ns = old->age_time_ns;
+  live->is_old = old->is_old;
   live->record = job.record;
   TakeState(old->record, &live->record);
   entry->change.killed.push_back(std::move(old));
@@ -192,6 +189,7 @@ Status Engine::AddRewrite(const SaveJob& job, BatchEntry* entry) {
 // As old as it was when the last session ended (LiveSteps::Load).
 Status Engine::AddRestored(const SaveJob& job, BatchEntry* entry) {
   auto live = std::make_shared<LiveStep>();
+  live->is_old = true;
   live->record = job.record;
   const format::StepRecord* newest = &job.record;
   const auto others = options_.live->All();

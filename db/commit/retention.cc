@@ -15,20 +15,28 @@ namespace {
 
 using Kind = KeepRule::Kind;
 
+nlohmann::json Parsed(std::string_view metrics_json) {
+  return nlohmann::json::parse(StrictJson(metrics_json), nullptr, /*allow_exceptions=*/false);
+}
+
+std::optional<double> FiniteNumber(const nlohmann::json& metric) {
+  if (!metric.is_number()) return std::nullopt;
+  const double value = metric.get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
 // The metric's value; none when it is missing, no number, or not finite.
 std::optional<double> Metric(std::string_view metrics_json, const std::string& name) {
-  const auto metrics =
-      nlohmann::json::parse(StrictJson(metrics_json), nullptr, /*allow_exceptions=*/false);
+  const auto metrics = Parsed(metrics_json);
   if (!metrics.is_object()) return std::nullopt;
   const auto found = metrics.find(name);
-  if (found == metrics.end() || !found->is_number()) return std::nullopt;
-  const double value = found->get<double>();
-  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+  return found == metrics.end() ? std::nullopt : FiniteNumber(*found);
 }
 
 // The best of those that can be ranked, and those that cannot: one of them may be the best. So what
 // is kept has what would be kept if all could be read.
-void KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
+// False: no candidate can be ranked.
+bool KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
               std::vector<bool>* keep) {
   std::vector<std::pair<double, size_t>> ranked;  // best first, of equals the newest
   for (size_t i = candidates.size(); i-- > 0;) {
@@ -43,6 +51,7 @@ void KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
   for (size_t i = 0; i < std::min<size_t>(rule.count, ranked.size()); ++i) {
     (*keep)[ranked[i].second] = true;
   }
+  return !ranked.empty();
 }
 
 void KeepWithinBytes(uint64_t budget, std::span<const KeepCandidate> candidates, size_t added,
@@ -57,7 +66,8 @@ void KeepWithinBytes(uint64_t budget, std::span<const KeepCandidate> candidates,
   }
 }
 
-void Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_t added,
+// False: the rule has nothing to go by.
+bool Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_t added,
           std::vector<bool>* keep) {
   const size_t count = candidates.size();
   switch (rule.kind) {
@@ -77,8 +87,7 @@ void Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_
       }
       break;
     case Kind::kBest:
-      KeepBest(rule, candidates, keep);
-      break;
+      return KeepBest(rule, candidates, keep);
     case Kind::kDuration:
       for (size_t i = 0; i < count; ++i) {
         const int64_t age = candidates[added].time_ns - candidates[i].time_ns;
@@ -91,6 +100,7 @@ void Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_
     case Kind::kPinned:
       break;
   }
+  return true;
 }
 
 // What a count of 0 means.
@@ -107,8 +117,10 @@ std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optiona
                     std::string_view metrics_json) {
   for (const KeepRule& rule : rules) {
     if (rule.kind == Kind::kBest && !Metric(metrics_json, rule.metric)) {
-      return StrCat("step ", step, " is saved without a finite metric \"", rule.metric,
-                    "\", so the rule that keeps the best by it does not keep this step");
+      return StrCat(
+          "step ", step, " is saved without a finite metric \"", rule.metric,
+          "\", so the rule that keeps the best by it does not keep this step once another has "
+          "one");
     }
     const bool counts_latest = rule.kind == Kind::kLatest || rule.kind == Kind::kBytes;
     if (counts_latest && newest && step < *newest) {
@@ -139,16 +151,49 @@ bool NeedsMetrics(std::span<const KeepRule> rules) {
                      [](const KeepRule& rule) { return rule.kind == Kind::kBest; });
 }
 
+std::vector<std::vector<bool>> KeptByRules(std::span<const KeepRule> rules,
+                                           std::span<const KeepCandidate> candidates,
+                                           size_t added) {
+  std::vector<std::vector<bool>> kept(rules.size(), std::vector<bool>(candidates.size(), false));
+  std::vector<size_t> blind;
+  bool others = false;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    if (!Keep(rules[i], candidates, added, &kept[i])) {
+      blind.push_back(i);
+    } else if (rules[i].kind != Kind::kPinned) {
+      others = true;
+    }
+  }
+  for (const size_t i : blind) {
+    for (size_t c = 0; c < candidates.size(); ++c) {
+      if (!others || candidates[c].is_old) kept[i][c] = true;
+    }
+  }
+  return kept;
+}
+
 std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
                                 std::span<const KeepCandidate> candidates, size_t added) {
   if (rules.empty()) return {};
-  std::vector<bool> keep(candidates.size(), false);
-  for (const KeepRule& rule : rules) Keep(rule, candidates, added, &keep);
+  const auto kept = KeptByRules(rules, candidates, added);
   std::vector<size_t> drop;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!keep[i] && i != added && !candidates[i].pinned) drop.push_back(i);
+    const bool keep = std::any_of(kept.begin(), kept.end(), [i](const auto& by) { return by[i]; });
+    if (!keep && i != added && !candidates[i].pinned) drop.push_back(i);
   }
   return drop;
+}
+
+std::set<std::string> MetricNames(std::span<const KeepCandidate> candidates) {
+  std::set<std::string> names;
+  for (const KeepCandidate& candidate : candidates) {
+    const auto metrics = Parsed(candidate.metrics_json);
+    if (!metrics.is_object()) continue;
+    for (const auto& [name, metric] : metrics.items()) {
+      if (FiniteNumber(metric)) names.insert(name);
+    }
+  }
+  return names;
 }
 
 RetentionState::RetentionState(std::vector<KeepRule> rules)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,11 +37,21 @@ struct KeepCandidate {
   bool pinned = false;
   std::string metrics_json;      // empty: none
   bool metrics_unknown = false;  // they cannot be read: it may be the best
+  bool is_old = false;           // saved before this session began
 };
+// For each rule, whether it keeps each of the candidates once the one at `added` is committed.
+// A rule on a metric that no candidate has cannot tell the good from the bad, and takes nothing
+// away: it keeps the old ones, and where no other rule says what becomes of the rest, all.
+std::vector<std::vector<bool>> KeptByRules(std::span<const KeepRule> rules,
+                                           std::span<const KeepCandidate> candidates, size_t added);
+
 // Indices of the candidates that no rule keeps. `candidates` ascend by step and include the step
 // being committed, at `added`. No rules: keeps everything.
 std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
                                 std::span<const KeepCandidate> candidates, size_t added);
+
+// Of the numbers that the candidates' metrics have.
+std::set<std::string> MetricNames(std::span<const KeepCandidate> candidates);
 
 // Retention as commits go by: what StepsToDrop says of all live steps, at a cost that follows from
 // what may be dropped, not from what is kept for good.

@@ -53,6 +53,7 @@ struct LiveStep {
   int64_t age_time_ns = 0;        // on the clock of retention, of which only differences count
   std::string metrics_json = {};  // of steps saved in this session, and where retention asks for it
   bool metrics_unknown = false;   // it asked, and they could not be read
+  bool is_old = false;            // committed before this session
   // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
   std::shared_ptr<const std::vector<format::LeafRecord>> records = {};
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "db/commit/retention_report.h"
 #include "db/group.h"
 #include "db/layout.h"
 #include "db/log/footprint.h"
@@ -163,6 +164,30 @@ StoreStats ReaderStore::Stats() {
   stats.index_state = "log";
   stats.views = views_.Stats();
   return stats;
+}
+
+Result<RetentionReport> ReaderStore::Retention() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  AppliedRules applied{0, options_.keep};
+  if (applied.rules.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(applied, ReadRules(source().environment.file_system, path()));
+  }
+  const LiveStep* newest = nullptr;
+  for (const auto& [step, live] : view->log->live) {
+    if (newest == nullptr || live.record.commit > newest->record.commit) newest = &live;
+  }
+  std::vector<KeepCandidate> candidates;
+  for (const auto& [step, live] : view->log->live) {
+    KeepCandidate& candidate = candidates.emplace_back(CandidateOf(live));
+    candidate.time_ns = AgeTimeOf(live.record, newest->record);
+    candidate.is_old = live.record.commit <= applied.since;
+    if (!NeedsMetrics(applied.rules)) continue;
+    auto full = RecordWithTexts(live, *source().files);
+    candidate.metrics_unknown = !full.ok();
+    if (full.ok()) candidate.metrics_json = std::move(full->metrics_json);
+  }
+  return ReportRetention(std::move(applied.rules), std::move(candidates),
+                         !view->log->losses.empty());
 }
 
 Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(path()); }

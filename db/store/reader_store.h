@@ -45,6 +45,7 @@ class ReaderStore final : public Store {
   Result<bool> SealSegments(const std::set<uint64_t>&) override { return true; }
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
+  Result<RetentionReport> Retention() override;
   const RecoveryReport& recovery() const override { return log_->recovery(); }
   const std::string& path() const override { return log_->path(); }
   const format::Id128& id() const override { return log_->id(); }

@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "db/commit/retention.h"
 #include "db/group.h"
 #include "db/layout.h"
 #include "db/log/lock.h"
@@ -268,12 +267,6 @@ bool WriterStore::IsPrepared(uint64_t step) const {
 }
 
 // Once a session: it is the same with each save.
-void WriterStore::SayDoubt(uint64_t step, const std::string& metrics_json) {
-  const std::string doubt = DoubtOf(options_.keep, step, core_->live.NewestStep(), metrics_json);
-  if (doubt.empty() || said_doubt_.exchange(true)) return;
-  Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", doubt));
-}
-
 Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   std::unique_lock lock(mutex_);
@@ -340,6 +333,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     group.parts = request.group->parts;
   }
   job->times.start_ns = instruments_->Now();
+  TellRules();
   if (part_.part == 0 && !said_doubt_.load()) SayDoubt(request.step, request.metrics_json);
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
   std::vector<uint32_t> staged;

@@ -180,6 +180,8 @@ Status WriterStore::Recover() {
   }
   RewriteDamaged(state.damaged_frames);
   OpenMailbox();
+  tip_at_open_ = state.tip_commit;
+  SayWhatGoes();
   return OkStatus();
 }
 

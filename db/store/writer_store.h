@@ -78,6 +78,7 @@ class WriterStore final : public Store {
   Result<bool> SealSegments(const std::set<uint64_t>& segments) override;
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
+  Result<RetentionReport> Retention() override;
   const RecoveryReport& recovery() const override { return recovery_; }
   const std::string& path() const override { return path_; }
   const format::Id128& id() const override { return slot_.store_id; }
@@ -113,6 +114,8 @@ class WriterStore final : public Store {
                                                    const std::function<bool()>& keep_waiting,
                                                    bool* skip);
   std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
+  void SayWhatGoes();
+  void TellRules();
   void SayDoubt(uint64_t step, const std::string& metrics_json);
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
@@ -169,6 +172,8 @@ class WriterStore final : public Store {
   std::atomic<bool> stop_{false};
   std::atomic<bool> said_staging_{false};
   std::atomic<bool> said_doubt_{false};
+  std::atomic<bool> told_rules_{false};
+  uint64_t tip_at_open_ = 0;  // the newest commit of the session before
   ViewSet views_;
 
   mutable std::mutex mutex_;

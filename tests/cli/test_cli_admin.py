@@ -216,8 +216,8 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 # ---- completion, manual page --------------------------------------------------------------------
 
 COMMANDS = (
-    "ls show cat diff verify stats explain export mirror rm pin unpin reclaim repair import push "
-    "pull doctor completion"
+    "ls show cat diff verify stats explain export mirror retention rm pin unpin reclaim repair "
+    "import push pull doctor completion"
 ).split()
 
 
@@ -255,7 +255,7 @@ def test_bash_completion(store: pathlib.Path) -> None:
     assert sorted(bash_completes("stepwell ", directory)) == sorted(
         [*COMMANDS, "--help", "--version"]
     )
-    assert bash_completes("stepwell re", directory) == ["reclaim", "repair"]
+    assert bash_completes("stepwell re", directory) == ["retention", "reclaim", "repair"]
     assert bash_completes("stepwell ls ", directory) == ["run"]
     assert bash_completes("stepwell show run ", directory) == ["latest", "1", "2", "10"]
     assert bash_completes("stepwell show run 1", directory) == ["1", "10"]
@@ -439,6 +439,30 @@ def test_untrusted_stores_are_only_read(store: pathlib.Path) -> None:
     assert ok("ls", store) == ok("ls", store, "--untrusted")
     (store / "RECLAIM").unlink()
     ok("verify", store, "--untrusted")
+def test_retention_beside_the_writer(store: pathlib.Path) -> None:
+    assert ok("retention", store).startswith("keeps every step")
+    keep = stepwell.policy.LatestN(2) | stepwell.policy.BestN(1, "loss")
+    with stepwell.open(store, keep=keep) as writer:
+        writer.pin(2)
+        writer.save(11, {"x": 1}).result()
+        text = ok("retention", store)
+        assert text.splitlines()[:2] == [
+            "keeps the latest 2 steps", '  and the step with the lowest "loss"'
+        ]
+        assert re.search(r"^ +2  its pin$", text, re.MULTILINE)
+        assert re.search(r"^ +10  the step with the lowest", text, re.MULTILINE)
+        assert re.search(r"^ +11  the latest 2 steps$", text, re.MULTILINE)
+        writer.save(12, {"x": 1}, metrics={"loss": 0.01}).result()
+        report = document("retention", store)
+        going = [step["step"] for step in report["steps"] if step["goes_next"]]
+        assert going == [11]
+        assert report["rules"] == ["the latest 2 steps", "the step with the lowest \"loss\""]
+        writer.save(13, {"x": 1}).result()
+        assert writer.steps() == [2, 12, 13]
+    # As it is, without write access to anything.
+    assert document("retention", store, "--untrusted")["rules"] == report["rules"]
+
+
     assert sorted(store.iterdir()) == before
     # Commands that change a store, or leave it to Python, know no such store.
     for command in (["reclaim", store], ["rm", store, 1], ["pin", store, 1], ["unpin", store, 1],

@@ -65,8 +65,9 @@ class HostileTest : public ReclaimTest {
     return found;
   }
   std::vector<std::string> Names() const {
-    return {"LOCK",     "RECLAIM", "STEPWELL", "readers",       "index",
-            "segments", "VIEWS",   "BALLAST",  "index/CURRENT", SegmentPath("", 1).substr(1)};
+    return {"LOCK",      "RECLAIM",       "STEPWELL",      "readers",
+            "index",     "segments",      "VIEWS",         "BALLAST",
+            "RETENTION", "RETENTION.new", "index/CURRENT", SegmentPath("", 1).substr(1)};
   }
 
   static constexpr const char* kPrecious = "precious";

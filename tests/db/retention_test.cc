@@ -45,7 +45,8 @@ History MakeHistory(std::mt19937_64& random) {
     }
     history.metrics.push_back(text);
     history.candidates.push_back({step, static_cast<int64_t>(random() % 1000), 1 + random() % 100,
-                                  random() % 6 == 0, history.metrics.back()});
+                                  random() % 6 == 0, history.metrics.back(), false,
+                                  random() % 2 == 0});
   }
   history.added = random() % count;
   return history;
@@ -67,6 +68,13 @@ std::optional<int> Value(const std::string& text, const std::string& metric) {
   if (at == std::string::npos) return std::nullopt;
   const char digit = text[at + metric.size() + 4];
   return digit == '"' ? std::nullopt : std::optional(digit - '0');
+}
+
+// A metric that no step has.
+bool IsBlind(const KeepRule& rule, const History& history) {
+  return rule.kind == Kind::kBest &&
+         std::none_of(history.metrics.begin(), history.metrics.end(),
+                      [&](const auto& text) { return Value(text, rule.metric).has_value(); });
 }
 
 // Whether `rule` keeps candidate `i`, said as its documentation says it.
@@ -117,7 +125,13 @@ TEST(RetentionTest, RandomHistoriesAgainstTheWordsOfTheRules) {
     const auto drop = StepsToDrop(rules, history.candidates, history.added);
     for (size_t i = 0; i < history.candidates.size(); ++i) {
       bool keep = rules.empty() || i == history.added || history.candidates[i].pinned;
-      for (const KeepRule& rule : rules) keep = keep || Keeps(rule, history, i);
+      const bool others = std::any_of(rules.begin(), rules.end(), [&](const KeepRule& rule) {
+        return rule.kind != Kind::kPinned && !IsBlind(rule, history);
+      });
+      for (const KeepRule& rule : rules) {
+        const bool blind = IsBlind(rule, history);
+        keep = keep || (blind ? !others || history.candidates[i].is_old : Keeps(rule, history, i));
+      }
       const bool dropped = std::find(drop.begin(), drop.end(), i) != drop.end();
       ASSERT_EQ(dropped, !keep) << "round " << round << ", candidate " << i;
     }
@@ -155,7 +169,8 @@ TEST(RetentionTest, StateOfManyCommitsIsThatOfEachAlone) {
                           1 + random() % 90,
                           false,
                           metrics[random() % 4],
-                          random() % 9 == 0};
+                          random() % 9 == 0,
+                          random() % 4 == 0};
       const bool fails = random() % 6 == 0;
       auto before = live;
       before.insert_or_assign(added.step, added);

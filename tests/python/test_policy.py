@@ -86,6 +86,14 @@ class Saved:
     nbytes: int
     metrics: dict[str, Any]
     pinned: bool = False
+    is_old: bool = False  # of an earlier session
+
+
+def is_blind(policy: Policy, steps: list[Saved]) -> bool:
+    """A metric that no step has."""
+    return isinstance(policy, BestN) and not any(
+        isinstance(value := s.metrics.get(policy.metric), (int, float)) and math.isfinite(value)
+        for s in steps)
 
 
 def keeps(policy: Policy, steps: list[Saved], added: Saved) -> set[int]:
@@ -159,6 +167,7 @@ def test_random_histories(path, seed):
             paused = 0
             for saved in held.values():
                 saved.time_ns = walls[saved.step]
+                saved.is_old = True
         step = rng.choice([max(held, default=0) + 1, rng.randint(0, 60)])
         if step in held and held[step].pinned:
             continue
@@ -173,8 +182,12 @@ def test_random_histories(path, seed):
         held[step] = Saved(step, now_ns - paused, view.stored_bytes, metrics)
         added, now = held[step], list(held.values())
         kept = {step} | {s.step for s in now if s.pinned}
+        blind = [part for part in parts if is_blind(part, now)]
+        others = [part for part in parts if part not in blind and part != Pinned()]
         for part in parts:
             kept |= keeps(part, now, added)
+        if blind:
+            kept |= {s.step for s in now if s.is_old or not others}
         held = {s.step: s for s in now if s.step in kept}
         assert store.steps() == sorted(held), (policy, added)
         assert store.pinned_steps() == sorted(s.step for s in now if s.pinned)

@@ -150,6 +150,9 @@ class STEPWELL_API Store {
   // that Open found: what is live then counts as it is.
   Result<RepairReport> Repair(bool accept_losses = false);
   Result<StoreStats> Stats();
+  // Which rules keep each step, and which steps the next save deletes: by OpenOptions::keep, or
+  // without any, in a store open for reading, by the rules of the last process that saved.
+  Result<RetentionReport> Retention();
   // What Open found.
   Result<RecoveryReport> Recovery();
 

@@ -20,6 +20,7 @@ from ._pytree.items import Files, Json
 from ._remote.listing import PushedStep, pushed_steps
 from ._remote.pull import PullReport
 from ._remote.pushed import PushReport
+from ._retention import RetentionReport, StepRetention
 from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
                              SpaceStats, StageLatencies, StoreStats, VerifyProblem, VerifyReport,
                              ViewStats)
@@ -34,14 +35,14 @@ from .errors import (AmbiguousPathError, CheckpointNotFoundError, CorruptionErro
 __version__ = "0.1.0"
 
 __all__ = [
-    "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape",
-    "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError",
-    "FormatError", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LoadHandle",
-    "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
-    "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
-    "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
-    "RecoveryStats", "RepairReport", "SaveHandle", "SpaceStats", "StageLatencies",
-    "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepView", "StorageError", "Store",
-    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
-    "VerifyReport", "ViewStats", "open", "pin_view", "policy", "pushed_steps",
+    "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape", "CorruptionError",
+    "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError", "FormatError",
+    "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LoadHandle", "LoadStats",
+    "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView", "OrbaxView",
+    "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError", "PullReport",
+    "PushReport", "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport", "RetentionReport",
+    "SaveHandle", "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError",
+    "StepPinnedError", "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError",
+    "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats",
+    "open", "pin_view", "policy", "pushed_steps",
 ]

@@ -13,6 +13,7 @@ from ._load.source import Account, Source
 from ._pytree.chunks import Chunks, set_chunk_shapes
 from ._pytree.sharding import to_numpy
 from ._pytree.tree import flatten_items
+from ._retention import EngineReport
 from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
 from ._runtime.gc_pause import paused
 from ._runtime.service import Operation
@@ -73,6 +74,8 @@ class Backend(Protocol):
 
     def recovery(self) -> dict[str, object]: ...
 
+    def retention(self) -> EngineReport: ...
+
     def close(self) -> None: ...
 
 
@@ -83,6 +86,7 @@ class CoreReads:
         self._core = core
         self.newest, self.verify = core.newest, core.verify
         self.stats, self.recovery = core.stats, core.recovery
+        self.retention = core.retention
 
     def steps(self) -> list[StepSummary]:
         return StepSummary.all_of(self._core)

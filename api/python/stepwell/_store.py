@@ -23,6 +23,7 @@ from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
+from ._retention import RetentionReport
 from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (NEWEST, Disks, IfExists, NotGiven, Progress, check_mapping,
@@ -57,7 +58,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     mode: "a" reads and writes, and takes the store's lock; LockedError names the process that holds
         it. "r" only reads: it creates nothing, takes no lock, and works while a writer is active.
     keep: the retention policy, e.g. `policy.LatestN(20) | policy.EveryN(1000)` of
-        `stepwell.policy`. Each save applies it. None keeps every step.
+        `stepwell.policy`. Each save applies it. None keeps every step. Where the first save is to
+        delete more than the place it takes, `open` warns (logger "stepwell"). With mode "r" nothing
+        is deleted, and `Store.retention` says what the policy would do.
     staging_bytes: the most memory that saves use; None: 1 GiB or 1/8 of the machine's memory,
         whichever is smaller.
     threads: the number of threads that encode and decode; None: at most 4.
@@ -144,7 +147,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         own = path == root and not read_only  # parts keep what part 0 keeps
         return _stepwell.Core(
             os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-            keep._for_engine() if own and keep is not None else [], staging_bytes or 0,
+            keep._for_engine() if path == root and keep is not None else [], staging_bytes or 0,
             threads or 0, _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
             reclaim_bytes_per_second, group, untrusted, private, create or path != root)
 
@@ -415,6 +418,16 @@ class Store(Loading):
         last_load = {name: getattr(self._last_load, name) for name in LoadStats.__annotations__}
         return cast(StoreStats, Numbers({**self._backend.stats(), "last_load": last_load,
                                          "recovery": self._backend.recovery()}))
+
+    def retention(self) -> RetentionReport:
+        """Which part of the policy keeps each step, and what goes with the next save.
+
+        In a store open for reading: by `keep`, to see what a policy would do, else by the policy
+        of the last program that saved here, also while that runs. With `disks="local"` all
+        processes call this together.
+        """
+        self._check_open()
+        return RetentionReport.of(self._backend.retention())
 
     def prometheus(self) -> str:
         """The numbers of `stats` in Prometheus' text format, with the label `store` for the path.

@@ -6,7 +6,8 @@
 `a | b` keeps a step that `a` or `b` keeps. Whatever the policy, pinned steps (`Store.pin`) and the
 step just saved are kept. Rules are applied with each commit, in the commit itself; a step that
 they do not keep is gone from then on. Opening a store with a policy deletes nothing before the next
-save.
+save; it warns where that deletes more than the place it takes, and `Store.retention` says which
+policy keeps each step.
 
 Which steps to save: objects for `open(save=...)`, which `Store.should_save` asks.
 
@@ -63,6 +64,22 @@ class Policy:
     def _for_engine(self) -> list[KeepRule]:
         return [KeepRule(*rule) for rule in self._rules]
 
+    @staticmethod
+    def _of_rule(kind: int, number: int, duration_ns: int, metric: str,
+                 larger_is_better: bool) -> Policy:
+        match KeepKind(kind):
+            case KeepKind.BEST:
+                return BestN(number, metric, "max" if larger_is_better else "min")
+            case KeepKind.DURATION:
+                return KeepFor(timedelta(microseconds=duration_ns / 1000))
+            case KeepKind.LATEST:
+                return LatestN(number)
+            case KeepKind.EVERY:
+                return EveryN(number)
+            case KeepKind.BYTES:
+                return ByteBudget(number)
+        return Pinned()
+
     def __or__(self, other: Policy) -> Policy:
         if not isinstance(other, Policy):
             return NotImplemented
@@ -108,7 +125,9 @@ class BestN(Policy):
     mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
 
     Of equal values the higher step is better. Steps whose metrics lack the name, or have no finite
-    number there, are not kept by this policy.
+    number there, are not kept by this policy. While no step has the metric, as after a typo, the
+    policy cannot tell the best, and takes nothing away: it keeps the steps that were there when the
+    store was opened, and where it stands alone, or beside `Pinned` alone, every step.
     """
 
     __slots__ = ("metric", "mode", "n")

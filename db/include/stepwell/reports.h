@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <stepwell/keep.h>
+
 namespace stepwell {
 
 // What a read did.
@@ -137,6 +139,21 @@ struct ReclaimReport {
 };
 
 // What Store::Repair did.
+// Which rule keeps which step once the next save is committed, and which steps that deletes.
+struct RetentionReport {
+  struct Step {
+    uint64_t step = 0;
+    bool pinned = false;
+    std::vector<size_t> kept_by;  // places in `rules`
+    bool goes_next = false;       // the next save deletes it
+  };
+  std::vector<KeepRule> rules;  // of this writer, or of the last that saved; none: every step stays
+  std::vector<std::string> rule_texts;  // in words
+  std::vector<Step> steps;              // ascending
+  // In words: steps beyond what the rules keep now, and rules on metrics that no step has.
+  std::vector<std::string> warnings;
+};
+
 struct RepairReport {
   std::vector<uint64_t>
       steps_rewritten;              // a frame of theirs was damaged; a copy or the index had it

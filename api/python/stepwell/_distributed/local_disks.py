@@ -18,6 +18,7 @@ from .._backend import SourceOf, StepOf
 from .._interop.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source
 from .._runtime.arguments import Progress, check_items
+from .._retention import EngineReport
 from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from .._stepwell import LoadStats, Wanted
@@ -64,6 +65,9 @@ class LocalDisks(Group):
 
     def steps(self) -> list[StepSummary]:
         return self._steps.all()
+
+    def retention(self) -> EngineReport:
+        return self.from_leader(self.writer.retention, "the report on retention")
 
     def newest(self) -> int | None:
         return max((summary.step for summary in self.steps()), default=None)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `Store.retention` returns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .policy import Policy
+
+# JSON: (a rule each, as Policy._of_rule takes it; of each step its number, whether it is pinned,
+# which rules keep it, and whether it goes next; warnings).
+EngineReport = tuple[list[tuple[int, int, int, str, bool]],
+                     list[tuple[int, bool, list[int], bool]], list[str]]
+
+
+class StepRetention(NamedTuple):
+    """One step: what keeps it once the next save is committed.
+
+    pinned: whether it has a pin, which keeps it whatever the policy says.
+    kept_by: the parts of the policy that keep it.
+    goes_next: whether the next save deletes it.
+    """
+
+    step: int
+    pinned: bool
+    kept_by: tuple[Policy, ...]
+    goes_next: bool
+
+    def __str__(self) -> str:
+        if self.goes_next:
+            return f"step {self.step}: goes with the next save"
+        reasons = (["its pin"] if self.pinned else []) + [repr(part) for part in self.kept_by]
+        return f"step {self.step}: kept by {', '.join(reasons) or 'no policy, as every step'}"
+
+
+class RetentionReport(NamedTuple):
+    """Which part of the policy keeps which step; printing it gives a line a step.
+
+    policy: that of this store; of one open for reading without `keep`, that of the last program
+        that saved. None: every step is kept.
+    steps: ascending.
+    warnings: steps beyond what the policy keeps now, all of which the next save deletes, and
+        metrics that no step has.
+    """
+
+    policy: Policy | None
+    steps: list[StepRetention]
+    warnings: list[str]
+
+    @property
+    def goes_next(self) -> list[int]:
+        """Numbers of the steps that the next save deletes, as far as it can be known: it is taken
+        to be as large as the newest step, and to have no metrics."""
+        return [step.step for step in self.steps if step.goes_next]
+
+    def __str__(self) -> str:
+        lines = ["every step is kept" if self.policy is None else f"keep={self.policy!r}"]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines + [str(step) for step in self.steps])
+
+    @classmethod
+    def of(cls, report: EngineReport) -> RetentionReport:
+        rules, steps, warnings = report
+        parts = [Policy._of_rule(*rule) for rule in rules]
+        return cls(Policy(*parts) if parts else None,
+                   [StepRetention(step, pinned, tuple(parts[i] for i in kept_by), goes_next)
+                    for step, pinned, kept_by, goes_next in steps], warnings)
