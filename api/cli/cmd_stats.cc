@@ -28,9 +28,10 @@ struct SpacePart {
 
 std::vector<SpacePart> Parts(const SpaceStats& space) {
   return {{"live", space.live_bytes, "payloads of the steps"},
-          {"overhead", space.overhead_bytes, "frames, catalogs and padding"},
-          {"dead", space.dead_bytes, "of deleted steps, not given back yet"},
-          {"reserved", space.reserved_bytes, "allocated ahead for the next saves"},
+          {"padding", space.padding_bytes, "what payloads do not fill of their blocks"},
+          {"overhead", space.overhead_bytes, "frames, their copies, and catalogs"},
+          {"dead", space.dead_bytes, "of deleted steps and old catalogs, not given back yet"},
+          {"reserved", space.reserved_bytes, "allocated ahead: the log's end, spares, the ballast"},
           {"index", space.index_bytes, "RocksDB"},
           {"other", space.other_bytes, "STEPWELL, LOCK, readers' pins"}};
 }

@@ -33,6 +33,7 @@ nb::dict SpaceDict(const db::SpaceStats& space) {
   nb::dict out;
   out["total_bytes"] = space.total_bytes;
   out["live_bytes"] = space.live_bytes;
+  out["padding_bytes"] = space.padding_bytes;
   out["overhead_bytes"] = space.overhead_bytes;
   out["dead_bytes"] = space.dead_bytes;
   out["reserved_bytes"] = space.reserved_bytes;

@@ -56,10 +56,6 @@ struct EngineOptions {
   std::function<void()> end_changes;
 };
 
-// Space that is given up when a disk is full, for the frames of an open and of deletes: so that
-// room can be made. Best effort; nothing where it is there already, or little is free.
-void MakeBallast(io::FileSystem* file_system, const std::string& store_path);
-
 class Engine {
  public:
   explicit Engine(EngineOptions options);

@@ -17,12 +17,6 @@ using format::FramePlace;
 
 namespace {
 
-// Enough for a delete, the frames of an open, and RocksDB's files of an open; on a small disk a
-// share of what is free, which does for the first two.
-constexpr uint64_t kBallastBytesMax = uint64_t{16} << 20;
-constexpr uint64_t kBallastBytesMin = uint64_t{1} << 20;
-constexpr uint64_t kBallastShareOfFree = 8;
-
 // The bytes of the newest frame, for a copy of it; empty where there is none any more: behind newer
 // catalogs it may have been erased.
 std::string TipFrame(SegmentFiles& files, const format::FramePlace& place) {
@@ -52,34 +46,6 @@ Status SlotBehindError() {
 }
 
 }  // namespace
-
-void MakeBallast(io::FileSystem* file_system, const std::string& store_path) {
-  const std::string path = BallastFilePath(store_path);
-  // A power cut may have left the name without the space.
-  const auto info = file_system->Stat(path);
-  if (info.ok() ? info->allocated_bytes >= kBallastBytesMin
-                : info.status().code() != StatusCode::kNotFound) {
-    return;
-  }
-  const auto free = file_system->FreeBytes(store_path);
-  if (!free.ok()) return;
-  const uint64_t bytes = AlignDown(
-      std::min({kBallastBytesMax, *free / kBallastShareOfFree, io::FileBytesMax()}), 4096);
-  if (bytes < kBallastBytesMin) return;
-  auto ballast = file_system->Open(path, {.write = true, .create = true});
-  if (!ballast.ok()) return;
-  Status status = (*ballast)->Allocate(0, bytes);
-  const auto made = (*ballast)->Info();
-  if (status.ok() && made.ok() && made->allocated_bytes >= bytes) return;
-  // Without fallocate only what is written takes space.
-  const std::string zeros(kBallastBytesMin, '\0');
-  for (uint64_t at = 0; status.ok() && at < bytes; at += zeros.size()) {
-    const size_t size = std::min<uint64_t>(zeros.size(), bytes - at);
-    status = (*ballast)->WriteAt(at, AsBytes(std::string_view(zeros).substr(0, size)));
-  }
-  if (status.ok()) return;
-  file_system->Remove(path).IgnoreError("best effort");
-}
 
 // The segment was synced, and with it its catalog.
 void Engine::NoteCatalog(const Segment& segment) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "db/commit/ballast.h"
 #include "db/commit/engine.h"
 #include "io/guard.h"
 
@@ -68,11 +69,22 @@ void ReclaimScheduler::Schedule(bool again_left) {
     return;
   }
   const int64_t now = options_->environment.clock->MonotonicNanos();
-  if (std::exchange(guard_moved_, false) || again_left || now - last_pass_ns_ >= kRetryNanos) {
+  const bool has_new_segment = std::exchange(guard_moved_, false);
+  if (has_new_segment) GrowBallast();
+  if (has_new_segment || again_left || now - last_pass_ns_ >= kRetryNanos) {
     suspects_.merge(left_);
     left_.clear();
   }
   if (!suspects_.empty()) StartPass(/*thorough=*/false);
+}
+
+void ReclaimScheduler::GrowBallast() {
+  options_->environment.reclaim_worker->Run([options = options_] {
+    if (options->freeze->frozen()) return;
+    io::Quietly([options] {
+      KeepBallast(options->environment.file_system, options->store_path, /*anew=*/false);
+    });
+  });
 }
 
 void ReclaimScheduler::StartPass(bool thorough) {
@@ -112,7 +124,7 @@ void ReclaimScheduler::StartPass(bool thorough) {
     });
     if (!result->gone.empty() && !options_->freeze->frozen()) {
       // A delete may have used it.
-      MakeBallast(options_->environment.file_system, options_->store_path);
+      KeepBallast(options_->environment.file_system, options_->store_path, /*anew=*/true);
     }
     engine_->Post([this, result] { PassDone(std::move(*result)); });
   });

@@ -123,6 +123,7 @@ class ReclaimScheduler {
 
  private:
   bool IsSettled(uint64_t segment);
+  void GrowBallast();
   void StartPass(bool thorough);
   void PassDone(ReclaimResult result);
   void Finish(const Status& status);

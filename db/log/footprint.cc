@@ -13,6 +13,9 @@
 namespace stepwell::db {
 namespace {
 
+// More than copies take, for extents that make no sense.
+constexpr uint64_t kCopiesBytesMax = uint64_t{64} << 20;
+
 ByteRange Grains(uint64_t offset_bytes, uint64_t length_bytes) {
   return {AlignDown(offset_bytes, kGrainBytes), AlignUp(offset_bytes + length_bytes, kGrainBytes)};
 }
@@ -27,6 +30,7 @@ void AddFrame(const format::FramePlace& place, Footprint* footprint) {
 struct Use {
   std::vector<ByteRange> ranges;
   uint64_t payload_bytes = 0;
+  uint64_t padding_bytes = 0;
   std::vector<std::pair<ByteRange, size_t>> by_step;  // ranges with their step's place in the list
 };
 
@@ -112,7 +116,9 @@ std::map<uint64_t, Use> UsesOf(const SpaceQuery& query) {
     for (const auto& [segment, part] : (*footprint)->segments) {
       Use& use = uses[segment];
       use.payload_bytes += part.payload_bytes;
+      use.padding_bytes += part.padding_bytes;
       use.ranges.insert(use.ranges.end(), part.ranges.begin(), part.ranges.end());
+      use.ranges.insert(use.ranges.end(), part.copies.begin(), part.copies.end());
       for (const ByteRange& range : part.ranges) use.by_step.emplace_back(range, i);
     }
   }
@@ -140,8 +146,11 @@ void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info, 
   };
   const uint64_t payload = use == nullptr ? 0 : use->payload_bytes;
   const uint64_t total = TotalBytes(needed);
+  const uint64_t rest = total > payload ? total - payload : 0;
+  const uint64_t padding = use == nullptr ? 0 : std::min(use->padding_bytes, rest);
   take(payload, &space->live_bytes);
-  take(total > payload ? total - payload : 0, &space->overhead_bytes);
+  take(padding, &space->padding_bytes);
+  take(rest - padding, &space->overhead_bytes);
   uint64_t end = info.size_bytes;
   if (query.open_ends) {
     if (const auto it = query.open_ends->find(id); it != query.open_ends->end()) end = it->second;
@@ -180,8 +189,6 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
   STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, commit_place));
   STEPWELL_ASSIGN_OR_RETURN(const auto leaves, records->In(format::KeysBelow("")));
   Footprint footprint;
-  AddFrame(commit_place, &footprint);
-  for (const format::RecordsBlock& block : records->blocks()) AddFrame(block.place, &footprint);
   std::set<std::pair<uint64_t, uint64_t>> seen;  // payloads that two leaves share count once
   for (const format::LeafRecord& leaf : leaves) {
     for (const format::ChunkRecord& chunk : leaf.chunks) {
@@ -197,6 +204,20 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
         part.ranges.push_back(range);
       }
     }
+  }
+  for (auto& [segment, part] : footprint.segments) {
+    part.ranges = Normalize(std::move(part.ranges));
+    const uint64_t blocks = TotalBytes(part.ranges);
+    part.padding_bytes = blocks - std::min(blocks, part.payload_bytes);
+  }
+  AddFrame(commit_place, &footprint);
+  for (const format::RecordsBlock& block : records->blocks()) AddFrame(block.place, &footprint);
+  // The commit frame's run of blocks goes on behind it, with copies of the frames before.
+  const uint64_t frame_end = commit_place.offset_bytes + commit_place.length_bytes;
+  for (const format::SegmentExtent& extent : records->step().extents) {
+    if (extent.segment != commit_place.segment || extent.end_bytes <= frame_end) continue;
+    footprint.segments[extent.segment].copies.push_back(
+        Grains(frame_end, std::min(extent.end_bytes - frame_end, kCopiesBytesMax)));
   }
   for (auto& [segment, part] : footprint.segments) part.ranges = Normalize(std::move(part.ranges));
   return footprint;

@@ -35,8 +35,10 @@ uint64_t TotalBytes(const std::vector<ByteRange>& normalized);
 struct Footprint {
   struct Part {
     std::vector<ByteRange> ranges;  // normalized
+    std::vector<ByteRange> copies;  // behind the commit frame, in its run of blocks
     uint64_t payload_bytes = 0;
-    uint64_t moved_bytes = 0;  // what payloads, aligned, and frames take wherever they lie
+    uint64_t padding_bytes = 0;  // what payloads leave of their blocks
+    uint64_t moved_bytes = 0;    // what payloads, aligned, and frames take wherever they lie
   };
   std::map<uint64_t, Part> segments;
 };

@@ -133,6 +133,7 @@ class LogWriter {
   size_t block_bytes_ = 4096;
   uint64_t target_bytes_ = 0;  // size that the current segment was begun for
   uint64_t step_bytes_ = 0;    // of the step that the current segment was begun for
+  uint64_t placed_bytes_ = 0;  // in this session
   std::vector<Spare> spares_;
   struct WaitingCopy {
     format::FrameCopy copy;

@@ -7,6 +7,7 @@
 #include <map>
 #include <thread>
 
+#include "db/commit/ballast.h"
 #include "db/group.h"
 #include "db/layout.h"
 #include "db/log/footprint.h"
@@ -171,7 +172,7 @@ Status WriterStore::Recover() {
     // In a destructor; else space is given back later.
     io::Quietly([this] { engine_->Post([this] { engine_->reclaim().PinReleased(); }); });
   });
-  MakeBallast(file_system, path_);
+  KeepBallast(file_system, path_, /*anew=*/true);
   if (state.losses.empty()) {
     core_->index->StartOpen();
   } else {
@@ -179,9 +180,9 @@ Status WriterStore::Recover() {
     LogRecovery();
   }
   RewriteDamaged(state.damaged_frames);
-  OpenMailbox();
   tip_at_open_ = state.tip_commit;
   SayWhatGoes();
+  OpenMailbox();
   return OkStatus();
 }
 

@@ -118,8 +118,8 @@ TEST_F(StoreTest, StatsAccountForSpace) {
   EXPECT_EQ(stats->steps, 1U);
   const SpaceStats& space = stats->space;
   EXPECT_GT(space.live_bytes, 0U);
-  EXPECT_EQ(space.live_bytes + space.overhead_bytes + space.dead_bytes + space.reserved_bytes +
-                space.index_bytes + space.other_bytes,
+  EXPECT_EQ(space.live_bytes + space.padding_bytes + space.overhead_bytes + space.dead_bytes +
+                space.reserved_bytes + space.index_bytes + space.other_bytes,
             space.total_bytes);
   EXPECT_FALSE(stats->disk.empty());
   const auto reclaimed = store.Reclaim();

@@ -420,7 +420,7 @@ def test_stats_accounts_for_every_byte(tmp_path: pathlib.Path) -> None:
     store = noisy_store(tmp_path / "run", 3)
     stats = document("stats", store)
     space = stats["space"]
-    parts = ("live", "overhead", "dead", "reserved", "index", "other")
+    parts = ("live", "padding", "overhead", "dead", "reserved", "index", "other")
     assert sum(space[f"{part}_bytes"] for part in parts) == space["total_bytes"]
     assert space["live_bytes"] > 3 * (4 << 20)
     assert space["total_bytes"] == pytest.approx(allocated(store), abs=256 << 10)

@@ -334,8 +334,8 @@ TEST_F(GroupTest, SpaceOfUndecidedStepsIsNeeded) {
   ASSERT_OK(verified.status());
   EXPECT_THAT(verified->problems, IsEmpty());
   const SpaceStats space = store->Stats().space;
-  EXPECT_EQ(space.live_bytes + space.overhead_bytes + space.dead_bytes + space.reserved_bytes +
-                space.index_bytes + space.other_bytes,
+  EXPECT_EQ(space.live_bytes + space.padding_bytes + space.overhead_bytes + space.dead_bytes +
+                space.reserved_bytes + space.index_bytes + space.other_bytes,
             space.total_bytes);
 }
 

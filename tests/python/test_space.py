@@ -14,8 +14,8 @@ from test_damage import flip
 
 import stepwell
 
-PARTS = ("live_bytes", "overhead_bytes", "dead_bytes", "reserved_bytes", "index_bytes",
-         "other_bytes")
+PARTS = ("live_bytes", "padding_bytes", "overhead_bytes", "dead_bytes", "reserved_bytes",
+         "index_bytes", "other_bytes")
 
 
 def state_of(seed):
@@ -54,6 +54,53 @@ def fill(store, steps):
     for step in steps:
         store.save(step, state_of(step))
     store.wait()
+
+
+def small_state(seed: int, leaves: int = 16) -> dict[str, np.ndarray]:
+    """9 KiB in 16 leaves: a commit frame and its copy need more than a block."""
+    random = np.random.default_rng(seed)
+    return {f"leaf{i}": random.standard_normal(9216 // 8 // leaves) for i in range(leaves)}
+
+
+def test_a_small_store_allocates_little_ahead(path):
+    with stepwell.open(path) as store:
+        for step in range(5):
+            store.save(step, small_state(step)).result()
+        assert store.stats()["space"]["reserved_bytes"] <= 256 << 10
+    assert disk_use(path) <= 512 << 10
+    with stepwell.open(path) as store:
+        assert store.stats()["space"]["reserved_bytes"] <= 256 << 10
+
+
+def test_the_ballast_grows_with_the_store_and_shrinks_what_was_larger(path):
+    ballast = Path(path) / "BALLAST"
+    with stepwell.open(path, codec="raw") as store:
+        assert ballast.stat().st_blocks * 512 <= 256 << 10
+        fill(store, range(40))
+    assert ballast.stat().st_blocks * 512 > 512 << 10  # it grew with the segments
+    with stepwell.open(path, codec="raw"):
+        assert 2 << 20 <= ballast.stat().st_blocks * 512 <= 5 << 20  # a part of 32 MB
+    with open(ballast, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 16 << 20)
+    with stepwell.open(path, codec="raw"):
+        assert ballast.stat().st_blocks * 512 <= 5 << 20
+
+
+def test_no_byte_of_a_store_without_deletes_is_called_dead(path):
+    """Padding has its name, and the copies of frames are no waste."""
+    steps = 500
+    with stepwell.open(path) as store:
+        for step in range(steps):
+            store.save(step, small_state(step))
+        store.wait()
+        space = store.stats()["space"]
+        assert sum(space[part] for part in PARTS) == space["total_bytes"]
+        assert space["dead_bytes"] <= 64 << 10
+        # 16 payloads of 580 bytes, at multiples of 64, in 3 blocks.
+        assert space["padding_bytes"] == steps * (3 * 4096 - 16 * 580)
+        assert space["live_bytes"] == steps * 16 * 580
+    with stepwell.open(path, mode="r") as store:
+        assert store.stats()["space"]["padding_bytes"] == space["padding_bytes"]
 
 
 def test_reclaim_gives_the_space_of_deleted_steps_back(path):

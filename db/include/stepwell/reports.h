@@ -69,7 +69,8 @@ struct LatencyStats {
 struct SpaceStats {
   uint64_t total_bytes = 0;
   uint64_t live_bytes = 0;      // payloads of live steps
-  uint64_t overhead_bytes = 0;  // frames, catalogs and padding that live steps and recovery need
+  uint64_t padding_bytes = 0;   // what payloads do not fill of their blocks
+  uint64_t overhead_bytes = 0;  // frames, their copies, and catalogs that steps and recovery need
   uint64_t dead_bytes = 0;      // unneeded, or needed only by readers and recovery for a while
   uint64_t reserved_bytes = 0;  // allocated ahead: tails of open segments, spares, the ballast
   uint64_t index_bytes = 0;     // RocksDB
@@ -138,7 +139,6 @@ struct ReclaimReport {
   uint64_t bytes_linked = 0;             // dead, but in segments with another hard link
 };
 
-// What Store::Repair did.
 // Which rule keeps which step once the next save is committed, and which steps that deletes.
 struct RetentionReport {
   struct Step {
@@ -154,6 +154,7 @@ struct RetentionReport {
   std::vector<std::string> warnings;
 };
 
+// What Store::Repair did.
 struct RepairReport {
   std::vector<uint64_t>
       steps_rewritten;              // a frame of theirs was damaged; a copy or the index had it

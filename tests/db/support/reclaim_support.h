@@ -47,8 +47,8 @@ inline void CheckSpaceAt(Store* store, const std::string& path) {
     const auto steps = store->Steps();
     const SpaceStats space = store->Stats().space;
     ASSERT_TRUE(steps.ok()) << steps.status().ToString();
-    ASSERT_EQ(space.live_bytes + space.overhead_bytes + space.dead_bytes + space.reserved_bytes +
-                  space.index_bytes + space.other_bytes,
+    ASSERT_EQ(space.live_bytes + space.padding_bytes + space.overhead_bytes + space.dead_bytes +
+                  space.reserved_bytes + space.index_bytes + space.other_bytes,
               space.total_bytes);
     // What changes twice in between, as a file that is made and removed, leaves the use as it was:
     // an account that is wrong stays wrong.

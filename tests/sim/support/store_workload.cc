@@ -425,8 +425,9 @@ bool Workload::Reclaim() {
   if (!Expect(report.status(), "reclaim")) return false;
   if (!report.ok()) return true;
   const db::SpaceStats space = store_->Stats().space;
-  const uint64_t parts = space.live_bytes + space.overhead_bytes + space.dead_bytes +
-                         space.reserved_bytes + space.index_bytes + space.other_bytes;
+  const uint64_t parts = space.live_bytes + space.padding_bytes + space.overhead_bytes +
+                         space.dead_bytes + space.reserved_bytes + space.index_bytes +
+                         space.other_bytes;
   if (parts != space.total_bytes && !machine_->world().frozen()) {
     problem_ = StrCat("the parts of the space add up to ", parts, ", not ", space.total_bytes);
   }

@@ -24,8 +24,8 @@ _NUMBERS = (
     ("segments_removed", "counter", "Files of the log that reclaim removed."),
     ("segments_recycled", "counter", "Files of the log that were used again."),
 )
-_SPACE = ("live_bytes", "overhead_bytes", "dead_bytes", "reserved_bytes", "index_bytes",
-          "other_bytes")
+_SPACE = ("live_bytes", "padding_bytes", "overhead_bytes", "dead_bytes", "reserved_bytes",
+          "index_bytes", "other_bytes")
 
 
 def _quoted(text: str) -> str:

@@ -63,9 +63,12 @@ class SpaceStats(TypedDict):
     group adds up to `total_bytes`; the second tells parts of it again.
 
     live_bytes: payloads of live steps.
-    overhead_bytes: frames, catalogs and padding that live steps and recovery need.
-    dead_bytes: not needed, or only by readers and recovery for a while.
-    reserved_bytes: allocated ahead, so that a full disk does not stop a delete or an open.
+    padding_bytes: what payloads do not fill of their blocks of 4 KiB.
+    overhead_bytes: frames, their copies, and catalogs that live steps and recovery need.
+    dead_bytes: of deleted steps and old catalogs: not needed, or only by readers and recovery for a
+        while.
+    reserved_bytes: allocated ahead: the rest of the segment that is being written, spare segments,
+        and the ballast, with which a full disk does not stop a delete or an open.
     index_bytes: the index. other_bytes: the small files.
 
     shared_bytes: payloads that several live steps refer to, counted once.
@@ -75,6 +78,7 @@ class SpaceStats(TypedDict):
 
     total_bytes: int
     live_bytes: int
+    padding_bytes: int
     overhead_bytes: int
     dead_bytes: int
     reserved_bytes: int
