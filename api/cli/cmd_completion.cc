@@ -15,6 +15,7 @@ std::string Completed(const std::string& name) {
   if (name == "STORE" || name == "DIR" || name == "SRC" || name == "URL") return "directory";
   if (name == "STEP" || name == "A" || name == "B") return "step";
   if (name == "FILE") return "file";
+  if (name == "PATH") return "path";
   if (name == "SHELL") return "shell";
   return "nothing";
 }
@@ -32,12 +33,27 @@ std::string Quoted(const std::string& text) {
   return out + "'";
 }
 
+// What is to follow HAVE in the lines with that beginning, to the end of one level of paths.
+constexpr const char* kOneLevel =
+    R"SH(index($0, ENVIRON["HAVE"]) == 1 {
+          rest = substr($0, length(ENVIRON["HAVE"]) + 1)
+          level = index(rest, "/")
+          word = ENVIRON["HAVE"] (level ? substr(rest, 1, level) : rest)
+          if (!seen[word]++) print word
+        })SH";
+
+// The script with kOneLevel in its place.
+std::string WithOneLevel(std::string script) {
+  constexpr std::string_view kPlace = "@AWK@";
+  return script.replace(script.find(kPlace), kPlace.size(), kOneLevel);
+}
+
 // ---- bash ---------------------------------------------------------------------------------
 
 constexpr const char* kBashHead =
     R"SH(# bash completion for stepwell:  source <(stepwell completion bash)
 _stepwell() {
-  local current=${COMP_WORDS[COMP_CWORD]} command= store= previous= word kind
+  local current=${COMP_WORDS[COMP_CWORD]} command= store= step= previous= word kind
   local options= values= arguments= index=0 i
   for ((i = 1; i < COMP_CWORD; i++)); do
     word=${COMP_WORDS[i]}
@@ -50,6 +66,7 @@ _stepwell() {
       previous=$word
     elif [[ $word != -* ]]; then
       ((index++))
+      ((index == 2)) && step=$word
       [[ -n $store ]] || store=$word
     fi
   done
@@ -68,13 +85,18 @@ _stepwell() {
       [[ ${kinds[-1]} == *+ ]] && kind=${kinds[-1]}
     fi
   fi
+  [[ $store == '~/'* ]] && store=$HOME/${store#'~/'}
   case ${kind%+} in
     option) COMPREPLY=($(compgen -W "$options" -- "$current")) ;;
     directory) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
     file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
     shell) COMPREPLY=($(compgen -W 'bash fish zsh' -- "$current")) ;;
+    path)
+      compopt -o nospace
+      mapfile -t COMPREPLY < <(stepwell show "$store" "${step:-latest}" --paths 2>/dev/null |
+        HAVE=$current awk '@AWK@')
+      ;;
     step)
-      [[ $store == '~/'* ]] && store=$HOME/${store#'~/'}
       COMPREPLY=($(compgen -W "latest $(stepwell ls "$store" 2>/dev/null |
         awk 'NR > 1 { print $1 }')" -- "$current"))
       ;;
@@ -98,7 +120,7 @@ std::string Bash(const std::vector<CommandInfo>& commands) {
     cases += StrCat("    ", command.name, ") options='", Joined(options), "' values='",
                     Joined(values), "' arguments='", Joined(arguments), "' ;;\n");
   }
-  return StrCat(kBashHead, "    command) COMPREPLY=($(compgen -W '", Joined(names),
+  return StrCat(WithOneLevel(kBashHead), "    command) COMPREPLY=($(compgen -W '", Joined(names),
                 " --help --version' -- \"$current\")) ;;\n  esac\n}\n\n",
                 "_stepwell_command() {\n  case $command in\n", cases,
                 "  esac\n}\n\ncomplete -F _stepwell stepwell\n");
@@ -119,6 +141,15 @@ _stepwell_steps() {
   compadd -a steps
 }
 
+_stepwell_paths() {
+  local word
+  local -a places paths
+  for word in ${words[2,$((CURRENT - 1))]}; do [[ $word == -* ]] || places+=(${~word}); done
+  paths=(${(f)"$(stepwell show "${places[1]}" "${places[2]:-latest}" --paths 2>/dev/null |
+    HAVE=$PREFIX awk '@AWK@')"})
+  compadd -S '' -a paths
+}
+
 _stepwell() {
   local curcontext=$curcontext state line
   _arguments -C '(- *)--help[print this help]' '(- *)--version[print the version]' \
@@ -133,6 +164,7 @@ std::string ZshAction(const std::string& name) {
   if (kind == "directory") return "_directories";
   if (kind == "file") return "_files";
   if (kind == "step") return "_stepwell_steps";
+  if (kind == "path") return "_stepwell_paths";
   if (kind == "shell") return "(bash fish zsh)";
   return " ";
 }
@@ -166,7 +198,7 @@ std::string Zsh(const std::vector<CommandInfo>& commands) {
     }
     cases += " ;;\n";
   }
-  return StrCat(kZshHead, "      commands=(", names,
+  return StrCat(WithOneLevel(kZshHead), "      commands=(", names,
                 ")\n      _describe command commands\n      ;;\n",
                 "    argument)\n      case $words[1] in\n", cases,
                 "      esac\n      ;;\n  esac\n}\n\n"
@@ -185,13 +217,18 @@ function __stepwell_arguments
         string match -q -- '-*' $word; or echo $word
     end
 end
-function __stepwell_first
-    test (count (__stepwell_arguments)) -eq 0
+function __stepwell_has
+    test (count (__stepwell_arguments)) $argv
 end
 function __stepwell_steps
     set -l arguments (__stepwell_arguments)
     echo latest
     stepwell ls $arguments[1] 2>/dev/null | awk 'NR > 1 { print $1 }'
+end
+function __stepwell_paths
+    set -l arguments (__stepwell_arguments) latest
+    set -lx HAVE (commandline -ct)
+    stepwell show $arguments[1] $arguments[2] --paths 2>/dev/null | awk '@AWK@'
 end
 complete -c stepwell -f
 complete -c stepwell -n __fish_use_subcommand -l help -d 'print this help'
@@ -202,12 +239,13 @@ std::string FishAction(const std::string& name) {
   const std::string kind = Completed(name);
   if (kind == "directory") return "'(__fish_complete_directories)'";
   if (kind == "step") return "'(__stepwell_steps)'";
+  if (kind == "path") return "'(__stepwell_paths)'";
   if (kind == "shell") return "'bash fish zsh'";
   return "";
 }
 
 std::string Fish(const std::vector<CommandInfo>& commands) {
-  std::string text = kFishHead;
+  std::string text = WithOneLevel(kFishHead);
   for (const CommandInfo& command : commands) {
     text += StrCat("complete -c stepwell -n __fish_use_subcommand -a ", command.name, " -d ",
                    Quoted(command.what), "\n");
@@ -227,10 +265,9 @@ std::string Fish(const std::vector<CommandInfo>& commands) {
     for (size_t i = 0; i < command.arguments.size(); ++i) {
       const std::string action = FishAction(command.arguments[i].names[0]);
       if (action.empty()) continue;
-      text += StrCat(
-          "complete -c stepwell -n ",
-          Quoted(condition + (i == 0 ? "; and __stepwell_first" : "; and not __stepwell_first")),
-          " -a ", action, "\n");
+      const std::string place =
+          StrCat("; and __stepwell_has -", command.arguments[i].many ? "ge " : "eq ", i);
+      text += StrCat("complete -c stepwell -n ", Quoted(condition + place), " -a ", action, "\n");
     }
   }
   return text;

@@ -111,10 +111,11 @@ std::string LinesText(const std::vector<Line>& lines) {
 
 struct LsArguments : StoreArguments {
   std::vector<std::string> options;  // for the library that opens a URL
+  size_t last = 0;                   // 0: all
 };
 
 Result<Outcome> ListPushed(const LsArguments& arguments, bool json) {
-  std::vector<std::string> words = {"ls"};
+  std::vector<std::string> words = {"ls", "--last", std::to_string(arguments.last)};
   for (const std::string& option : arguments.options) words.push_back("--option=" + option);
   if (json) words.emplace_back("--json");
   words.insert(words.end(), {"--", arguments.store});
@@ -127,6 +128,9 @@ Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
   }
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps, store.Steps());
+  if (arguments.last > 0 && steps.size() > arguments.last) {
+    steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(arguments.last));
+  }
   std::vector<Line> lines;
   lines.reserve(steps.size());
   for (StepInfo& step : steps) lines.push_back(MakeLine(&store, std::move(step)));
@@ -162,6 +166,9 @@ void AddLs(CLI::App* program, Invocation* invocation) {
                    "for the library that opens a URL, such as region=eu-west-1")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  command->add_option("-n,--last", arguments->last, "only the N highest steps")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
 }
 
 }  // namespace stepwell::cli

@@ -34,11 +34,10 @@ Json StatsJson(const std::string& store, const ViewStats& stats) {
 
 // Until everything that is committed now is shown. kCancelled: Ctrl-C.
 Status CatchUp(View* view) {
-  while (!Interrupts::Noted()) {
-    STEPWELL_ASSIGN_OR_RETURN(const bool current, view->WaitUntilCurrent(kSlice));
-    if (current) return OkStatus();
-  }
-  return CancelledError("interrupted");
+  STEPWELL_ASSIGN_OR_RETURN(const bool current, view->WaitUntilCurrent(milliseconds::max(), [] {
+    return !Interrupts::Noted();
+  }));
+  return current ? OkStatus() : CancelledError("interrupted");
 }
 
 Status Follow(const MirrorArguments& arguments, View* view, bool json) {

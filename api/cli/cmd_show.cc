@@ -144,7 +144,18 @@ std::string ShardingsText(const Selection& selection) {
 
 struct ShowArguments : StoreArguments {
   bool sharding = false;
+  bool paths = false;
 };
+
+// As other commands take them.
+std::string PathsText(const Selection& selection) {
+  std::string text;
+  for (const Entry& entry : selection.entries) {
+    const bool leaf = entry.info.type != LeafType::kNode && !entry.text.empty();
+    if (leaf) text += Printable(entry.text) + "\n";
+  }
+  return text;
+}
 
 Result<Outcome> RunShow(const ShowArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
@@ -159,6 +170,10 @@ Result<Outcome> RunShow(const ShowArguments& arguments, Invocation* invocation) 
                              {"step", StepJson(step.info())},
                              {"path", selection.text},
                              {"entries", std::move(entries)}});
+    return outcome;
+  }
+  if (arguments.paths) {
+    outcome.text = PathsText(selection);
     return outcome;
   }
   if (selection.text.empty()) outcome.text = StepText(step.info());
@@ -177,6 +192,7 @@ void AddShow(CLI::App* program, Invocation* invocation) {
   AddPath(command, &arguments->path);
   command->add_flag("--sharding", arguments->sharding,
                     "draw which device held which slice of each array (--json has it always)");
+  command->add_flag("--paths", arguments->paths, "print nothing but the paths of the leaves");
 }
 
 }  // namespace stepwell::cli

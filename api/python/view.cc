@@ -13,6 +13,7 @@
 
 #include "api/python/errors.h"
 #include "api/python/events.h"
+#include "api/python/interrupt.h"
 #include "db/layout.h"
 #include "db/view/shown.h"
 #include "io/open_disk.h"
@@ -53,12 +54,9 @@ View::~View() {
 }
 
 bool View::Wait(double timeout_s) {
-  std::optional<Result<bool>> current;
-  {
-    nb::gil_scoped_release release;
-    current.emplace(view_->WaitUntilCurrent(Milliseconds(timeout_s)));
-  }
-  return ValueOrThrow(*std::move(current));
+  return RunInterruptible([&](const std::function<bool()>& keep_waiting) {
+    return view_->WaitUntilCurrent(Milliseconds(timeout_s), keep_waiting);
+  });
 }
 
 void View::Close(bool keep) {

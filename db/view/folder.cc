@@ -256,7 +256,7 @@ void ViewFolder::RemoveLeft(const std::string& name) {
   const bool is_trash = step.ends_with(kTrashMark);
   if (is_trash) step.remove_suffix(kTrashMark.size());
   if (beside_ && !IsOwnName(step)) return;
-  // A power cut may undo the rename of what is finished, and keep that its claim was removed.
+  // A power cut may undo the rename of what is finished, and keep that it has no claim any more.
   if (is_trash || IsFinished(name)) {
     Dispose(In(name));
   } else {
@@ -264,12 +264,15 @@ void ViewFolder::RemoveLeft(const std::string& name) {
   }
 }
 
-// Of a temporary directory: whether it has the mark of this store, and no claim any more.
+// Of a temporary directory: whether it has the mark of this store, and no claim any more. A mark
+// that was not synced is there after a power cut, as file systems keep the order of names, but
+// perhaps nothing in it.
 bool ViewFolder::IsFinished(const std::string& name) const {
   const auto text = ReadMark(file_system_, In(name));
-  const auto mark = text.ok() ? DecodeMark(*text) : std::nullopt;
-  return mark && mark->store_id == home_.store_id &&
-         !ExportFolder::IsClaimed(file_system_, In(name));
+  if (!text.ok()) return false;
+  const auto mark = DecodeMark(*text);
+  const bool is_own = mark ? mark->store_id == home_.store_id : !beside_;
+  return is_own && !ExportFolder::IsClaimed(file_system_, In(name));
 }
 
 bool ViewFolder::IsOwnName(std::string_view name) const {
@@ -381,8 +384,10 @@ Result<bool> ViewFolder::Make(StoreReader& store, const StoreSnapshot::Step& ste
   build.folder.file_mode = ExportFileMode(store, checkpoint_.file_mode);
   // After a power cut everything is made anew (`boot` in the identity).
   build.folder.sync = false;
-  // Without its mark a step that a power cut left would be another program's, for ever.
-  build.folder.synced_file = kViewStepName;
+  // Beside other programs', a step that a power cut left without its mark would be theirs, for
+  // ever.
+  if (beside_) build.folder.synced_file = kViewStepName;
+  build.folder.claim_becomes = kViewStepName;
   ViewPlacing placing;
   placing.link_bytes_min = view_tuning.link_bytes_min;
   placing.may_clone = may_clone_ && view_tuning.may_clone;

@@ -28,6 +28,9 @@ constexpr int kLastPassesMax = 3;
 constexpr milliseconds kRetryInterval{500};
 constexpr int kRetryDoublings = 7;
 constexpr milliseconds kRetryMaxReading{5000};  // where it polls
+constexpr milliseconds kAskInterval{100};
+constexpr milliseconds kWaitMax = std::chrono::hours(24 * 365);  // a sum with now overflows later
+constexpr int kMakingPerLook = 4;
 
 }  // namespace
 
@@ -97,15 +100,24 @@ void OrbaxView::Changed() {
   changed_.notify_all();
 }
 
-Result<bool> OrbaxView::WaitUntilCurrent(milliseconds timeout) {
+Result<bool> OrbaxView::WaitUntilCurrent(milliseconds timeout,
+                                         const std::function<bool()>& keep_waiting) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  const auto end = Clock::now() + std::min(timeout, kWaitMax);
   std::unique_lock lock(mutex_);
   const uint64_t wanted = ++asked_;
   changed_.notify_all();
-  changed_.wait_for(lock, timeout, [&] { return done_ >= wanted || closed_; });
+  while (done_ < wanted && !closed_) {
+    const auto until = keep_waiting ? std::min(end, Clock::now() + kAskInterval) : end;
+    if (changed_.wait_until(lock, until, [&] { return done_ >= wanted || closed_; })) break;
+    if (Clock::now() >= end) return false;
+    lock.unlock();
+    const bool go_on = keep_waiting();
+    lock.lock();
+    if (!go_on) return false;
+  }
   if (done_ >= wanted) return true;
-  if (closed_) return FailedPreconditionError(StrCat(path(), ": the view is closed"));
-  return false;
+  return FailedPreconditionError(StrCat(path(), ": the view is closed"));
 }
 
 Status OrbaxView::Close(bool keep) {
@@ -231,6 +243,7 @@ OrbaxView::Wanted OrbaxView::WantedOf(const StoreSnapshot& snapshot) const {
 // that one is let go.
 OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   if (lost_) return Outcome::kDone;
+  const auto begun = Clock::now();
   if (const Status there = folder_->CheckThere(); !there.ok()) {
     Failed(there);
     if (there.code() != StatusCode::kNotFound) return Outcome::kRetry;
@@ -254,7 +267,7 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   bool good = RemoveDead(wanted, /*held_too=*/false);
   good = ReplaceMoved(wanted) && good;
   snapshot_ = std::move(*next);
-  const Outcome made = MakeMissing(wanted, asked);
+  const Outcome made = MakeMissing(wanted, asked, Clock::now() - begun);
   if (made == Outcome::kDone && !good) return Outcome::kRetry;
   if (made == Outcome::kDone) last_logged_.clear();
   return made;
@@ -336,7 +349,11 @@ bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
   return good;
 }
 
-OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked) {
+// Looking again is for newer steps. It comes after steps were made for longer than looking took,
+// which grows with what is there: so it has an end, and takes a small part of the time.
+OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked,
+                                          Clock::duration looked) {
+  const auto look_again = Clock::now() + kMakingPerLook * looked;
   std::vector<std::pair<uint64_t, const std::string*>> missing;
   for (const auto& [name, step] : wanted) {
     if (shown_.contains(name) || IsRefused(name, step) || IsGone(name, step)) continue;
@@ -349,9 +366,11 @@ OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked) 
     const Outcome made = Make(name, wanted.at(name), /*replace=*/false);
     if (made == Outcome::kAgain) return made;
     if (made == Outcome::kRetry) outcome = made;
-    // Looking again is for newer steps. It comes after steps that were made, so it has an end.
     const bool is_made = shown_.contains(name);
-    if (is_made && std::next(it) != missing.rend() && AskedSince(asked)) return Outcome::kAgain;
+    if (is_made && std::next(it) != missing.rend() && Clock::now() >= look_again &&
+        AskedSince(asked)) {
+      return Outcome::kAgain;
+    }
   }
   return outcome;
 }

@@ -42,7 +42,9 @@ class OrbaxView final : public View {
   Status Start();
   // Something was committed. Only posts.
   void Changed();
-  Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout) override;
+  using View::WaitUntilCurrent;
+  Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout,
+                                const std::function<bool()>& keep_waiting) override;
   void StopMaking() override { making_ = false; }
   Status Close(bool keep) override;
   const std::string& path() const override { return folder_->path(); }
@@ -52,6 +54,7 @@ class OrbaxView final : public View {
   bool closed() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   // What is in the directory.
   struct Shown {
     std::string identity;
@@ -71,7 +74,7 @@ class OrbaxView final : public View {
   Status LookForGone();
   bool RemoveDead(const Wanted& wanted, bool held_too);
   bool ReplaceMoved(const Wanted& wanted);
-  Outcome MakeMissing(const Wanted& wanted, uint64_t asked);
+  Outcome MakeMissing(const Wanted& wanted, uint64_t asked, Clock::duration looked);
   Outcome Make(const std::string& name, const StoreSnapshot::Step& step, bool replace);
   bool IsShown(const std::string& name, const StoreSnapshot::Step& step) const;
   bool IsRefused(const std::string& name, const StoreSnapshot::Step& step) const;

@@ -71,6 +71,24 @@ def test_ls_prints_one_line_a_step(store: pathlib.Path) -> None:
     assert all(" state " in line for line in lines[1:])
 
 
+def test_ls_of_the_last_steps(store: pathlib.Path) -> None:
+    every = ok("ls", store).splitlines()
+    assert len(every) == 4
+    assert ok("ls", "-n", 1, store).splitlines()[1:] == every[3:]
+    assert ok("ls", store, "--last", 7).splitlines() == every
+    assert [step["step"] for step in document("ls", store, "--last", 1)["steps"]] == [10]
+    for wrong in ("0", "-1", "x"):
+        assert "--last" in error("ls", store, "--last", wrong, status=2)
+
+
+def test_show_of_the_paths_alone(store: pathlib.Path) -> None:
+    paths = ok("show", store, "--paths").splitlines()
+    assert [entry["path"] for entry in document("show", store)["entries"]
+            if entry["kind"] != "node"] == paths
+    for path in paths:
+        assert ok("show", store, "latest", path, "--paths").splitlines() == [path]
+
+
 def test_ls_shows_metrics_that_are_not_finite(tmp_path: pathlib.Path) -> None:
     with stepwell.open(tmp_path / "run") as writer:
         writer.save(1, 1, metrics={"acc": 0.5, "loss": float("nan"), "up": float("inf"),

@@ -264,6 +264,10 @@ def test_bash_completion(store: pathlib.Path) -> None:
     assert bash_completes("stepwell diff --other ", directory) == ["run"]
     assert bash_completes("stepwell cat run 1 x -o f", directory) == ["file"]
     assert bash_completes("stepwell cat run 1 x ", directory) == []
+    assert bash_completes("stepwell show run 1 ", directory) == ["dataset/", "params/"]
+    assert bash_completes("stepwell cat run 1 params/", directory) == ["params/w"]
+    assert bash_completes("stepwell diff run 1 2 da", directory) == ["dataset/"]
+    assert bash_completes("stepwell export run 1 x --path dataset/", directory) == ["dataset/epoch"]
     assert bash_completes("stepwell cat --slice 0 run ", directory)[0] == "latest"
     assert bash_completes("stepwell completion ", directory) == ["bash", "fish", "zsh"]
     for command in COMMANDS:
@@ -289,6 +293,8 @@ def test_fish_completion(store: pathlib.Path) -> None:
     assert sorted(completes("stepwell ")) == sorted(COMMANDS)
     assert "run/" in completes("stepwell ls ")
     assert {"latest", "1", "2", "10"} <= set(completes("stepwell show run "))
+    assert completes("stepwell show run 1 ") == ["dataset/", "params/"]
+    assert completes("stepwell cat run 1 params/") == ["params/w"]
     assert "--slice" in completes("stepwell cat --s")
 
 
@@ -433,12 +439,6 @@ def test_stats_accounts_for_every_byte(tmp_path: pathlib.Path) -> None:
     assert re.search(r"^state +3 +6 ", text, re.MULTILINE)
 
 
-def test_untrusted_stores_are_only_read(store: pathlib.Path) -> None:
-    (store / "RECLAIM").unlink(missing_ok=True)
-    before = sorted(store.iterdir())
-    assert ok("ls", store) == ok("ls", store, "--untrusted")
-    (store / "RECLAIM").unlink()
-    ok("verify", store, "--untrusted")
 def test_retention_beside_the_writer(store: pathlib.Path) -> None:
     assert ok("retention", store).startswith("keeps every step")
     keep = stepwell.policy.LatestN(2) | stepwell.policy.BestN(1, "loss")
@@ -463,6 +463,12 @@ def test_retention_beside_the_writer(store: pathlib.Path) -> None:
     assert document("retention", store, "--untrusted")["rules"] == report["rules"]
 
 
+def test_untrusted_stores_are_only_read(store: pathlib.Path) -> None:
+    (store / "RECLAIM").unlink(missing_ok=True)
+    before = sorted(store.iterdir())
+    assert ok("ls", store) == ok("ls", store, "--untrusted")
+    (store / "RECLAIM").unlink()
+    ok("verify", store, "--untrusted")
     assert sorted(store.iterdir()) == before
     # Commands that change a store, or leave it to Python, know no such store.
     for command in (["reclaim", store], ["rm", store, 1], ["pin", store, 1], ["unpin", store, 1],

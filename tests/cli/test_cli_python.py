@@ -67,6 +67,7 @@ def test_what_was_pushed(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert lines[0].split() == ["STEP", "OBJECTS", "SIZE", "URL"]
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
     assert [each["step"] for each in document("ls", bucket)["steps"]] == [1, 2, 3]
+    assert [each["step"] for each in document("ls", bucket, "-n", 2)["steps"]] == [2, 3]
     result = run("ls", "memory://nothing")
     assert result.returncode == 0 and "no step was pushed" in result.stderr
     assert ok("pull", f"{bucket}/run", tmp_path / "other").startswith("pulled step 3 ")

@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("--item", metavar="NAME", action="append")
     ls = commands.add_parser("ls", help="list the steps that were pushed to an object store")
     ls.add_argument("url", metavar="URL")
+    ls.add_argument("--last", metavar="N", type=int, default=0, help="0: all")
     take = commands.add_parser("import", help="save a file of another library as a step")
     take.add_argument("source", metavar="SRC")
     take.add_argument("store", metavar="STORE")
@@ -157,7 +158,7 @@ def _pull(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _ls(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    steps = stepwell.pushed_steps(given.url, storage_options=_options(given.option))
+    steps = stepwell.pushed_steps(given.url, storage_options=_options(given.option))[-given.last:]
     rows = [("STEP", "OBJECTS", "SIZE", "URL")] + [
         (str(each.step), f"{each.objects:,}", format_bytes(each.size_bytes), each.url)
         for each in steps]

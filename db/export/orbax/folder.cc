@@ -164,13 +164,8 @@ Status ExportFolder::CheckFree() const {
   if (!options_.old_goes_to.empty() || options_.may_be_there) return OkStatus();
   const auto there = file_system_->Stat(path_);
   if (there.ok()) return Taken(path_);
-  if (there.status().code() != StatusCode::kNotFound) return there.status();
-  // A symbolic link to nothing. Where the directory cannot be listed the rename notices.
-  const auto names = file_system_->List(parent_);
-  const std::string_view name = std::string_view(path_).substr(path_.rfind('/') + 1);
-  if (names.ok() && std::find(names->begin(), names->end(), name) != names->end())
-    return Taken(path_);
-  return OkStatus();
+  // A link to nothing is noticed by the rename.
+  return there.status().code() == StatusCode::kNotFound ? OkStatus() : there.status();
 }
 
 // Of a temporary directory that is there: empties one whose claim is not held. An empty one is
@@ -256,9 +251,11 @@ Result<std::unique_ptr<io::File>> ExportFolder::NewFile(std::string_view name) {
 Status ExportFolder::Finish(io::File* file) {
   if (options_.file_mode != 0)
     STEPWELL_RETURN_IF_ERROR(file_system_->SetMode(file->path(), options_.file_mode));
-  const bool lasts =
-      options_.sync || (!options_.synced_file.empty() && file->path() == Now(options_.synced_file));
-  if (lasts) STEPWELL_RETURN_IF_ERROR(file->Sync());
+  const bool is_synced_file =
+      !options_.synced_file.empty() &&
+      (file->path() == Now(options_.synced_file) ||
+       (file == claim_.get() && options_.claim_becomes == options_.synced_file));
+  if (options_.sync || is_synced_file) STEPWELL_RETURN_IF_ERROR(file->Sync());
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
   written_bytes_ += info.size_bytes;
   return OkStatus();
@@ -266,6 +263,10 @@ Status ExportFolder::Finish(io::File* file) {
 
 Status ExportFolder::Write(std::string_view name, std::string_view bytes) {
   digests_.push_back(DigestOf(name, bytes));
+  if (name == options_.claim_becomes) {
+    STEPWELL_RETURN_IF_ERROR(claim_->WriteAt(0, AsBytes(bytes)));
+    return Finish(claim_.get());
+  }
   STEPWELL_ASSIGN_OR_RETURN(const auto file, NewFile(name));
   if (!bytes.empty()) STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
   return Finish(file.get());
@@ -277,6 +278,9 @@ Result<uint64_t> ExportFolder::SizeOf(std::string_view name) const {
 }
 
 Status ExportFolder::Commit() {
+  if (!options_.claim_becomes.empty()) {
+    STEPWELL_RETURN_IF_ERROR(file_system_->Rename(Now(kClaimName), Now(options_.claim_becomes)));
+  }
   if (options_.sync) {
     for (auto it = directories_.rbegin(); it != directories_.rend(); ++it) {
       STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(Now(*it)));
@@ -301,7 +305,9 @@ Status ExportFolder::Commit() {
     committed_ = !file_system_->Rename(path_, temporary_).ok();
     return status;
   }
-  file_system_->Remove(StrCat(path_, "/", kClaimName)).IgnoreError("it does no harm");
+  if (options_.claim_becomes.empty()) {
+    file_system_->Remove(StrCat(path_, "/", kClaimName)).IgnoreError("it does no harm");
+  }
   claim_.reset();
   return OkStatus();
 }

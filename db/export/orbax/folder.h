@@ -21,6 +21,10 @@ struct ExportFolderOptions {
   // Of a folder that is not synced: the name of a file in it that is there, whole, wherever a power
   // cut leaves the directory under its name; "": none. It tells whose the rest is.
   std::string synced_file = {};
+  // What the file with the claim becomes in the end: a file that Write() is given. "": it goes.
+  // (ext4 passes over the inode of each removed file for minutes when it looks for a free one: a
+  // file removed for each of thousands of folders would make each slower than the one before.)
+  std::string claim_becomes = {};
   // Where what is at the path goes when this takes its place; "": nothing may be there.
   std::string old_goes_to = {};
   // Something may be at the path now: DurableFolder::Commit sees to it.

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <stepwell/export.h>
@@ -43,8 +44,13 @@ class STEPWELL_API View {
   virtual ~View();
 
   // Waits until the directory has what was committed when this was called, as far as it can have
-  // it. False: not within `timeout`.
-  virtual Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout) = 0;
+  // it. False: not within `timeout`, or `keep_waiting`, which is asked about every 100 ms on this
+  // thread, said so. (Calls in short turns would each wait for a look of their own.)
+  virtual Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout,
+                                        const std::function<bool()>& keep_waiting) = 0;
+  Result<bool> WaitUntilCurrent(std::chrono::milliseconds timeout) {
+    return WaitUntilCurrent(timeout, nullptr);
+  }
   // Nothing more is made: what is being made is given up within a few chunks, and Close ends soon.
   // Deleted steps are still removed.
   virtual void StopMaking() = 0;

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Literal, SupportsIndex, cast
@@ -23,7 +22,7 @@ from .export_options import Layout, Leaves, OnUnsupported, orbax_options
 
 # The file of a viewed step that its readers lock; db/view/folder.h.
 _PIN_NAME = "stepwell-view"
-_SLICE_S = 0.1  # how long a wait runs before it looks for Ctrl-C
+_FOREVER_S = 365 * 86400.0
 
 
 @contextlib.contextmanager
@@ -96,13 +95,8 @@ class OrbaxView(NotCopied):
         """Waits until the directory shows what is committed now, as far as it can. `timeout` is in
         seconds; TimeoutError when it runs out. Error when the view is closed."""
         self._store._check_fork()
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _SLICE_S if end is None else end - time.monotonic()
-            if self._view.wait(max(0.0, min(_SLICE_S, left))):
-                return
-            if left <= 0:
-                raise TimeoutError(f"{self.path!r} is behind its store after {timeout} s")
+        if not self._view.wait(_FOREVER_S if timeout is None else max(0.0, timeout)):
+            raise TimeoutError(f"{self.path!r} is behind its store after {timeout} s")
 
     def pin(self, step: SupportsIndex) -> contextlib.AbstractContextManager[str]:
         """Keeps a step in the view while it is read, also when the store deletes it meanwhile:
