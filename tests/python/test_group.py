@@ -38,9 +38,10 @@ def test_saved_together_and_loaded_by_other_numbers_of_processes(tmp_path: pathl
 def test_retention_and_deletes_reach_every_part(tmp_path: pathlib.Path) -> None:
     root = tmp_path / "store"
     saves = [["save", {"step": step}] for step in range(1, 5)]
-    for said in run(root, [["open", {"keep": 2}], *saves, ["steps", {}],
+    for said in run(root, [["open", {"keep": 2}], *saves, ["steps", {}], ["retention", {}],
                            ["delete", {"steps": [3]}], ["check", {"step": 4}], ["close", {}]]):
-        assert [said.gave(i) for i in range(8)] == [[], 1, 2, 3, 4, [3, 4], [4], "equal"]
+        assert [said.gave(i) for i in range(9)] == [
+            [], 1, 2, 3, 4, [3, 4], ["LatestN(2)", [3]], [4], "equal"]
     for part in ("process_1",):
         with stepwell.open(root / part, "r") as store:
             assert store.steps() == [4]

@@ -60,8 +60,10 @@ def test_upkeep_and_other_numbers_of_processes(tmp_path: pathlib.Path) -> None:
         ["pin", {"step": [3]}], ["delete", {"steps": [2]}], ["delete", {"steps": [3]}],
         ["verify", {}], ["reclaim", {}],
         ["look", {"step": 1}], ["misfit", {"step": 4, "process": 1}], ["check", {"step": 4}],
-        ["differ", {"step": 4, "paths": ["params/rows", "params/whole"]}], CLOSE])
+        ["differ", {"step": 4, "paths": ["params/rows", "params/whole"]}], ["retention", {}],
+        CLOSE])
     for process, one in enumerate(said):
+        assert one.gave(15) == ["LatestN(3)", []]  # of steps 3, pinned, and 4
         assert [one.gave(i) for i in (5, 6, 7)] == [[2, 3, 4], [3], [3, 4]]
         assert one.lines[8]["error"] == "StepPinnedError"
         chunks, problems = one.gave(9)

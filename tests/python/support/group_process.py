@@ -277,6 +277,9 @@ def main() -> None:
                 gave = store.pull(arguments["from"]).step
             elif act == "check":
                 gave = check_step(store, **arguments)
+            elif act == "retention":
+                report = store.retention()
+                gave = [repr(report.policy), report.goes_next]
             elif act == "steps":
                 gave = store.steps()
             elif act == "delete":
