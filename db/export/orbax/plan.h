@@ -47,8 +47,8 @@ struct ExportItem {
   std::string json;  // of a tree, too, that is JSON: Orbax's JSON handlers read it as well
   std::vector<ExportFileOf> files;
   std::vector<std::string> directories;  // of these, parents first
-  // Of a tree: its records (records.h), or none. Those that are not containers with children are the
-  // entries of `tree`, in the same order.
+  // Of a tree: its records (records.h), or none. Those that are not containers with children are
+  // the entries of `tree`, in the same order.
   std::vector<format::LeafRecord> records;
   bool is_tree() const { return kind == format::ItemKind::kTree; }
 };

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of `like` that take their state themselves: those with get_state and set_state, and NumPy's
-random generators."""
+"""Objects of `like` that take their state themselves: those with get_state and set_state, and
+NumPy's random generators."""
 
 from __future__ import annotations
 
