@@ -40,6 +40,18 @@ void CloseComponent(std::vector<PatternComponent>* components) {
   }
 }
 
+// Names, which most components are, need no look for a literal: but for three, none is one.
+bool MayBeLiteral(std::string_view spelling) {
+  if (spelling == "True" || spelling == "False" || spelling == "None") return true;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto is_of_name = [&](char c) {
+    return is_digit(c) || c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           static_cast<unsigned char>(c) >= 0x80;
+  };
+  return !spelling.empty() &&
+         (is_digit(spelling.front()) || !std::ranges::all_of(spelling, is_of_name));
+}
+
 }  // namespace
 
 std::string Spelling(const PathComponent& component) {
@@ -54,12 +66,12 @@ std::vector<std::string> Spellings(const KeyPath& path) {
 }
 
 KeyPath ComponentsSpelled(const std::string& spelling) {
-  KeyPath components = {PathComponent::Key(spelling), PathComponent::Attribute(spelling),
-                        PathComponent::Literal(spelling)};
+  KeyPath components = {PathComponent::Key(spelling), PathComponent::Attribute(spelling)};
   int64_t number = 0;
   const char* const end = spelling.data() + spelling.size();
   const auto parsed = std::from_chars(spelling.data(), end, number);
   if (parsed.ec != std::errc() || parsed.ptr != end || std::to_string(number) != spelling) {
+    if (MayBeLiteral(spelling)) components.push_back(PathComponent::Literal(spelling));
     return components;
   }
   components.push_back(PathComponent::IntKey(number));

@@ -27,7 +27,8 @@ namespace stepwell::format {
 // A number in decimal, a name as it is.
 std::string Spelling(const PathComponent& component);
 std::vector<std::string> Spellings(const KeyPath& path);
-// Every component with this spelling: key, attribute, literal; of a number int key and index, too.
+// Every component with this spelling: key and attribute, and int key and index of a number, or the
+// literal of what is neither that nor a name.
 KeyPath ComponentsSpelled(const std::string& spelling);
 
 // One component of a pattern.

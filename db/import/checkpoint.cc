@@ -138,6 +138,7 @@ Status OrbaxCheckpoint::Load() {
                                        " is a save that Orbax did not finish: its name has \"",
                                        format::orbax::kTemporaryMark, "\""));
   }
+  identity_ = DirectoryText(*info);
   step_ = StepOfName(path_);
   folder_ = path_;
   STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(path_));
@@ -186,6 +187,13 @@ Status OrbaxCheckpoint::Load() {
     if (digests != nullptr) step_ = digests->step;
   }
   return ReadRootMetadata();
+}
+
+Status OrbaxCheckpoint::OfThis(Status status) const {
+  STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system_, path_));
+  if (info && DirectoryText(*info) == identity_) return status;
+  return UnavailableError(
+      StrCat(path_, " was replaced or removed while it was read: import it again"));
 }
 
 Status OrbaxCheckpoint::NotACheckpoint() {

@@ -68,6 +68,9 @@ class OrbaxCheckpoint {
   // What our exports say of themselves; null: none. Read once.
   Result<std::shared_ptr<const ExportDigests>> Digests();
   io::FileSystem* file_system() const { return file_system_; }
+  // `status`; or kUnavailable where another directory has taken the place of this one since it was
+  // opened: what was read is of both.
+  Status OfThis(Status status) const;
 
  private:
   OrbaxCheckpoint(io::FileSystem* file_system, std::string path)
@@ -84,6 +87,7 @@ class OrbaxCheckpoint {
   io::FileSystem* file_system_;
   std::string path_;
   std::string folder_;
+  std::string identity_;  // DirectoryText of `path_`
   std::optional<uint64_t> step_;
   std::vector<OrbaxItem> items_;
   std::map<std::string, std::string> handlers_;  // of items, by name

@@ -231,7 +231,8 @@ Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& sh
 Result<ImportPlan> ImportPlan::Make(const OrbaxCheckpoint& checkpoint,
                                     const ImportOptions& options) {
   auto state = std::make_shared<State>(checkpoint);
-  STEPWELL_RETURN_IF_ERROR(state->Describe(options).WithContext(checkpoint.path()));
+  STEPWELL_RETURN_IF_ERROR(
+      checkpoint.OfThis(state->Describe(options).WithContext(checkpoint.path())));
   return ImportPlan(std::move(state));
 }
 
@@ -288,7 +289,8 @@ Result<std::string> ImportPlan::Identity() const {
 Result<SaveRequest> ImportPlan::Read(uint64_t step, const ImportShare& share,
                                      const ImportOptions& options) {
   Result<SaveRequest> request = state_->Read(step, share, options);
-  if (!request.ok()) return request.status().WithContext(state_->checkpoint.path());
+  STEPWELL_RETURN_IF_ERROR(
+      state_->checkpoint.OfThis(request.status().WithContext(state_->checkpoint.path())));
   return request;
 }
 

@@ -138,6 +138,20 @@ TEST_F(GroupImportTest, AShareNeedsItsMemoryOnly) {
   EXPECT_EQ(ImportRequest(*checkpoint, 9, options).status().code(), StatusCode::kResourceExhausted);
 }
 
+TEST_F(GroupImportTest, WhatIsReplacedWhileItIsReadIsNotImported) {
+  Export(/*zarr_format=*/3);
+  auto plan = Plan();
+  ASSERT_OK(plan.status());
+  std::filesystem::copy(dir_ / "x", dir_ / "y", std::filesystem::copy_options::recursive);
+  std::filesystem::rename(dir_ / "x", dir_ / "old");
+  std::filesystem::rename(dir_ / "y", dir_ / "x");
+  const Status status = plan->Read(9, {}, {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.message();
+  const auto checkpoint = OrbaxCheckpoint::Open(io::LocalFileSystem(), dir_ / "x");
+  std::filesystem::remove_all(dir_ / "x");  // damage that is none
+  EXPECT_EQ(ImportPlan::Make(*checkpoint, {}).status().code(), StatusCode::kUnavailable);
+}
+
 TEST_F(GroupImportTest, IdentitiesTellCheckpointsApart) {
   Export(/*zarr_format=*/3);
   const std::string identity = Plan().value().Identity().value();

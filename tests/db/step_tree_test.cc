@@ -165,7 +165,7 @@ std::pair<size_t, int> Lookup(format::ContainerKind kind, const format::KeyPath&
 }
 
 TEST(FindAlong, LooksOnlyForChildrenThatTheContainerMayHave) {
-  using Kind = format::ContainerKind;
+  using Container = format::ContainerKind;
   const PathComponent key = PathComponent::Key("x");
   const PathComponent attribute = PathComponent::Attribute("x");
   const PathComponent number = PathComponent::Key("3");
@@ -173,18 +173,18 @@ TEST(FindAlong, LooksOnlyForChildrenThatTheContainerMayHave) {
   const PathComponent index = PathComponent::Index(3);
   const auto pair = [](size_t found, int looks) { return std::pair<size_t, int>(found, looks); };
   // Two looks lead to "c".
-  EXPECT_EQ(Lookup(Kind::kDict, {key}, "c/x"), pair(1, 3));
-  EXPECT_EQ(Lookup(Kind::kDict, {number, int_key}, "c/3"), pair(2, 4));
-  EXPECT_EQ(Lookup(Kind::kList, {index}, "c/3"), pair(1, 3));
-  EXPECT_EQ(Lookup(Kind::kTuple, {index}, "c/3"), pair(1, 3));
+  EXPECT_EQ(Lookup(Container::kDict, {key}, "c/x"), pair(1, 3));
+  EXPECT_EQ(Lookup(Container::kDict, {number, int_key}, "c/3"), pair(2, 4));
+  EXPECT_EQ(Lookup(Container::kList, {index}, "c/3"), pair(1, 3));
+  EXPECT_EQ(Lookup(Container::kTuple, {index}, "c/3"), pair(1, 3));
   // What a container usually has not is found where the usual is missing,
-  EXPECT_EQ(Lookup(Kind::kDict, {attribute}, "c/x"), pair(1, 4));
-  EXPECT_EQ(Lookup(Kind::kDict, {index}, "c/3"), pair(1, 6));  // a list with gaps
-  EXPECT_EQ(Lookup(Kind::kDict, {key}, "c/y"), pair(0, 4));
+  EXPECT_EQ(Lookup(Container::kDict, {attribute}, "c/x"), pair(1, 4));
+  EXPECT_EQ(Lookup(Container::kDict, {index}, "c/3"), pair(1, 6));  // a list with gaps
+  EXPECT_EQ(Lookup(Container::kDict, {key}, "c/y"), pair(0, 4));
   // and an object, or a mapping of a class of its own, may have everything.
-  EXPECT_EQ(Lookup(Kind::kObject, {key, attribute}, "c/x"), pair(2, 4));
-  EXPECT_EQ(Lookup(Kind::kNamedTuple, {index, attribute}, "c/3"), pair(1, 6));
-  EXPECT_EQ(Lookup(Kind::kDict, {key, attribute}, "c/x", "lib.Config"), pair(2, 4));
+  EXPECT_EQ(Lookup(Container::kObject, {key, attribute}, "c/x"), pair(2, 4));
+  EXPECT_EQ(Lookup(Container::kNamedTuple, {index, attribute}, "c/3"), pair(1, 6));
+  EXPECT_EQ(Lookup(Container::kDict, {key, attribute}, "c/x", "lib.Config"), pair(2, 4));
 }
 
 }  // namespace

@@ -81,15 +81,19 @@ TEST(PathPattern, ComponentsWithOneSpelling) {
   const auto key = PathComponent::Key;
   const auto attribute = PathComponent::Attribute;
   const auto literal = PathComponent::Literal;
-  EXPECT_THAT(ComponentsSpelled("w"), UnorderedElementsAre(key("w"), attribute("w"), literal("w")));
+  EXPECT_THAT(ComponentsSpelled("w"), UnorderedElementsAre(key("w"), attribute("w")));
   EXPECT_THAT(ComponentsSpelled("7"),
-              UnorderedElementsAre(key("7"), attribute("7"), literal("7"), PathComponent::IntKey(7),
+              UnorderedElementsAre(key("7"), attribute("7"), PathComponent::IntKey(7),
                                    PathComponent::Index(7)));
-  EXPECT_THAT(
-      ComponentsSpelled("-7"),
-      UnorderedElementsAre(key("-7"), attribute("-7"), literal("-7"), PathComponent::IntKey(-7)));
-  for (const char* text : {"07", "+7", "-0", "", "9223372036854775808", "7 "}) {
-    EXPECT_EQ(ComponentsSpelled(text).size(), 3U) << text;
+  EXPECT_THAT(ComponentsSpelled("-7"),
+              UnorderedElementsAre(key("-7"), attribute("-7"), PathComponent::IntKey(-7)));
+  for (const char* text : {"", "kernel_0", "_", "Truer", "\xC3\xA9"}) {
+    EXPECT_EQ(ComponentsSpelled(text).size(), 2U) << text;
+  }
+  for (const char* text : {"07", "+7", "-0", "9223372036854775808", "7 ", "True", "None", "1.5",
+                           "1e-05", "b'x'", "()", "(1, 'a')", "Color.RED"}) {
+    EXPECT_THAT(ComponentsSpelled(text),
+                UnorderedElementsAre(key(text), attribute(text), literal(text)));
   }
 }
 

@@ -72,7 +72,8 @@ def test_processes_that_save_different_things(tmp_path: pathlib.Path, differ: di
         assert said.gave(5) == "equal"
 
 
-_LOCAL = ["jax", "numpy", "mesh", "bfloat16", "number", "text", "key", "scalar", "flag", "bytes"]
+_LOCAL = ["jax", "numpy", "mesh", "bfloat16", "number", "text", "key", "scalar", "flag", "bytes",
+          "transposed"]
 
 
 @pytest.mark.parametrize("disks", ["shared", "local"])
@@ -83,6 +84,8 @@ def test_what_each_process_has_for_itself_must_be_the_same(tmp_path: pathlib.Pat
              for number, (kind, differs) in enumerate(
                  (kind, differs) for kind in [*_LOCAL, "empty"] for differs in (False, True))]
     for said in run(roots, [["open", {"disks": disks}], *saves,
+                            ["save", {"step": 97, "local": "crossed"}],
+                            ["save", {"step": 98, "local": "kind", "local_differs": True}],
                             ["save", {"step": 99, "metadata_differs": True}], ["steps", {}],
                             ["close", {}]]):
         assert said.gave(0) == []
@@ -93,9 +96,12 @@ def test_what_each_process_has_for_itself_must_be_the_same(tmp_path: pathlib.Pat
             assert "make_array_from_process_local_data" in other["text"]
         assert "gave" in said.lines[1 + 2 * len(_LOCAL) + 1]  # without elements
         assert "number (int) holds 1 in process 1 and 0 in process 0" in str(said.lines)
+        assert "none of them can save it" in said.lines[-5]["text"], said.lines[-5]
+        assert "numpy_scalar" in said.lines[-4]["text"], said.lines[-4]
         refused = said.lines[-3]
         assert refused["error"] == "PeerError" and "the metadata" in refused["text"]
-        assert said.gave(len(saves) + 2) == [*range(0, 2 * len(_LOCAL), 2), 20, 21]
+        saved = [*range(0, 2 * len(_LOCAL), 2), 2 * len(_LOCAL), 2 * len(_LOCAL) + 1]
+        assert said.gave(len(saves) + 4) == saved
 
 
 def test_metadata_of_a_store_must_be_the_same(tmp_path: pathlib.Path) -> None:

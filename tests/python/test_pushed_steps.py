@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was pushed below a place: lists of it, and the newest of it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def test_places_without_pushes(store: stepwell.Store, tmp_path: Path) -> None:
     assert stepwell.pushed_steps(tmp_path) == []
     with pytest.raises(stepwell.CheckpointNotFoundError, match="not a pushed step"):
         store.pull(tmp_path / "some")
+    store.save(3, state()).result()  # what a push that was killed leaves is no step
+    store.push(3, tmp_path / "whole/3")
+    shutil.copytree(tmp_path / "whole/3", tmp_path / "some/9.orbax-checkpoint-tmp/checkpoint")
+    assert stepwell.pushed_steps(tmp_path / "some") == []
+    with pytest.raises(stepwell.CheckpointNotFoundError):
+        store.pull(tmp_path / "some", 9)
     (tmp_path / "some/1").mkdir()
     (tmp_path / "some/1/stepwell.json").write_text("{")
     with pytest.raises(stepwell.CorruptionError, match="stepwell.json"):

@@ -64,11 +64,17 @@ Result<std::vector<LeafRecord>> RecordsOfExport(const std::string& item,
   for (size_t i = records.size(); i-- > 0;) {
     LeafRecord& record = records[i];
     if (HasChildren(record)) {
-      record.child_count = counts[record.key];
-      if (record.child_count == 0) {
+      const uint64_t left = counts[record.key];
+      if (left == 0) {
         record.key.clear();
         continue;
       }
+      // A list or tuple with gaps is none: its indices stay.
+      const bool has_gaps =
+          left != record.child_count && (record.container == format::ContainerKind::kList ||
+                                         record.container == format::ContainerKind::kTuple);
+      if (has_gaps) record.container = format::ContainerKind::kObject;
+      record.child_count = left;
     }
     STEPWELL_ASSIGN_OR_RETURN(const std::string parent, ParentKey(record.key));
     ++counts[parent];

@@ -18,6 +18,7 @@ import pytest
 from orbax.checkpoint import v1 as orbax
 
 import stepwell
+from stepwell.compat import _resolve
 from stepwell.compat import equinox as equinox_io
 from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as ocp
@@ -90,6 +91,36 @@ def test_a_checkpoint_replaced_while_it_is_opened(tmp_path: pathlib.Path, door: 
     monkeypatch.setattr(stepwell.Store, "_source", damaged(replaced=False))
     with pytest.raises(stepwell.CorruptionError, match="files of two"):
         doors[door]()
+
+
+@pytest.mark.parametrize("door", ["path", "root"])
+def test_a_checkpoint_of_orbax_is_read_of_one_piece(tmp_path: pathlib.Path, door: str,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each item is imported by itself: one that is replaced between two of them is read again."""
+    path = tmp_path / "run/1"
+
+    def trees(value: int) -> dict[str, Any]:
+        return {name: {"x": np.full(9, value)} for name in ("model", "opt")}
+
+    orbax.save_checkpointables(path, trees(0))
+    original = _resolve.OrbaxCheckpoint.open
+
+    def opened(self: Any, name: str) -> Any:
+        given = original(self, name)
+        monkeypatch.setattr(_resolve.OrbaxCheckpoint, "open", original)
+        orbax.save_checkpointables(tmp_path / "other", trees(1))
+        path.rename(tmp_path / "old")
+        (tmp_path / "other").rename(path)
+        return given
+
+    monkeypatch.setattr(_resolve.OrbaxCheckpoint, "open", opened)
+    if door == "path":
+        found = ocp.load_checkpointables(path)
+    else:
+        with ocp.training.Checkpointer(tmp_path / "run") as checkpointer:
+            found = checkpointer.load_checkpointables(1)
+    assert (tmp_path / "old").exists()
+    assert {name: set(found[name]["x"].tolist()) for name in found} == {"model": {1}, "opt": {1}}
 
 
 def test_a_killed_overwrite_leaves_the_old_checkpoint_or_the_new_one(

@@ -53,8 +53,17 @@ def local_leaf(kind: str, value: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "jax": jax.numpy.full(3, value), "numpy": np.full((2, 3), value).T, "mesh": many,
         "bfloat16": jax.numpy.full((), value, "bfloat16"), "number": value, "text": f"run {value}",
+        "transposed": jax.device_put(np.array([[0, 1], [2, 3]]).T if value else
+                                     np.array([[0, 1], [2, 3]]), NamedSharding(
+                                         mine, PartitionSpec(*[None] * value, "x"))),
+        "kind": np.float32(1) if value else np.ones((), np.float32),
         "key": jax.random.key(value), "scalar": np.float16(value), "flag": bool(value),
         "bytes": bytes([value]), "empty": np.zeros((0, 2))}
+    if kind == "crossed":  # on the devices of the other process, for both
+        others = [device for device in jax.devices() if device.process_index != PROCESS]
+        made[kind] = jax.make_array_from_callback(
+            (4,), NamedSharding(Mesh(np.array(others), ("x",)), PartitionSpec("x")),
+            lambda index: np.zeros(4, np.float32)[index], dtype=np.float32)
     return {"local": {kind: made[kind]}}
 
 

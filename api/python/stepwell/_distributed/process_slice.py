@@ -85,6 +85,8 @@ def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: st
             text = f"{name_in_items(name, row.path, only_state) or name}: {_words(row, array)}"
             if number in flat.meshes:
                 meshes.append((len(tree_text), _content(row)))
+            elif array is not None and len(_processes(array)) == 1:
+                meshes.append((len(tree_text), _ELSEWHERE))
             elif array is None and row.tag != NODE:
                 text += _HOLDS + _content(row)
             tree_text.append(text)
@@ -94,6 +96,7 @@ def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: st
 
 
 _HOLDS = " = "
+_ELSEWHERE = ""  # of an array on a mesh of another process
 _SHOWN = (ValueType.INT, ValueType.FLOAT, ValueType.BOOL)
 
 
@@ -103,12 +106,16 @@ def _content(row: Row) -> str:
         if row.value_type in _SHOWN and len(row.data) <= 32:
             return repr(decode_value(row.value_type, row.data))
         return f"{zlib.crc32(row.data):08x}"
-    sum_ = 0
     with transfers_allowed():
-        for array in row.data if row.tag == SHARDS else [row.data]:
-            values = array if isinstance(array, np.ndarray) else to_numpy(array)
-            sum_ = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, sum_)
-    return f"{sum_:08x}"
+        parts = [array if isinstance(array, np.ndarray) else to_numpy(array)
+                 for array in (row.data if row.tag == SHARDS else [row.data])]
+    whole = parts[0] if parts else np.empty(0)
+    if row.tag == SHARDS and row.shard_shape is not None:  # however it is laid out
+        whole = np.empty(row.shape, parts[0].dtype)
+        for origin, part in zip(row.origins, parts, strict=True):
+            whole[tuple(slice(at, at + size) for at, size in zip(origin, part.shape,
+                                                                 strict=True))] = part
+    return f"{zlib.crc32(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data):08x}"
 
 
 def _words(row: Row, spread: Any) -> str:
@@ -122,7 +129,8 @@ def _words(row: Row, spread: Any) -> str:
         return f"{spread.dtype}{list(spread.shape)} {row.sharding}".rstrip().replace(": ", ":")
     array = spread if spread is not None else row.data[0] if row.tag == SHARDS else row.data
     shape = row.shape if row.tag == SHARDS else array.shape
-    return f"{array.dtype}{list(shape)}"
+    kind = f"{ValueType(row.value_type).name.lower()} {row.prng_impl}".rstrip()
+    return f"{kind} {array.dtype}{list(shape)}{' weak' if row.weak_type else ''}"
 
 
 def _processes(array: Any) -> set[int]:
@@ -244,10 +252,13 @@ def difference(ours: list[str], theirs: list[str], process: int) -> str:
         if path not in other:
             return f"process {process} has no {path} ({what} in process 0)"
         if other[path] != what:
-            kind, _, held = what.partition(_HOLDS)
-            if other[path].startswith(kind + _HOLDS):
-                return _other_values(f"{path} ({kind})", held, 0,
-                                     other[path].partition(_HOLDS)[2], process)
+            kind, here, held = what.partition(_HOLDS)
+            their_kind, there, their_held = other[path].partition(_HOLDS)
+            if kind == their_kind and here and there:
+                return _other_values(f"{path} ({kind})", held, 0, their_held, process)
+            if kind == their_kind:
+                on, off = (0, process) if there else (process, 0)
+                return f"{path} ({kind}) is on a mesh of its own in process {on}, not in {off}"
             return f"{path} is {other[path]} in process {process} and {what} in process 0"
     for path, what in other.items():
         if path not in mine:
@@ -260,8 +271,14 @@ def mesh_difference(step: int, tree_text: list[str], meshes: Sequence[Sequence[S
     """`meshes`: Part's, by process. The first process that holds something else than one before it,
     and that in words."""
     held: dict[int, tuple[str, int]] = {}
+    there = {line for lines in meshes for line, what in lines if what != _ELSEWHERE}
     for process, lines in enumerate(meshes):
         for line, what in lines:
+            if what == _ELSEWHERE:
+                if line in there:
+                    continue
+                return Failure(f"step {step}: {tree_text[line]} is on another process's mesh for "
+                               "each of them: none of them can save it", processes=[process])
             first, having = held.setdefault(line, (what, process))
             if first != what:
                 path, kind = tree_text[line].rsplit(": ", 1)

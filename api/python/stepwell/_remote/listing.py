@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .._runtime.durable import TEMPORARY
 from . import push_manifest
 from .object_store import open_object_store
 from .transfer import told
@@ -36,11 +37,17 @@ def pushed_steps(place: Any, *, prefix: str = "", storage_options: Mapping[str, 
     with told("listing"):
         bucket = open_object_store(place, prefix, storage_options)
     with told(f"listing {bucket.url}"):
-        folders = [posixpath.dirname(key) for key in bucket.list()
-                   if posixpath.basename(key) == push_manifest.NAME]
+        folders = _pushes(bucket.list())
     return sorted((each for folder in folders
                    if (each := _pushed(place, prefix, folder, storage_options)) is not None),
                   key=lambda each: (each.step, each.url))
+
+
+def _pushes(keys: Iterable[str]) -> list[str]:
+    """The folders of pushed steps; not of one that is being made, or was left, in a temporary
+    directory."""
+    return [posixpath.dirname(key) for key in keys
+            if posixpath.basename(key) == push_manifest.NAME and TEMPORARY not in key]
 
 
 def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, Any] | None
@@ -54,14 +61,12 @@ def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, 
     return PushedStep(bucket.url, manifest.step, len(manifest.objects), manifest.size_bytes)
 
 
-def newest_folder(place: Any, prefix: str, keys: list[str],
+def newest_folder(place: Any, prefix: str, keys: Iterable[str],
                   storage_options: Mapping[str, Any] | None) -> str | None:
     """Of the highest pushed step in a folder below `prefix`. `keys`: all that are there."""
     found: list[tuple[int, str]] = []
-    for key in keys:
-        folder = posixpath.dirname(key)
-        if posixpath.basename(key) == push_manifest.NAME and folder:
-            pushed = _pushed(place, prefix, folder, storage_options)
-            if pushed is not None:
-                found.append((pushed.step, folder))
+    for folder in filter(None, _pushes(keys)):
+        pushed = _pushed(place, prefix, folder, storage_options)
+        if pushed is not None:
+            found.append((pushed.step, folder))
     return max(found)[1] if found else None

@@ -145,7 +145,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     with told(f"pull of {bucket.url}"):
         manifest = push_manifest.read(bucket)
         if manifest is None:
-            newest = newest_folder(src, prefix, list(bucket.list()), storage_options)
+            newest = newest_folder(src, prefix, bucket.list(), storage_options)
             if newest is not None:
                 bucket = open_object_store(src, posixpath.join(prefix, newest), storage_options)
             manifest = _find(bucket)

@@ -23,6 +23,9 @@ from types import TracebackType
 from .. import _stepwell
 from ..errors import CheckpointNotFoundError, StepNotFoundError
 
+# Names with this are never read as checkpoints: of Orbax's, and of the door's, while they are made.
+TEMPORARY = ".orbax-checkpoint-tmp"
+
 
 class Folder:
     """A directory or file that appears at `path` whole and durable, or not at all.

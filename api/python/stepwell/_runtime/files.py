@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import stat
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from ..errors import CorruptionError, InvalidArgumentError
+
+T = TypeVar("T")
 
 # Path("gs://bucket/run") of pathlib is "gs:/bucket/run".
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://|"
@@ -73,3 +77,41 @@ def read_json_object(path: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, An
     except FileNotFoundError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def undisturbed(path: str, read: Callable[[], T]) -> T:
+    """What `read` gives of the directory at `path`. Where another one takes its place meanwhile,
+    the files are of both, whether or not they look damaged: then `read` is called again."""
+    while True:
+        with _held(path) as before:
+            try:
+                given = read()
+            except Exception:
+                if _key(path) == before:
+                    raise
+            else:
+                if _key(path) == before:
+                    return given
+
+
+@contextlib.contextmanager
+def _held(path: str) -> Iterator[tuple[int, int] | None]:
+    """Which directory it is, none if there is none. No other one gets its inode meanwhile."""
+    try:
+        file = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        status = os.fstat(file)
+        yield status.st_dev, status.st_ino
+    finally:
+        os.close(file)
+
+
+def _key(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

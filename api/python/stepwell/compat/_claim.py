@@ -9,10 +9,9 @@ import threading
 import time
 import types
 
-from .._runtime.durable import Folder, remove_tree
+from .._runtime.durable import TEMPORARY, Folder, remove_tree
 from ..errors import Error, StepExistsError
 
-TEMPORARY = ".orbax-checkpoint-tmp"  # names with this are never read as checkpoints
 _POLL_SECONDS = 0.005
 
 

@@ -17,23 +17,24 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .. import _stepwell, _store
 from .._interop.temporary_import import imported
 from .._pytree.chunks import Chunks
 from .._runtime import durable
-from .._runtime.files import local_path, read_json_object
+from .._runtime.durable import TEMPORARY
+from .._runtime.files import local_path, read_json_object, undisturbed
 from .._views import StepView
 from ..errors import (CheckpointNotFoundError, CorruptionError, Error, StepExistsError,
                       StepNotFoundError)
 from . import _single, _stores
-from ._claim import TEMPORARY
 from ._root import Root
 from ._single import TREE_FILE
 from ._stores import METRICS, OWN_METADATA
 from ._work import Peers, Work
 
+T = TypeVar("T")
 _STATE = "state"  # an unnamed item, as an import calls it
 
 
@@ -224,6 +225,16 @@ def step_of(root: Root, step: int) -> Opened:
     if not root.holds(step):
         raise StepNotFoundError(f"{root.path!r} has no step {step}; it has {root.steps()}")
     return StoredStep("step", root.directory_of(step), root.store, step, contextlib.ExitStack())
+
+
+def read_step(root: Root, step: int, read: Callable[[Opened], T]) -> T:
+    """What `read` gives of a step of a root; of one that is not the store's, as undisturbed."""
+    def once() -> T:
+        with step_of(root, step) as found:
+            return read(found)
+
+    foreign = root.foreign().get(step)
+    return once() if foreign is None else undisturbed(foreign, once)
 
 
 def _opened(directory: str) -> Opened | None:

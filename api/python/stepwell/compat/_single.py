@@ -17,7 +17,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from .. import _store
 from .._distributed.coordinator import is_store
@@ -25,16 +25,15 @@ from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
 from .._runtime import durable
+from .._runtime.durable import TEMPORARY
 from .._runtime.arguments import json_text
 from .._runtime.files import local_path, read_json
 from .._runtime.gc_pause import paused
 from .._stepwell import Row
 from ..errors import Error, InvalidArgumentError, StepExistsError
-from ._claim import TEMPORARY, Claim
-from ._stores import OWN_METADATA, STORE_NAME, key_of
+from ._claim import Claim
+from ._stores import OWN_METADATA, STORE_NAME
 from ._work import Peers, Work
-
-T = TypeVar("T")
 
 CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 _DIGESTS = "stepwell-digests"  # an export's, of its files
@@ -360,15 +359,3 @@ def open_store(path: str) -> _store.Store | None:
     """The store of a single checkpoint, for reading; None if it has none. Nothing is created."""
     found = store_in(path)
     return None if found is None else _store.open(found, mode="r", untrusted=True)
-
-
-def undisturbed(path: str, read: Callable[[], T]) -> T:
-    """What `read` gives of the checkpoint at `path`. Where another checkpoint takes its place
-    meanwhile, the files are of both: then `read` is called again."""
-    while True:
-        before = key_of(path)
-        try:
-            return read()
-        except Exception:
-            if key_of(path) == before:
-                raise

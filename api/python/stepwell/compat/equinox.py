@@ -33,6 +33,7 @@ import numpy as np
 
 from .. import _store
 from .._pytree.records import PathLike
+from .._runtime.files import undisturbed
 from .._views import ArrayView, NodeView
 from ..errors import (CheckpointNotFoundError, Error, InvalidArgumentError, Mismatch, MismatchError,
                       PathNotFoundError)
@@ -112,7 +113,7 @@ def tree_deserialise_leaves(path_or_file: Any, like: Any,
                 "position only. Load all of it, and save it with tree_serialise_leaves")
         return _equinox().tree_deserialise_leaves(path_or_file, like, filter_spec, is_leaf)
     name = _with_suffix(path_or_file)
-    return _single.undisturbed(name, lambda: _deserialise(name, like, filter_spec, is_leaf, path))
+    return undisturbed(name, lambda: _deserialise(name, like, filter_spec, is_leaf, path))
 
 
 def _deserialise(name: str, like: Any, filter_spec: Any, is_leaf: _IsLeaf, path: PathLike | None

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import orbax.checkpoint as orbax
 from orbax.checkpoint.args import CheckpointArgs, get_registered_args_cls
 
-from ..._runtime.files import local_path
+from ..._runtime.files import local_path, undisturbed
 from ...errors import CheckpointNotFoundError
-from .. import _resolve, _single
+from .. import _resolve
 from .._orbax_common import orbax_errors
 from .._single import Form
 from .._work import Work
@@ -89,7 +89,7 @@ class Checkpointer(orbax.Checkpointer):
         """Restores a checkpoint. FileNotFoundError if there is none."""
         self._wait()
         given = self._args(True, args, kwargs)
-        return _single.undisturbed(local_path(directory), lambda: self._restore(directory, given))
+        return undisturbed(local_path(directory), lambda: self._restore(directory, given))
 
     def _restore(self, directory: str | os.PathLike[str], given: Any) -> Any:
         with self._opened(directory) as opened:
@@ -120,7 +120,7 @@ class Checkpointer(orbax.Checkpointer):
     def metadata(self, directory: str | os.PathLike[str]) -> Any:
         """Metadata of a checkpoint: of its items, times, custom metadata."""
         self._wait()
-        return _single.undisturbed(local_path(directory), lambda: self._metadata(directory))
+        return undisturbed(local_path(directory), lambda: self._metadata(directory))
 
     def _metadata(self, directory: str | os.PathLike[str]) -> Any:
         with self._opened(directory) as opened:

@@ -275,8 +275,8 @@ class CheckpointManager(orbax.CheckpointManager):
                 self._check_args(items, args)
             if steps is self._steps and self._is_saving(step):
                 self.wait_until_finished()
-            with steps.opened(_step_number(step)) as found:
-                return self._restore(found, items, restore_kwargs, args)
+            return steps.read(_step_number(step), lambda found: self._restore(
+                found, items, restore_kwargs, args))
 
     def _restore(self, found: StepItems, items: Any, restore_kwargs: Any, args: Any) -> Any:
         if self._default is None:
@@ -326,14 +326,16 @@ class CheckpointManager(orbax.CheckpointManager):
             return self._root_metadata
         if self._is_saving(step):
             self.wait_until_finished()
-        with self._steps.opened(_step_number(step)) as found:
-            if self._default is None:
-                self._default = found.is_default
-            handlers = {name: found.handler(name) for name in found.names}
-            items = Composite(**{
-                name: found.item_metadata(name, self._handlers.known_or_default(name, typestr))
-                for name, typestr in handlers.items()})
-            return found.described(handlers, items.get(DEFAULT_ITEM) if self._default else items)
+        return self._steps.read(_step_number(step), self._described)
+
+    def _described(self, found: StepItems) -> Any:
+        if self._default is None:
+            self._default = found.is_default
+        handlers = {name: found.handler(name) for name in found.names}
+        items = Composite(**{
+            name: found.item_metadata(name, self._handlers.known_or_default(name, typestr))
+            for name, typestr in handlers.items()})
+        return found.described(handlers, items.get(DEFAULT_ITEM) if self._default else items)
 
     def _save_root_metadata(self, metadata: Mapping[str, Any] | None) -> None:
         if metadata is None:

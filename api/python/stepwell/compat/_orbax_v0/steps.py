@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import orbax.checkpoint as orbax
 from orbax.checkpoint.checkpoint_manager import CheckpointInfo
@@ -14,11 +14,13 @@ from orbax.checkpoint.checkpoint_manager import CheckpointInfo
 from ..._runtime import durable
 from ..._runtime.files import local_path
 from ...errors import Error, StepNotFoundError
-from .._resolve import step_of
+from .._resolve import read_step
 from .._root import Root, naming
 from .._stores import Info
 from .._work import Work
 from .step_items import StepItems
+
+T = TypeVar("T")
 
 
 class Steps:
@@ -77,19 +79,17 @@ class Steps:
 
     def metrics(self, step: int) -> Any:
         """The metrics of a step; None if it or they do not exist."""
-        with contextlib.suppress(FileNotFoundError), self.opened(step) as found:
-            return found.metrics
+        with contextlib.suppress(FileNotFoundError):
+            return self.read(step, lambda found: found.metrics)
         return None
 
-    @contextlib.contextmanager
-    def opened(self, step: int) -> Iterator[StepItems]:
-        """What is in a step; waits if it is being saved. FileNotFoundError."""
+    def read(self, step: int, read: Callable[[StepItems], T]) -> T:
+        """What `read` gives of a step; waits if it is being saved. FileNotFoundError."""
         root = self._open()
         if step not in root.steps() and step in root.listed():
             with contextlib.suppress(Error):
                 root.store.wait()
-        with step_of(root, step) as found:
-            yield StepItems(found, self.wait_for_view)
+        return read_step(root, step, lambda found: read(StepItems(found, self.wait_for_view)))
 
     # ---- changes ----
 

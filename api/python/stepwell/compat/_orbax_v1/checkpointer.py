@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import Error
 from .. import _resolve
@@ -20,6 +21,7 @@ from .places import AUTO, STATE, names_of, tree_name
 from .saving import Saving, StepNotFoundError, number_of
 from .trees import check_target
 
+T = TypeVar("T")
 training = v1.training
 
 
@@ -40,9 +42,9 @@ class Checkpointer(Saving):
 
     # ---- loading ----
 
-    def _place(self, step: int) -> Opened:
+    def _read(self, step: int, read: Callable[[Opened], T]) -> T:
         self._wait_for(step)
-        return _resolve.step_of(self._root, step)
+        return _resolve.read_step(self._root, step, read)
 
     def load(self, step: Any = None, abstract_state: Any = None, *,
              checkpointable_name: str = STATE) -> Any:
@@ -57,9 +59,8 @@ class Checkpointer(Saving):
         """Loads checkpointables of a step by name: those that are asked for, or all."""
         started = time.time()
         number = self._existing(step).step
-        with self._place(number) as place:
-            loaded = load_items(place, unwrapped(abstract_checkpointables),
-                                get_context(self._context))
+        wanted, context = unwrapped(abstract_checkpointables), get_context(self._context)
+        loaded = self._read(number, lambda place: load_items(place, wanted, context))
         self._log("load", number, started)
         return loaded
 
@@ -87,12 +88,15 @@ class Checkpointer(Saving):
     def _described(self, step: Any, whole: bool) -> Any:
         found = self._existing(step)
         context = get_context(self._context)
-        with self._place(found.step) as place:
+
+        def read(place: Opened) -> Any:
             names = names_of(place) if whole else [tree_name(place, AUTO)]
             each = {name: metadata_of(place, name, context) for name in names}
             return training.CheckpointMetadata(
                 found.step, metrics=found.metrics,
                 **described(place, each if whole else each[names[0]], context))
+
+        return self._read(found.step, read)
 
     def root_metadata(self) -> Any:
         """The training.RootMetadata of the whole sequence."""
@@ -130,9 +134,8 @@ class Checkpointer(Saving):
                 return Work(lambda: False)
             raise StepNotFoundError(f"No checkpoint found at step {number}.")
         if name is not None:
-            with self._place(number) as place:
-                if not check_item(place, name, missing_ok):
-                    return Work(lambda: False)
+            if not self._read(number, lambda place: check_item(place, name, missing_ok)):
+                return Work(lambda: False)
 
         def work() -> bool:
             if name is None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..._runtime.files import local_path
+from ..._runtime.files import local_path, undisturbed
 from ...errors import StepExistsError
 from .. import _resolve, _single
 from .._orbax_common import orbax_errors
@@ -120,7 +120,7 @@ def _read(path: Any, read: Callable[[Opened], T]) -> T:
         with find(path) as place:
             return read(place)
 
-    return _single.undisturbed(local_path(path), once)
+    return undisturbed(local_path(path), once)
 
 
 def load_async(path: Any, abstract_state: Any = None, *,

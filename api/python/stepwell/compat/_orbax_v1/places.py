@@ -10,9 +10,9 @@ from typing import Any
 
 from ... import errors as native
 from ..._load.source import Source
+from ..._runtime.durable import TEMPORARY
 from ..._runtime.files import local_path, read_json_object
 from .. import _resolve, _single
-from .._claim import TEMPORARY
 from .._resolve import Opened
 from .base import errors
 
