@@ -101,6 +101,7 @@ def document(described: dict[str, Any], options: argparse.Namespace, run: Run) -
         if key in run.versions:
             described["versions"]["torch"] = run.versions[key]
     settings = {
+        "arrays": run.state_arrays,
         "state": f"{run.state_bytes / 1e9:.3f} GB in {run.state_arrays} fp32 arrays",
         "method": f"{options.rounds} interleaved rounds, each contender in new processes; cold: "
                   f"{machine.CACHE}; fio's engine {limits.engine}; ratios are taken within a round",
@@ -129,7 +130,7 @@ def main() -> int:
     print("```\n" + tables.head(measured["machine"], measured["settings"]) + "\n```\n")
     print(tables.full(report))
     print("\nFor the README at the top:\n")
-    print(tables.short(report))
+    print(tables.short(report, measured["settings"]["arrays"]))
     problems = report.failures + [
         f"{key} cannot be imported: {why}" for key, why in measured["settings"]["missing"].items()]
     for problem in problems:

@@ -16,7 +16,7 @@ HEAD = ["what", "who", "median", "min … max", "rounds", "ratio to limit", "bud
 SHORT = [
     ("full/jax/durable", "throughput of a save until durable, JAX arrays ÷ fio write", True),
     ("full/NumPy/durable", "throughput of a save until durable, NumPy arrays ÷ fio write", True),
-    ("full/jax/stall", "stall of the caller, JAX arrays", False),
+    ("full/jax/stall", "stall of the caller, {arrays} JAX arrays; for each", False),
     ("full/NumPy/stall", "stall of the caller, NumPy arrays ÷ memcpy", True),
     ("full/NumPy/cpu", "CPU seconds per GB saved, NumPy arrays", False),
     ("full/NumPy/restore", "throughput of a cold restore into NumPy ÷ fio read", True),
@@ -113,12 +113,12 @@ def _markdown(header: list[str], lines: list[list[str]], widths: list[int]) -> s
     return "\n".join([line(header), rule, *map(line, lines)])
 
 
-def short(report: Report) -> str:
-    """What the top README shows."""
+def short(report: Report, arrays: int) -> str:
+    """What the top README shows. `arrays`: in the state."""
     header = ["", *(described["name"] for described in report.who.values()), "limit"]
     lines = []
     for row_id, what, as_ratio in SHORT:
-        cells = [what]
+        cells = [what.format(arrays=arrays)]
         for key in report.who:
             figure = report.figures.get((row_id, key))
             unit = report.rows[row_id].unit
@@ -127,7 +127,8 @@ def short(report: Report) -> str:
             elif not figure.values:
                 cells.append(figure.problem.split(":")[0])
             elif not as_ratio:
-                cells.append(f"{number(figure.median, unit)} {unit}")
+                each = f"; {figure.median / arrays * 1e6:,.0f} µs" if "{arrays}" in what else ""
+                cells.append(f"{number(figure.median, unit)} {unit}{each}")
             else:
                 cells.append("" if figure.ratio is None else _ratio(figure.ratio))
         if not any(cells[1:]):
