@@ -168,7 +168,10 @@ void Rules(Input* input) {
   const auto again = db::ReadRules(folder.files(), kPath);
   Check(again.ok() && again->since == rules->since && again->rules.size() == rules->rules.size(),
         "rules changed on the way");
-  const auto report = db::ReportRetention(rules->rules, {{1, 0, 9}, {2, 5, 9}}, /*lost=*/false);
+  std::vector<db::KeepCandidate> candidates(2);
+  candidates[0].step = 1;
+  candidates[1].step = 2;
+  const auto report = db::ReportRetention(rules->rules, std::move(candidates), /*lost=*/false);
   Check(report.steps.size() == 2, "steps that no report has");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell mirror STORE DIR`: the steps as checkpoints of Orbax, while the store goes on.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -33,10 +34,16 @@ Json StatsJson(const std::string& store, const ViewStats& stats) {
 }
 
 // Until everything that is committed now is shown. kCancelled: Ctrl-C.
-Status CatchUp(View* view) {
-  STEPWELL_ASSIGN_OR_RETURN(const bool current, view->WaitUntilCurrent(milliseconds::max(), [] {
+Status CatchUp(View* view, uint64_t steps) {
+  Progress progress("showing");
+  const auto keep_waiting = [&] {
+    const ViewStats stats = view->Stats();  // what is shown is counted at the end of a look
+    const uint64_t shown = std::min(std::max(stats.shown, stats.made), steps);
+    progress.Update(shown, steps, Plural(steps, "step", "steps"));
     return !Interrupts::Noted();
-  }));
+  };
+  STEPWELL_ASSIGN_OR_RETURN(const bool current,
+                            view->WaitUntilCurrent(milliseconds::max(), keep_waiting));
   return current ? OkStatus() : CancelledError("interrupted");
 }
 
@@ -64,7 +71,8 @@ Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocati
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   const Interrupts interrupts;
   STEPWELL_ASSIGN_OR_RETURN(const auto view, store.OpenView(arguments.directory, options));
-  Status status = CatchUp(view.get());
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, store.Steps());
+  Status status = CatchUp(view.get(), steps.size());
   if (status.ok() && !arguments.once) status = Follow(arguments, view.get(), invocation->json);
   const uint64_t shown = view->Stats().shown;
   const bool keep = arguments.once || arguments.keep;

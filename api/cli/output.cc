@@ -158,16 +158,18 @@ Progress::~Progress() {
 }
 
 void Progress::Update(uint64_t bytes_done, uint64_t bytes_all) {
+  Update(bytes_done, bytes_all, HumanBytes(bytes_all));
+}
+
+void Progress::Update(uint64_t done, uint64_t all, const std::string& all_text) {
   if (!enabled_) return;
   const auto now = std::chrono::steady_clock::now();
   if (shown_ && now - shown_at_ < kProgressInterval) return;
   shown_ = true;
   shown_at_ = now;
   const double percent =
-      bytes_all == 0 ? 100.0
-                     : 100.0 * static_cast<double>(bytes_done) / static_cast<double>(bytes_all);
-  std::fprintf(stderr, "\r\x1b[K%s: %.0f%% of %s", what_.c_str(), percent,
-               HumanBytes(bytes_all).c_str());
+      all == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(all);
+  std::fprintf(stderr, "\r\x1b[K%s: %.0f%% of %s", what_.c_str(), percent, all_text.c_str());
 }
 
 std::string Emphasize(const std::string& text, const char* ansi_code) {

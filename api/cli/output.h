@@ -43,6 +43,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void Update(uint64_t bytes_done, uint64_t bytes_all);
+  // Of anything: "45% of 200 steps".
+  void Update(uint64_t done, uint64_t all, const std::string& all_text);
   bool enabled() const { return enabled_; }
 
  private:

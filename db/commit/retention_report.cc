@@ -203,7 +203,9 @@ Status WriteRules(io::FileSystem* file_system, const std::string& store_path,
   STEPWELL_ASSIGN_OR_RETURN(
       const auto file, file_system->Open(fresh, {.write = true, .create = true, .truncate = true}));
   STEPWELL_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(text)));
-  return file_system->Rename(fresh, path);
+  STEPWELL_RETURN_IF_ERROR(file->Sync());  // a name without the text would look damaged
+  STEPWELL_RETURN_IF_ERROR(file_system->Rename(fresh, path));
+  return file_system->SyncDirectory(store_path);
 }
 
 }  // namespace stepwell::db

@@ -38,6 +38,7 @@ Result<RetentionReport> WriterStore::Retention() {
   return ReportRetention(options_.keep, std::move(candidates), !core_->live.Losses().empty());
 }
 
+// Once a session: it is the same with each save.
 void WriterStore::SayDoubt(uint64_t step, const std::string& metrics_json) {
   const std::string doubt = DoubtOf(options_.keep, step, core_->live.NewestStep(), metrics_json);
   if (doubt.empty() || said_doubt_.exchange(true)) return;

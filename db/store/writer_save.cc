@@ -266,7 +266,6 @@ bool WriterStore::IsPrepared(uint64_t step) const {
                      [step](const auto& live) { return live->record.step == step; });
 }
 
-// Once a session: it is the same with each save.
 Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   std::unique_lock lock(mutex_);
