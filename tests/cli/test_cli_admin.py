@@ -217,7 +217,7 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 
 COMMANDS = (
     "ls show cat diff verify stats explain export mirror retention rm pin unpin reclaim repair "
-    "import push pull doctor completion"
+    "import push pull branch branches doctor completion"
 ).split()
 
 

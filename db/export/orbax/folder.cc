@@ -164,8 +164,14 @@ Status ExportFolder::CheckFree() const {
   if (!options_.old_goes_to.empty() || options_.may_be_there) return OkStatus();
   const auto there = file_system_->Stat(path_);
   if (there.ok()) return Taken(path_);
-  // A link to nothing is noticed by the rename.
-  return there.status().code() == StatusCode::kNotFound ? OkStatus() : there.status();
+  if (there.status().code() != StatusCode::kNotFound) return there.status();
+  // A symbolic link to nothing. Where the directory cannot be listed the rename notices, as it does
+  // in a view, whose many steps would make each look longer.
+  if (!options_.claim_becomes.empty()) return OkStatus();
+  const auto names = file_system_->List(parent_);
+  const std::string_view name = std::string_view(path_).substr(path_.rfind('/') + 1);
+  const bool is_link = names.ok() && std::find(names->begin(), names->end(), name) != names->end();
+  return is_link ? Taken(path_) : OkStatus();
 }
 
 // Of a temporary directory that is there: empties one whose claim is not held. An empty one is
