@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                       metavar="push|pull|ls|import|branch|branches")
+                                     metavar="push|pull|ls|import|branch|branches")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
     push.add_argument("step", metavar="STEP", help="a number, or latest")

@@ -205,7 +205,8 @@ class Matcher:
         return _Plan(like, opened, plans)
 
     def _open(self, like: Any, path: Path) -> Opened | None:
-        """As open_node; where a key cannot be stored that is noted, and there are no children."""
+        """Opens a node as open_node does. Notes a key that cannot be stored: such a node has no
+        children."""
         if self._is_leaf(like):
             return None
         try:

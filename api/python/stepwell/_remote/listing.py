@@ -37,17 +37,19 @@ def pushed_steps(place: Any, *, prefix: str = "", storage_options: Mapping[str, 
     with told("listing"):
         bucket = open_object_store(place, prefix, storage_options)
     with told(f"listing {bucket.url}"):
-        folders = _pushes(bucket.list())
-    return sorted((each for folder in folders
-                   if (each := _pushed(place, prefix, folder, storage_options)) is not None),
-                  key=lambda each: (each.step, each.url))
+        keys = bucket.list()
+    return [step for step, _ in _pushes(place, prefix, keys, storage_options)]
 
 
-def _pushes(keys: Iterable[str]) -> list[str]:
-    """The folders of pushed steps; not of one that is being made, or was left, in a temporary
-    directory."""
-    return [posixpath.dirname(key) for key in keys
-            if posixpath.basename(key) == push_manifest.NAME and TEMPORARY not in key]
+def _pushes(place: Any, prefix: str, keys: Iterable[str],
+            storage_options: Mapping[str, Any] | None) -> list[tuple[PushedStep, str]]:
+    """Each pushed step with its folder, ascending by step; not of one that is being made, or was
+    left, in a temporary directory. `keys`: all that are there."""
+    folders = [posixpath.dirname(key) for key in keys
+               if posixpath.basename(key) == push_manifest.NAME and TEMPORARY not in key]
+    found = [(step, folder) for folder in folders
+             if (step := _pushed(place, prefix, folder, storage_options)) is not None]
+    return sorted(found, key=lambda each: (each[0].step, each[0].url))
 
 
 def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, Any] | None
@@ -64,9 +66,5 @@ def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, 
 def newest_folder(place: Any, prefix: str, keys: Iterable[str],
                   storage_options: Mapping[str, Any] | None) -> str | None:
     """Of the highest pushed step in a folder below `prefix`. `keys`: all that are there."""
-    found: list[tuple[int, str]] = []
-    for folder in filter(None, _pushes(keys)):
-        pushed = _pushed(place, prefix, folder, storage_options)
-        if pushed is not None:
-            found.append((pushed.step, folder))
-    return max(found)[1] if found else None
+    found = [folder for _, folder in _pushes(place, prefix, keys, storage_options) if folder]
+    return found[-1] if found else None

@@ -87,10 +87,10 @@ def undisturbed(path: str, read: Callable[[], T]) -> T:
             try:
                 given = read()
             except Exception:
-                if _key(path) == before:
+                if key_of(path) == before:
                     raise
             else:
-                if _key(path) == before:
+                if key_of(path) == before:
                     return given
 
 
@@ -109,9 +109,10 @@ def _held(path: str) -> Iterator[tuple[int, int] | None]:
         os.close(file)
 
 
-def _key(path: str) -> tuple[int, int] | None:
+def key_of(path: str) -> tuple[int, int] | None:
+    """What tells a directory from any other, also once it is renamed; None if there is none."""
     try:
         status = os.stat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino

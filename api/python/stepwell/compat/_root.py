@@ -25,10 +25,10 @@ from .. import Json, _stepwell, _store
 from .._pytree.chunks import Chunks
 from .._runtime import durable
 from .._runtime.durable import TEMPORARY
-from .._runtime.files import local_path, read_json_object
+from .._runtime.files import key_of, local_path, read_json_object
 from ..errors import (CheckpointNotFoundError, CorruptionError, Error, LockedError,
                       PermissionDeniedError, StepNotFoundError, StoreNotFoundError)
-from ._stores import (METRICS, OWN_METADATA, STORE_NAME, Info, Shared, key_of, metrics_of, now,
+from ._stores import (METRICS, OWN_METADATA, STORE_NAME, Info, Shared, metrics_of, now,
                       release, take)
 from ._work import Work
 

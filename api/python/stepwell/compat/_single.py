@@ -25,8 +25,8 @@ from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ARRAY, JAX, SHARDS, flatten_items
 from .._runtime import durable
-from .._runtime.durable import TEMPORARY
 from .._runtime.arguments import json_text
+from .._runtime.durable import TEMPORARY
 from .._runtime.files import local_path, read_json
 from .._runtime.gc_pause import paused
 from .._stepwell import Row

@@ -14,6 +14,7 @@ from .. import _store
 from .._interop.orbax_view import OrbaxView
 from .._pytree.has_leaf import has_leaf
 from .._runtime import service
+from .._runtime.files import key_of
 from ..errors import Error
 from ._work import Work
 
@@ -84,15 +85,6 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-def key_of(path: str) -> tuple[int, int] | None:
-    """What tells a store's directory from any other, also once it is renamed."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _taken(path: str) -> Shared | None:
