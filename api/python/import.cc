@@ -10,6 +10,7 @@
 
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
+#include "db/export/orbax/digests.h"
 #include "db/import/import.h"
 #include "io/open_disk.h"
 
@@ -40,6 +41,14 @@ std::optional<uint64_t> OrbaxStepOf(const std::string& path) {
   auto checkpoint =
       WithoutGil([&] { return db::OrbaxCheckpoint::Open(io::LocalFileSystem(), path); });
   return ValueOrThrow(std::move(checkpoint)).step();
+}
+
+std::optional<std::string> CarryDigests(const std::string& checkpoint,
+                                        const std::vector<std::string>& items, bool is_item,
+                                        const std::string& metadata) {
+  return Call([&] {
+    return db::CarryDigests(io::LocalFileSystem(), checkpoint, items, is_item, metadata);
+  });
 }
 
 }  // namespace
@@ -74,6 +83,8 @@ db::SaveHandle ImportPlan::Save(db::StoreWriter* store, uint64_t step, const db:
 void BindImport(nb::module_& m) {
   m.def("orbax_steps", &OrbaxSteps, nb::arg("path"));
   m.def("orbax_step_of", &OrbaxStepOf, nb::arg("path"));
+  m.def("carry_digests", &CarryDigests, nb::arg("checkpoint"), nb::arg("items"), nb::arg("is_item"),
+        nb::arg("metadata"));
   nb::class_<ImportPlan>(m, "ImportPlan")
       .def(nb::init<const std::string&, std::vector<std::string>>(), nb::arg("path"),
            nb::arg("items"))

@@ -156,7 +156,7 @@ Status OrbaxCheckpoint::Load() {
       STEPWELL_RETURN_IF_ERROR(ReadCheckpointMetadata(parent));
       STEPWELL_RETURN_IF_ERROR(AddItem(std::string(NameOf(path_)), path_));
     } else {
-      STEPWELL_RETURN_IF_ERROR(AddItem("state", path_));
+      STEPWELL_RETURN_IF_ERROR(AddItem(std::string(kPlainItem), path_));
     }
   } else {
     STEPWELL_ASSIGN_OR_RETURN(const bool is_database,
@@ -177,10 +177,9 @@ Status OrbaxCheckpoint::Load() {
     return std::find_if(items_.begin(), items_.end(),
                         [name](const OrbaxItem& item) { return item.target == name; });
   };
-  // What Orbax calls an item that was given no name, v0 and v1.
-  for (const std::string_view name : {"default", "pytree"}) {
+  for (const std::string_view name : kUnnamedItems) {
     const auto unnamed = named(name);
-    if (unnamed != items_.end() && named("state") == items_.end()) unnamed->target = "state";
+    if (unnamed != items_.end() && named(kPlainItem) == items_.end()) unnamed->target = kPlainItem;
   }
   if (!step_) {
     STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
@@ -218,7 +217,8 @@ Status OrbaxCheckpoint::AddItem(const std::string& name, const std::string& fold
   }
   STEPWELL_ASSIGN_OR_RETURN(item.kind, KindOf(name, &item));
   if (item.kind == OrbaxItem::Kind::kTree) {
-    STEPWELL_ASSIGN_OR_RETURN(item.has_records, HasRecords(item));
+    STEPWELL_ASSIGN_OR_RETURN(item.has_records, HasDigested(item, kRecordsName));
+    STEPWELL_ASSIGN_OR_RETURN(item.has_values, HasDigested(item, kValuesName));
   }
   if (item.kind != OrbaxItem::Kind::kFiles && format::orbax::FindHandler(item.handler) == nullptr) {
     STEPWELL_ASSIGN_OR_RETURN(const bool as_files, IsExportedAsFiles(item));
@@ -274,10 +274,10 @@ Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) {
 }
 
 // What was written into the directory later, or copied there from elsewhere, has no digest.
-Result<bool> OrbaxCheckpoint::HasRecords(const OrbaxItem& item) {
+Result<bool> OrbaxCheckpoint::HasDigested(const OrbaxItem& item, std::string_view name) {
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
   if (digests == nullptr) return false;
-  const std::string path = StrCat(item.path, "/", kRecordsName);
+  const std::string path = StrCat(item.path, "/", name);
   return std::any_of(digests->files.begin(), digests->files.end(), [&](const FileDigest& file) {
     return StrCat(folder_, "/", file.name) == path;
   });

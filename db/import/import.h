@@ -3,6 +3,7 @@
 // as its format allows, and nothing of it is trusted; nothing is ever written there.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -46,7 +47,12 @@ struct OrbaxItem {
   std::string json_file;
   std::string handler;       // that the checkpoint names for it; "": none
   bool has_records = false;  // of a tree of our own exports: kRecordsName is in it, with a digest
+  bool has_values = false;   // kValuesName, too
 };
+
+// What Orbax calls an item that was given no name, v0 and v1; and what a save without names does.
+inline constexpr std::array<std::string_view, 2> kUnnamedItems = {"default", "pytree"};
+inline constexpr std::string_view kPlainItem = "state";
 
 // What is in one checkpoint, without its arrays. The files must not change while it is read.
 class OrbaxCheckpoint {
@@ -79,7 +85,7 @@ class OrbaxCheckpoint {
   Status AddItem(const std::string& name, const std::string& folder);
   Result<OrbaxItem::Kind> KindOf(const std::string& name, OrbaxItem* item) const;
   Result<bool> IsExportedAsFiles(const OrbaxItem& item);
-  Result<bool> HasRecords(const OrbaxItem& item);
+  Result<bool> HasDigested(const OrbaxItem& item, std::string_view name);
   Status ReadCheckpointMetadata(const std::string& folder);
   Status ReadRootMetadata();
   Status NotACheckpoint();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "db/export/orbax/numbers.h"
@@ -119,6 +120,10 @@ class TreeReader {
   Status AddNodes();
   Status AddEntries();
   Status AddRecords(io::FileSystem* file_system);
+  Result<std::set<std::string>> ReadValues(io::FileSystem* file_system,
+                                           std::vector<format::LeafRecord>* records);
+  Status RenameUnnamed();
+  void AddValue(format::LeafRecord record);
   Status AddRecord(format::LeafRecord record, const TreeEntry& entry);
 
   const OrbaxItem& source_;
@@ -336,6 +341,7 @@ Status TreeReader::AddRecords(io::FileSystem* file_system) {
                             io::ReadSmallFile(file_system, path, kMetadataBytesMax));
   Result<std::vector<format::LeafRecord>> records = format::DecodeRecords(AsBytes(bytes));
   if (!records.ok()) return records.status().WithContext(path);
+  STEPWELL_ASSIGN_OR_RETURN(const auto values, ReadValues(file_system, &*records));
   Result<std::string> name = CheckRecords(*records);
   if (!name.ok()) return name.status().WithContext(path);
   tree_.item.name = *std::move(name);
@@ -345,22 +351,60 @@ Status TreeReader::AddRecords(io::FileSystem* file_system) {
       tree_.item.leaves.emplace_back().record = std::move(record);
       continue;
     }
+    if (values.contains(record.key)) {
+      AddValue(std::move(record));
+      continue;
+    }
     if (entry == metadata_.entries.end()) break;
     STEPWELL_RETURN_IF_ERROR(AddRecord(std::move(record), *entry++));
   }
   const bool is_whole =
       entry == metadata_.entries.end() && tree_.item.leaves.size() == records->size();
-  return is_whole ? OkStatus() : DataLossError(StrCat(path, ": records of another tree"));
+  return is_whole ? RenameUnnamed() : DataLossError(StrCat(path, ": records of another tree"));
+}
+
+// Values that Orbax has no type for, put among the tree's records. Gives their keys.
+Result<std::set<std::string>> TreeReader::ReadValues(io::FileSystem* file_system,
+                                                     std::vector<format::LeafRecord>* records) {
+  std::set<std::string> keys;
+  if (!source_.has_values) return keys;
+  const std::string path = StrCat(source_.path, "/", kValuesName);
+  STEPWELL_ASSIGN_OR_RETURN(const std::string bytes,
+                            io::ReadSmallFile(file_system, path, kMetadataBytesMax));
+  Result<std::vector<format::LeafRecord>> values = DecodeValues(bytes);
+  if (!values.ok()) return values.status().WithContext(path);
+  for (format::LeafRecord& value : *values) {
+    keys.insert(value.key);
+    records->push_back(std::move(value));
+  }
+  std::sort(records->begin(), records->end(),
+            [](const auto& a, const auto& b) { return a.key < b.key; });
+  return keys;
+}
+
+// What the facade of v0 saved without a name is the plain tree, as what Orbax saved so is.
+Status TreeReader::RenameUnnamed() {
+  if (source_.target != kPlainItem || tree_.item.name != kUnnamedItems[0]) return OkStatus();
+  tree_.item.name = source_.target;
+  for (LeafInput& leaf : tree_.item.leaves) {
+    STEPWELL_ASSIGN_OR_RETURN(const format::LeafKey key, format::DecodeLeafKey(leaf.record.key));
+    STEPWELL_ASSIGN_OR_RETURN(leaf.record.key, format::EncodeLeafKey(source_.target, key.path));
+  }
+  return OkStatus();
+}
+
+void TreeReader::AddValue(format::LeafRecord record) {
+  LeafInput& leaf = tree_.item.leaves.emplace_back();
+  leaf.value = std::move(record.inline_value);
+  record.inline_value.clear();
+  leaf.record = std::move(record);
 }
 
 Status TreeReader::AddRecord(format::LeafRecord record, const TreeEntry& entry) {
   STEPWELL_ASSIGN_OR_RETURN(const format::LeafKey key, format::DecodeLeafKey(record.key));
   const bool has_array = record.kind == LeafKind::kArray;
   if (!has_array && entry.type != OrbaxType::kString) {
-    LeafInput& leaf = tree_.item.leaves.emplace_back();
-    leaf.value = std::move(record.inline_value);
-    record.inline_value.clear();
-    leaf.record = std::move(record);
+    AddValue(std::move(record));
     return OkStatus();
   }
   STEPWELL_RETURN_IF_ERROR(has_array ? AddArray(entry, key.path, record.key)

@@ -76,8 +76,8 @@ TEST(ExportRecordsTest, ContainersOfWhichNothingIsLeftGo) {
   const auto select = [&](const std::vector<size_t>& numbers) {
     std::vector<SelectedRecord> selected;
     const std::vector<RecordPath> paths = {{}, {"a"}, {"a", "b"}, {"a", "c"}, {"d"}};
-    for (const size_t i : numbers) selected.emplace_back(&tree[i], KeysOf(paths[i]));
-    return RecordsOfExport("other", std::move(selected)).value();
+    for (const size_t i : numbers) selected.push_back({&tree[i], KeysOf(paths[i])});
+    return RecordsOfExport("other", selected).value().entries;
   };
   const std::vector<LeafRecord> whole = select({4, 3, 2, 1, 0});
   ASSERT_EQ(whole.size(), 5U);
@@ -89,6 +89,26 @@ TEST(ExportRecordsTest, ContainersOfWhichNothingIsLeftGo) {
   ASSERT_EQ(few.size(), 2U);
   EXPECT_EQ(few[0].child_count, 1U);
   EXPECT_TRUE(select({2, 4}).empty());  // without containers they are no tree
+}
+
+TEST(ExportRecordsTest, ValuesComeBackOrAreDamage) {
+  std::vector<LeafRecord> values = {RecordAt({"a"}, LeafKind::kValue),
+                                    RecordAt({"b"}, LeafKind::kValue)};
+  values[0].value_type = values[1].value_type = format::ValueType::kBytes;
+  values[0].inline_value = std::string(5000, 'x');  // longer than a record may have
+  const std::string bytes = EncodeValues(values);
+  const auto decoded = DecodeValues(bytes);
+  ASSERT_OK(decoded.status());
+  ASSERT_EQ(decoded->size(), 2U);
+  EXPECT_EQ((*decoded)[0].inline_value, values[0].inline_value);
+  EXPECT_EQ((*decoded)[0].logical_bytes, 5000U);
+  EXPECT_EQ((*decoded)[1].inline_value, "");
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeValues(bytes.substr(0, size)).ok()) << size;
+  }
+  EXPECT_FALSE(DecodeValues(bytes + "x").ok());
+  values[1].kind = LeafKind::kNode;
+  EXPECT_FALSE(DecodeValues(EncodeValues(values)).ok());
 }
 
 }  // namespace

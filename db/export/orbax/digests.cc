@@ -13,6 +13,7 @@
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/orbax/json.h"
+#include "format/orbax/orbax_files.h"
 #include "io/buffer.h"
 #include "io/small_file.h"
 
@@ -295,6 +296,30 @@ Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
   if (!text) return std::optional<ExportDigests>();
   STEPWELL_ASSIGN_OR_RETURN(ExportDigests digests, DecodeDigests(path, *text));
   return std::optional(std::move(digests));
+}
+
+Result<std::optional<std::string>> CarryDigests(io::FileSystem* file_system,
+                                                const std::string& checkpoint,
+                                                const std::vector<std::string>& items, bool is_item,
+                                                std::string_view metadata) {
+  STEPWELL_ASSIGN_OR_RETURN(auto digests, ReadDigests(file_system, checkpoint));
+  if (!digests) return std::optional<std::string>();
+  const std::string_view metadata_name = format::orbax::kCheckpointMetadataName;
+  // False: the checkpoint does not have it.
+  const auto carry = [&](std::string* name) {
+    const size_t slash = name->find('/');
+    if (slash == std::string::npos) return !is_item && *name != metadata_name;
+    if (std::find(items.begin(), items.end(), name->substr(0, slash)) == items.end()) return false;
+    if (is_item) name->erase(0, slash + 1);
+    return true;
+  };
+  std::erase_if(digests->files, [&](FileDigest& file) { return !carry(&file.name); });
+  std::erase_if(digests->data, [&](DataDigest& data) { return !carry(&data.name); });
+  std::erase_if(digests->file_items, [&](const std::string& folder) {
+    return is_item || std::find(items.begin(), items.end(), folder) == items.end();
+  });
+  digests->files.push_back(DigestOf(metadata_name, metadata));
+  return std::optional(EncodeDigests(*digests));
 }
 
 Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,

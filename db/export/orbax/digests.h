@@ -67,6 +67,14 @@ Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view te
 Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
                                                  const std::string& checkpoint);
 
+// The digests' text for a checkpoint that has files of another one: of its `items`, in directories
+// of their own or, where it `is_item`, in its own; and `metadata`, as _CHECKPOINT_METADATA. Nothing
+// where the other has none. Names of directories; one item where it `is_item`.
+Result<std::optional<std::string>> CarryDigests(io::FileSystem* file_system,
+                                                const std::string& checkpoint,
+                                                const std::vector<std::string>& items, bool is_item,
+                                                std::string_view metadata);
+
 // Reads the file once; nothing when it is as it was.
 Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,
                                                const std::string& checkpoint,

@@ -113,8 +113,11 @@ Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item) {
     return OkStatus();
   };
   STEPWELL_RETURN_IF_ERROR(add(orbax::kTreeMetadataName, orbax::EncodeTreeMetadata(item.tree)));
-  if (!item.records.empty()) {
-    files.push_back({std::string(kRecordsName), format::EncodeRecords(item.records)});
+  if (!item.records.entries.empty()) {
+    files.push_back({std::string(kRecordsName), format::EncodeRecords(item.records.entries)});
+  }
+  if (!item.records.values.empty()) {
+    files.push_back({std::string(kValuesName), EncodeValues(item.records.values)});
   }
   if (!item.strings.empty()) {
     STEPWELL_RETURN_IF_ERROR(add(orbax::kStringsName, orbax::EncodeStrings(item.strings)));

@@ -58,16 +58,18 @@ class ItemPlanner {
     NoteVariables(record, path.size());
     auto translated = TranslateLeaf(record, options_);
     if (!translated.ok()) return translated.status().WithContext(LeafName(record));
-    if (!translated->unsupported.empty()) {
-      verdicts_->Unsupported(LeafName(record), translated->unsupported);
-      return OkStatus();
-    }
-    if (path.size() < path_prefix_) {
+    const bool is_unsupported = !translated->unsupported.empty();
+    if (path.size() < path_prefix_ && !is_unsupported) {
       return translated->type ? DataLossError("a leaf above its subtree") : OkStatus();
     }
-    const format::KeyPath below(path.begin() + static_cast<ptrdiff_t>(path_prefix_), path.end());
+    const auto prefix = static_cast<ptrdiff_t>(std::min(path_prefix_, path.size()));
+    const format::KeyPath below(path.begin() + prefix, path.end());
+    if (is_unsupported) {
+      Refuse(&record, below, translated->unsupported);
+      return OkStatus();
+    }
     if (!translated->type) {
-      containers_.emplace_back(&record, below);
+      selected_.push_back({&record, below});
       return OkStatus();
     }
     if (below.empty() && variables_.empty() && orbax::IsEmptyNode(*translated->type)) {
@@ -76,7 +78,7 @@ class ItemPlanner {
     }
     auto keys = orbax::TreeKeys(WithValues(below));
     if (!keys.ok()) {
-      verdicts_->Unsupported(LeafName(record), keys.status().message());
+      Refuse(&record, below, std::string(keys.status().message()));
       return OkStatus();
     }
     Candidate candidate;
@@ -95,13 +97,12 @@ class ItemPlanner {
 
   Status Finish() {
     DropBadNames();
-    std::vector<SelectedRecord> selected = std::move(containers_);
     for (Candidate& candidate : candidates_) {
       if (!candidate.kept) continue;
-      selected.emplace_back(candidate.record, candidate.below);
+      selected_.push_back({candidate.record, candidate.below});
       Take(&candidate);
     }
-    STEPWELL_ASSIGN_OR_RETURN(item_->records, RecordsOfExport(item_->name, std::move(selected)));
+    STEPWELL_ASSIGN_OR_RETURN(item_->records, RecordsOfExport(item_->name, selected_));
     item_->tree.use_ocdbt = true;
     item_->tree.use_zarr3 = options_.zarr_format == 3;
     item_->tree.store_array_data_equal_to_fill_value = true;
@@ -154,7 +155,19 @@ class ItemPlanner {
   void Drop(Candidate* candidate, std::string reason) {
     if (!candidate->kept) return;
     candidate->kept = false;
-    verdicts_->Unsupported(candidate->path, std::move(reason));
+    Refuse(candidate->record, candidate->below, std::move(reason));
+  }
+
+  // Orbax cannot hold it. What is a value and not an array our own import gets, nevertheless.
+  void Refuse(const LeafRecord* record, const format::KeyPath& below, std::string reason) {
+    verdicts_->Unsupported(LeafName(*record), std::move(reason));
+    const bool is_known = record->value_type == format::ValueType::kBytes ||
+                          record->value_type == format::ValueType::kComplex ||
+                          record->value_type == format::ValueType::kInt ||
+                          record->value_type == format::ValueType::kStr;
+    if (record->kind == format::LeafKind::kValue && is_known) {
+      selected_.push_back({record, below, /*in_orbax=*/false});
+    }
   }
 
   // Of leaves that Orbax would name alike the first stays, if any may.
@@ -243,8 +256,8 @@ class ItemPlanner {
   ExportItem* const item_;
   ExportPlan* const plan_;
   ExportVerdicts* const verdicts_;
-  std::vector<Variables> variables_;        // of the record at hand, outermost first
-  std::vector<SelectedRecord> containers_;  // with children
+  std::vector<Variables> variables_;  // of the record at hand, outermost first
+  std::vector<SelectedRecord> selected_;
   std::vector<Candidate> candidates_;
   ShardingCache shardings_;
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "db/export/export.h"
+#include "db/export/orbax/records.h"
 #include "format/orbax/orbax_files.h"
 #include "format/orbax/tree_metadata.h"
 #include "format/orbax/zarr_metadata.h"
@@ -47,9 +48,7 @@ struct ExportItem {
   std::string json;  // of a tree, too, that is JSON: Orbax's JSON handlers read it as well
   std::vector<ExportFileOf> files;
   std::vector<std::string> directories;  // of these, parents first
-  // Of a tree: its records (records.h), or none. Those that are not containers with children are
-  // the entries of `tree`, in the same order.
-  std::vector<format::LeafRecord> records;
+  ExportRecords records;                 // of a tree; the entries are those of `tree`
   bool is_tree() const { return kind == format::ItemKind::kTree; }
 };
 

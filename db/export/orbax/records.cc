@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "format/dtype.h"
+#include "format/endian.h"
 #include "format/grid.h"
 #include "format/key.h"
 
@@ -27,7 +29,7 @@ Result<std::string> ParentKey(std::string_view encoded) {
 }
 
 // What describes a leaf, without where its bytes are.
-LeafRecord Description(const LeafRecord& record, std::string key) {
+LeafRecord Description(const LeafRecord& record, std::string key, bool in_orbax) {
   LeafRecord out = record;
   out.key = std::move(key);
   out.chunks.clear();
@@ -40,6 +42,8 @@ LeafRecord Description(const LeafRecord& record, std::string key) {
       out.chunk_shape = format::ChooseChunkShape(record.shape, dtype->item_bytes, {});
     }
     out.chunk_count = format::ChunkCount(out.shape, out.chunk_shape);
+  } else if (!in_orbax) {
+    out.logical_bytes = out.inline_value.size();
   } else if (record.kind == LeafKind::kValue && record.value_type == format::ValueType::kStr) {
     out.inline_value.clear();  // Orbax's file of texts has it, whatever its length
     out.logical_bytes = 0;
@@ -47,15 +51,32 @@ LeafRecord Description(const LeafRecord& record, std::string key) {
   return out;
 }
 
+void AppendPart(std::string_view part, std::string* out) {
+  format::AppendLittle<uint64_t>(part.size(), out);
+  *out += part;
+}
+
+Result<std::string_view> TakePart(std::string_view* bytes) {
+  if (bytes->size() < sizeof(uint64_t)) return DataLossError("values that are cut off");
+  const auto size = format::LoadLittle<uint64_t>(AsBytes(*bytes).data());
+  bytes->remove_prefix(sizeof(uint64_t));
+  if (bytes->size() < size) return DataLossError("values that are cut off");
+  const std::string_view part = bytes->substr(0, size);
+  bytes->remove_prefix(size);
+  return part;
+}
+
 }  // namespace
 
-Result<std::vector<LeafRecord>> RecordsOfExport(const std::string& item,
-                                                std::vector<SelectedRecord> selected) {
+Result<ExportRecords> RecordsOfExport(const std::string& item,
+                                      const std::vector<SelectedRecord>& selected) {
   std::vector<LeafRecord> records;
   records.reserve(selected.size());
-  for (const auto& [record, path] : selected) {
+  std::set<std::string> values;  // their keys
+  for (const auto& [record, path, in_orbax] : selected) {
     STEPWELL_ASSIGN_OR_RETURN(std::string key, format::EncodeLeafKey(item, path));
-    records.push_back(Description(*record, std::move(key)));
+    if (!in_orbax) values.insert(key);
+    records.push_back(Description(*record, std::move(key), in_orbax));
   }
   std::sort(records.begin(), records.end(),
             [](const auto& a, const auto& b) { return a.key < b.key; });
@@ -80,8 +101,37 @@ Result<std::vector<LeafRecord>> RecordsOfExport(const std::string& item,
     ++counts[parent];
   }
   std::erase_if(records, [](const LeafRecord& record) { return record.key.empty(); });
-  if (!CheckRecords(records).ok()) records.clear();
-  return records;
+  ExportRecords out;
+  if (!CheckRecords(records).ok()) return out;
+  for (LeafRecord& record : records) {
+    auto& those = values.contains(record.key) ? out.values : out.entries;
+    those.push_back(std::move(record));
+  }
+  return out;
+}
+
+std::string EncodeValues(const std::vector<LeafRecord>& values) {
+  std::vector<LeafRecord> records = values;
+  for (LeafRecord& record : records) {
+    record.inline_value.clear();
+    record.logical_bytes = 0;
+  }
+  std::string out;
+  AppendPart(format::EncodeRecords(records), &out);
+  for (const LeafRecord& value : values) AppendPart(value.inline_value, &out);
+  return out;
+}
+
+Result<std::vector<LeafRecord>> DecodeValues(std::string_view bytes) {
+  STEPWELL_ASSIGN_OR_RETURN(const std::string_view records, TakePart(&bytes));
+  STEPWELL_ASSIGN_OR_RETURN(auto values, format::DecodeRecords(AsBytes(records)));
+  for (LeafRecord& value : values) {
+    if (value.kind != LeafKind::kValue) return DataLossError("what is no value");
+    STEPWELL_ASSIGN_OR_RETURN(value.inline_value, TakePart(&bytes));
+    value.logical_bytes = value.inline_value.size();
+  }
+  if (!bytes.empty()) return DataLossError("bytes behind the last value");
+  return values;
 }
 
 Result<std::string> CheckRecords(const std::vector<LeafRecord>& records) {

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import _stepwell
 from stepwell._runtime import durable
 from stepwell.compat import flax as checkpoints
 from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as v1
+from stepwell.compat._root import Root
 
 
 def test_a_save_waits_for_another_threads_close_of_the_directory(
@@ -99,3 +101,22 @@ def test_two_managers_choose_what_goes_one_after_the_other(
         for thread in threads:
             thread.join(120)
     assert not met
+def test_a_step_that_goes_during_a_look_is_never_another_librarys(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a save would not retire the step that is then shown anew, or remove its directory."""
+    with Root(tmp_path, name_format=v0.step.standard_name_format()) as root:
+        for step in (1, 2):
+            root.save(step, {"state": {"a": np.arange(3)}}).result()
+        root.wait_for_view()
+        look = _stepwell.made_by_view
+        goes = [1]
+
+        def look_too_late(path: str) -> Any:
+            if goes and os.path.basename(path) == str(goes[0]):
+                root.delete(goes.pop())
+                root.wait_for_view()
+            return look(path)
+
+        monkeypatch.setattr(_stepwell, "made_by_view", look_too_late)
+        assert root.foreign(anew=True) == {} and goes == []
+        assert root.own_steps() == [2]

@@ -91,8 +91,8 @@ class Directory:
             if name.startswith(self.prefix) and _NUMBER.fullmatch(text):
                 own = text.isdecimal() and int(text) in steps and text == str(int(text))
                 path = os.path.join(self.path, name)
-                # What a view made and the store does not have will go.
-                if not own and _stepwell.made_by_view(path) is None:
+                # What a view made and the store does not have will go, or has gone meanwhile.
+                if not own and _stepwell.made_by_view(path) is None and os.path.exists(path):
                     found.append(Checkpoint(float(text), text, path, False))
         return sorted(found)
 

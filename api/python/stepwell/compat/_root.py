@@ -86,6 +86,15 @@ def _identity(path: str) -> list[int] | None:
     return [status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
 
 
+def _place(path: str) -> tuple[str, int, int] | None:
+    """Name, inode and time of change of a directory as it is now; None: there is none."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return os.path.basename(path), status.st_ino, status.st_ctime_ns
+
+
 # ---- the root -----------------------------------------------------------------------------------
 
 
@@ -223,17 +232,19 @@ class Root:
         known: dict[tuple[str, int, int], bool] = {}
         for step, name in self._named().items():
             path = os.path.join(self.path, name)
-            try:
-                status = os.lstat(path)
-            except FileNotFoundError:  # it has just gone
-                continue
-            key = (name, status.st_ino, status.st_ctime_ns)
-            made_by_view = self._made_by_view.get(key)
-            if made_by_view is None:
+            key = made_by_view = None
+            # What a look found is of this directory where the directory is the same after it: a
+            # view may remove one meanwhile, or show another.
+            while key != (key := _place(path)) and key is not None:
+                made_by_view = self._made_by_view.get(key)
+                if made_by_view is not None:
+                    break
                 shown = _stepwell.made_by_view(path)
                 made_by_view = shown is not None and os.path.samefile(
                     shown.store_path, self._store_path)
-            known[key] = made_by_view
+            if key is None:  # it has just gone
+                continue
+            known[key] = bool(made_by_view)
             if not made_by_view:
                 found[step] = path
         self._made_by_view = known

@@ -29,7 +29,7 @@ from .._runtime.arguments import json_text
 from .._runtime.durable import TEMPORARY
 from .._runtime.files import local_path, read_json
 from .._runtime.gc_pause import paused
-from .._stepwell import Row
+from .._stepwell import Row, carry_digests
 from ..errors import Error, InvalidArgumentError, StepExistsError
 from ._claim import Claim
 from ._stores import OWN_METADATA, STORE_NAME
@@ -281,20 +281,26 @@ def read_handlers(path: str) -> dict[str, str]:
 
 
 def write_handlers(source: str, target: str, handlers: dict[str, str] | str) -> None:
-    """Writes a file _CHECKPOINT_METADATA, in a temporary directory, with other handlers. Other
-    checkpoints may have a link to the old one. The export's digests, which no longer hold, go."""
+    """Writes a file _CHECKPOINT_METADATA, in a temporary directory, with other handlers, and the
+    export's digests with it. Other checkpoints may have links to the old ones. handlers: of the
+    items that the target has; a str where it is the item itself."""
     described = read_json(source)
     custom = described.get("custom_metadata")
     # The facades' own, which the store has as well.
     own = custom.pop(OWN_METADATA, None) if isinstance(custom, dict) else None
     if described["item_handlers"] == handlers and source == target and own is None:
         return
+    is_item = isinstance(handlers, str)
+    items = list(described["item_handlers"] if isinstance(handlers, str) else handlers)
     described["item_handlers"] = handlers
-    for old in (target, os.path.join(os.path.dirname(source), _DIGESTS),
-                os.path.join(os.path.dirname(target), _DIGESTS)):
-        durable.remove_tree(old)
-    with open(target, "x", encoding="utf-8") as file:
-        json.dump(described, file)
+    text = json.dumps(described)
+    digests = carry_digests(os.path.dirname(source), items, is_item, text)
+    for name, content in ((os.path.basename(target), text), (_DIGESTS, digests)):
+        path = os.path.join(os.path.dirname(target), name)
+        durable.remove_tree(path)
+        if content is not None:
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(content)
 
 
 # ---- changing -----------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that the facades made, and copies of their steps, in a store: all that was saved is
+there, or what is wrong with them is said."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.compat import flax as checkpoints
+from stepwell.compat import orbax as v0
+from stepwell.compat import orbax_v1 as v1
+
+TREE = {"array": np.arange(500.0), "text": "a text", "few": b"bytes", "many": b"m" * 5000,
+        "number": 1 + 2j, "large": 1 << 80, "list": [b"1", 2, 3j], "half": "\ud800",
+        "below": {"only": b"here"}}
+
+
+def one_v1(path: pathlib.Path) -> pathlib.Path:
+    v1.save(path / "one_1", TREE)
+    return path / "one_1"
+
+
+def without_an_item(path: pathlib.Path) -> pathlib.Path:
+    v1.save_checkpointables(path / "one_1", {"state": TREE, "other": {"x": np.arange(3)}})
+    v1.delete(path / "one_1", checkpointable_name="other")
+    return path / "one_1"
+
+
+def one_v0(path: pathlib.Path) -> pathlib.Path:
+    v0.PyTreeCheckpointer().save(path / "one_1", TREE)
+    return path / "one_1"
+
+
+def copied(path: pathlib.Path) -> pathlib.Path:
+    with v0.CheckpointManager(path / "root") as manager:
+        manager.save(1, args=v0.args.PyTreeSave(TREE))
+    return pathlib.Path(shutil.copytree(path / "root" / "1", path / "copy_1"))
+
+
+def copied_of_flax(path: pathlib.Path) -> pathlib.Path:
+    checkpoints.save_checkpoint(path / "root", TREE, 1)
+    return pathlib.Path(shutil.copytree(path / "root" / "checkpoint_1", path / "copy_1"))
+
+
+MADE = {"v1": one_v1, "v1, an item deleted": without_an_item, "v0": one_v0,
+        "a copy of a step": copied, "a copy of Flax's": copied_of_flax}
+
+
+def imported(path: pathlib.Path, to: pathlib.Path) -> Any:
+    with stepwell.open(to) as store:
+        store.import_checkpoint(path, 1).result()
+        return store.load(1)
+
+
+def is_whole(loaded: Any) -> bool:
+    return (loaded.keys() == TREE.keys() and np.array_equal(loaded["array"], TREE["array"])
+            and all(loaded[key] == TREE[key] for key in TREE if key != "array"))
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
+def test_all_that_was_saved_is_there(make: Callable[[pathlib.Path], pathlib.Path],
+                                     tmp_path: pathlib.Path) -> None:
+    """Leaves that Orbax cannot hold, too."""
+    made = make(tmp_path)
+    assert is_whole(imported(made, tmp_path / "store"))
+    if make in (copied, one_v1):  # as one checkpoint of its own
+        assert is_whole(v1.load(made))
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
+def test_a_flipped_byte_is_found(make: Callable[[pathlib.Path], pathlib.Path],
+                                 tmp_path: pathlib.Path) -> None:
+    """Of every file outside the store, at several places: an import is whole or an error."""
+    made = make(tmp_path)
+    refused = 0
+    for folder, _, names in os.walk(made):
+        for name in names if ".stepwell" not in folder else []:
+            path = pathlib.Path(folder, name)
+            data = path.read_bytes()
+            path.unlink()  # others have links to it
+            for at in range(0, len(data), 1 + len(data) // 12):
+                flipped = bytearray(data)
+                flipped[at] ^= 4
+                path.write_bytes(flipped)
+                to = tmp_path / f"{name}-{at}"
+                try:
+                    assert is_whole(imported(made, to)), (path, at)
+                except (stepwell.CorruptionError, stepwell.FormatError,
+                        stepwell.InvalidArgumentError):
+                    refused += 1
+                shutil.rmtree(to)
+            path.write_bytes(data)
+    assert refused > 60
+    assert is_whole(imported(made, tmp_path / "store"))
