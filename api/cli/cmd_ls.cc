@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell ls STORE`: one line a step. What was pushed to an object store the Python package
-// lists.
+// `stepwell ls STORE`: one line a step. What was pushed to an object store or a directory the
+// Python package lists.
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -122,11 +123,28 @@ Result<Outcome> ListPushed(const LsArguments& arguments, bool json) {
   return RunPython(std::move(words));
 }
 
+// Whether steps were pushed to a directory, or to directories in it.
+bool HasPushed(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr const char* kManifest = "stepwell.json";
+  std::error_code error;
+  if (fs::exists(fs::path(path) / kManifest, error)) return true;
+  for (fs::directory_iterator entry(path, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    std::error_code unreadable;
+    if (fs::exists(entry->path() / kManifest, unreadable)) return true;
+  }
+  return false;
+}
+
 Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
   if (arguments.store.find("://") != std::string::npos) {
     return ListPushed(arguments, invocation->json);
   }
-  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
+  auto opened = OpenStore(arguments.store, /*read_only=*/true, invocation);
+  if (!opened.ok() && HasPushed(arguments.store)) return ListPushed(arguments, invocation->json);
+  STEPWELL_RETURN_IF_ERROR(opened.status());
+  Store store = *std::move(opened);
   STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps, store.Steps());
   if (arguments.last > 0 && steps.size() > arguments.last) {
     steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(arguments.last));
@@ -158,7 +176,7 @@ Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
 void AddLs(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<LsArguments>();
   CLI::App* command =
-      AddCommand(program, invocation, "ls", "list the steps of a store, or those pushed to a URL",
+      AddCommand(program, invocation, "ls", "list the steps of a store, or those pushed to a place",
                  [=] { return RunLs(*arguments, invocation); });
   AddStore(command, &arguments->store);
   command

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import serialization
-from program import document, ok, run
+from program import document, error, ok, run
 
 import stepwell
 
@@ -68,11 +68,15 @@ def test_what_was_pushed(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
     assert [each["step"] for each in document("ls", bucket)["steps"]] == [1, 2, 3]
     assert [each["step"] for each in document("ls", bucket, "-n", 2)["steps"]] == [2, 3]
+    assert ok("ls", tmp_path / "bucket/run").splitlines()[0] == lines[0]  # a directory
+    assert [each["step"] for each in document("ls", tmp_path / "bucket/run/3")["steps"]] == [3]
     result = run("ls", "memory://nothing")
     assert result.returncode == 0 and "no step was pushed" in result.stderr
     assert ok("pull", f"{bucket}/run", tmp_path / "other").startswith("pulled step 3 ")
     with stepwell.open(tmp_path / "other", "r") as opened:
         assert opened.load(3)["w"].tolist() == [3.0] * 5
+    ok("push", store, 3, f"{bucket}/of another run/x")
+    assert "of another run/x and " in error("pull", bucket, tmp_path / "more", status=2)
 
 
 def test_branches(store: pathlib.Path, tmp_path: pathlib.Path) -> None:

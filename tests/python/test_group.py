@@ -87,6 +87,7 @@ def test_what_each_process_has_for_itself_must_be_the_same(tmp_path: pathlib.Pat
                             ["save", {"step": 97, "local": "crossed"}],
                             ["save", {"step": 98, "local": "kind", "local_differs": True}],
                             ["save", {"step": 99, "metadata_differs": True}], ["steps", {}],
+                            ["save", {"step": 100, "local": "keys", "local_differs": True}],
                             ["close", {}]]):
         assert said.gave(0) == []
         for kind, same, other in zip(_LOCAL, said.lines[1::2], said.lines[2::2], strict=False):
@@ -96,9 +97,10 @@ def test_what_each_process_has_for_itself_must_be_the_same(tmp_path: pathlib.Pat
             assert "make_array_from_process_local_data" in other["text"]
         assert "gave" in said.lines[1 + 2 * len(_LOCAL) + 1]  # without elements
         assert "number (int) holds 1 in process 1 and 0 in process 0" in str(said.lines)
-        assert "none of them can save it" in said.lines[-5]["text"], said.lines[-5]
-        assert "numpy_scalar" in said.lines[-4]["text"], said.lines[-4]
-        refused = said.lines[-3]
+        assert "none of them can save it" in said.lines[-6]["text"], said.lines[-6]
+        assert "numpy_scalar" in said.lines[-5]["text"], said.lines[-5]
+        assert "at the int key 1 = 0 in process 1" in said.lines[-2]["text"], said.lines[-2]
+        refused = said.lines[-4]
         assert refused["error"] == "PeerError" and "the metadata" in refused["text"]
         saved = [*range(0, 2 * len(_LOCAL), 2), 2 * len(_LOCAL), 2 * len(_LOCAL) + 1]
         assert said.gave(len(saves) + 4) == saved

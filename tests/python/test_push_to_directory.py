@@ -4,11 +4,14 @@ whatever others have planted there."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 
+import numpy as np
 import obstore.store
 import pytest
 import stepwell
@@ -106,3 +109,30 @@ def test_what_could_not_be_removed_blocks_no_push(
     monkeypatch.undo()
     saved.push(7, bucket, prefix="b")  # another one, which removes what the first has left
     assert not [path for path in tmp_path.iterdir() if ".push-" in path.name]
+
+
+def test_a_pull_beside_pushes_that_replace_each_other_is_one_of_them(
+        saved: stepwell.Store, other: stepwell.Store, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    states = {step: {"a": np.full(50_000, step), "b": [step] * step} for step in (8, 9)}
+    for step, tree in states.items():
+        saved.save(step, tree).result()
+    saved.push(8, place)
+    pulled = threading.Event()
+
+    def push() -> None:
+        number = 8
+        while not pulled.is_set():
+            number = 17 - number
+            saved.push(number, place, if_exists="replace")
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pushing = pool.submit(push)
+        try:
+            for _ in range(25):
+                step = other.pull(place, if_exists="replace").step
+                equal(other.load(step), states[step])
+        finally:
+            pulled.set()
+        pushing.result()
+    assert not [path for path in tmp_path.iterdir() if ".pull-" in path.name]

@@ -56,6 +56,7 @@ def local_leaf(kind: str, value: int) -> dict[str, Any]:
         "transposed": jax.device_put(np.array([[0, 1], [2, 3]]).T if value else
                                      np.array([[0, 1], [2, 3]]), NamedSharding(
                                          mine, PartitionSpec(*[None] * value, "x"))),
+        "keys": {1 if value else "1": 0},
         "kind": np.float32(1) if value else np.ones((), np.float32),
         "key": jax.random.key(value), "scalar": np.float16(value), "flag": bool(value),
         "bytes": bytes([value]), "empty": np.zeros((0, 2))}

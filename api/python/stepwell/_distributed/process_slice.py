@@ -28,7 +28,7 @@ from .._pytree.sharding import Layout, to_numpy, transfers_allowed
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, ItemRows, SpreadLeaf, name_in_items,
                             walk_items)
 from .._pytree.values import decode_value
-from .._stepwell import Row, ValueType
+from .._stepwell import ComponentType, Row, ValueType
 from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
 from .messages import CheckpointVote, Failure
 
@@ -83,6 +83,8 @@ def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: st
         for number, row in enumerate(flat.rows):
             array = arrays.get(number)
             text = f"{name_in_items(name, row.path, only_state) or name}: {_words(row, array)}"
+            if row.path and (key := row.path[-1])[0] in _NOT_TEXT:  # 1 is not "1"
+                text += f" at the {_NOT_TEXT[key[0]]} {str(key[1]).replace(': ', ':')}"
             if number in flat.meshes:
                 meshes.append((len(tree_text), _content(row)))
             elif array is not None and len(_processes(array)) == 1:
@@ -96,6 +98,7 @@ def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: st
 
 
 _HOLDS = " = "
+_NOT_TEXT: dict[int, str] = {ComponentType.INT_KEY: "int key", ComponentType.LITERAL: "key"}
 _ELSEWHERE = ""  # of an array on a mesh of another process
 _SHOWN = (ValueType.INT, ValueType.FLOAT, ValueType.BOOL)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._runtime.durable import TEMPORARY
+from ..errors import InvalidArgumentError
 from . import push_manifest
 from .object_store import open_object_store
 from .transfer import told
@@ -65,6 +66,14 @@ def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, 
 
 def newest_folder(place: Any, prefix: str, keys: Iterable[str],
                   storage_options: Mapping[str, Any] | None) -> str | None:
-    """Of the highest pushed step in a folder below `prefix`. `keys`: all that are there."""
-    found = [folder for _, folder in _pushes(place, prefix, keys, storage_options) if folder]
-    return found[-1] if found else None
+    """Of the highest pushed step in a folder below `prefix`. `keys`: all that are there.
+    InvalidArgumentError where two have that number."""
+    found = [each for each in _pushes(place, prefix, keys, storage_options) if each[1]]
+    if not found:
+        return None
+    newest, folder = found[-1]
+    urls = [step.url for step, _ in found if step.step == newest.step]
+    if len(urls) > 1:
+        raise InvalidArgumentError(f"step {newest.step} was pushed to {' and '.join(urls[:3])}: "
+                                   "name the one to pull")
+    return folder

@@ -16,7 +16,8 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
 from .._runtime.durable import remove_tree
 from .._runtime.progress import progress_of
-from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
+from ..errors import (CheckpointNotFoundError, CorruptionError, InvalidArgumentError,
+                      StorageError)
 from . import push_manifest
 from .directory_store import DirectoryStore
 from .listing import newest_folder
@@ -118,7 +119,8 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     has beside the store; called again it verifies that and goes on.
 
     src, prefix, storage_options, progress: as in `push`. Where no step was pushed to `src` itself
-        but steps were to places below it, the highest of them is pulled.
+        but steps were to places below it, the highest of them is pulled; two of that number are
+        refused.
     step: the number that it gets; None: the one that it had.
     if_exists: as in `save`.
     items: names of items, of those that were pushed; None: all.
@@ -157,14 +159,33 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
         raise exists(self.path, number)
     where = work_path(self.path, f"pull-{digest_of(bucket.url)}", work_dir)
     with claimed(where, keep_on_error=True) as folder:
-        root = os.path.join(folder, "checkpoint")
-        _drop_others(root, manifest)
-        transfers = Transfers(size, shown)
+        manifest, received_bytes = _receive(bucket, manifest, folder, shown)
+        number = manifest.step if step is None else number
+        handle = checkpoint_import.import_checkpoint(
+            self, os.path.join(folder, "checkpoint"), number, items=names or None,
+            if_exists=if_exists)
+        handle.result()
+    return PullReport(bucket.url, number, len(manifest.objects), manifest.size_bytes,
+                      received_bytes, skipped=handle.skipped)
+
+
+def _receive(bucket: ReadableStore, manifest: Manifest, folder: str, shown: Progress | None
+             ) -> tuple[Manifest, int]:
+    """Copies a pushed step to `folder`. Where another push takes its place meanwhile, that one.
+    Gives what it copied, and how many bytes came."""
+    received_bytes = 0
+    while True:
+        _drop_others(os.path.join(folder, "checkpoint"), manifest)
+        transfers = Transfers(manifest.size_bytes, shown)
         receiver = _Receiver(bucket, folder, manifest, transfers)
-        transfers.run(receiver.receive, manifest.objects)
-        checkpoint_import.import_checkpoint(self, root, number, items=names or None,
-                                            if_exists=if_exists).result()
-    return PullReport(bucket.url, number, len(manifest.objects), size, receiver.received_bytes)
+        try:
+            transfers.run(receiver.receive, manifest.objects)
+            return manifest, received_bytes + receiver.received_bytes
+        except (CorruptionError, StorageError):
+            received_bytes += receiver.received_bytes
+            before, manifest = manifest, _find(bucket)
+            if manifest == before:
+                raise
 
 
 def _drop_others(root: str, manifest: Manifest) -> None:

@@ -108,13 +108,17 @@ def _check_tree(objects: dict[str, Object]) -> None:
 
 def read(bucket: ReadableStore) -> Manifest | None:
     """None: it is not there."""
-    size = bucket.size(NAME)
-    if size is None:
-        return None
     where = f"{bucket.url}/{NAME}"
-    if not 0 < size <= _BYTES_MAX:
-        raise CorruptionError(f"{where} is damaged: it has {size} bytes")
-    return _decoded(where, bytes(bucket.read(NAME, 0, size)))
+    size = bucket.size(NAME)
+    while size is not None:
+        if not 0 < size <= _BYTES_MAX:
+            raise CorruptionError(f"{where} is damaged: it has {size} bytes")
+        data = bytes(bucket.read(NAME, 0, size))
+        # Another push may have put its own there meanwhile, of another size.
+        before, size = size, bucket.size(NAME)
+        if size == before:
+            return _decoded(where, data)
+    return None
 
 
 def file_sha256(path: str, check: Callable[[], None]) -> Any:
