@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as real_v1
 
 import stepwell
 from stepwell import _stepwell
@@ -120,3 +122,29 @@ def test_a_step_that_goes_during_a_look_is_never_another_librarys(
         monkeypatch.setattr(_stepwell, "made_by_view", look_too_late)
         assert root.foreign(anew=True) == {} and goes == []
         assert root.own_steps() == [2]
+
+
+def test_a_killed_overwrite_is_shown_when_the_directory_is_opened(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the view looks before Orbax's directory has gone."""
+    with real_v1.training.Checkpointer(tmp_path) as theirs:
+        theirs.save(1, {"a": np.arange(3)})
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(durable, "remove", lambda path: os._exit(9))
+        with v1.training.Checkpointer(tmp_path) as ours:
+            ours.save(1, {"a": np.arange(4)}, overwrite=True, force=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    finish = Root._finish_overwrites
+
+    def late(root: Root, store: stepwell.Store) -> None:
+        time.sleep(0.5)
+        finish(root, store)
+
+    monkeypatch.setattr(Root, "_finish_overwrites", late)
+    with v1.training.Checkpointer(tmp_path):
+        end = time.monotonic() + 30
+        while not (tmp_path / "1" / "stepwell-view").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert real_v1.load(tmp_path / "1")["a"].shape == (4,)

@@ -141,12 +141,12 @@ class Root:
         if not self.leads:
             return
         durable.sweep(self.path)
-        self._finish_overwrites(shared.store)
         prefix, digits = self._naming
         shared.view = shared.store.orbax_view(
             self.path, layout=self._layout, leaves="jax", zarr=self._zarr, beside=True,
             name_prefix=prefix or None, step_digits=digits if digits > 1 else 0,
             on_unsupported="skip")
+        self._finish_overwrites(shared.store)
 
     def _open_store(self) -> _store.Store | None:
         self._refused = None
@@ -362,9 +362,16 @@ class Root:
         return saving
 
     def _remove(self, paths: Iterable[str]) -> None:
+        """What others have under a name. The view, which may have found it taken, looks again."""
         for path in paths:
             with contextlib.suppress(CheckpointNotFoundError):
                 durable.remove(path)
+                self._look_again()
+
+    def _look_again(self) -> None:
+        if self._shared is not None and self._shared.view is not None:
+            with contextlib.suppress(TimeoutError):
+                self._shared.view.wait(0)
 
     def _finish_overwrites(self, store: _store.Store) -> None:
         """Of what a killed process left: a step is durable, and what it takes the place of is
