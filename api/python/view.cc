@@ -32,13 +32,6 @@ std::optional<db::ShownStep> MadeByView(const std::string& path) {
   return Call([&] { return db::FindShownStep(path); });
 }
 
-// Only what the store has: what a view has left of another save is none.
-std::optional<db::ShownStep> ShownStep(const std::string& path) {
-  auto shown = MadeByView(path);
-  if (shown && !shown->is_live) shown.reset();
-  return shown;
-}
-
 std::vector<std::string> StoresIn(const std::string& directory) {
   const nb::gil_scoped_release release;
   return db::StoresIn(io::LocalFileSystem(), directory);
@@ -105,7 +98,6 @@ void BindView(nb::module_& m) {
       .def_ro("step", &db::ShownStep::step)
       .def_ro("commit", &db::ShownStep::commit)
       .def_ro("is_live", &db::ShownStep::is_live);
-  m.def("shown_step", &ShownStep, nb::arg("path"));
   m.def("made_by_view", &MadeByView, nb::arg("path"));
   m.def("stores_in", &StoresIn, nb::arg("directory"));
   nb::class_<View>(m, "View")

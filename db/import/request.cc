@@ -110,21 +110,22 @@ struct ImportPlan::State {
   std::vector<ImportArray> arrays;  // of all trees, without elements
   std::shared_ptr<const std::map<std::string, DataDigest>> chunk_digests;  // null: none
 
-  Status CheckDigests();
+  Status CheckDigests(bool all);
   Status Describe(const ImportOptions& options);
   Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
   std::vector<import::DealtArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
 };
 
-// What our exports say of themselves: files are checked here, chunks when they are read.
-Status ImportPlan::State::CheckDigests() {
+// What our exports say of themselves: files are checked here, chunks when they are read. `all`:
+// items that are missing are damage, too.
+Status ImportPlan::State::CheckDigests(bool all) {
   io::FileSystem* const file_system = checkpoint.file_system();
   const std::string& folder = checkpoint.folder();
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, checkpoint.Digests());
   if (digests == nullptr) return OkStatus();
   const auto is_wanted = [&](const FileDigest& file) {
     const std::string path = StrCat(folder, "/", file.name);
-    return file.name.find('/') == std::string::npos ||
+    return all || file.name.find('/') == std::string::npos ||
            std::any_of(items.begin(), items.end(),
                        [&](const OrbaxItem* item) { return path.starts_with(item->path + "/"); });
   };
@@ -144,7 +145,8 @@ Status ImportPlan::State::CheckDigests() {
 Status ImportPlan::State::Describe(const ImportOptions& options) {
   io::FileSystem* const file_system = checkpoint.file_system();
   STEPWELL_ASSIGN_OR_RETURN(items, Select(checkpoint, options.items));
-  STEPWELL_RETURN_IF_ERROR(CheckDigests());
+  const bool all = options.items.empty() && checkpoint.path() == checkpoint.folder();
+  STEPWELL_RETURN_IF_ERROR(CheckDigests(all));
   metrics_json = options.items.empty() ? checkpoint.metrics() : "";
   for (const OrbaxItem* item : items) {
     switch (item->kind) {

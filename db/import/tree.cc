@@ -315,6 +315,13 @@ Result<ImportTree> TreeReader::Read(io::FileSystem* file_system) {
     return DataLossError(StrCat(path, ": ", metadata_.entries.size(), " leaves in an array"));
   }
   STEPWELL_RETURN_IF_ERROR(CheckNames());
+  const std::string values = StrCat(source_.path, "/", kValuesName);
+  STEPWELL_ASSIGN_OR_RETURN(const bool has_values, io::HasFile(file_system, values));
+  if (has_values && !source_.has_values) {
+    return DataLossError(StrCat(values, ": no digest of the checkpoint is of these values, which ",
+                                "Orbax cannot hold. Import a whole copy of the checkpoint, or ",
+                                "remove the file to import the rest"));
+  }
   STEPWELL_ASSIGN_OR_RETURN(notes_, ReadNotes(file_system, source_.path));
   STEPWELL_RETURN_IF_ERROR(OpenIndex(file_system));
   STEPWELL_RETURN_IF_ERROR(source_.has_records ? AddRecords(file_system) : AddEntries());

@@ -100,3 +100,45 @@ def test_a_flipped_byte_is_found(make: Callable[[pathlib.Path], pathlib.Path],
             path.write_bytes(data)
     assert refused > 60
     assert is_whole(imported(made, tmp_path / "store"))
+
+
+def test_a_part_of_a_checkpoint_is_never_taken_for_all_of_it(tmp_path: pathlib.Path) -> None:
+    v1.save_checkpointables(tmp_path / "one_1", {"state": TREE, "z": {"x": 3, "few": b"f"}})
+    shutil.copytree(tmp_path / "one_1", tmp_path / "part_1")
+    shutil.rmtree(tmp_path / "part_1" / "z")
+    shutil.copytree(tmp_path / "one_1" / "z", tmp_path / "item_1")
+    with stepwell.open(tmp_path / "store") as store:
+        with pytest.raises(stepwell.CorruptionError, match="z/"):
+            store.import_checkpoint(tmp_path / "part_1", 1).result()
+        store.import_checkpoint(tmp_path / "part_1", 1, items=["state"]).result()
+        assert is_whole(store.load(1))
+        with pytest.raises(stepwell.CorruptionError, match="stepwell-values"):
+            store.import_checkpoint(tmp_path / "item_1", 2).result()
+        (tmp_path / "item_1" / "stepwell-values").unlink()
+        store.import_checkpoint(tmp_path / "item_1", 2).result()
+        assert store.load(2) == {"x": 3}
+
+
+def test_an_item_is_deleted_of_the_checkpoint_that_is_there(tmp_path: pathlib.Path) -> None:
+    """Not of the one that was there before a save which replaces it meanwhile."""
+    path = tmp_path / "one_1"
+    for _ in range(15):
+        v1.save_checkpointables(path, {"a": TREE, "x": TREE}, overwrite=True)
+        saving = v1.save_checkpointables_async(path, {"a": TREE, "q": TREE, "x": TREE},
+                                               overwrite=True)
+        v1.delete(path, checkpointable_name="x")
+        saving.result()
+        with stepwell.open(tmp_path / "store") as store:
+            store.import_checkpoint(path, 1, if_exists="replace").result()
+            for name in store[1].items:
+                assert is_whole(store.load(1, items=[name])[name])
+
+
+def test_keys_that_are_one_name_for_orbax(tmp_path: pathlib.Path) -> None:
+    tree = {1: np.zeros(2), "1": np.ones(2)}
+    v1.save(tmp_path / "one", tree)
+    checkpoints.save_checkpoint(tmp_path / "flax", tree, 1)
+    for load in (lambda: v1.load(tmp_path / "one"),
+                 lambda: checkpoints.restore_checkpoint(tmp_path / "flax", None)):
+        with pytest.raises(ValueError, match="keys 1 and '1' of a dict are one name"):
+            load()

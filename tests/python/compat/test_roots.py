@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -148,3 +150,55 @@ def test_a_killed_overwrite_is_shown_when_the_directory_is_opened(
         while not (tmp_path / "1" / "stepwell-view").exists() and time.monotonic() < end:
             time.sleep(0.01)
         assert real_v1.load(tmp_path / "1")["a"].shape == (4,)
+
+
+@pytest.mark.parametrize("how", ["threads", "in the background", "beside the step"])
+def test_items_of_a_step_that_are_saved_at_a_time_are_all_there(tmp_path: Path, how: str) -> None:
+    def tree(value: int) -> dict[str, Any]:
+        return {"x": np.full(3, value)}
+
+    for attempt in range(8):
+        path = tmp_path / str(attempt)
+        with v1.training.Checkpointer(path) as root:
+            root.save_checkpointables(3, {"a": tree(0), "b": tree(0)})
+            saves = [functools.partial(v1.save, path / "3" / name, tree(value), overwrite=True)
+                     for name, value in (("a", 5), ("b", 6))]
+            if how == "threads":
+                with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                    for each in [pool.submit(save) for save in saves]:
+                        each.result()
+            elif how == "in the background":
+                for response in [v1.save_async(path / "3" / name, tree(value), overwrite=True)
+                                 for name, value in (("a", 5), ("b", 6))]:
+                    response.result()
+            else:
+                step = root.save_checkpointables_async(3, {"a": tree(5), "b": tree(5)},
+                                                       overwrite=True, force=True)
+                time.sleep(attempt / 2000)
+                saves[1]()
+                step.result()
+        with v1.training.Checkpointer(path) as root:
+            loaded = root.load_checkpointables(3)
+        assert {name: int(item["x"][0]) for name, item in loaded.items()} == {"a": 5, "b": 6}
+
+
+def test_a_step_is_read_by_its_path_while_it_is_replaced(tmp_path: Path) -> None:
+    with v1.training.Checkpointer(tmp_path) as root:
+        root.save(3, {"x": np.zeros(3)})
+        saved = threading.Event()
+
+        def read() -> list[float]:
+            found = []
+            while not saved.is_set():
+                found.append(float(v1.load(tmp_path / "3")["x"][0]))
+            return found
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            try:
+                for value in range(1, 60):
+                    root.save(3, {"x": np.full(3, value)}, overwrite=True, force=True)
+            finally:
+                saved.set()
+            found = reading.result()
+    assert found == sorted(found) and found[-1] <= 59

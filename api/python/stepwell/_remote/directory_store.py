@@ -10,11 +10,13 @@ import os
 import stat
 from collections.abc import Iterator
 
+from .._runtime.files import key_of, undisturbed
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class DirectoryStore:
-    """Files below a directory."""
+    """Files below a directory. Where another directory takes its place, what is read is of one."""
 
     def __init__(self, root: str) -> None:
         self.url = root
@@ -48,13 +50,19 @@ class DirectoryStore:
         return None
 
     def size(self, key: str) -> int | None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
-                self._folder(key) as (folder, name):
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            return status.st_size if stat.S_ISREG(status.st_mode) else None
-        return None
+        def once() -> int | None:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
+                    self._folder(key) as (folder, name):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                return status.st_size if stat.S_ISREG(status.st_mode) else None
+            return None
+
+        return undisturbed(self.url, once)
 
     def read(self, key: str, start: int, length: int) -> bytes:
+        return undisturbed(self.url, lambda: self._read(key, start, length))
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
         with self._folder(key) as (folder, name):
             file = self._open(folder, name)
             if file is None:
@@ -65,8 +73,19 @@ class DirectoryStore:
 
     def list(self) -> dict[str, int]:
         """Links and other things that are not objects are there, too: the place is not empty."""
+        while True:
+            places: dict[str, tuple[int, int] | None] = {}
+            found = self._list(places)
+            if all(key_of(path) == key for path, key in places.items()):
+                return found
+
+    def _list(self, places: dict[str, tuple[int, int] | None]) -> dict[str, int]:
+        """`places`: gets the directories that were listed, as they were before."""
         found: dict[str, int] = {}
+        places[self.url] = key_of(self.url)
         for above, folders, names in os.walk(self.url):
+            places.update({path: key_of(path) for path in [os.path.join(above, each)
+                                                           for each in folders]})
             links = [each for each in folders if os.path.islink(os.path.join(above, each))]
             for name in [*names, *links]:
                 path = os.path.join(above, name)

@@ -16,8 +16,7 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
 from .._runtime.durable import remove_tree
 from .._runtime.progress import progress_of
-from ..errors import (CheckpointNotFoundError, CorruptionError, InvalidArgumentError,
-                      StorageError)
+from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
 from . import push_manifest
 from .directory_store import DirectoryStore
 from .listing import newest_folder
@@ -142,8 +141,11 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     names = item_names(items)
     with told("pull"):
         bucket = open_object_store(src, prefix, storage_options)
-        if isinstance(bucket, DirectoryStore) and not os.path.isdir(bucket.url):
-            raise CheckpointNotFoundError(f"{bucket.url}: there is no such directory")
+        if isinstance(bucket, DirectoryStore):
+            try:
+                os.stat(bucket.url)
+            except (FileNotFoundError, NotADirectoryError):
+                raise CheckpointNotFoundError(f"{bucket.url}: there is no such directory") from None
     with told(f"pull of {bucket.url}"):
         manifest = push_manifest.read(bucket)
         if manifest is None:
@@ -181,7 +183,7 @@ def _receive(bucket: ReadableStore, manifest: Manifest, folder: str, shown: Prog
         try:
             transfers.run(receiver.receive, manifest.objects)
             return manifest, received_bytes + receiver.received_bytes
-        except (CorruptionError, StorageError):
+        except CorruptionError:
             received_bytes += receiver.received_bytes
             before, manifest = manifest, _find(bucket)
             if manifest == before:

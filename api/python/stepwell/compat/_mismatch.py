@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ..errors import MismatchError
 
@@ -28,3 +29,12 @@ def mismatches_of(target: str, **hints: str) -> Iterator[None]:
             in_words(str(error).partition("\n")[0]),
             [each._replace(message=in_words(each.message)) for each in error.mismatches],
             "; ".join([hint for kind, hint in hints.items() if kind in kinds])) from None
+
+
+def check_names(keys: Iterable[Any]) -> None:
+    """ValueError where two keys of a dict are one str."""
+    known: dict[str, Any] = {}
+    for key in keys:
+        if known.setdefault(str(key), key) is not key:
+            raise ValueError(f"the keys {known[str(key)]!r} and {key!r} of a dict are one name for "
+                             "Flax and Orbax, which know str keys only; stepwell.open loads both")

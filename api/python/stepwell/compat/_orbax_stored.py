@@ -22,6 +22,7 @@ from .._load.source import Source
 from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import INDEX, KEY
 from .._stepwell import ContainerKind, Record, ValueType
+from ._mismatch import check_names
 
 Names = tuple[str, ...]
 
@@ -77,6 +78,7 @@ class StoredItem:
     def _build(self, number: int, value_of: Callable[[int], Any]) -> Any:
         record = self.record(number)
         children = self.tree.children[number] if self.tree.is_node(number) else {}
+        check_names(key for _, key in children)
         below = [self._build(child, value_of) for child in children.values()]
         built: Any
         if not children:

@@ -187,8 +187,9 @@ class OrbaxCheckpoint(Opened):
 
 
 def shown(path: str) -> tuple[str, int] | None:
-    """The store and the step that a directory shows, if it is a step of a root."""
-    found = _stepwell.shown_step(path)
+    """The store and the step that a directory shows, if it is a step of a root; also while it has
+    yet to be shown as the store has it by now, or to go."""
+    found = _stepwell.made_by_view(path)
     return None if found is None else (found.store_path, found.step)
 
 
@@ -239,14 +240,15 @@ def read_step(root: Root, step: int, read: Callable[[Opened], T]) -> T:
 
 def _opened(directory: str) -> Opened | None:
     """The checkpoint that a directory is; None for items, roots, and anything else."""
-    own = _stepwell.made_by_view(directory)
-    if own is not None and not own.is_live:
-        raise CheckpointNotFoundError(f"{directory} shows a step that was deleted, or is being "
-                                      "replaced")
+    own = shown(directory)
     with contextlib.ExitStack() as closing:
         if own is not None:
-            store = closing.enter_context(_stores.reading(own.store_path))
-            return StoredStep("step", directory, store, own.step, closing.pop_all())
+            store = closing.enter_context(_stores.reading(own[0]))
+            try:
+                return StoredStep("step", directory, store, own[1], closing.pop_all())
+            except StepNotFoundError:
+                raise CheckpointNotFoundError(
+                    f"{directory} shows a step that was deleted") from None
         if is_item(directory):
             return None
         inside = _single.open_store(directory)
@@ -312,22 +314,25 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
                             chunks=chunks, form=form, timeout=timeout, finished=finished)
     if not overwrite:
         raise StepExistsError(f"{target!r} exists; overwrite=True replaces it")
-    closing = contextlib.ExitStack()
-    try:
+    with contextlib.ExitStack() as closing, _stores.alone(*own) as note:
         store = closing.enter_context(_stores.writing(own[0]))
         if item is None:
             handle = store._put(own[1], items, metadata=metadata, metrics=metrics, chunks=chunks,
                                 replace=True)
         else:
             handle = _save_item(store, own[1], item, next(iter(items.values())))
-        return Work(lambda: _complete(handle, closing, finished), timeout=timeout)
-    except BaseException:
-        closing.close()
-        raise
+        held = closing.pop_all()
+        try:
+            saving = Work(lambda: _complete(handle, held, finished), timeout=timeout)
+        except BaseException:
+            held.close()
+            raise
+        note(saving)
+        return saving
 
 
 def _save_item(store: _store.Store, step: int, item: str, tree: Any) -> Any:
-    """A step once more, with another item of this name."""
+    """A step once more, with another item of this name. The caller is `alone`."""
     view = store[step]
     items: dict[str, Any] = {name: view[(name,)] for name in view.items if name != item}
     return store._put(step, {**items, item: tree}, metadata=view.metadata, metrics=view.metrics,

@@ -309,33 +309,39 @@ def write_handlers(source: str, target: str, handlers: dict[str, str] | str) -> 
 def delete_item(target: str, name: str) -> None:
     """Makes a checkpoint without the item, of links, and puts it in the place of the old one. All
     processes of a run call it."""
-    inside = store_in(target)
-    handlers = read_handlers(os.path.join(target, CHECKPOINT_METADATA))
-    rest = {each: kind for each, kind in handlers.items() if each != name}
     made = os.path.join(target + TEMPORARY, _EXPORT)
-    home = os.path.join(made, min(rest), STORE_NAME)
     peers = Peers(f"deleting {name!r} of {target!r}")
     claim = Claim(target, replace=True)  # process 0 acquires it
+    handlers: dict[str, str] = {}
 
     def copy() -> None:
-        claim.acquire()
+        claim.acquire()  # what is there stays, now
+        handlers.update(read_handlers(os.path.join(target, CHECKPOINT_METADATA)))
+        handlers.pop(name, None)  # the store may have it alone
+        if not handlers:
+            raise InvalidArgumentError(f"{name!r} is the only item of {target!r} that Orbax reads: "
+                                       "delete the checkpoint")
         durable.link_tree(target, made, skip=lambda path: path == os.path.join(target, name)
                           or os.path.basename(path) == STORE_NAME)
+        inside = store_in(target)
         if inside is not None:
             # A writer changes STEPWELL in place, and nothing else that has another name.
-            durable.link_tree(inside, home, copied=("STEPWELL",))
+            durable.link_tree(inside, os.path.join(made, min(handlers), STORE_NAME),
+                              copied=("STEPWELL",))
 
     def drop() -> None:
-        if inside is not None:
+        home = store_in(made)
+        if home is not None:
             with _store.open(home) as store:
                 store.delete(STEP, item=name)
 
     def put() -> None:
         assert claim.folder is not None
-        if inside is not None:
+        home = store_in(made)
+        if home is not None:
             strip(home)
         described = os.path.join(made, CHECKPOINT_METADATA)
-        write_handlers(described, described, rest)
+        write_handlers(described, described, handlers)
         claim.folder.commit(_EXPORT)
 
     try:

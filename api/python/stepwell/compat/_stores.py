@@ -161,6 +161,25 @@ def reading(path: str) -> Iterator[_store.Store]:
 
 
 @contextlib.contextmanager
+def alone(path: str, step: int) -> Iterator[Callable[[Work[None]], None]]:
+    """Nothing else of this process saves to the store: what it saves of the step has come to its
+    end, and other saves wait for the block. Gives what is to be told of a save that begins."""
+    with _lock:
+        shared = _by_key.get(key_of(path) or (0, 0))
+    if shared is None:  # then nothing else has it open
+        yield lambda saving: None
+        return
+
+    def note(saving: Work[None]) -> None:
+        shared.saving[step] = saving, Info(step, now(), None)
+
+    with shared.planning:
+        if step in shared.saving:
+            shared.saving[step][0].wait()
+        yield note
+
+
+@contextlib.contextmanager
 def opened_to_change(path: str) -> Iterator[_store.Store]:
     """A store that is open for a change, which has said by itself how it went: what goes wrong at
     the end undoes nothing, and is logged."""

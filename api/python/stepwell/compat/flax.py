@@ -42,7 +42,7 @@ from .. import _store
 from .._runtime.files import local_path
 from ..errors import InvalidArgumentError, LockedError
 from ._flax_directory import Checkpoint, Directory, is_checkpoint, opened_path, opened_tree
-from ._mismatch import mismatches_of
+from ._mismatch import check_names, mismatches_of
 
 __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_checkpoint",
            "save_checkpoint", "save_checkpoint_multiprocess"]
@@ -244,6 +244,7 @@ def _state_dict(loaded: Any) -> Any:
         loaded = dict(enumerate(loaded))
     if not isinstance(loaded, dict):
         return loaded
+    check_names(loaded)
     return {str(key): _state_dict(value) for key, value in loaded.items()}
 
 
