@@ -283,6 +283,30 @@ Result<uint64_t> ExportFolder::SizeOf(std::string_view name) const {
   return info.size_bytes;
 }
 
+// At one instant, where the file system can exchange names.
+Status ExportFolder::Replace() {
+  const Status exchanged = file_system_->Exchange(temporary_, path_);
+  if (exchanged.ok()) {
+    committed_ = true;
+    return file_system_->Rename(temporary_, options_.old_goes_to);
+  }
+  if (exchanged.code() != StatusCode::kUnimplemented && exchanged.code() != StatusCode::kNotFound) {
+    return exchanged;
+  }
+  const Status moved = file_system_->Rename(path_, options_.old_goes_to);
+  if (!moved.ok() && moved.code() != StatusCode::kNotFound) return moved;
+  return GiveName();
+}
+
+Status ExportFolder::GiveName() {
+  const Status renamed = file_system_->Rename(temporary_, path_);
+  const int error = renamed.os_error();
+  if (!renamed.ok() && error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return renamed;
+  if (!renamed.ok()) return Taken(path_);
+  committed_ = true;
+  return OkStatus();
+}
+
 Status ExportFolder::Commit() {
   if (!options_.claim_becomes.empty()) {
     STEPWELL_RETURN_IF_ERROR(file_system_->Rename(Now(kClaimName), Now(options_.claim_becomes)));
@@ -296,16 +320,7 @@ Status ExportFolder::Commit() {
     STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   }
   STEPWELL_RETURN_IF_ERROR(CheckFree());
-  if (!options_.old_goes_to.empty()) {
-    const Status moved = file_system_->Rename(path_, options_.old_goes_to);
-    if (!moved.ok() && moved.code() != StatusCode::kNotFound) return moved;
-  }
-  if (Status status = file_system_->Rename(temporary_, path_); !status.ok()) {
-    const int error = status.os_error();
-    if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return status;
-    return Taken(path_);
-  }
-  committed_ = true;
+  STEPWELL_RETURN_IF_ERROR(options_.old_goes_to.empty() ? GiveName() : Replace());
   if (Status status = options_.sync ? file_system_->SyncDirectory(parent_) : OkStatus();
       !status.ok()) {
     committed_ = !file_system_->Rename(path_, temporary_).ok();

@@ -86,6 +86,8 @@ class ExportFolder {
   Status TakeOver() const;
   Status ShowClaim();
   Status CheckFree() const;
+  Status Replace();
+  Status GiveName();
 
   io::FileSystem* const file_system_;
   const std::string path_;
