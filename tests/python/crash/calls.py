@@ -210,13 +210,8 @@ def checkpointer_save(place: CheckpointerRoot, step: int, number: int, *, overwr
         return bool(checkpointer.save(step, state(number), overwrite=overwrite, force=overwrite))
 
     value = {item: number + i for i, item in enumerate(items)} if items else number
-
-    def change(model: Model) -> None:
-        if not overwrite and step in model[place.name]:
-            raise KeyError(step)  # it says that the step exists
-        _set(place, step, value)(model)
-
-    return Call(f"{place.name}: Checkpointer.save({step}, {list(items)}, {overwrite})", run, change)
+    return Call(f"{place.name}: Checkpointer.save({step}, {list(items)}, {overwrite})", run,
+                _set(place, step, value))
 
 
 def checkpointer_delete(place: CheckpointerRoot, step: int, item: str | None = None) -> Call:

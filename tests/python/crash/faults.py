@@ -26,6 +26,8 @@ ERRORS = ("EIO", "ENOSPC", "EMFILE", "ENOMEM")
 EXPECTED = ("NoSpaceError", "StorageError", "OSError", "Error", "OutcomeUnknownError",
             "PermissionDeniedError", "LockedError", "CorruptionError", "MemoryError",
             "FileNotFoundError", "StoreNotFoundError", "PermissionError")
+REFUSED = ("StepAlreadyExistsError", "StepExistsError", "InvalidCheckpointError",
+           "FileExistsError")
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,9 @@ def _judge(program: Program, said: list[str], status: int | None, fault: Fault) 
         if number > fault.call and outcome.reached and name in (
                 "OutcomeUnknownError", "StorageError", "NoSpaceError"):
             continue  # the first to hear of the failure
+        refused = name in REFUSED or (name == "ValueError" and "already exists" in line)
+        if number > fault.call and refused and outcome.reached:
+            continue  # what an earlier call failed to remove is there still
         if number > fault.call and name == "CalledProcessError" and outcome.reached:
             continue  # `cp` of a step that is in the store, and is not shown yet
         if number > fault.call and _cannot_be_made(program, said, number):
