@@ -164,6 +164,18 @@ def test_a_state_that_an_object_refuses_says_where(store):
         "stepwell: set_state of the Strict at 'data' in `like` refused the stored state"]
 
 
+def test_no_object_is_changed_where_one_refuses_its_state(store):
+    generator = np.random.Generator(np.random.MT19937(1))
+    store.save(1, {"a": Iterator(5), "b": Iterator(6), "random": generator}).result()
+    fresh = {"a": Iterator(1), "b": Iterator(2), "random": np.random.default_rng(3)}
+    before = fresh["random"].bit_generator.state
+    with pytest.raises(ValueError, match="state must be for") as caught:
+        store.load_or(fresh)
+    assert "np.random.Generator(np.random.MT19937()) takes it" in caught.value.__notes__[0]
+    assert (fresh["a"].state, fresh["b"].state) == (1, 2)
+    assert same(fresh["random"].bit_generator.state, before)
+
+
 def test_what_the_step_lacks_is_a_mismatch(store):
     store.save(1, {"x": 1}).result()
     wanted = "data: missing in the store, wanted the state of a test_object_leaves.Iterator"

@@ -168,7 +168,7 @@ with stepwell.open(path) as store:
         assert loaded[name].sharding == tree[name].sharding and loaded[name].committed, name
         assert loaded[name].dtype == tree[name].dtype and (loaded[name] == tree[name]).all(), name
         assert store.load(0, name, as_="jax").sharding == tree[name].sharding
-    assert loaded["alone"].devices() == {devices[0]} and (loaded["alone"] == tree["alone"]).all()
+    assert loaded["alone"].devices() == {devices[3]} and (loaded["alone"] == tree["alone"]).all()
     assert type(loaded["numpy"]) is np.ndarray and (loaded["numpy"] == tree["numpy"]).all()
     assert loaded["i"] == 1
     assert store.load(0, "*", as_="jax")["w"].sharding == tree["w"].sharding
@@ -404,3 +404,22 @@ with jax.set_mesh(mesh), stepwell.open(path) as store:
 print("ok")
 """, path, **EIGHT)
     assert (status, out) == (0, "ok\n"), err
+
+
+def test_an_array_on_one_device_comes_back_on_it(run_python, path):
+    """On the default one it stays uncommitted: it goes with arrays on any mesh."""
+    run_python(START + """
+from orbax.checkpoint import v1 as orbax
+from stepwell.compat import orbax_v1 as facade
+tree = {"a": jax.device_put(jnp.ones(2), devices[2]), "default": jnp.ones(3),
+        "key": jax.device_put(jax.random.split(jax.random.key(1), 3), devices[1])}
+facade.save(path + "1", tree)
+with stepwell.open(path) as store:
+    store.save(1, tree).result()
+    for loaded in (store.load(1, as_="jax"), facade.load(path + "1"), orbax.load(path + "1")):
+        assert all(loaded[name].devices() == tree[name].devices() for name in tree), loaded
+    loaded = store.load(1, as_="jax")
+    assert not loaded["default"].committed and loaded["a"].committed
+    added = jax.jit(lambda x, y: x + y.sum())(loaded["a"], loaded["default"])
+    assert added.devices() == {devices[2]}
+""", path, **EIGHT)

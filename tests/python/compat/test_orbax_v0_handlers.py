@@ -402,3 +402,19 @@ def test_orbax_sees_which_handler_wrote_an_item(tmp_path: Path) -> None:
         manager.wait_until_finished()
         described = json.loads((tmp_path / "a" / "0" / "_CHECKPOINT_METADATA").read_text())
         assert described["item_handlers"]["text"] == LinesHandler.typestr()
+
+
+@pytest.mark.parametrize("library", [real, ocp], ids=["orbax", "stepwell"])
+def test_keys_of_another_kind_are_refused(tmp_path, library):
+    stored = {"split": jax.random.split(jax.random.key(3), 8),
+              "rbg": jax.random.key(3, impl="rbg"), "key": jax.random.key(3)}
+    wanted = {"split": jax.random.split(jax.random.key(0), 4), "rbg": jax.random.key(0),
+              "key": jnp.zeros(2)}
+    for name, key in stored.items():
+        with library.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / name, {"k": key})
+        with library.StandardCheckpointer() as checkpointer:
+            with pytest.raises(TypeError if name == "key" else ValueError):
+                checkpointer.restore(tmp_path / name, {"k": wanted[name]})
+            same = checkpointer.restore(tmp_path / name, {"k": key})["k"]
+        assert same.dtype == key.dtype and (same == key).all()

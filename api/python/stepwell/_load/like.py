@@ -81,7 +81,7 @@ class Matcher:
         self.step = step
         self.fit = fit
         self.slots: list[Slot] = []
-        self.states: list[Callable[[], None]] = []  # each sets an object's state
+        self.states: list[Callable[[], Callable[[], object]]] = []  # each sets an object's state
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
         self._castable = False  # whether `cast` would let one of the mismatches through

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -29,14 +30,22 @@ class Source:
         self.check = check
         self.account = account
         self._tree = tree
-        self.afterwards: list[Callable[[], object]] = []  # what waits until the load has succeeded
+        # What waits until the load has succeeded; each gives what undoes it.
+        self.afterwards: list[Callable[[], Callable[[], object]]] = []
 
     def all_or_none(self, load: Callable[[], T]) -> T:
         """`load`; where all processes read together, an error of one is one on all. Then what was
         put off until nothing can fail any more."""
         loaded = self._together(load)
-        for work in self.afterwards:
-            work()
+        undo: list[Callable[[], object]] = []
+        try:
+            for work in self.afterwards:
+                undo.append(work())
+        except BaseException:
+            for each in reversed(undo):
+                with contextlib.suppress(Exception):  # the first error says more
+                    each()
+            raise
         return loaded
 
     def _together(self, load: Callable[[], T]) -> T:

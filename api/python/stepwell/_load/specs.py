@@ -247,7 +247,8 @@ def logical_array(record: Any) -> tuple[tuple[int, ...], Any]:
 
 def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
     """Of shardings as Orbax spells them: those over a mesh of several devices, where all of these
-    exist here. Empty unless JAX is imported."""
+    exist here, and those on a device of this process that is not the default one (an array on that
+    one stays uncommitted). Empty unless JAX is imported."""
     jax = jax_here()
     if jax is None:
         return {}
@@ -256,6 +257,11 @@ def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         try:
             saved = json.loads(text)
+            if saved["sharding_type"] == "SingleDeviceSharding":
+                device = {str(each): each for each in jax.local_devices()}[saved["device_str"]]
+                if device != jax.local_devices()[0]:
+                    found[text] = jax.sharding.SingleDeviceSharding(device)
+                continue
             if saved["sharding_type"] != "NamedSharding" or math.prod(saved["shape"]) < 2:
                 continue
             if devices is None:
@@ -289,7 +295,8 @@ def restored_sharding(record: Any, saved: Mapping[str, Any]) -> Any:
     if jax.dtypes.canonicalize_dtype(record.dtype) != record.dtype:
         return None  # 64 bits, in a process whose JAX has no such types
     shape, _ = logical_array(record)
-    if len(sharding.spec) > len(shape):  # of key data, which has axes of its own
+    spec = getattr(sharding, "spec", ())
+    if len(spec) > len(shape):  # of key data, which has axes of its own
         if any(entry is not None for entry in sharding.spec[len(shape):]):
             return None
         spec = jax.sharding.PartitionSpec(*sharding.spec[:len(shape)])

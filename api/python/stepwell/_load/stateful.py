@@ -4,11 +4,14 @@ NumPy's random generators."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .._pytree.keys import key_of
-from .._pytree.objects import set_state_of
+from .._pytree.objects import set_state_of, state_of
 from .._pytree.records import ROOT, StoredTree
 from .._pytree.tree import LIST, LITERAL, TUPLE
 from .device_placement import Target
@@ -24,13 +27,22 @@ class State(NamedTuple):
     path: str
     build: Callable[[list[Any]], Any]  # the state, of the values of all slots
 
-    def set(self, values: list[Any]) -> None:
+    def set(self, values: list[Any]) -> Callable[[], object]:
+        """Sets it. Gives what sets the state that the object had before."""
+        before = None
+        with contextlib.suppress(Exception):  # a new object may have none
+            before = state_of(self.leaf)
+        state = self.build(values)
         try:
-            set_state_of(self.leaf, self.build(values))
+            set_state_of(self.leaf, state)
         except Exception as error:
+            hint = ""
+            if isinstance(self.leaf, np.random.Generator) and isinstance(state, dict):
+                hint = f"; a np.random.Generator(np.random.{state.get('bit_generator')}()) takes it"
             error.add_note(f"stepwell: set_state of the {type(self.leaf).__name__} at "
-                           f"{self.path!r} in `like` refused the stored state")
+                           f"{self.path!r} in `like` refused the stored state{hint}")
             raise
+        return lambda: None if before is None else set_state_of(self.leaf, before)
 
 
 def plan_state(leaf: Any, path: str, tree: StoredTree, number: int, add_slot: AddSlot) -> State:

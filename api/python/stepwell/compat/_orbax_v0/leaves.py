@@ -218,6 +218,14 @@ class _Reader:
             sharding = self._saved_sharding(record.sharding)
         if record.value_type == ValueType.PRNG_KEY:
             shape, key_dtype = logical_array(record)
+            if is_key(want.dtype) and want.dtype != key_dtype:
+                raise self._bad(number, f"stored {key_dtype}, wanted {want.dtype}")
+            if want.dtype is not None and not jnp.issubdtype(want.dtype, jnp.unsignedinteger) and (
+                    not is_key(want.dtype)):
+                raise TypeError(str(self._bad(number, f"stored {key_dtype}, wanted {want.dtype}")))
+            if is_key(want.dtype) and want.shape not in (None, shape):
+                raise self._bad(number, f"Requested shape: {want.shape} is not compatible with the "
+                                        f"stored shape: {shape}")
             target = Target(shape, key_dtype, _of_rank(sharding, len(shape)), False,
                             record.prng_impl)
             return _Reading(Slot(number, same, target), same)
