@@ -370,7 +370,7 @@ class Root:
 
     def _look_again(self) -> None:
         if self._shared is not None and self._shared.view is not None:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, Error):  # or it is closed, and looks no more
                 self._shared.view.wait(0)
 
     def _finish_overwrites(self, store: _store.Store) -> None:

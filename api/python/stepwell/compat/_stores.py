@@ -174,8 +174,9 @@ def alone(path: str, step: int) -> Iterator[Callable[[Work[None]], None]]:
         shared.saving[step] = saving, Info(step, now(), None)
 
     with shared.planning:
-        if step in shared.saving:
-            shared.saving[step][0].wait()
+        known = shared.saving.get(step)
+        if known is not None:
+            known[0].wait()
         yield note
 
 
