@@ -45,10 +45,14 @@ std::optional<uint64_t> OrbaxStepOf(const std::string& path) {
 
 std::optional<std::string> CarryDigests(const std::string& checkpoint,
                                         const std::vector<std::string>& items, bool is_item,
-                                        const std::string& metadata) {
+                                        const std::string& deleted, const std::string& metadata) {
   return Call([&] {
-    return db::CarryDigests(io::LocalFileSystem(), checkpoint, items, is_item, metadata);
+    return db::CarryDigests(io::LocalFileSystem(), checkpoint, items, is_item, deleted, metadata);
   });
+}
+
+std::vector<std::string> MissingItems(const std::string& checkpoint) {
+  return Call([&] { return db::MissingItems(io::LocalFileSystem(), checkpoint); });
 }
 
 }  // namespace
@@ -84,7 +88,8 @@ void BindImport(nb::module_& m) {
   m.def("orbax_steps", &OrbaxSteps, nb::arg("path"));
   m.def("orbax_step_of", &OrbaxStepOf, nb::arg("path"));
   m.def("carry_digests", &CarryDigests, nb::arg("checkpoint"), nb::arg("items"), nb::arg("is_item"),
-        nb::arg("metadata"));
+        nb::arg("deleted"), nb::arg("metadata"));
+  m.def("missing_items", &MissingItems, nb::arg("checkpoint"));
   nb::class_<ImportPlan>(m, "ImportPlan")
       .def(nb::init<const std::string&, std::vector<std::string>>(), nb::arg("path"),
            nb::arg("items"))

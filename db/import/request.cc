@@ -123,6 +123,11 @@ Status ImportPlan::State::CheckDigests(bool all) {
   const std::string& folder = checkpoint.folder();
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, checkpoint.Digests());
   if (digests == nullptr) return OkStatus();
+  if (all && !digests->left_out.empty()) {
+    return DataLossError(StrCat("item '", format::orbax::Printable(digests->left_out.front()),
+                                "' is not in it: Orbax can hold nothing of it. Name the items to "
+                                "import, or take the step from its store"));
+  }
   const auto is_wanted = [&](const FileDigest& file) {
     const std::string path = StrCat(folder, "/", file.name);
     return all || file.name.find('/') == std::string::npos ||

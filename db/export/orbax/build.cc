@@ -84,6 +84,7 @@ Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& place
                                 const ExportFolder& folder) {
   ExportDigests digests;
   digests.step = plan.step;
+  digests.left_out = plan.left_out;
   digests.files = folder.digests();
   // It names the place, and is written anew where a push takes the checkpoint elsewhere.
   std::erase_if(digests.files,

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "format/endian.h"
 #include "format/orbax/json.h"
 #include "format/orbax/orbax_files.h"
+#include "format/orbax/tree_metadata.h"
 #include "io/buffer.h"
 #include "io/small_file.h"
 
@@ -94,6 +96,11 @@ bool DecodeLine(std::string_view line, ExportDigests* digests) {
     words.Next();
     std::string& folder = digests->file_items.emplace_back();
     return words.Rest(&folder) && IsBelow(folder);
+  }
+  if (line.starts_with("item left-out ")) {
+    words.Next();
+    words.Next();
+    return words.Rest(&digests->left_out.emplace_back());
   }
   if (line.starts_with("data ")) {
     words.Next();
@@ -252,6 +259,9 @@ std::string EncodeDigests(const ExportDigests& digests) {
   for (const std::string& folder : digests.file_items) {
     text += StrCat("item files ", Quoted(folder), "\n");
   }
+  for (const std::string& name : digests.left_out) {
+    text += StrCat("item left-out ", Quoted(name), "\n");
+  }
   for (const FileDigest& file : digests.files) {
     text += StrCat("file ", Hex(file.crc), " ", Hex(file.tail), " ", file.bytes, " ",
                    Quoted(file.name), "\n");
@@ -301,6 +311,7 @@ Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
 Result<std::optional<std::string>> CarryDigests(io::FileSystem* file_system,
                                                 const std::string& checkpoint,
                                                 const std::vector<std::string>& items, bool is_item,
+                                                const std::string& deleted,
                                                 std::string_view metadata) {
   STEPWELL_ASSIGN_OR_RETURN(auto digests, ReadDigests(file_system, checkpoint));
   if (!digests) return std::optional<std::string>();
@@ -318,8 +329,31 @@ Result<std::optional<std::string>> CarryDigests(io::FileSystem* file_system,
   std::erase_if(digests->file_items, [&](const std::string& folder) {
     return is_item || std::find(items.begin(), items.end(), folder) == items.end();
   });
+  std::erase(digests->left_out, deleted);
   digests->files.push_back(DigestOf(metadata_name, metadata));
   return std::optional(EncodeDigests(*digests));
+}
+
+Result<std::vector<std::string>> MissingItems(io::FileSystem* file_system,
+                                              const std::string& checkpoint) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto digests, ReadDigests(file_system, checkpoint));
+  if (!digests) return std::vector<std::string>();
+  std::set<std::string> folders;
+  for (const FileDigest& file : digests->files) {
+    const size_t slash = file.name.find('/');
+    if (slash != std::string::npos) folders.insert(file.name.substr(0, slash));
+  }
+  std::vector<std::string> missing = digests->left_out;
+  for (const std::string& folder : folders) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto there,
+                              io::StatIfThere(file_system, StrCat(checkpoint, "/", folder)));
+    // Of a flat checkpoint the folders are those within the item.
+    STEPWELL_ASSIGN_OR_RETURN(
+        const bool is_flat,
+        io::HasFile(file_system, StrCat(checkpoint, "/", format::orbax::kTreeMetadataName)));
+    if (!there && !is_flat) missing.push_back(folder);
+  }
+  return missing;
 }
 
 Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,

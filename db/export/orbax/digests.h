@@ -52,6 +52,7 @@ struct DataDigest {
 struct ExportDigests {
   std::optional<uint64_t> step;         // that was exported; none in those of version 1
   std::vector<std::string> file_items;  // folders of items of files; these may look like a tree's
+  std::vector<std::string> left_out;    // items of which Orbax can hold nothing
   std::vector<FileDigest> files;
   std::vector<DataDigest> data;
 
@@ -69,11 +70,16 @@ Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
 
 // The digests' text for a checkpoint that has files of another one: of its `items`, in directories
 // of their own or, where it `is_item`, in its own; and `metadata`, as _CHECKPOINT_METADATA. Nothing
-// where the other has none. Names of directories; one item where it `is_item`.
+// where the other has none. Names of directories; one item where it `is_item`. `deleted`: an item
+// that is not there any more, if any.
 Result<std::optional<std::string>> CarryDigests(io::FileSystem* file_system,
                                                 const std::string& checkpoint,
                                                 const std::vector<std::string>& items, bool is_item,
+                                                const std::string& deleted,
                                                 std::string_view metadata);
+// Items that a checkpoint of ours, or a copy of one, has had and has not: left out, or lost.
+Result<std::vector<std::string>> MissingItems(io::FileSystem* file_system,
+                                              const std::string& checkpoint);
 
 // Reads the file once; nothing when it is as it was.
 Result<std::optional<VerifyProblem>> CheckFile(io::FileSystem* file_system,

@@ -435,6 +435,8 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step, std::span<const Le
     const bool has_files = !item.files.empty() || !item.directories.empty();
     if (!item.json_file.empty() || !item.tree.entries.empty() || has_files) {
       plan.items.push_back(std::move(item));
+    } else if (!item.records.values.empty()) {
+      plan.left_out.push_back(item.name);
     }
   }
   if (options.layout == ExportLayout::kV0 && options.unnamed_default && plan.items.size() == 1) {

@@ -61,6 +61,7 @@ struct ExportPlan {
   uint64_t leaves = 0;
   uint64_t chunks = 0;
   uint64_t stored_bytes = 0;
+  std::vector<std::string> left_out;  // items of which Orbax can hold nothing
   std::vector<ExportReport::Leaf> skipped;
   std::vector<ExportReport::Leaf> widened;
   std::vector<ExportReport::Leaf> as_numpy;

@@ -142,3 +142,24 @@ def test_keys_that_are_one_name_for_orbax(tmp_path: pathlib.Path) -> None:
                  lambda: checkpoints.restore_checkpoint(tmp_path / "flax", None)):
         with pytest.raises(ValueError, match="keys 1 and '1' of a dict are one name"):
             load()
+
+
+def test_an_item_that_a_copy_lacks_is_an_error(tmp_path: pathlib.Path) -> None:
+    """One of which Orbax can hold nothing, or that was lost."""
+    items = {"state": {"w": np.arange(3)}, "rng": {"seed": 1 << 80}}
+    with v1.training.Checkpointer(tmp_path / "root") as root:
+        root.save_checkpointables(1, items)
+    shutil.copytree(tmp_path / "root" / "1", tmp_path / "copy_1")
+    shutil.copytree(tmp_path / "root" / "1", tmp_path / "part_1")
+    shutil.rmtree(tmp_path / "part_1" / "state")
+    assert v1.load_checkpointables(tmp_path / "root" / "1")["rng"] == items["rng"]
+    assert v1.load(tmp_path / "copy_1")["w"].tolist() == [0, 1, 2]
+    for name, lacking in (("copy_1", "rng"), ("part_1", "state")):
+        with pytest.raises(ValueError, match=lacking):
+            v1.load_checkpointables(tmp_path / name)
+        with stepwell.open(tmp_path / f"store {name}") as store:
+            with pytest.raises(stepwell.CorruptionError, match="rng"):
+                store.import_checkpoint(tmp_path / name).result()
+    v1.save_checkpointables(tmp_path / "one_2", items)
+    v1.delete(tmp_path / "one_2", checkpointable_name="rng")
+    assert imported(tmp_path / "one_2", tmp_path / "store")["w"].tolist() == [0, 1, 2]

@@ -166,6 +166,9 @@ class OrbaxCheckpoint(Opened):
                 entry.name for entry in os.scandir(path) if entry.is_dir()
                 and entry.name != deleted.get("checkpointable_name")
                 and not entry.name.startswith(_stores.STORE_NAME))
+            # Whoever asks for all of them is told.
+            self.names += [name for name in _stepwell.missing_items(path)
+                           if name != deleted.get("checkpointable_name")]
 
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         if name not in self._imported:

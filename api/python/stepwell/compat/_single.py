@@ -280,21 +280,24 @@ def read_handlers(path: str) -> dict[str, str]:
     return handlers
 
 
-def write_handlers(source: str, target: str, handlers: dict[str, str] | str) -> None:
+def write_handlers(source: str, target: str, handlers: dict[str, str] | str,
+                   deleted: str = "") -> None:
     """Writes a file _CHECKPOINT_METADATA, in a temporary directory, with other handlers, and the
     export's digests with it. Other checkpoints may have links to the old ones. handlers: of the
-    items that the target has; a str where it is the item itself."""
+    items that the target has; a str where it is the item itself. deleted: one that it has not any
+    more."""
     described = read_json(source)
     custom = described.get("custom_metadata")
     # The facades' own, which the store has as well.
     own = custom.pop(OWN_METADATA, None) if isinstance(custom, dict) else None
-    if described["item_handlers"] == handlers and source == target and own is None:
+    if (described["item_handlers"] == handlers and source == target and own is None
+            and not deleted):
         return
     is_item = isinstance(handlers, str)
     items = list(described["item_handlers"] if isinstance(handlers, str) else handlers)
     described["item_handlers"] = handlers
     text = json.dumps(described)
-    digests = carry_digests(os.path.dirname(source), items, is_item, text)
+    digests = carry_digests(os.path.dirname(source), items, is_item, deleted, text)
     for name, content in ((os.path.basename(target), text), (_DIGESTS, digests)):
         path = os.path.join(os.path.dirname(target), name)
         durable.remove_tree(path)
@@ -341,7 +344,7 @@ def delete_item(target: str, name: str) -> None:
         if home is not None:
             strip(home)
         described = os.path.join(made, CHECKPOINT_METADATA)
-        write_handlers(described, described, handlers)
+        write_handlers(described, described, handlers, name)
         claim.folder.commit(_EXPORT)
 
     try:
