@@ -34,8 +34,7 @@ def as_restored(tree: Any, leaves: str) -> Any:
         return {field.name: as_restored(getattr(tree, field.name), leaves)
                 for field in dataclasses.fields(tree)}
     if leaves == "saved" and isinstance(tree, jax.Array):
-        is_spread = len(tree.sharding.device_set) > 1
-        return tree if is_spread else jax.device_put(tree, jax.devices()[0])
+        return tree
     if leaves == "numpy" and is_key(tree):  # NumPy has none; wherever they load, on all devices
         return jax.device_put(tree, everywhere())
     if leaves == "numpy" and isinstance(tree, jax.Array):

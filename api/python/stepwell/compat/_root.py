@@ -177,7 +177,11 @@ class Root:
 
     def planning(self) -> contextlib.AbstractContextManager[object]:
         """A lock. A manager holds it from the choice of what a save retires until `save` has
-        returned: two managers choose one after the other."""
+        returned: two managers choose one after the other. The store is open for writing then, if
+        it can be: what another process saved before is chosen from, too."""
+        if not self.read_only:
+            with contextlib.suppress(Error):  # `save` says it
+                self._writable()
         return contextlib.nullcontext() if self._shared is None else self._shared.planning
 
     def gather(self, what: str) -> None:
