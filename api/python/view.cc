@@ -95,9 +95,7 @@ std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
 void BindView(nb::module_& m) {
   nb::class_<db::ShownStep>(m, "ShownStep")
       .def_ro("store_path", &db::ShownStep::store_path)
-      .def_ro("step", &db::ShownStep::step)
-      .def_ro("commit", &db::ShownStep::commit)
-      .def_ro("is_live", &db::ShownStep::is_live);
+      .def_ro("step", &db::ShownStep::step);
   m.def("made_by_view", &MadeByView, nb::arg("path"));
   m.def("stores_in", &StoresIn, nb::arg("directory"));
   nb::class_<View>(m, "View")

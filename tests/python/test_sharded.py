@@ -408,7 +408,7 @@ print("ok")
 
 def test_an_array_on_one_device_comes_back_on_it(run_python, path):
     """On the default one it stays uncommitted: it goes with arrays on any mesh."""
-    run_python(START + """
+    status, out, err = run_python(START + """
 from orbax.checkpoint import v1 as orbax
 from stepwell.compat import orbax_v1 as facade
 tree = {"a": jax.device_put(jnp.ones(2), devices[2]), "default": jnp.ones(3),
@@ -422,4 +422,6 @@ with stepwell.open(path) as store:
     assert not loaded["default"].committed and loaded["a"].committed
     added = jax.jit(lambda x, y: x + y.sum())(loaded["a"], loaded["default"])
     assert added.devices() == {devices[2]}
+print("ok")
 """, path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err

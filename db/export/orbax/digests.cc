@@ -15,7 +15,6 @@
 #include "format/endian.h"
 #include "format/orbax/json.h"
 #include "format/orbax/orbax_files.h"
-#include "format/orbax/tree_metadata.h"
 #include "io/buffer.h"
 #include "io/small_file.h"
 
@@ -347,11 +346,7 @@ Result<std::vector<std::string>> MissingItems(io::FileSystem* file_system,
   for (const std::string& folder : folders) {
     STEPWELL_ASSIGN_OR_RETURN(const auto there,
                               io::StatIfThere(file_system, StrCat(checkpoint, "/", folder)));
-    // Of a flat checkpoint the folders are those within the item.
-    STEPWELL_ASSIGN_OR_RETURN(
-        const bool is_flat,
-        io::HasFile(file_system, StrCat(checkpoint, "/", format::orbax::kTreeMetadataName)));
-    if (!there && !is_flat) missing.push_back(folder);
+    if (!there) missing.push_back(folder);
   }
   return missing;
 }

@@ -77,7 +77,8 @@ Result<std::optional<std::string>> CarryDigests(io::FileSystem* file_system,
                                                 const std::vector<std::string>& items, bool is_item,
                                                 const std::string& deleted,
                                                 std::string_view metadata);
-// Items that a checkpoint of ours, or a copy of one, has had and has not: left out, or lost.
+// Items that a checkpoint of ours, or a copy of one, has had and has not: left out, or lost. Not of
+// one that is its item itself.
 Result<std::vector<std::string>> MissingItems(io::FileSystem* file_system,
                                               const std::string& checkpoint);
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import concurrent.futures
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 

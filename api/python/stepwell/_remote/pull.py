@@ -145,7 +145,8 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
             try:
                 os.stat(bucket.url)
             except (FileNotFoundError, NotADirectoryError):
-                raise CheckpointNotFoundError(f"{bucket.url}: there is no such directory") from None
+                raise CheckpointNotFoundError(
+                    f"the directory {bucket.url} does not exist") from None
     with told(f"pull of {bucket.url}"):
         manifest = push_manifest.read(bucket)
         if manifest is None:

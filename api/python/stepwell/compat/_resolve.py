@@ -166,7 +166,7 @@ class OrbaxCheckpoint(Opened):
                 entry.name for entry in os.scandir(path) if entry.is_dir()
                 and entry.name != deleted.get("checkpointable_name")
                 and not entry.name.startswith(_stores.STORE_NAME))
-            # Whoever asks for all of them is told.
+            # A load of all items raises for these.
             self.names += [name for name in _stepwell.missing_items(path)
                            if name != deleted.get("checkpointable_name")]
 

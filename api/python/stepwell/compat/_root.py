@@ -236,23 +236,31 @@ class Root:
         known: dict[tuple[str, int, int], bool] = {}
         for step, name in self._named().items():
             path = os.path.join(self.path, name)
-            key = made_by_view = None
-            # What a look found is of this directory where the directory is the same after it: a
-            # view may remove one meanwhile, or show another.
-            while key != (key := _place(path)) and key is not None:
-                made_by_view = self._made_by_view.get(key)
-                if made_by_view is not None:
-                    break
-                shown = _stepwell.made_by_view(path)
-                made_by_view = shown is not None and os.path.samefile(
-                    shown.store_path, self._store_path)
-            if key is None:  # it has just gone
+            looked = self._look(path)
+            if looked is None:  # it has just gone
                 continue
-            known[key] = bool(made_by_view)
+            place, made_by_view = looked
+            known[place] = made_by_view
             if not made_by_view:
                 found[step] = path
         self._made_by_view = known
         return found
+
+    def _look(self, path: str) -> tuple[tuple[str, int, int], bool] | None:
+        """Which directory it is, and whether the view made it. A view may remove it meanwhile, or
+        show another: a look holds where the directory is the same behind it."""
+        place = _place(path)
+        while place is not None:
+            known = self._made_by_view.get(place)
+            if known is not None:
+                return place, known
+            shown = _stepwell.made_by_view(path)
+            made_by_view = shown is not None and os.path.samefile(
+                shown.store_path, self._store_path)
+            before, place = place, _place(path)
+            if place == before:
+                return place, made_by_view
+        return None
 
     def _named(self) -> dict[int, str]:
         """Directories that are named as steps, by number."""

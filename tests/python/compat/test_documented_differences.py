@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the tables of differences in the guides that no other test has."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import stepwell
+from stepwell.compat import flax as checkpoints
+from stepwell.compat import orbax_v1 as v1
+
+
+def test_keys_and_their_data_are_not_loaded_for_each_other(tmp_path: pathlib.Path) -> None:
+    keys = jax.random.split(jax.random.key(1), 8)
+    v1.save(tmp_path / "keys", {"k": keys})
+    v1.save(tmp_path / "data", {"k": jax.random.key_data(keys)})
+    for path, target in (("keys", jax.random.key_data(keys)), ("data", keys)):
+        with pytest.raises(stepwell.MismatchError):
+            v1.load(tmp_path / path, {"k": target})
+    options = v1.options.ArrayOptions.Loading(enable_padding_and_truncation=True)
+    with v1.Context(array_options=v1.options.ArrayOptions(loading=options)):
+        with pytest.raises(stepwell.MismatchError):
+            v1.load(tmp_path / "keys", {"k": keys[:4]})
+
+
+@pytest.mark.parametrize("array", [np.zeros(2, "datetime64[s]"), np.array(["a", "b"])],
+                         ids=["datetime64", "text"])
+def test_arrays_of_other_types_are_refused(tmp_path: pathlib.Path, array: np.ndarray) -> None:
+    with pytest.raises(stepwell.UnsupportedLeafError):
+        v1.save(tmp_path / "v1", {"a": array})
+    with pytest.raises(stepwell.UnsupportedLeafError):
+        checkpoints.save_checkpoint(tmp_path / "flax", {"a": array}, 1)
+
+
+def test_arrays_come_back_in_the_machines_byte_order(tmp_path: pathlib.Path) -> None:
+    v1.save(tmp_path / "v1", {"a": np.arange(4, dtype=">i4")})
+    loaded = v1.load(tmp_path / "v1")["a"]
+    assert loaded.dtype == np.int32 and loaded.tolist() == [0, 1, 2, 3]
+
+
+def test_flax_without_a_target(tmp_path: pathlib.Path) -> None:
+    state = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    checkpoints.save_checkpoint(tmp_path / "nnx", state, 1)
+    restored = checkpoints.restore_checkpoint(tmp_path / "nnx", None)
+    assert restored["kernel"].shape == (2, 3)
+    checkpoints.save_checkpoint(tmp_path / "optax", {"s": optax.EmptyState(), "x": jnp.ones(1)}, 1)
+    assert checkpoints.restore_checkpoint(tmp_path / "optax", None)["s"] == {}
