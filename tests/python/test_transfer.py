@@ -116,7 +116,7 @@ def test_refusals(saved: stepwell.Store, other: stepwell.Store, tmp_path: Path) 
     memory = obstore.store.MemoryStore()
     with pytest.raises(stepwell.CheckpointNotFoundError, match="nothing"):
         other.pull(memory)
-    with pytest.raises(stepwell.CheckpointNotFoundError, match="no such directory"):
+    with pytest.raises(stepwell.CheckpointNotFoundError, match="does not exist"):
         other.pull(tmp_path / "nowhere")
     obstore.put(memory, "mine", b"1")
     with pytest.raises(stepwell.StepExistsError, match="1 objects that no push made.*'mine'"):
