@@ -94,10 +94,27 @@ Status RestoreSlots(const std::string& path, const StoreOptions& options,
   return SlotFile::Create(file_system, path, *slot);
 }
 
+bool IsOfOrbax(io::FileSystem* file_system, const std::string& path) {
+  return file_system->Stat(StrCat(path, "/_CHECKPOINT_METADATA")).ok() ||
+         file_system->Stat(StrCat(path, "/_METADATA")).ok();
+}
+
+// What to do with checkpoints of Orbax, for someone who gave one, or the root of several.
+std::string NamedAsOrbax(io::FileSystem* file_system, const std::string& path) {
+  bool found = IsOfOrbax(file_system, path);
+  const auto names = file_system->List(path);
+  for (size_t i = 0; !found && names.ok() && i < names->size(); ++i) {
+    found = IsOfOrbax(file_system, StrCat(path, "/", (*names)[i]));
+  }
+  if (!found) return "";
+  return "; it has what Orbax wrote, which import_checkpoint takes into a store and "
+         "stepwell.compat.orbax reads where it is";
+}
+
 // "; the store is …", for someone who gave the directory around it; "": there is none.
 std::string NamedWithin(io::FileSystem* file_system, const std::string& path) {
   const std::vector<std::string> found = StoresWithin(file_system, path);
-  if (found.empty()) return "";
+  if (found.empty()) return NamedAsOrbax(file_system, path);
   std::string text = found.size() == 1 ? "; the store is " : "; the stores in it are ";
   for (const std::string& each : found) text += StrCat(&each == &found[0] ? "" : ", ", each);
   return text;

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 
 import numpy as np
+import orbax.checkpoint.experimental.v1 as orbax
 import pytest
 import stepwell
 from program import document, error, ok, run
@@ -71,6 +72,15 @@ def test_open_names_the_store_in_a_root_and_in_a_checkpoint(
         with pytest.raises(stepwell.FormatError, match=f"the store is {store}"):
             stepwell.open(tmp_path / "single", mode=mode)
     assert [each["step"] for each in document("ls", tmp_path / "single")["steps"]] == [0]
+
+
+def test_open_of_what_orbax_wrote_names_the_doors(tmp_path: pathlib.Path) -> None:
+    orbax.save(tmp_path / "root" / "1", state(1))
+    for path in (tmp_path / "root", tmp_path / "root" / "1", tmp_path / "root" / "1" / "state"):
+        with pytest.raises(stepwell.FormatError, match="import_checkpoint.*compat.orbax reads"):
+            stepwell.open(path)
+    with pytest.raises(stepwell.FormatError, match="no STEPWELL file$"):
+        stepwell.open(tmp_path / "root" / "1" / "state" / "d")
 
 
 def test_changes_need_the_store_itself(root: pathlib.Path) -> None:

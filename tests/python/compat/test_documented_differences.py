@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from flax import nnx
 
 import stepwell
 from stepwell.compat import flax as checkpoints
+from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as v1
 
 
@@ -52,3 +55,37 @@ def test_flax_without_a_target(tmp_path: pathlib.Path) -> None:
     assert restored["kernel"].shape == (2, 3)
     checkpoints.save_checkpoint(tmp_path / "optax", {"s": optax.EmptyState(), "x": jnp.ones(1)}, 1)
     assert checkpoints.restore_checkpoint(tmp_path / "optax", None)["s"] == {}
+
+
+@dataclasses.dataclass
+class Unregistered:
+    """JAX takes it for a leaf."""
+    a: int = 1
+
+
+@pytest.mark.parametrize("leaf", [jnp.sin, len, int, Unregistered()], ids=str)
+def test_v0_refuses_leaves_that_its_restore_would_miss(tmp_path: pathlib.Path, leaf: Any) -> None:
+    tree = {"w": np.ones(2), "f": leaf}
+    with pytest.raises(ValueError, match="Unsupported type"):
+        v0.PyTreeCheckpointer().save(tmp_path / "a", tree)
+    with v0.StandardCheckpointer() as checkpointer:
+        with pytest.raises(ValueError, match="Unsupported type"):
+            checkpointer.save(tmp_path / "b", tree)
+
+
+@pytest.mark.parametrize("leaf", [jnp.sin, Unregistered(2)], ids=["function", "dataclass"])
+def test_v1_takes_functions_from_the_target(tmp_path: pathlib.Path, leaf: Any) -> None:
+    tree = {"w": np.ones(2), "f": leaf}
+    v1.save(tmp_path / "a", tree)
+    assert v1.load(tmp_path / "a", {"w": np.zeros(2), "f": leaf})["f"] == leaf
+
+
+@pytest.mark.parametrize(("saved", "target"), [([1, 2], {"0": 0, "1": 0}), ({0: 1, 1: 2}, (0, 0))],
+                         ids=str)
+def test_lists_and_dicts_of_numbers_are_alike(tmp_path: pathlib.Path, saved: Any, target: Any
+                                              ) -> None:
+    v1.save(tmp_path / "a", {"s": saved})
+    assert jax.tree.leaves(v1.load(tmp_path / "a", {"s": target})) == [1, 2]
+    v0.PyTreeCheckpointer().save(tmp_path / "b", {"s": saved})
+    assert jax.tree.leaves(v0.PyTreeCheckpointer().restore(
+        tmp_path / "b", item={"s": target})) == [1, 2]

@@ -217,12 +217,19 @@ class Root(Place):
         with door(f"{self.name}: read-only"):
             value = self.read_only(path)
         mine = native(path) if self.alone else {}
+        others = self.others(path)
         for step, each in mine.items():
-            if value.get(step) != each and step not in self.foreign:
+            if value.get(step) != each and step not in others:
                 raise Wrong(f"{self.name}: step {step}: the store has {each}, the facade {value}")
-        if self.alone and value.keys() - mine.keys() - self.foreign:
+        if self.alone and value.keys() - mine.keys() - others:
             raise Wrong(f"{self.name}: the facade has {value}, the store {mine}")
         return value
+
+    def others(self, path: str) -> set[int]:
+        """Steps that a store may lack: `foreign`, and what is saved by its path while the save that
+        was to make the store of the root has failed."""
+        return {*self.foreign, *(int(name) for name in os.listdir(path) if name.isdigit()
+                                 and not os.path.exists(f"{path}/{name}/stepwell-view"))}
 
     def write(self, base: str) -> Value:
         path = self.at(base)
@@ -332,7 +339,7 @@ class CheckpointerRoot(Root):
 
     def read_only(self, path: str) -> dict[int, Value]:
         found = native(path)  # it has no way to open without writing
-        for step in self.foreign:
+        for step in self.others(path):
             directory = os.path.join(path, str(step))
             # Another library's wins: a step of ours knows what it takes the place of by its inode,
             # and an image, as each copy, has others. v0 and v1 name the item so:

@@ -17,6 +17,7 @@ from orbax.checkpoint import (ArrayCheckpointHandler, BasePyTreeCheckpointHandle
 from orbax.checkpoint.tree import to_flat_dict
 
 from ... import Json
+from ..._pytree.tree import is_static, open_node
 from ...errors import InvalidArgumentError
 from .._orbax_stored import StoredItem
 from .leaves import Want, read_leaves, want_of_args
@@ -102,6 +103,10 @@ def _prepared(tree: Any, save_args: Any) -> Any:
     casts = {names: each.dtype for names, each in to_flat_dict(save_args).items()
              if isinstance(each, SaveArgs) and each.dtype is not None}
     flat, treedef = jax.tree.flatten(tree)
+    for leaf in flat:  # restoring into the same tree, each of these would be a leaf
+        if is_static(leaf, False) or open_node(leaf) is not None:
+            raise ValueError(f"Unsupported type: {type(leaf)}: Orbax saves arrays, numbers and "
+                             "texts; register a dataclass as a pytree, and take functions out")
     leaves = [np.asarray(leaf) if hasattr(leaf, "__array__")
               and not isinstance(leaf, (np.ndarray, jax.Array)) else leaf for leaf in flat]
     if casts:

@@ -232,7 +232,7 @@ def load_like(store: Store, step: int, item: str, target: Any, *, partial: bool,
             unexpected="pytree.loading.partial_load = True of an ocp.Context leaves out what "
                        "abstract_state lacks",
             shape="array.loading.enable_padding_and_truncation = True of an ocp.Context pads and "
-                  "cuts arrays"):
+                  "cuts arrays other than PRNG keys"):
         loaded = store.load(step, items=[item], like={item: made.like}, cast="wrap",
                             unexpected="ignore" if partial else "error")
     return made.finish(loaded[item])
