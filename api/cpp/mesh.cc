@@ -1,31 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps onto meshes.
-#include <array>
 #include <map>
 
 #include "api/cpp/step.h"
 #include "db/mesh/plan.h"
 #include "io/bytes.h"
-#ifdef STEPWELL_CUDA
-#include "api/cpp/cuda.h"
-#endif
 
 namespace stepwell {
-namespace {
-
-Result<LoadStats> LoadIntoGpus(db::StepReader* reader, std::span<const db::LoadRequest> requests) {
-#ifdef STEPWELL_CUDA
-  return LoadIntoCuda(reader, requests);
-#else
-  (void)reader;
-  return UnimplementedError(
-      StrCat(requests.size(),
-             " slices are to go into a GPU's memory, and this library was built "
-             "without CUDA: configure it with -DSTEPWELL_CUDA=ON"));
-#endif
-}
-
-}  // namespace
 
 Result<LoadPlan> Step::PlanLoad(const Mesh& mesh, const std::vector<SpecRule>& rules) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto table, impl_->Table());
@@ -40,7 +21,7 @@ Result<LoadStats> Step::ReadShards(const LoadPlan& plan,
     STEPWELL_ASSIGN_OR_RETURN(std::string key, format::EncodeLeafKey(leaf.item, leaf.path));
     planned.emplace(std::move(key), &leaf);
   }
-  std::array<std::vector<ReadRequest>, 2> requests;  // by MemoryKind
+  std::vector<ReadRequest> requests;
   for (const ShardMemory& shard : shards) {
     STEPWELL_ASSIGN_OR_RETURN(const format::LeafRecord* record, table->FindLeaf(shard.path));
     const auto found = planned.find(record->key);
@@ -59,23 +40,14 @@ Result<LoadStats> Step::ReadShards(const LoadPlan& plan,
     }
     STEPWELL_RETURN_IF_ERROR(
         CheckShards(leaf.shape, plan.mesh, leaf.spec).WithContext(shard.path.ToText()));
-    requests[shard.memory == MemoryKind::kCuda].push_back(
-        {.path = shard.path,
-         .dtype = shard.dtype,
-         .slice = ShardOf(leaf.shape, plan.mesh, leaf.spec, shard.device),
-         .out = shard.out,
-         .out_bytes = shard.out_bytes});
+    requests.push_back({.path = shard.path,
+                        .dtype = shard.dtype,
+                        .slice = ShardOf(leaf.shape, plan.mesh, leaf.spec, shard.device),
+                        .out = shard.out,
+                        .out_bytes = shard.out_bytes});
   }
-  STEPWELL_ASSIGN_OR_RETURN(const auto host, Impl::ToEngine(*table, requests[0]));
-  STEPWELL_ASSIGN_OR_RETURN(const auto gpus, Impl::ToEngine(*table, requests[1]));
-  LoadStats stats;
-  if (!gpus.empty()) {
-    STEPWELL_ASSIGN_OR_RETURN(stats, LoadIntoGpus(impl_->reader.get(), gpus));
-  }
-  if (host.empty()) return stats;
-  STEPWELL_ASSIGN_OR_RETURN(const LoadStats more, impl_->reader->Load(host));
-  stats += more;
-  return stats;
+  STEPWELL_ASSIGN_OR_RETURN(const auto loads, Impl::ToEngine(*table, requests));
+  return impl_->reader->Load(loads);
 }
 
 }  // namespace stepwell

@@ -99,12 +99,6 @@ TEST_F(MeshApiTest, WhatCannotBe) {
       message(read(
           {.device = 0, .path = "scalar", .dtype = DType::kFloat32, .out = &out, .out_bytes = 4})),
       HasSubstr("float32"));
-#ifndef STEPWELL_CUDA
-  const Status gpu = read(
-      {.device = 0, .path = "scalar", .out = &out, .out_bytes = 4, .memory = MemoryKind::kCuda});
-  EXPECT_EQ(gpu.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(message(gpu), HasSubstr("configure it with -DSTEPWELL_CUDA=ON"));
-#endif
   EXPECT_OK(read({.device = 1, .path = "scalar", .out = &out, .out_bytes = 4}));
   EXPECT_EQ(out, 7);
 }

@@ -92,9 +92,6 @@ struct ReadRequest {
   std::vector<int64_t> strides_bytes{};  // of `out`, not negative; {}: C order of the slice
 };
 
-// Where memory is: the host's, or a GPU's as cudaMalloc gives it.
-enum class MemoryKind { kHost, kCuda };
-
 // A device's slice of an array, in C order, into the caller's memory.
 struct ShardMemory {
   uint64_t device = 0;  // of the plan's mesh
@@ -102,8 +99,6 @@ struct ShardMemory {
   DType dtype = DType::kInvalid;  // what `out` holds; not checked when kInvalid
   void* out = nullptr;
   size_t out_bytes = 0;
-  // kCuda: compiled when the library is configured with STEPWELL_CUDA, and not yet run on a GPU.
-  MemoryKind memory = MemoryKind::kHost;
 };
 
 // A committed step, as it was when it was opened: deleting or replacing it does not disturb this,
@@ -133,8 +128,7 @@ class STEPWELL_API Step {
   // kInvalidArgument, naming the leaf, for a spec that does not fit mesh or array.
   Result<LoadPlan> PlanLoad(const Mesh& mesh, const std::vector<SpecRule>& rules = {}) const;
   // Fills the slices of a plan that are asked for, any of them: each chunk is read and decoded
-  // once, however many devices want it (once for the host's memory and once for GPUs'). Otherwise
-  // as above. kUnimplemented: memory of a GPU, and a library that was configured without CUDA.
+  // once, however many devices want it. Otherwise as above.
   Result<LoadStats> ReadShards(const LoadPlan& plan, std::span<const ShardMemory> shards) const;
 
   // Into new memory. kInvalidArgument: not an array, a slice beyond its shape, another dtype than

@@ -26,6 +26,7 @@ using format::orbax::Json;
 constexpr std::string_view kFirstLine = "stepwell digests 2 crc32c";
 constexpr std::string_view kFirstLineV1 = "stepwell digests 1 crc32c";
 constexpr uint64_t kDigestsBytesMax = uint64_t{1} << 30;
+constexpr uint64_t kMetadataBytesMax = uint64_t{16} << 20;
 constexpr size_t kReadBytes = size_t{4} << 20;
 
 std::string Hex(uint32_t crc) {
@@ -179,6 +180,48 @@ Status CheckChunk(const ChunkDigest& digest, ConstBytes stored) {
   return DataLossError("the checksum behind the chunk does not match");
 }
 
+// The item's folder that a file is in; "": it is in none.
+std::string_view FolderOf(std::string_view name) {
+  return name.substr(0, name.find('/') == std::string_view::npos ? 0 : name.find('/'));
+}
+
+std::set<std::string> FoldersOf(const ExportDigests& digests) {
+  std::set<std::string> folders;
+  for (const FileDigest& file : digests.files) folders.emplace(FolderOf(file.name));
+  folders.erase("");
+  return folders;
+}
+
+// What Orbax deleted of a copy: it removes the item's directory, and its handler in the metadata,
+// which are then others than the exported ones. A directory that was lost has its handler still.
+Status ForgetDeleted(io::FileSystem* file_system, const std::string& checkpoint,
+                     ExportDigests* digests) {
+  const std::string_view name = format::orbax::kCheckpointMetadataName;
+  const std::string path = StrCat(checkpoint, "/", name);
+  STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kMetadataBytesMax));
+  if (!text) return OkStatus();
+  const auto metadata = format::orbax::DecodeCheckpointMetadata(path, *text);
+  using Items = std::vector<format::orbax::ItemHandler>;
+  const Items* items = metadata.ok() ? std::get_if<Items>(&metadata->handlers) : nullptr;
+  if (items == nullptr) return OkStatus();  // damaged, or of one item: its digest says it
+  std::set<std::string> deleted = FoldersOf(*digests);
+  for (const format::orbax::ItemHandler& item : *items) deleted.erase(item.item);
+  for (auto folder = deleted.begin(); folder != deleted.end();) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto there,
+                              io::StatIfThere(file_system, StrCat(checkpoint, "/", *folder)));
+    folder = there ? deleted.erase(folder) : std::next(folder);
+  }
+  if (deleted.empty()) return OkStatus();
+  const auto is_gone = [&](const std::string& file) {
+    return file == name || deleted.contains(std::string(FolderOf(file)));
+  };
+  std::erase_if(digests->files, [&](const FileDigest& file) { return is_gone(file.name); });
+  std::erase_if(digests->data, [&](const DataDigest& data) { return is_gone(data.name); });
+  std::erase_if(digests->file_items,
+                [&](const std::string& each) { return deleted.contains(each); });
+  return OkStatus();
+}
+
 class Verifier {
  public:
   Verifier(io::FileSystem* file_system, const std::string& checkpoint, const ExportDigests& digests,
@@ -304,6 +347,7 @@ Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
   STEPWELL_ASSIGN_OR_RETURN(const auto text, io::ReadIfThere(file_system, path, kDigestsBytesMax));
   if (!text) return std::optional<ExportDigests>();
   STEPWELL_ASSIGN_OR_RETURN(ExportDigests digests, DecodeDigests(path, *text));
+  STEPWELL_RETURN_IF_ERROR(ForgetDeleted(file_system, checkpoint, &digests));
   return std::optional(std::move(digests));
 }
 
@@ -337,13 +381,8 @@ Result<std::vector<std::string>> MissingItems(io::FileSystem* file_system,
                                               const std::string& checkpoint) {
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, ReadDigests(file_system, checkpoint));
   if (!digests) return std::vector<std::string>();
-  std::set<std::string> folders;
-  for (const FileDigest& file : digests->files) {
-    const size_t slash = file.name.find('/');
-    if (slash != std::string::npos) folders.insert(file.name.substr(0, slash));
-  }
   std::vector<std::string> missing = digests->left_out;
-  for (const std::string& folder : folders) {
+  for (const std::string& folder : FoldersOf(*digests)) {
     STEPWELL_ASSIGN_OR_RETURN(const auto there,
                               io::StatIfThere(file_system, StrCat(checkpoint, "/", folder)));
     if (!there) missing.push_back(folder);

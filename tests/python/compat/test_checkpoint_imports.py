@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint.experimental.v1 as orbax_v1
 import pytest
 
 import stepwell
@@ -163,3 +164,30 @@ def test_an_item_that_a_copy_lacks_is_an_error(tmp_path: pathlib.Path) -> None:
     v1.save_checkpointables(tmp_path / "one_2", items)
     v1.delete(tmp_path / "one_2", checkpointable_name="rng")
     assert imported(tmp_path / "one_2", tmp_path / "store")["w"].tolist() == [0, 1, 2]
+
+
+def test_a_named_load_of_an_item_that_was_removed_is_a_key_error(tmp_path: pathlib.Path) -> None:
+    v1.save_checkpointables(tmp_path / "c", {"one": {"a": 1}, "two": {"c": 3}})
+    shutil.rmtree(tmp_path / "c" / "one")
+    assert v1.load_checkpointables(tmp_path / "c", {"two": None}) == {"two": {"c": 3}}
+    with pytest.raises(KeyError, match="one.*were not found"):
+        v1.load_checkpointables(tmp_path / "c", {"one": None})
+    with pytest.raises(ValueError, match="lacks.*one"):
+        v1.load_checkpointables(tmp_path / "c")
+    assert list(v1.checkpointables_metadata(tmp_path / "c").metadata) == ["two"]
+
+
+def test_orbax_deletes_an_item_of_a_copy(tmp_path: pathlib.Path) -> None:
+    with v1.training.Checkpointer(tmp_path / "root") as root:
+        root.save_checkpointables(1, {"one": {"a": 1}, "two": {"c": np.arange(9)}})
+    copy = tmp_path / "copy_1"
+    shutil.copytree(tmp_path / "root" / "1", copy)
+    orbax_v1.delete(copy, checkpointable_name="two")
+    assert v1.load_checkpointables(copy) == {"one": {"a": 1}}
+    with stepwell.open(tmp_path / "store") as store:
+        store.import_checkpoint(copy, 1).result()
+        assert store.load(1) == {"one": {"a": 1}}
+        data = next((copy / "one").rglob("_METADATA"))
+        data.write_bytes(data.read_bytes().replace(b"a", b"b", 1))
+        with pytest.raises(stepwell.CorruptionError):
+            store.import_checkpoint(copy, 2).result()

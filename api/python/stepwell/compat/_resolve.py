@@ -42,9 +42,9 @@ class Opened(abc.ABC):
     """A checkpoint that is open for reading. A context manager that closes.
 
     path: its directory. item: the one that the path named; None: the checkpoint itself. flat: the
-    directory is one unnamed item. names: of its items, as its library calls them. handlers: Orbax's
-    names of the handlers that saved them. times: when it was begun and committed, in ns.
-    metadata: custom metadata (JSON).
+    directory is one unnamed item. names: of its items, as its library calls them. missing: items
+    that a copy lacks; a load of all raises. handlers: Orbax's names of the handlers that saved
+    them. times: when it was begun and committed, in ns. metadata: custom metadata (JSON).
     """
 
     kind: Literal["step", "single", "orbax"]
@@ -58,6 +58,7 @@ class Opened(abc.ABC):
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.missing: list[str] = []
 
     @abc.abstractmethod
     def open(self, name: str) -> tuple[_store.Store, int, str]:
@@ -166,9 +167,8 @@ class OrbaxCheckpoint(Opened):
                 entry.name for entry in os.scandir(path) if entry.is_dir()
                 and entry.name != deleted.get("checkpointable_name")
                 and not entry.name.startswith(_stores.STORE_NAME))
-            # A load of all items raises for these.
-            self.names += [name for name in _stepwell.missing_items(path)
-                           if name != deleted.get("checkpointable_name")]
+            self.missing = [name for name in _stepwell.missing_items(path)
+                            if name != deleted.get("checkpointable_name")]
 
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         if name not in self._imported:

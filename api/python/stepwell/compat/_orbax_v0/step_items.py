@@ -54,7 +54,7 @@ class StepItems:
         self.is_one = opened.flat or opened.item is not None
         # The items, with the metrics, which Orbax takes for one.
         self.names = [DEFAULT_ITEM] if self.is_one else sorted(
-            {*opened.names, *([METRICS] if opened.metrics is not None else [])})
+            {*opened.names, *opened.missing, *([METRICS] if opened.metrics is not None else [])})
 
     @property
     def is_default(self) -> bool:
