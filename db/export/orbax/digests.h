@@ -64,8 +64,8 @@ FileDigest DigestOf(std::string_view name, std::string_view bytes);
 std::string EncodeDigests(const ExportDigests& digests);
 // kDataLoss names `path`.
 Result<ExportDigests> DecodeDigests(const std::string& path, std::string_view text);
-// Those of a checkpoint, without the items that Orbax deleted from it; nothing where it has none, as
-// those that Orbax wrote.
+// Those of a checkpoint, without the items that Orbax deleted from it; nothing where it has none,
+// as those that Orbax wrote.
 Result<std::optional<ExportDigests>> ReadDigests(io::FileSystem* file_system,
                                                  const std::string& checkpoint);
 

@@ -205,8 +205,7 @@ class NativeStore(Place):
 
 
 class Root(Place):
-    """A directory of steps. `alone`: no other place shares it. `foreign`: steps that Orbax wrote
-    before the program began, or that are saved by paths, the only ones that a store may lack."""
+    """A directory of steps. `alone`: no other place shares it. `foreign`: Orbax wrote them."""
     alone = True
     foreign: frozenset[int] = frozenset()
 
@@ -226,10 +225,9 @@ class Root(Place):
         return value
 
     def others(self, path: str) -> set[int]:
-        """Steps that a store may lack: `foreign`, and what is saved by its path while the save that
-        was to make the store of the root has failed."""
-        return {*self.foreign, *(int(name) for name in os.listdir(path) if name.isdigit()
-                                 and not os.path.exists(f"{path}/{name}/stepwell-view"))}
+        """Steps that a store may lack: Orbax's, and those saved by path before there was one."""
+        return {int(name) for name in os.listdir(path) if name.isdigit()
+                and not os.path.exists(f"{path}/{name}/stepwell-view")}
 
     def write(self, base: str) -> Value:
         path = self.at(base)
@@ -341,10 +339,8 @@ class CheckpointerRoot(Root):
         found = native(path)  # it has no way to open without writing
         for step in self.others(path):
             directory = os.path.join(path, str(step))
-            # Another library's wins: a step of ours knows what it takes the place of by its inode,
-            # and an image, as each copy, has others. v0 and v1 name the item so:
-            mine = os.path.exists(os.path.join(directory, "stepwell-view"))
-            for item in () if mine else ("default", "state"):
+            # Another library's wins: in an image, as in each copy, inodes are not those of before.
+            for item in ("default", "state"):  # of v0 and v1
                 if os.path.exists(os.path.join(directory, item)):
                     found[step] = number_of(v1.load(directory, checkpointable_name=item), directory)
         return found

@@ -170,8 +170,8 @@ def load_items(place: Opened, wanted: dict[str, Any] | None, context: Any) -> di
         raise InvalidLayoutError(f"{place.path} has no named checkpointables: use `load`")
     there = names_of(place)
     if place.missing and not wanted:
-        raise LoadError(f"{place.path} is a copy that lacks {place.missing}, which Orbax cannot hold "
-                        f"or which was removed; name what to load of {there}")
+        raise LoadError(f"{place.path} is a copy that lacks {place.missing}, which Orbax cannot "
+                        f"hold or which was removed; name what to load of {there}")
     wanted = wanted or dict.fromkeys(there)
     check_not_going(place, wanted)
     lacking = [name for name in wanted if name not in there]
