@@ -19,7 +19,7 @@ STEPWELL_BUILD_PACKAGES=(
   zlib1g-dev)
 STEPWELL_TEST_PACKAGES=(
   btrfs-progs clang-format-14 e2fsprogs fio fish fuse3 groff-base libbenchmark-dev libfuse3-dev
-  libgmock-dev libgtest-dev man-db mount strace xfsprogs zsh)
+  libgmock-dev libgtest-dev mount strace xfsprogs zsh)
 
 stepwell_say() { printf '== %s\n' "$*" >&2; }
 

@@ -69,7 +69,6 @@ void AddExplain(CLI::App* program, Invocation* invocation);
 void AddExport(CLI::App* program, Invocation* invocation);
 void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
-void AddMan(CLI::App* program, Invocation* invocation);
 void AddMirror(CLI::App* program, Invocation* invocation);
 void AddPin(CLI::App* program, Invocation* invocation);
 void AddPull(CLI::App* program, Invocation* invocation);

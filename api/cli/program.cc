@@ -59,10 +59,9 @@ constexpr Command kCommands[] = {
     {AddPull, "stepwell pull s3://bucket/run1/900 run2"},
     {AddBranch, "stepwell branch run1 colder --step 800"},
     {AddBranches, "stepwell branches run1"},
-    {AddDoctor, "stepwell doctor /data --seconds 0.5"},
+    {AddDoctor, "stepwell doctor /data"},
     {AddCompletion,
-     "stepwell completion bash > ~/.local/share/bash-completion/completions/stepwell"},
-    {AddMan, "stepwell man | man -l -"}};
+     "stepwell completion bash > ~/.local/share/bash-completion/completions/stepwell"}};
 
 // An option of the library, as messages of the engine write it (on_unsupported "skip"), is the
 // program's (--on-unsupported skip).

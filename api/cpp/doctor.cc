@@ -16,7 +16,6 @@
 #include <memory>
 #include <sstream>
 
-#include "api/cpp/doctor_disk.h"
 #include "db/save/plan.h"
 #include "io/buffer.h"
 #include "io/bytes.h"
@@ -28,9 +27,6 @@ namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr size_t kRegisteredBuffers = 8;
-constexpr double kWriteSecondsMax = 600;
-constexpr uint64_t kTestBytesMax = 16 * kGiB;
-constexpr uint64_t kTestBytesMin = kGiB / 16;
 
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
@@ -306,41 +302,9 @@ std::vector<DoctorWarning> WarningsAbout(const MachineFacts& machine,
   return warnings;
 }
 
-// At most a quarter of the free space is written, and given back.
-void TestWrites(const std::string& directory, double seconds, io::File* file,
-                DoctorReport* report) {
-  const uint64_t bytes_max = std::min(report->file_system.free_bytes / 4, kTestBytesMax);
-  if (seconds == 0 || bytes_max < kTestBytesMin) {
-    report->store.not_measured = report->fio.not_measured =
-        seconds == 0 ? "not asked for" : "too little free space to test writing";
-    return;
-  }
-  Result<WriteSpeed> store = MeasureWrites(file, seconds, bytes_max);
-  if (store.ok()) {
-    report->store = *std::move(store);
-  } else {
-    report->store.not_measured = store.status().message();
-    report->warnings.push_back(
-        {"write_failed", "the write test failed: " + store.status().message()});
-  }
-  Result<WriteSpeed> fio =
-      MeasureWritesByFio(directory, report->file_system.direct_io, seconds, bytes_max);
-  if (fio.ok()) {
-    report->fio = *std::move(fio);
-  } else if (fio.status().code() == StatusCode::kNotFound) {
-    report->fio.not_measured = "fio is not installed; to compare: apt install fio";
-  } else {
-    report->fio.not_measured = fio.status().message();
-  }
-}
-
 }  // namespace
 
-Result<DoctorReport> ExamineMachine(const std::string& directory, double write_seconds) {
-  if (!(write_seconds >= 0 && write_seconds <= kWriteSecondsMax)) {
-    return InvalidArgumentError(
-        StrCat("the seconds of writing are from 0 to ", kWriteSecondsMax, ", not ", write_seconds));
-  }
+Result<DoctorReport> ExamineMachine(const std::string& directory) {
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, io::LocalFileSystem()->Stat(directory));
   if (!info.is_directory) return InvalidArgumentError(directory + " is not a directory");
   STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<io::File> file, OpenNamelessFile(directory));
@@ -348,7 +312,6 @@ Result<DoctorReport> ExamineMachine(const std::string& directory, double write_s
   report.machine = LookAtMachine();
   STEPWELL_ASSIGN_OR_RETURN(report.file_system, LookAtFileSystem(directory, file.get()));
   report.warnings = WarningsAbout(report.machine, report.file_system);
-  TestWrites(directory, write_seconds, file.get(), &report);
   return report;
 }
 

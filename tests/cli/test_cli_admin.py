@@ -156,8 +156,8 @@ def test_words_that_are_not_choices(store: pathlib.Path, tmp_path: pathlib.Path)
 # ---- doctor -------------------------------------------------------------------------------------
 
 
-def test_doctor_measures_and_cleans_up(tmp_path: pathlib.Path) -> None:
-    report = document("doctor", tmp_path, "--seconds", "0.2")
+def test_doctor_looks_and_cleans_up(tmp_path: pathlib.Path) -> None:
+    report = document("doctor", tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert report["kernel"].startswith("Linux ")
     assert report["cores"] >= 1 and report["memory"]["total_bytes"] > 0
@@ -166,31 +166,21 @@ def test_doctor_measures_and_cleans_up(tmp_path: pathlib.Path) -> None:
     assert report["file_system"]["locks"] is True
     direct = report["direct_io"]
     assert direct["available"] == (direct["offset_alignment_bytes"] > 1)
-    test = report["write_test"]
-    assert test["measured"] is True and test["bytes"] >= test["depth"] * test["block_bytes"]
-    assert test["bytes_per_second"] == pytest.approx(test["bytes"] / test["seconds"])
-    assert report["fio"]["measured"] is True, report["fio"]
-    assert report["fio"]["through"].startswith("fio-")
-    text = ok("doctor", tmp_path, "--seconds", "0.1")
-    for row in ("kernel", "io_uring", "O_DIRECT", "file system", "space", "write", "fio"):
+    text = ok("doctor", tmp_path)
+    for row in ("kernel", "io_uring", "O_DIRECT", "file system", "space", "write speed"):
         assert re.search(rf"^{row} ", text, re.MULTILINE)
 
 
-def test_doctor_without_fio_and_without_io_uring(tmp_path: pathlib.Path) -> None:
-    command = [str(PROGRAM), "doctor", str(tmp_path), "--seconds", "0.1"]
-    environment = {"PATH": "", "STEPWELL_DISK": "posix"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=60, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert "fio is not installed; to compare: apt install fio" in result.stdout
-    assert "; posix)" in result.stdout
+def test_doctor_names_what_measures_the_disk(tmp_path: pathlib.Path) -> None:
+    command = document("doctor", tmp_path)["fio_command"].replace("--size=2G", "--size=8M").split()
+    assert command[0] == "fio" and f"--directory={tmp_path}" in command
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 
 def mount(directory: pathlib.Path, *arguments: str) -> Any:
     """The program's words about a directory with another file system, in a namespace of its own."""
-    script = 'mount "$@" && exec "$0" doctor "${@: -1}" --seconds 0'
+    script = 'mount "$@" && exec "$0" doctor "${@: -1}"'
     namespace = ["unshare", "--mount"] + ([] if os.getuid() == 0 else ["--map-root-user"])
     command = [*namespace, "bash", "-c", script, str(PROGRAM), *arguments, str(directory)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -203,17 +193,15 @@ def test_doctor_warns_of_memory_and_small_disks(tmp_path: pathlib.Path) -> None:
     assert re.search(r"^file system +tmpfs on ", text, re.MULTILINE)
     assert re.search(r"^warning: .* is tmpfs: it lives in memory", text, re.MULTILINE)
     assert re.search(r"^warning: only 8\.0 MiB free on ", text, re.MULTILINE)
-    assert re.search(r"^write +not asked for$", text, re.MULTILINE)
 
 
 def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
     assert "give the directory" in error("doctor", tmp_path / "nowhere", status=3)
     (tmp_path / "file").write_text("x")
     assert "is not a directory" in error("doctor", tmp_path / "file", status=2)
-    assert "--seconds must be" in error("doctor", tmp_path, "--seconds", "-1", status=2)
 
 
-# ---- completion, manual page --------------------------------------------------------------------
+# ---- completion ---------------------------------------------------------------------------------
 
 COMMANDS = (
     "ls show cat diff verify stats explain export mirror retention rm pin unpin reclaim repair "
@@ -326,28 +314,9 @@ def test_completion_of_other_shells() -> None:
     assert document("completion", "bash")["script"] == ok("completion", "bash")
 
 
-def test_the_manual_page_says_what_help_says() -> None:
-    page = (PROGRAM.parent / "stepwell.1").read_text(encoding="utf-8")
-    assert page == ok("man")
-    plain = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\e", "\\")
+def test_help_lists_the_commands() -> None:
     shown = re.findall(r"^  (\w+) {2,}\w", ok("--help").split("Subcommands:")[1], re.MULTILINE)
-    assert sorted(shown) == sorted(COMMANDS) == sorted(re.findall(r"^\.SS (\w+)$", plain, re.M))
-    for command in COMMANDS:
-        (section,) = re.findall(rf"^\.SS {command}$(.*?)(?=^\.S[SH] )", plain, re.M | re.S)
-        listed = set(re.findall(r"^(?:-\w, )?(--[\w-]+)", section, re.MULTILINE))
-        assert listed == options_of(command)
-    for line in ok("--help").split("Exit status:")[1].splitlines():
-        assert line.strip() in plain
-    render = subprocess.run(
-        ["man", "-l", "--warnings", "-Tutf8", str(PROGRAM.parent / "stepwell.1")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "MANWIDTH": "100"},
-    )
-    assert (render.returncode, render.stderr) == (0, "")
-    text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", render.stdout)
-    assert re.search(r"^ +stepwell cat STORE STEP PATH", text, re.MULTILINE)
+    assert sorted(shown) == sorted(COMMANDS)
 
 
 def test_every_command_takes_json_and_says_so() -> None:

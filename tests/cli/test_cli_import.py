@@ -91,5 +91,3 @@ def test_words_are_those_of_the_program(
     # Options that the package names.
     message = error("pull", tmp_path / "x", store, "--option", "region=x", status=2)
     assert "--option" in message and "storage_options" not in message
-    text = ok("help", "man")
-    assert "stepwell man | man -l -" in text

@@ -51,18 +51,6 @@ struct MachineFacts {
   LimitFacts limits;
 };
 
-// How fast a file can be written in a store's pattern.
-struct WriteSpeed {
-  std::string not_measured;  // why there is no number; "": there is
-  uint64_t bytes = 0;
-  double seconds = 0;
-  uint64_t block_bytes = 0;
-  uint64_t depth = 0;   // blocks in flight
-  std::string through;  // "io_uring, registered buffers", "fio-3.33"
-
-  double BytesPerSecond() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
-};
-
 struct DoctorWarning {
   std::string code;  // stable, for programs
   std::string message;
@@ -71,16 +59,11 @@ struct DoctorWarning {
 struct DoctorReport {
   MachineFacts machine;
   FileSystemFacts file_system;
-  WriteSpeed store;                     // through the engine's own I/O
-  WriteSpeed fio;                       // the same pattern by fio, where that is installed
   std::vector<DoctorWarning> warnings;  // the worst first
 };
 
-// Looks at the machine and at the file system of `directory`, and writes for `write_seconds`
-// with the engine's I/O, then as long with fio, at most a quarter of the free space, all of which
-// is given back; 0: does not write. Nothing stays in the directory. kNotFound, kPermissionDenied;
-// kInvalidArgument: no directory, or over 600 seconds.
-STEPWELL_API Result<DoctorReport> ExamineMachine(const std::string& directory,
-                                                 double write_seconds = 0);
+// Looks at the machine and at the file system of `directory`, in which nothing stays. kNotFound,
+// kPermissionDenied; kInvalidArgument: no directory.
+STEPWELL_API Result<DoctorReport> ExamineMachine(const std::string& directory);
 
 }  // namespace stepwell
