@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Items that other libraries wrote as files: kept as they are, for an export to give back.
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
 #include "db/import/tree.h"
+#include "db/layout.h"
 #include "format/key.h"
 #include "format/orbax/orbax_files.h"
 #include "io/small_file.h"
@@ -42,9 +44,12 @@ class FilesReader {
     }
     STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system_->List(folder));
     if (names.empty() && !below.empty()) return Add(below, ValueType::kNone, {});
+    // The store of a checkpoint of ours lies in its first item, and the mark is of every export.
+    const std::vector<std::string> stores =
+        below.empty() ? StoresIn(file_system_, source_.path) : std::vector<std::string>();
     for (const std::string& name : names) {
-      // Exports write the mark themselves.
       if (below.empty() && name == format::orbax::kCommitSuccessName) continue;
+      if (std::find(stores.begin(), stores.end(), name) != stores.end()) continue;
       std::error_code error;
       if (std::filesystem::is_symlink(std::filesystem::symlink_status(folder + name, error))) {
         return UnimplementedError(StrCat(folder, name, " is a symbolic link; only files are kept"));

@@ -4,6 +4,7 @@ there, or what is wrong with them is said."""
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -191,3 +192,76 @@ def test_orbax_deletes_an_item_of_a_copy(tmp_path: pathlib.Path) -> None:
         data.write_bytes(data.read_bytes().replace(b"a", b"b", 1))
         with pytest.raises(stepwell.CorruptionError):
             store.import_checkpoint(copy, 2).result()
+
+
+def test_orbax_deletes_an_item_of_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    """Its store, in the first item, has the deleted one still."""
+    path = tmp_path / "c"
+    v1.save_checkpointables(path, {"one": {"a": 1}, "two": {"b": 2}, "large": {"n": 1 << 80}})
+    orbax_v1.delete(path, checkpointable_name="two")
+    assert v1.load_checkpointables(path) == {"one": {"a": 1}, "large": {"n": 1 << 80}}
+    assert sorted(v1.checkpointables_metadata(path).metadata) == ["large", "one"]
+    with pytest.raises(KeyError, match="two.*were not found"):
+        v1.load_checkpointables(path, {"two": None})
+    v1.delete(path, checkpointable_name="large")
+    assert v1.load_checkpointables(path) == orbax_v1.load_checkpointables(path) == {"one": {"a": 1}}
+
+
+def test_a_directory_that_was_removed_is_told_by_each_facade(tmp_path: pathlib.Path) -> None:
+    items = {"one": {"a": 1}, "two": {"b": 2}}
+    v1.save_checkpointables(tmp_path / "c", items)
+    with v0.CheckpointManager(tmp_path / "root", item_names=tuple(items)) as manager:
+        manager.save(1, args=v0.args.Composite(**{
+            name: v0.args.StandardSave(tree) for name, tree in items.items()}))
+    shutil.copytree(tmp_path / "root" / "1", tmp_path / "copies" / "1")
+    for path in (tmp_path / "c", tmp_path / "copies" / "1"):
+        shutil.rmtree(path / "two")
+        with pytest.raises(ValueError, match="lacks.*two"):
+            v1.load_checkpointables(path)
+        assert v1.load_checkpointables(path, {"one": None}) == {"one": {"a": 1}}
+    with v0.CheckpointManager(tmp_path / "copies", item_names=tuple(items)) as manager:
+        with pytest.raises(FileNotFoundError, match="lacks.*two"):
+            manager.restore(1)
+        with pytest.raises(KeyError, match="two"):
+            manager.restore(1, args=v0.args.Composite(two=v0.args.StandardRestore()))
+        assert "two" not in manager.item_metadata(1)
+
+
+@pytest.mark.parametrize("stage", ["recorded", "half removed", "gone"])
+def test_a_deletion_by_orbax_that_was_killed(tmp_path: pathlib.Path, stage: str) -> None:
+    path = tmp_path / "c"
+    v1.save_checkpointables(path, {"one": {"a": 1}, "two": {"b": 2}})
+    record = {"checkpointable_name": "two"}
+    (path / "_CHECKPOINT_DELETION").write_text(json.dumps(record))
+    if stage == "half removed":
+        (path / "two" / "_METADATA").unlink()
+    elif stage == "gone":
+        shutil.rmtree(path / "two")
+    assert v1.load_checkpointables(path) == {"one": {"a": 1}}
+    assert list(v1.checkpointables_metadata(path).metadata) == ["one"]
+
+
+class Position:
+    """A stateful object, whose item is files."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+
+    async def save(self, directory: Any) -> Any:
+        async def write() -> None:
+            (await directory.await_creation() / "at.txt").write_text(str(self.at))
+        return write()
+
+    async def load(self, directory: Any) -> Any:
+        async def read() -> None:
+            self.at = int((directory / "at.txt").read_text())
+        return read()
+
+
+def test_the_store_in_an_item_of_files_is_not_one_of_them(tmp_path: pathlib.Path) -> None:
+    v1.save_checkpointables(tmp_path / "c", {"aaa": Position(7), "tree": {"a": 1}})
+    assert next((tmp_path / "c").glob("*/.stepwell")).parent.name == "aaa"
+    with stepwell.open(tmp_path / "store") as store:
+        store.import_checkpoint(tmp_path / "c", 1).result()
+        store[1].write_files("aaa", tmp_path / "files")
+    assert [path.name for path in (tmp_path / "files").rglob("*")] == ["at.txt"]

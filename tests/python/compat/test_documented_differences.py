@@ -63,7 +63,8 @@ class Unregistered:
     a: int = 1
 
 
-@pytest.mark.parametrize("leaf", [jnp.sin, len, int, Unregistered()], ids=str)
+@pytest.mark.parametrize("leaf", [jnp.sin, len, int, Unregistered()],
+                         ids=["jitted", "builtin", "type", "dataclass"])
 def test_v0_refuses_leaves_that_its_restore_would_miss(tmp_path: pathlib.Path, leaf: Any) -> None:
     tree = {"w": np.ones(2), "f": leaf}
     with pytest.raises(ValueError, match="Unsupported type"):
@@ -71,6 +72,23 @@ def test_v0_refuses_leaves_that_its_restore_would_miss(tmp_path: pathlib.Path, l
     with v0.StandardCheckpointer() as checkpointer:
         with pytest.raises(ValueError, match="Unsupported type"):
             checkpointer.save(tmp_path / "b", tree)
+
+
+@dataclasses.dataclass
+class ArrayLike:
+    """A dataclass that NumPy takes for an array."""
+    shape: tuple[int, ...] = (2,)
+    dtype: np.dtype[Any] = dataclasses.field(default_factory=lambda: np.dtype(np.float32))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.ones(2, np.float32)
+
+
+def test_v0_saves_array_likes(tmp_path: pathlib.Path) -> None:
+    with v0.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "a", {"x": ArrayLike()})
+        checkpointer.wait_until_finished()
+        assert checkpointer.restore(tmp_path / "a")["x"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("leaf", [jnp.sin, Unregistered(2)], ids=["function", "dataclass"])
@@ -81,7 +99,7 @@ def test_v1_takes_functions_from_the_target(tmp_path: pathlib.Path, leaf: Any) -
 
 
 @pytest.mark.parametrize(("saved", "target"), [([1, 2], {"0": 0, "1": 0}), ({0: 1, 1: 2}, (0, 0))],
-                         ids=str)
+                         ids=["list", "dict"])
 def test_lists_and_dicts_of_numbers_are_alike(tmp_path: pathlib.Path, saved: Any, target: Any
                                               ) -> None:
     v1.save(tmp_path / "a", {"s": saved})

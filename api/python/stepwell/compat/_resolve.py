@@ -114,9 +114,19 @@ class StoredStep(Opened):
         if kind == "single":
             self.flat = os.path.exists(os.path.join(path, TREE_FILE)) or os.path.exists(
                 os.path.join(path, _stores.STORE_NAME))
-            if not self.flat:  # Orbax may have deleted an item
-                self.names = [name for name in self.names if name not in self.handlers
-                              or os.path.isdir(os.path.join(path, name))]
+            if not self.flat:
+                self._without_deleted(handlers if isinstance(handlers, dict) else {})
+
+    def _without_deleted(self, handlers: dict[str, str]) -> None:
+        """Leaves out what Orbax deleted, or was deleting: the store has it still. An item with a
+        handler and no directory is lost; one with neither was deleted, or Orbax holds nothing of
+        it."""
+        names = [name for name in self.names if name != _being_deleted(self.path)]
+        gone = [name for name in names if not os.path.isdir(os.path.join(self.path, name))]
+        left_out = _stepwell.missing_items(self.path) if gone else []
+        self.missing = [name for name in gone if name in handlers]
+        self.names = [name for name in names if name not in gone
+                      or name not in handlers and name in left_out]
 
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         return self.store, self.step, name
@@ -136,6 +146,12 @@ class StoredStep(Opened):
 
     def close(self) -> None:
         self._closing.close()
+
+
+def _being_deleted(path: str) -> str | None:
+    """The item that Orbax was deleting when it was killed."""
+    found = read_json_object(os.path.join(path, "_CHECKPOINT_DELETION")).get("checkpointable_name")
+    return found if isinstance(found, str) else None
 
 
 class OrbaxCheckpoint(Opened):
@@ -162,13 +178,12 @@ class OrbaxCheckpoint(Opened):
             if isinstance(handlers, str):
                 self.handlers = {_STATE: handlers}
         else:
-            deleted = read_json_object(os.path.join(path, "_CHECKPOINT_DELETION"))
+            deleted = _being_deleted(path)
             self.names = sorted(
                 entry.name for entry in os.scandir(path) if entry.is_dir()
-                and entry.name != deleted.get("checkpointable_name")
-                and not entry.name.startswith(_stores.STORE_NAME))
+                and entry.name != deleted and not entry.name.startswith(_stores.STORE_NAME))
             self.missing = [name for name in _stepwell.missing_items(path)
-                            if name != deleted.get("checkpointable_name")]
+                            if name not in (deleted, METRICS)]
 
     def open(self, name: str) -> tuple[_store.Store, int, str]:
         if name not in self._imported:

@@ -100,7 +100,7 @@ class Checkpointer(orbax.Checkpointer):
             named = {} if given is None else dict(given.items())
             return restore_items(items, self._items, named or {
                 name: self._items.default_restore_args(name, items.handler(name))
-                for name in items.names})
+                for name in items.all_names()})
 
     def _opened(self, directory: str | os.PathLike[str]) -> _resolve.Opened:
         path = local_path(directory)

@@ -289,7 +289,8 @@ class CheckpointManager(orbax.CheckpointManager):
             named = self._legacy_restore_args(items, restore_kwargs)
         if not named:
             named = {name: self._handlers.default_restore_args(name, found.handler(name))
-                     for name in found.names if not self._default or name == DEFAULT_ITEM}
+                     for name in found.all_names()
+                     if not self._default or name == DEFAULT_ITEM}
         restored = restore_items(found, self._handlers, named)
         if not self._default:
             return restored

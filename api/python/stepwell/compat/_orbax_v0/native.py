@@ -104,7 +104,8 @@ def _prepared(tree: Any, save_args: Any) -> Any:
              if isinstance(each, SaveArgs) and each.dtype is not None}
     flat, treedef = jax.tree.flatten(tree)
     for leaf in flat:  # restoring into the same tree, each of these would be a leaf
-        if is_static(leaf, False) or open_node(leaf) is not None:
+        if not hasattr(leaf, "__array__") and (
+                is_static(leaf, False) or open_node(leaf) is not None):
             raise ValueError(f"Unsupported type: {type(leaf)}: Orbax saves arrays, numbers and "
                              "texts; register a dataclass as a pytree, and take functions out")
     leaves = [np.asarray(leaf) if hasattr(leaf, "__array__")

@@ -54,7 +54,15 @@ class StepItems:
         self.is_one = opened.flat or opened.item is not None
         # The items, with the metrics, which Orbax takes for one.
         self.names = [DEFAULT_ITEM] if self.is_one else sorted(
-            {*opened.names, *opened.missing, *([METRICS] if opened.metrics is not None else [])})
+            {*opened.names, *([METRICS] if opened.metrics is not None else [])})
+
+    def all_names(self) -> list[str]:
+        """What a restore of all items restores. FileNotFoundError if a copy lacks some."""
+        if self._opened.missing:
+            raise FileNotFoundError(
+                f"{self.path} is a copy that lacks {self._opened.missing}, which Orbax cannot hold "
+                f"or which was removed; name what to restore of {self.names}")
+        return self.names
 
     @property
     def is_default(self) -> bool:
