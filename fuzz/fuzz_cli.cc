@@ -83,7 +83,7 @@ const Workplace& TheWorkplace() {
 
 // Nothing outside of the working directory is named, and the store is only read.
 bool IsTame(const std::vector<std::string>& arguments) {
-  static const std::set<std::string> reading = {"ls", "show", "cat", "verify"};
+  static const std::set<std::string> reading = {"ls", "show", "verify"};
   bool command = false;
   for (const std::string& argument : arguments) {
     // Options of one letter may be joined with others and with what they name.

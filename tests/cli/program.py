@@ -5,8 +5,11 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 from typing import Any
 
+# Of the commands that the package runs.
+os.environ.setdefault("STEPWELL_PYTHON", sys.executable)
 PROGRAM = pathlib.Path(os.environ["STEPWELL_BUILD_DIR"]) / "api/cli/stepwell"
 
 

@@ -172,7 +172,7 @@ def test_a_slice_reads_just_its_chunks(store: pathlib.Path) -> None:
         ("small", "...,...", 'more than one "..."'),
         ("small", "", "--slice is empty"),
         ("small", "0,,1", '"" is not an index'),
-        ("small", "99999999999999999999", "is not an index"),
+        ("small", "99999999999999999999", "is out of bounds for axis 0"),
         ("scalar", "0", "--slice names 1 axis; the array has 0"),
         ("text", "0:2", "text is a value, not an array"),
     ],
@@ -224,8 +224,8 @@ def test_npy_of_what_numpy_lacks(store: pathlib.Path) -> None:
 
 
 def test_npy_that_cannot_be_written(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    message = error("cat", store, 0, "small", "--npy", "-o", tmp_path / "no/x.npy", status=1)
-    assert "No such file or directory" in message
+    message = error("cat", store, 0, "small", "--npy", "-o", tmp_path / "no/x.npy", status=2)
+    assert "no: no such directory" in message
     assert "text is a value" in error("cat", store, 0, "text", "--npy", status=2)
     both = document("cat", store, 0, "small", "--npy", status=2)
     assert "add -o FILE" in both["error"]["message"]

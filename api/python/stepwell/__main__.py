@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m stepwell COMMAND`: what the program `stepwell` leaves to Python: object stores, files
-of other libraries, branches. The program hands its arguments over; what is printed, and the exit
-status, are those of all commands (docs/pages/command-line.md)."""
+"""`python -m stepwell COMMAND`: what the program `stepwell` leaves to Python: arrays, object
+stores, files of other libraries, branches. The program hands its arguments over; what is printed,
+and the exit status, are those of all commands (docs/pages/command-line.md)."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 
 import stepwell
 from stepwell._display import format_bytes
+from stepwell._program import cat, diff
 from stepwell._runtime.text import counted
 
 _SCHEMA = 1
@@ -34,6 +36,14 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (stepwell.Error, 1, "error"),
 )
 
+_HINTS = {
+    "corruption": "`stepwell verify STORE` lists every damaged leaf; the others still load",
+    "not_found": "`stepwell ls STORE` lists the steps, `stepwell show STORE STEP` the paths of one",
+    "no_space": "nothing that was saved is lost; `stepwell rm` and `stepwell reclaim` free the "
+                "space of steps, also where the store's own disk is full",
+    "locked": "what only reads works beside it; `stepwell help` says which commands do not",
+}
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -44,7 +54,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="push|pull|ls|import|branch|branches")
+                                     metavar="cat|diff|push|pull|ls|import|branch|branches")
+    show = commands.add_parser("cat", help="print arrays and values")
+    show.add_argument("store", metavar="STORE")
+    show.add_argument("step", metavar="STEP", help="a number, or latest")
+    show.add_argument("path", metavar="PATH")
+    show.add_argument("--full", action="store_true")
+    show.add_argument("--slice", metavar="SLICE")
+    show.add_argument("--npy", action="store_true")
+    show.add_argument("--output", metavar="FILE")
+    show.add_argument("--bits", action="store_true")
+    compare = commands.add_parser("diff", help="compare two steps")
+    compare.add_argument("store", metavar="STORE")
+    compare.add_argument("step", metavar="A")
+    compare.add_argument("step_b", metavar="B")
+    compare.add_argument("path", metavar="PATH", nargs="?", default="")
+    compare.add_argument("--other", metavar="STORE")
+    compare.add_argument("--exit-code", action="store_true")
+    for command in (show, compare):
+        command.add_argument("--untrusted", action="store_true")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
     push.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -82,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (push, pull, ls, take, branch, branches):
+    for command in (show, compare, push, pull, ls, take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -119,6 +147,12 @@ def _options(pairs: list[str]) -> dict[str, str]:
             raise stepwell.InvalidArgumentError(f"--option is KEY=VALUE, not {pair!r}")
         options[key] = value
     return options
+
+
+def _number(text: str) -> int:
+    """As an index of a store: -1 is the newest step."""
+    step = _step(text)
+    return -1 if step is None else step
 
 
 def _step(text: str) -> int | None:
@@ -198,40 +232,71 @@ def _branches(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return {"store": given.store, "branches": names}, "".join(f"{name}\n" for name in names)
 
 
-_COMMANDS = {"push": _push, "pull": _pull, "ls": _ls, "import": _import, "branch": _branch,
-             "branches": _branches}
+def _cat(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    given.number = _number(given.step)
+    return cat.run(given), ""
 
 
-def _fail(message: str, code: str, status: int, as_json: bool) -> int:
+def _diff(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    given.number, given.number_b = _number(given.step), _number(given.step_b)
+    with _Progress("comparing") as given.progress:
+        return diff.run(given)
+
+
+_COMMANDS = {"cat": _cat, "diff": _diff, "push": _push, "pull": _pull, "ls": _ls,
+             "import": _import, "branch": _branch, "branches": _branches}
+
+
+def _fail(message: str, code: str, status: int, given: Sequence[str], hint: str | None = None
+          ) -> int:
     # Options of the package as those of the program.
     message = message.replace("storage_options", "--option")
     message = re.sub(r'\b(if_exists|on_unsupported)[= ]"(\w+)"',
                      lambda match: f"--{match[1].replace('_', '-')} {match[2]}", message)
-    if as_json:
-        document = {"schema": _SCHEMA, "error": {"code": code, "message": message, "hint": None}}
+    if hint is None and code == "usage" and given:
+        hint = f"`stepwell {given[0]} --help` has its options and an example"
+    if "--json" in given:
+        document = {"schema": _SCHEMA, "error": {"code": code, "message": message,
+                                                 "hint": hint or _HINTS.get(code)}}
         sys.stdout.write(json.dumps(document, indent=2, sort_keys=True) + "\n")
     else:
         sys.stderr.write(f"stepwell: {message}\n")
+        if hint or code in _HINTS:
+            sys.stderr.write(f"  hint: {hint or _HINTS[code]}\n")
     return status
 
 
-def run(arguments: Sequence[str]) -> int:
-    """The exit status."""
-    as_json = "--json" in arguments
+def _run(given: Sequence[str]) -> int:
     try:
-        given = _parser().parse_args(arguments)
-        document, text = _COMMANDS[given.command](given)
+        arguments = _parser().parse_args(given)
+        arguments.print, arguments.status = sys.stdout.write, 0
+        document, text = _COMMANDS[arguments.command](arguments)
+        if arguments.json:
+            text = json.dumps({"schema": _SCHEMA, **document}, indent=2, sort_keys=True) + "\n"
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return int(arguments.status)
+    except BrokenPipeError:
+        raise
     except (stepwell.Error, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return _fail(str(error), "no_space", 6, given)
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):
-                return _fail(str(error), code, status, as_json)
-        return _fail(f"{type(error).__name__}: {error}", "error", 1, as_json)
+                return _fail(str(error), code, status, given)
+        return _fail(f"{type(error).__name__}: {error}", "error", 1, given)
     except KeyboardInterrupt:
-        return _fail("interrupted; the same again goes on where it was", "cancelled", 130, as_json)
-    if as_json:
-        text = json.dumps({"schema": _SCHEMA, **document}, indent=2, sort_keys=True) + "\n"
-    sys.stdout.write(text)
-    return 0
+        return _fail("interrupted; the same again goes on where it was", "cancelled", 130, given)
+
+
+def run(given: Sequence[str]) -> int:
+    """The exit status."""
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    try:
+        return _run(given)
+    except BrokenPipeError:  # whoever read has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":

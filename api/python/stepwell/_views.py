@@ -190,7 +190,7 @@ class ArrayView(NotCopied):
         return float(self.__array__())
 
 
-def _view(source: Source, number: int, step: Source) -> Any:
+def view_of(source: Source, number: int, step: Source) -> Any:
     """A record as users see it: NodeView, ArrayView or the Python value itself. `step`: the source
     that `source` was selected from."""
     tree = source.tree
@@ -215,9 +215,9 @@ def _found(source: Source, selection: Selection, step: Source,
            above: list[Component] | None = None) -> Any:
     """What a path names; for a glob a dict by path, from the node `above` on."""
     if selection.number is not None:
-        return _view(source, selection.number, step)
+        return view_of(source, selection.number, step)
     start = source.tree.number(above) if above is not None else None
-    return {text: _view(source, leaf, step)
+    return {text: view_of(source, leaf, step)
             for text, leaf in source.tree.by_text(selection.leaves, start).items()}
 
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepwell cat STORE STEP PATH` and `stepwell diff STORE A B [PATH]`: run by the Python package,
+// with NumPy.
+#include <optional>
+
+#include <stepwell/checkpoint.h>
+
+#include "api/cli/command.h"
+#include "api/cli/python.h"
+
+namespace stepwell::cli {
+namespace {
+
+struct CatArguments : StoreArguments {
+  bool full = false;
+  std::optional<std::string> slice;
+  bool npy = false;
+  bool bits = false;
+  std::optional<std::string> output;
+};
+
+struct DiffArguments : StoreArguments {
+  std::string step_b;
+  std::string other;
+  bool exit_code = false;
+};
+
+// The store that is meant, where the directory around it was given.
+std::string Within(const std::string& path) {
+  const std::vector<std::string> within = StoresWithin(path);
+  return within.size() == 1 ? within[0] : path;
+}
+
+Status CheckStep(const std::string& text) {
+  return text == "latest" ? OkStatus() : ParseStep(text).status();
+}
+
+Result<Outcome> RunCat(const CatArguments& arguments, const Invocation& invocation) {
+  STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step));
+  std::vector<std::string> words = {"cat"};
+  if (arguments.full) words.emplace_back("--full");
+  if (arguments.npy) words.emplace_back("--npy");
+  if (arguments.bits) words.emplace_back("--bits");
+  if (invocation.untrusted) words.emplace_back("--untrusted");
+  if (invocation.json) words.emplace_back("--json");
+  if (arguments.slice) words.push_back("--slice=" + *arguments.slice);
+  if (arguments.output) words.push_back("--output=" + *arguments.output);
+  words.insert(words.end(), {"--", Within(arguments.store), arguments.step, arguments.path});
+  return RunPython(std::move(words));
+}
+
+Result<Outcome> RunDiff(const DiffArguments& arguments, const Invocation& invocation) {
+  STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step));
+  STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step_b));
+  std::vector<std::string> words = {"diff"};
+  if (!arguments.other.empty()) words.push_back("--other=" + Within(arguments.other));
+  if (arguments.exit_code) words.emplace_back("--exit-code");
+  if (invocation.untrusted) words.emplace_back("--untrusted");
+  if (invocation.json) words.emplace_back("--json");
+  words.insert(words.end(),
+               {"--", Within(arguments.store), arguments.step, arguments.step_b, arguments.path});
+  return RunPython(std::move(words));
+}
+
+}  // namespace
+
+void AddCat(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<CatArguments>();
+  CLI::App* command = AddCommand(program, invocation, "cat", "print arrays and values",
+                                 [=] { return RunCat(*arguments, *invocation); });
+  AddStore(command, &arguments->store);
+  AddStep(command, &arguments->step)->required();
+  AddPath(command, &arguments->path)
+      ->required()
+      ->description("of an array or value; a glob prints each that it names");
+  command->add_flag("--full", arguments->full,
+                    "every element of a large array, not only its corners");
+  command
+      ->add_option("--slice", arguments->slice,
+                   "only these elements, as NumPy's basic slices, e.g. \"0:16,:,-1\"; reads just "
+                   "the chunks that have them")
+      ->type_name("SLICE");
+  command->add_flag("--npy", arguments->npy, "write a NumPy .npy file");
+  command->add_option("-o,--output", arguments->output, "--npy: the file to write, not stdout")
+      ->type_name("FILE");
+  command->add_flag("--bits", arguments->bits,
+                    "--npy: write types that NumPy itself lacks (bfloat16, float8, int4, ...) as "
+                    "unsigned integers of their size");
+}
+
+void AddDiff(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<DiffArguments>();
+  CLI::App* command = AddCommand(program, invocation, "diff", "compare two steps",
+                                 [=] { return RunDiff(*arguments, *invocation); });
+  AddStore(command, &arguments->store);
+  command->add_option("A", arguments->step, "a step: a number, or latest")->required();
+  command->add_option("B", arguments->step_b, "the step that is compared with A")->required();
+  AddPath(command, &arguments->path);
+  command->add_option("--other", arguments->other, "B is a step of this store")->type_name("STORE");
+  command->add_flag("--exit-code", arguments->exit_code, "exit with status 7 when they differ");
+}
+
+}  // namespace stepwell::cli
