@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program's own parsing: whole command lines (one argument a line) run in this process on a
-// small store, paths, values of every type and arrays of every dtype as text and JSON. What is
-// printed is thrown away.
+// small store, paths, and values of every type as text and JSON. What is printed is thrown away.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -134,29 +133,6 @@ void Values(Input* input) {
   (void)cli::JsonText(cli::ValueJson(*value));
 }
 
-void Arrays(Input* input) {
-  const auto types = AllDTypes();
-  const DTypeInfo& dtype = types[input->Below(types.size())];
-  cli::ArrayPart part;
-  part.dtype = dtype.dtype;
-  uint64_t bytes = dtype.item_bytes;
-  const size_t rank = input->Below(4);
-  for (size_t axis = 0; axis < rank; ++axis) {
-    const uint64_t extent = input->Below(9);
-    const uint64_t edge = input->Below(4);
-    part.shape.push_back(extent);
-    part.edge_counts.push_back(2 * edge < extent ? edge : 0);
-    bytes *= part.edge_counts.back() != 0 ? 2 * edge : extent;
-  }
-  const ConstBytes rest = input->rest();
-  part.bytes.assign(rest.begin(), rest.end());
-  part.bytes.resize(bytes);
-  (void)cli::ArrayText(part);
-  if (cli::PartExtents(part.shape, part.edge_counts) == part.shape) {
-    (void)cli::JsonText(cli::ArrayJson(part));
-  }
-}
-
 }  // namespace
 }  // namespace stepwell::fuzz
 
@@ -164,11 +140,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stepwell::fuzz;
   TheWorkplace();
   Input input(data, size);
-  const uint64_t mode = input.Below(4);
+  const uint64_t mode = input.Below(3);
   const MemoryLimit limit(size, {size_t{64} << 20, 64}, {size_t{512} << 20, 4096});
   if (mode == 0) CommandLine(&input);
   if (mode == 1) Paths(&input);
   if (mode == 2) Values(&input);
-  if (mode == 3) Arrays(&input);
   return 0;
 }

@@ -291,7 +291,7 @@ def _run(given: Sequence[str]) -> int:
 
 def run(given: Sequence[str]) -> int:
     """The exit status."""
-    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return _run(given)
     except BrokenPipeError:  # whoever read has what it wanted

@@ -26,6 +26,7 @@ from .values import described, printable, value_json
 
 Path = tuple[Component, ...]
 
+_COMPARED_MAX = 1 << 18  # elements at one time, which take some ten times their bytes
 _DESCRIBED_MAX = 1000  # bytes of a value that is printed beside its type
 _COLUMNS = ("", "PATH", "WHAT", "CHANGES", "CHANGED", "MAX ABS", "MAX REL", "|A|", "|B|", "|A-B|")
 _NUMBERS = ("max_absolute", "max_relative", "l2_a", "l2_b", "l2_difference")
@@ -94,16 +95,17 @@ class Comparison:
         self._squares: list[Any] = [0.0, 0.0, 0.0]  # of a, b and their difference
 
     def add(self, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
-        if not a.size:
-            return
-        bytes_a, bytes_b = (np.ascontiguousarray(each).reshape(-1).view(np.uint8).reshape(
-            a.size, -1) for each in (a, b))
-        other = bytes_a != bytes_b
+        a, b = a.reshape(-1), b.reshape(-1)
+        for begin in range(0, a.size, _COMPARED_MAX):
+            self._add(a[begin:begin + _COMPARED_MAX], b[begin:begin + _COMPARED_MAX])
+
+    def _add(self, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
+        other = a.view(np.uint8).reshape(a.size, -1) != b.view(np.uint8).reshape(a.size, -1)
         changed = other.any(axis=1)
         self.changed_bytes += int(np.count_nonzero(other))
         self.changed_elements += int(np.count_nonzero(changed))
         with np.errstate(all="ignore"):
-            wide_a, wide_b = _wide(a).ravel(), _wide(b).ravel()
+            wide_a, wide_b = _wide(a), _wide(b)
             size_a, size_b = np.abs(wide_a), np.abs(wide_b)
             nan_a, nan_b = np.isnan(size_a), np.isnan(size_b)
             self.nan_mismatches += int(np.count_nonzero(nan_a != nan_b))
