@@ -21,6 +21,7 @@ from equality import same
 from flax_folders import backend, folder, make_state, names
 from stepwell.compat import flax as checkpoints
 from stepwell.compat import orbax as ocp_v0
+from stepwell.compat._flax_directory import Directory
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 
@@ -160,3 +161,19 @@ def test_other_files_in_the_directory(folder: str) -> None:
         checkpoints.restore_checkpoint(folder, None)
     checkpoints.save_checkpoint(folder, {"w": 1}, 8)
     assert names(folder) == ["checkpoint_", "checkpoint_8", "checkpoint_tmp", "notes"]
+
+
+def test_a_checkpoint_that_goes_while_it_is_restored(
+        folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints.save_checkpoint(folder, {"w": 1}, 1)
+    look = Directory.checkpoints
+    newer = iter([2])
+
+    def look_and_lose(self: Directory, in_flight: bool = False) -> Any:
+        found = look(self, in_flight)
+        for step in newer:
+            checkpoints.save_checkpoint(folder, {"w": step}, step)  # and retires the other
+        return found
+
+    monkeypatch.setattr(Directory, "checkpoints", look_and_lose)
+    assert checkpoints.restore_checkpoint(folder, None)["w"] == 2

@@ -48,6 +48,7 @@ __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_chec
            "save_checkpoint", "save_checkpoint_multiprocess"]
 
 _Path = str | os.PathLike[str]
+_TRIES = 10  # of a restore whose checkpoint goes meanwhile
 
 
 def __getattr__(name: str) -> Any:
@@ -187,7 +188,21 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
     """
     _wait_for(orbax_checkpointer)
     _wait_for(gda_manager)
-    with _opened(os.path.normpath(_checked(ckpt_dir)), step, prefix) as found:
+    may_lack = orbax_transforms is not None or allow_partial_mpa_restoration
+    path = os.path.normpath(_checked(ckpt_dir))
+    tries = _TRIES if step is None else 1
+    while True:
+        tries -= 1
+        try:
+            return _restored(path, target, step, prefix, orbax_transforms, may_lack)
+        except FileNotFoundError:  # a save of another thread may have deleted the newest
+            if not tries:
+                raise
+
+
+def _restored(path: str, target: Any | None, step: int | float | None, prefix: str,
+              orbax_transforms: dict[str, Any] | None, may_lack: bool) -> Any:
+    with _opened(path, step, prefix) as found:
         if found is None:
             return target
         store, number = found
@@ -197,7 +212,6 @@ def restore_checkpoint(ckpt_dir: _Path, target: Any | None, step: int | float | 
             with (opened_tree(_transformed(store, number, target, orbax_transforms)) as other,
                   mismatches_of("target")):
                 return other.load(0, like=target)
-        may_lack = orbax_transforms is not None or allow_partial_mpa_restoration
         lacking = "" if may_lack else (
             "orbax_transforms={} takes what the checkpoint lacks from target, and "
             "orbax_transforms={key in target: orbax.checkpoint.Transform(original_key=...)} takes "
