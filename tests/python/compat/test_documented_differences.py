@@ -74,6 +74,13 @@ def test_v0_refuses_leaves_that_its_restore_would_miss(tmp_path: pathlib.Path, l
             checkpointer.save(tmp_path / "b", tree)
 
 
+@pytest.mark.parametrize("leaf", [np.ma.masked_array([1, 2]), np.zeros(2).view(np.recarray), ...],
+                         ids=["masked", "recarray", "placeholder"])
+def test_v0_refuses_what_is_no_plain_array(tmp_path: pathlib.Path, leaf: Any) -> None:
+    with pytest.raises(stepwell.UnsupportedLeafError):
+        v0.PyTreeCheckpointer().save(tmp_path / "a", {"x": leaf})
+
+
 @dataclasses.dataclass
 class ArrayLike:
     """A dataclass that NumPy takes for an array."""
