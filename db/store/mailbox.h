@@ -22,8 +22,7 @@ struct WriterRequest {
   std::vector<std::string> items;  // kDeleteItems
 };
 
-// As they are sent, behind the key that proves who sends them. Fixed-width little-endian numbers,
-// each list behind its length: what is decoded takes no more memory than it is long, a few times.
+// As they are sent (format/requests.h), with the key that proves who sends them.
 std::string EncodeRequest(const std::string& key, const WriterRequest& request);
 Result<WriterRequest> DecodeRequest(const std::string& key, std::string_view bytes);
 std::string EncodeReply(const std::string& key, const Result<ReclaimReport>& outcome);

@@ -146,12 +146,12 @@ TEST_F(MailboxTest, OnlyTheWritersAnswerCounts) {
     StatusCode expected;
   };
   for (const Case& each :
-       {Case{"stepwell 1", right, StatusCode::kOk},
-        Case{"stepwell 1", "", StatusCode::kOutcomeUnknown},
-        Case{"stepwell 1", EncodeReply("another", done), StatusCode::kOutcomeUnknown},
-        Case{"stepwell 1", right + "x", StatusCode::kOutcomeUnknown},
-        Case{"stepwell 1", right.substr(0, 40), StatusCode::kOutcomeUnknown},
-        Case{"stepwell 2", right, StatusCode::kUnavailable},
+       {Case{"stepwell 2", right, StatusCode::kOk},
+        Case{"stepwell 2", "", StatusCode::kOutcomeUnknown},
+        Case{"stepwell 2", EncodeReply("another", done), StatusCode::kOutcomeUnknown},
+        Case{"stepwell 2", right + "x", StatusCode::kOutcomeUnknown},
+        Case{"stepwell 2", right.substr(0, 40), StatusCode::kOutcomeUnknown},
+        Case{"stepwell 1", right, StatusCode::kUnavailable},
         Case{"", right, StatusCode::kUnavailable}}) {
     auto listener = io::LocalListener::Open(contact.socket);
     ASSERT_OK(listener.status());
@@ -174,7 +174,7 @@ TEST_F(MailboxTest, OnlyTheWritersAnswerCounts) {
   std::thread serving([&] {
     auto connection = listener->Accept();
     ASSERT_OK(connection.status());
-    EXPECT_OK(connection->Send("stepwell 1"));
+    EXPECT_OK(connection->Send("stepwell 2"));
     EXPECT_OK(connection->Receive().status());
   });
   EXPECT_EQ((*beside)->Reclaim().status().code(), StatusCode::kOutcomeUnknown);
@@ -203,7 +203,7 @@ TEST_F(MailboxTest, WhatIsNoRequestChangesNothing) {
   for (const std::string& request : requests) {
     auto connection = io::LocalSocket::Connect(contact.socket, std::chrono::seconds(30));
     ASSERT_OK(connection.status());
-    EXPECT_EQ(connection->Receive().value(), "stepwell 1");
+    EXPECT_EQ(connection->Receive().value(), "stepwell 2");
     EXPECT_OK(connection->Send(request));
     const auto answer = connection->Receive();
     ASSERT_OK(answer.status());
@@ -236,7 +236,7 @@ TEST_F(MailboxTest, CloseDoesNotWaitForProcessesThatSayNothing) {
     ASSERT_OK(connection.status());
     silent.push_back(std::move(*connection));
   }
-  EXPECT_EQ(silent.front().Receive().value(), "stepwell 1");
+  EXPECT_EQ(silent.front().Receive().value(), "stepwell 2");
   ASSERT_OK(writer_->Close());
   EXPECT_FALSE(silent.front().Receive().ok());
 }
