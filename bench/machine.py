@@ -117,7 +117,10 @@ def drop_cached(directory: pathlib.Path) -> None:
     would make every process read its own program again, and count that."""
     for path in directory.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:  # a writer removes files behind its commits
+                continue
             os.fsync(descriptor)  # what is not written yet would stay
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)

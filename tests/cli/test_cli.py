@@ -243,10 +243,10 @@ def test_cat_full_prints_while_it_reads(tmp_path: pathlib.Path) -> None:
     with stepwell.open(tmp_path / "run") as opened:
         opened.save(1, arrays).result()
     text = ok("cat", tmp_path / "run", 1, "a", "--full")
-    assert text.startswith("[[    0     1 ") and text.endswith(" 149999]]\n")
+    assert text.startswith("[[   0    1 ") and text.endswith(" 149999]]\n")
     assert [int(word) for word in text.replace("[", " ").replace("]", " ").split()] == [
         *range(150_000)]
-    assert ok("cat", tmp_path / "run", 1, "*", "--full").startswith("a:\n[[    0 ")
+    assert ok("cat", tmp_path / "run", 1, "*", "--full").startswith("a:\n[[   0 ")
 
     def little_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (3 * arrays["b"].nbytes,) * 2)  # not for its text
