@@ -27,7 +27,7 @@ struct ReplyMessage {
 };
 
 std::string EncodeRequestMessage(const RequestMessage& request);
-// kDataLoss: it is no such message. What is decoded takes no more memory than `bytes`, a few times.
+// kDataLoss: the bytes are no such message. The result takes at most a few times their memory.
 Result<RequestMessage> DecodeRequestMessage(ConstBytes bytes);
 std::string EncodeReplyMessage(const ReplyMessage& reply);
 Result<ReplyMessage> DecodeReplyMessage(ConstBytes bytes);

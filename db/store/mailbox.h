@@ -22,7 +22,7 @@ struct WriterRequest {
   std::vector<std::string> items;  // kDeleteItems
 };
 
-// As they are sent (format/requests.h), with the key that proves who sends them.
+// The messages of format/requests.h. The key proves who sends a message.
 std::string EncodeRequest(const std::string& key, const WriterRequest& request);
 Result<WriterRequest> DecodeRequest(const std::string& key, std::string_view bytes);
 std::string EncodeReply(const std::string& key, const Result<ReclaimReport>& outcome);

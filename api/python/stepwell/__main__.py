@@ -294,7 +294,7 @@ def run(given: Sequence[str]) -> int:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return _run(given)
-    except BrokenPipeError:  # whoever read has what it wanted
+    except BrokenPipeError:  # the reader of the pipe has closed it: no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

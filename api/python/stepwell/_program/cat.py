@@ -102,11 +102,7 @@ def _print(given: argparse.Namespace, source: Source, number: int) -> None:
 def _text(view: ArrayView, taken: list[selection.Taken]) -> str:
     whole = selection.count_of(taken) <= _WHOLE_MAX
     array = selection.read(view, taken) if whole else selection.corners(view, taken)
-    return _array_text(array, _WHOLE_MAX if whole else 0)
-
-
-def _array_text(array: np.ndarray[Any, Any], whole_max: int) -> str:
-    return np.array2string(array, threshold=whole_max, edgeitems=selection.EDGE)
+    return np.array2string(array, threshold=_WHOLE_MAX if whole else 0, edgeitems=selection.EDGE)
 
 
 def _full(view: ArrayView, taken: list[selection.Taken]) -> Iterator[str]:

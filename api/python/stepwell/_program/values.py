@@ -46,18 +46,13 @@ def described(name: str, value: Any) -> str:
     return f"{name} {text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + '...'}"
 
 
-def is_integral(dtype: np.dtype[Any]) -> bool:
-    """Integers and bool; also those of ml_dtypes, which NumPy has no kind for."""
-    return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))
-
-
 def array_json(array: np.ndarray[Any, Any]) -> Any:
     """Nested lists of numbers. A float32 is the shortest number that reads back as it."""
     if array.dtype.kind in "biu":
         return array.tolist()
     if array.dtype.kind == "c":
         return array_json(np.stack([array.real, array.imag], -1))
-    if is_integral(array.dtype):
+    if array.dtype.name.startswith(("int", "uint")):  # of ml_dtypes: NumPy has no kind for them
         return array.astype(np.int64).tolist()
     with np.errstate(invalid="ignore"):  # signalling NaNs
         wide = (array.astype(str) if array.dtype == np.float32 else array).astype(np.float64)
