@@ -10,16 +10,11 @@
 namespace stepwell {
 namespace {
 
-std::string CodecName(format::CodecId codec) {
-  switch (codec) {
-    case format::CodecId::kRaw:
-      return "raw";
-    case format::CodecId::kBloscLz4:
-      return "blosc-lz4";
-    case format::CodecId::kLz4Frame:
-      return "lz4";
-  }
-  return StrCat("codec ", static_cast<unsigned>(codec));
+std::string CodecName(const format::LeafRecord& record) {
+  const std::optional<format::CodecId> codec = record.codec();
+  if (!codec) return "mixed";
+  const format::CodecInfo* const info = format::FindCodec(*codec);
+  return info == nullptr ? StrCat("codec ", static_cast<unsigned>(*codec)) : info->name;
 }
 
 std::string ContainerName(format::ContainerKind container) {
@@ -139,7 +134,7 @@ Result<LeafInfo> Describe(const format::LeafRecord& record) {
   info.kind = ValueTypeName(record.value_type);
   info.shape = record.shape;
   info.chunk_shape = record.chunk_shape;
-  info.codec = CodecName(record.codec);
+  info.codec = CodecName(record);
   info.chunks = record.chunk_count;
   info.stored_bytes = record.inline_value.size();
   for (const format::ChunkRecord& chunk : record.chunks) info.stored_bytes += chunk.stored_bytes;

@@ -39,7 +39,6 @@ nb::dict SpaceDict(const db::SpaceStats& space) {
   out["reserved_bytes"] = space.reserved_bytes;
   out["index_bytes"] = space.index_bytes;
   out["other_bytes"] = space.other_bytes;
-  out["shared_bytes"] = space.shared_bytes;
   out["pinned_by_readers_bytes"] = space.pinned_by_readers_bytes;
   out["linked_bytes"] = space.linked_bytes;
   return out;

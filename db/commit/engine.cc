@@ -345,6 +345,7 @@ void Engine::BlockWritten(BlockWrite* raw) {
     extent.segment = segment->id;
     extent.end_bytes =
         std::max(extent.end_bytes, write->offset_bytes + write->ready.encoded.used_bytes);
+    extent.block_bytes += write->vector.iov_len;
     const BlockTask& task = write->ready.held ? job->held_blocks[write->ready.index]
                                               : job->staged_blocks[write->ready.index];
     for (size_t i = 0; i < task.chunks.size(); ++i) {
@@ -358,6 +359,7 @@ void Engine::BlockWritten(BlockWrite* raw) {
       stored.stored_bytes = encoded.stored_bytes;
       stored.logical_bytes = chunk.logical_bytes;
       stored.crc = encoded.crc;
+      stored.codec = job->leaves[chunk.leaf].codec;
       extent.stored_bytes += encoded.stored_bytes;
     }
   }
