@@ -123,6 +123,8 @@ void Engine::Pump() {
   if (reclaim_.has_waiters()) reclaim_.Continue();
   if (batch_ == nullptr && log_ != nullptr) {
     ForgetFailedWrites();
+    // Also those that only failed saves have begun: what is sealed unnoted nobody would give back.
+    if (log_->open_segments().size() > 1) NoteSegments();
     if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
       options_.freeze->Trip(status);
     }

@@ -31,7 +31,7 @@ format::LeafRecord ArrayLeaf(const std::string& name, format::Shape shape,
   const uint64_t bytes = format::ChunkBytes(leaf.chunk_shape, 4);
   for (uint64_t i = 0; i < leaf.chunk_count; ++i) {
     format::ChunkRecord chunk;
-    chunk.logical_bytes = bytes;
+    chunk.logical_bytes = static_cast<uint32_t>(bytes);
     chunk.stored_bytes = static_cast<uint32_t>(bytes + format::kCrcBytes);
     chunk.crc = static_cast<uint32_t>(i);
     leaf.chunks.push_back(chunk);
