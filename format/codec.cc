@@ -81,8 +81,8 @@ Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logic
   if (info->encode == nullptr) {
     payload.crc = logical.data() == out.data() ? Crc32c(logical) : CopyAndSum(logical, out.data());
   } else {
-    STEPWELL_ASSIGN_OR_RETURN(
-        size, info->encode(item_bytes, logical, out.first(out.size() - kCrcBytes)));
+    STEPWELL_ASSIGN_OR_RETURN(size,
+                              info->encode(item_bytes, logical, out.first(out.size() - kCrcBytes)));
     payload.crc = Crc32c(out.first(size));
   }
   StoreLittle(out.data() + size, payload.crc);

@@ -79,7 +79,9 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
     return UnimplementedError(
         StrCat("the store has format ", slot.format_version,
                ", of a version of Stepwell before its first release, and this one reads formats "
-               "from ", kFormatVersion, " on; export its steps as Orbax checkpoints with the "
+               "from ",
+               kFormatVersion,
+               " on; export its steps as Orbax checkpoints with the "
                "version that wrote it, and import those"));
   }
   if (slot.format_version > kFormatVersion) {

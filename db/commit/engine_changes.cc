@@ -409,7 +409,8 @@ Status Engine::AddAccepted(BatchEntry* entry) {
 
 // A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
 Status Engine::AddSmall(FrameKind kind, const std::string& payload, BatchEntry* entry) {
-  STEPWELL_ASSIGN_OR_RETURN(entry->place, AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true, nullptr));
+  STEPWELL_ASSIGN_OR_RETURN(entry->place,
+                            AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true, nullptr));
   entry->change.commit = tip_commit_;
   return OkStatus();
 }

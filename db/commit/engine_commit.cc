@@ -106,8 +106,9 @@ Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint6
                                      bool may_drop_ballast) {
   const size_t frame_bytes = format::kFrameHeaderBytes + payload_bytes;
   Run run;
-  run.bytes = AlignUp(kind == FrameKind::kRecords ? format::BytesWithCopy(frame_bytes) : frame_bytes,
-                      log_->block_bytes());
+  run.bytes =
+      AlignUp(kind == FrameKind::kRecords ? format::BytesWithCopy(frame_bytes) : frame_bytes,
+              log_->block_bytes());
   if (format::IsChainFrame(kind) && log_->CopySpace(frame_bytes) > 0) {
     const size_t with_copies =
         AlignUp(frame_bytes + log_->CopySpace(frame_bytes), log_->block_bytes());

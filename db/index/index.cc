@@ -259,9 +259,8 @@ Status Index::OpenGuarded(bool to_read) {
   options.create_if_missing = options.create_missing_column_families = !to_read;
   // A secondary writes its info log, and nothing else, where its second path says: ours is silent.
   const rocksdb::Status opened =
-      to_read
-          ? rocksdb::DB::OpenAsSecondary(options, path_, path_, families, &handles_, &db_)
-          : rocksdb::DB::Open(options, path_, families, &handles_, &db_);
+      to_read ? rocksdb::DB::OpenAsSecondary(options, path_, path_, families, &handles_, &db_)
+              : rocksdb::DB::Open(options, path_, families, &handles_, &db_);
   STEPWELL_RETURN_IF_ERROR(FromRocks(opened, StrCat("open the index ", path_)));
   GuardForkedChildren();
   meta_ = handles_[0];

@@ -296,9 +296,9 @@ std::string IndexKeeper::Describe() const {
   const std::lock_guard lock(mutex_);
   if (options_.environment.without_index || state_ == State::kGone) return "log";
   if (state_ == State::kUnused) return "not opened";
-  return pending_.empty() && compared_ && !queued_ ? "rocksdb"
-                                                   : StrCat("rocksdb, ", pending_.size(),
-                                                            " steps behind");
+  return pending_.empty() && compared_ && !queued_
+             ? "rocksdb"
+             : StrCat("rocksdb, ", pending_.size(), " steps behind");
 }
 
 }  // namespace stepwell::db

@@ -74,10 +74,10 @@ class IndexKeeper {
   const Options options_;
   std::mutex open_mutex_;  // held while the index is opened; taken before mutex_
   mutable std::mutex mutex_;
-  State state_ = State::kUnused;   // guarded by mutex_, as all below
-  std::shared_ptr<Index> index_;   // null: serve from the log
-  bool compared_ = false;          // with what is live, since it was opened
-  bool queued_ = false;            // CatchUp is on the index worker's list
+  State state_ = State::kUnused;  // guarded by mutex_, as all below
+  std::shared_ptr<Index> index_;  // null: serve from the log
+  bool compared_ = false;         // with what is live, since it was opened
+  bool queued_ = false;           // CatchUp is on the index worker's list
   bool closing_ = false;
   // Steps whose rows may differ from what is live, with their texts where these are at hand.
   std::map<uint64_t, std::shared_ptr<const StepTexts>> pending_;

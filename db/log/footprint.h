@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a segment is needed: by each live step (its payloads and frames, from its records), and
-// by the segment itself (its first two frames, its footer and trailer). For reclaim. And the account
-// of space.
+// by the segment itself (its first two frames, its footer and trailer). For reclaim. And the
+// account of space.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Footprint {
     std::vector<ByteRange> ranges;  // normalized
     std::vector<ByteRange> copies;  // behind the commit frame, in its run of blocks
     uint64_t payload_bytes = 0;
-    uint64_t moved_bytes = 0;    // what payloads, aligned, and frames take wherever they lie
+    uint64_t moved_bytes = 0;  // what payloads, aligned, and frames take wherever they lie
   };
   std::map<uint64_t, Part> segments;
 };
@@ -83,8 +83,8 @@ struct SpaceQuery {
   std::map<uint64_t, ByteRange> catalogs;
 };
 
-// The parts add up to total_bytes. By the extents of the live steps, which no two share, the ends of
-// the segments, and the sizes that the file system says. Files that come and go meanwhile may be
+// The parts add up to total_bytes. By the extents of the live steps, which no two share, the ends
+// of the segments, and the sizes that the file system says. Files that come and go meanwhile may be
 // missing.
 // Fills `space`, `segments` and `segment_bytes`.
 void AccountSpace(const SpaceQuery& query, StoreStats* stats);

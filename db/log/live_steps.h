@@ -72,7 +72,7 @@ class LiveSteps {
   };
 
   std::optional<uint64_t> NewestStep() const;
-  std::vector<uint64_t> Numbers(size_t last) const;  // of the highest, ascending
+  std::vector<uint64_t> Numbers(size_t last) const;           // of the highest, ascending
   List All() const;                                           // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
   // Prepared and not decided: live space, not visible. Ascending by commit number.

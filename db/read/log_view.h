@@ -27,8 +27,8 @@ class LogSource {
   LogSource(std::string store_path, Environment machine);
 
   Result<bool> WriterLives(SlotFile* slot_file);
-  // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null; what
-  // it has is taken.
+  // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null;
+  // what it has is taken.
   Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, LogState* known);
   // The steps that are live now.
   Result<std::map<uint64_t, LiveStep>> LookAgain();

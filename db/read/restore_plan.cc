@@ -257,8 +257,7 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
     }
   }
   if (chunk.logical_bytes > logical_max) return bad(chunk.logical_bytes, " bytes");
-  const size_t stored_max =
-      format::PayloadBytesMax(chunk.codec, chunk.logical_bytes);
+  const size_t stored_max = format::PayloadBytesMax(chunk.codec, chunk.logical_bytes);
   const bool exact = chunk.codec == format::CodecId::kRaw;
   if (chunk.stored_bytes < format::kCrcBytes || chunk.stored_bytes > stored_max ||
       (exact && chunk.stored_bytes != chunk.logical_bytes + format::kCrcBytes)) {

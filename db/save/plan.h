@@ -55,8 +55,8 @@ struct PlannedLeaf {
 Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
                                        std::span<const uint64_t> shard_shape);
 
-// Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the codec, or
-// moves a short value inline. `policy` kAuto samples the data.
+// Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
+// codec, or moves a short value inline. `policy` kAuto samples the data.
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
 
 // Blocks for the chunks of `leaves[i]` for each i of `which`, in that order. With `stage`, offsets

@@ -202,8 +202,7 @@ void WriterStore::LoadMetrics() {
       if (metrics) continue;
       Log(options_.log, LogLevel::kError,
           StrCat(path_, ": the metrics of step ", texts.step,
-                 " cannot be read, so rules that keep the best keep it: ",
-                 texts.status.message()));
+                 " cannot be read, so rules that keep the best keep it: ", texts.status.message()));
     }
   };
   const LiveSteps::List live = core_->live.All();

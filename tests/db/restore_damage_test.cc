@@ -123,8 +123,9 @@ TEST_P(DamageTest, VerifyNamesAChunkOfAnUnknownCodec) {
   ASSERT_EQ(report->problems.size(), 1U);
   const VerifyProblem& problem = report->problems[0];
   EXPECT_THAT(problem.message, HasSubstr("unknown codec 99"));
-  EXPECT_EQ(problem.file, files_->PathOf(1));
-  EXPECT_EQ(problem.offset_bytes, place.offset_bytes);
+  const format::ChunkRecord& chunk = leaves_[0].chunks[0];
+  EXPECT_EQ(problem.file, files_->PathOf(chunk.segment));
+  EXPECT_EQ(problem.offset_bytes, chunk.offset_bytes);
 }
 
 TEST_P(DamageTest, TheFirstErrorInTheOrderOfTheFileIsReported) {

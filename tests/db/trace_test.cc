@@ -155,8 +155,7 @@ TEST_P(TraceTest, EverySaveHasEveryStageAndStepsOverlap) {
     it->second.second = std::max(it->second.second, event.end_ns);
   }
   for (uint64_t step = 1; step <= kSaves; ++step) {
-    for (const char* stage :
-         {"snapshot", "copy", "encode", "write", "commit", "frames", "sync", "index"}) {
+    for (const char* stage : {"snapshot", "copy", "encode", "write", "commit", "frames", "sync"}) {
       EXPECT_THAT(bytes, Contains(::testing::Key(std::pair(std::string(stage), step))));
     }
     // Text and other small values are in the frames.
@@ -197,8 +196,9 @@ TEST_P(TraceTest, CountersLatenciesAndALineForEverySave) {
   EXPECT_GE(stats.syncs, 5U);
   ASSERT_OK((*store)->Close());
   const StoreStats last = (*store)->Stats();
+  EXPECT_GE(last.index.count, 1U) << "it catches up with several at a time";
   for (const LatencyStats& stage :
-       {last.snapshot, last.encode, last.write, last.commit, last.index, last.durable}) {
+       {last.snapshot, last.encode, last.write, last.commit, last.durable}) {
     EXPECT_EQ(stage.count, 5U);
     EXPECT_LE(stage.p50_us, stage.p99_us);
     EXPECT_LE(stage.p99_us, stage.max_us);

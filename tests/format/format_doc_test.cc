@@ -116,10 +116,9 @@ TEST(FormatDocTest, HexExamplesAreRealBytes) {
   const std::string frame_dump =
       HexDump(AsBytes(frame).first(kFrameHeaderBytes + delete_payload.size()));
   EXPECT_NE(document.find(frame_dump), std::string::npos) << frame_dump;
-  const std::string key =
-      EncodeLeafKey("params",
-                    {{PathComponent::Type::kKey, 0, "w"}, {PathComponent::Type::kIndex, 3, ""}})
-          .value();
+  const std::string key = EncodeLeafKey("params", {{PathComponent::Type::kKey, 0, "w"},
+                                                   {PathComponent::Type::kIndex, 3, ""}})
+                              .value();
   EXPECT_NE(document.find(HexDump(AsBytes(key))), std::string::npos) << HexDump(AsBytes(key));
 }
 

@@ -34,9 +34,10 @@ TEST(FrameTest, RoundTripsAndPadsWithZeros) {
 }
 
 TEST(FrameTest, ChainFramesAreThose) {
-  for (uint16_t kind = 1; kind <= 12; ++kind) {
-    EXPECT_EQ(IsChainFrame(static_cast<FrameKind>(kind)),
-              kind == 3 || kind == 5 || kind == 6 || kind == 7 || kind == 10 || kind == 12);
+  for (uint16_t kind = 1; kind <= 13; ++kind) {
+    EXPECT_EQ(IsChainFrame(static_cast<FrameKind>(kind)), kind == 3 || kind == 5 || kind == 6 ||
+                                                              kind == 7 || kind == 10 ||
+                                                              kind == 11 || kind == 13);
   }
 }
 

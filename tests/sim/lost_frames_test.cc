@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chain frames that are gone together with their copies: the loss is named until it is accepted, and
-// no step that a lost frame may have ended is served.
+// Chain frames that are gone together with their copies: the loss is named until it is accepted,
+// and no step that a lost frame may have ended is served.
 #include <gtest/gtest.h>
 
 #include <iostream>

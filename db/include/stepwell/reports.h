@@ -114,8 +114,8 @@ struct StoreStats {
   uint64_t segments_removed = 0;
   uint64_t segments_recycled = 0;
   // Per committed save: the caller's wait, the workers' encoding (summed over them), first to last
-  // write, the frame's write and flush, the index (item deletions, too), and save() to durable and
-  // visible.
+  // write, the frame's write and flush, and save() to durable and visible. `index`: each time that
+  // the index catches up with commits.
   LatencyStats snapshot, encode, write, commit, index, durable;
 
   // For people: how the disk is driven ("io_uring, registered buffers"), and what answers questions

@@ -45,7 +45,11 @@ using Model = std::map<uint64_t, Row>;
 inline Row MakeRow(uint64_t step, uint64_t commit) {
   const auto crc = static_cast<uint32_t>(commit * 2654435761U);
   if (commit % 5 == 0) return {step, commit, crc, false, "", ""};
-  return {step, commit, crc, true, StrCat("{\"commit\":", commit, "}"),
+  return {step,
+          commit,
+          crc,
+          true,
+          StrCat("{\"commit\":", commit, "}"),
           commit % 3 == 0 ? "" : StrCat("{\"loss\":", step, "}")};
 }
 
@@ -79,9 +83,12 @@ inline Result<Model> RowsOf(Index* index, uint64_t first = 0) {
   Model rows;
   STEPWELL_RETURN_IF_ERROR(index->Scan(first, [&](const IndexRow& row) {
     EXPECT_TRUE(rows.empty() || rows.rbegin()->first < row.step);
-    rows[row.step] = {row.step,      row.commit,
-                      row.frame_crc, row.has_texts,
-                      std::string(row.metadata_json), std::string(row.metrics_json)};
+    rows[row.step] = {row.step,
+                      row.commit,
+                      row.frame_crc,
+                      row.has_texts,
+                      std::string(row.metadata_json),
+                      std::string(row.metrics_json)};
     return true;
   }));
   return rows;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "format/frame.h"
+#include "tests/sim/support/step_texts.h"
 
 namespace stepwell::sim {
 namespace {

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "format/frame.h"
+#include "tests/sim/support/step_texts.h"
 
 namespace stepwell::sim {
 namespace {
 
-constexpr std::string_view kMetadata = "{\"seed\": ";
 const db::LeafSpec kExtra = {"w", {3000}, false, false};
 
 std::pair<uint64_t, uint64_t> Pick(const Steps& steps, Prng* prng) {
@@ -108,25 +108,6 @@ Status CheckStep(db::StepReader* reader, uint64_t held) {
   request.out = reinterpret_cast<std::byte*>(out.data());
   STEPWELL_RETURN_IF_ERROR(reader->Load({&request, 1}).status());
   return out == wanted ? OkStatus() : InternalError(StrCat("step ", step, ": extra is wrong"));
-}
-
-Status CheckTexts(db::Store* store, const Steps& wanted) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto all, store->Texts(SIZE_MAX));
-  Status first;
-  for (const db::StepTexts& texts : all) {
-    const auto it = wanted.find(texts.step);
-    if (!texts.status.ok() || it == wanted.end()) {
-      if (first.ok()) first = texts.status;
-      continue;
-    }
-    const uint64_t seed = SeedOf(it->second);
-    if (texts.metadata_json != StrCat(kMetadata, seed, "}") ||
-        texts.metrics_json != db::MetricsOf(seed)) {
-      return InternalError(StrCat("step ", texts.step, " has the texts '", texts.metadata_json,
-                                  "' and '", texts.metrics_json, "'"));
-    }
-  }
-  return first;
 }
 
 Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
