@@ -157,8 +157,8 @@ Status WriterStore::Recover() {
       recovery_.problems.push_back(DescribeLoss(loss));
     }
   }
-  LogRecovery();
   core_->live.Load(state);
+  LogRecovery();
   MakeIndex();
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());

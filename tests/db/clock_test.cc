@@ -105,37 +105,6 @@ TEST_F(ClockTest, AClockThatIsWrongWhenTheMachineStartsDeletesNothing) {
   EXPECT_THAT(StepNumbers(store_.get()), ElementsAre(0, 1, 2, 3));
 }
 
-// Its frame and the copies of all frames are damaged, so that the index has what it did.
-TEST_F(ClockTest, AStepThatIsRestoredIsAsOldAsItWas) {
-  Open();
-  clock_.wall += 10 * kYear;
-  Save(0);
-  clock_.wall -= 10 * kYear;
-  Save(1);
-  Save(2);
-  const uint64_t lost = (*store_->Steps())[1].commit;
-  Close();
-  for (const std::string& segment : FilesIn(SegmentsPath(dir_ / "run"))) {
-    const std::string bytes = ReadAll(segment);
-    constexpr std::string_view kCopy("\x89SWCOPY\n", 8);
-    for (size_t at = bytes.find(kCopy); at != std::string::npos; at = bytes.find(kCopy, at + 1)) {
-      FlipByte(segment, at, '\x01');
-    }
-    for (uint64_t at = 0; at + 4096 <= bytes.size(); at += 4096) {
-      const auto header =
-          format::DecodeFrameHeader(AsBytes(bytes).subspan(at, format::kFrameHeaderBytes));
-      if (header.ok() && header->commit == lost && format::IsChainFrame(header->kind)) {
-        FlipByte(segment, at, '\x01');
-      }
-    }
-  }
-  WriteOver(dir_ / "run/STEPWELL", 0, std::string(1 << 12, '\0'));
-  Open();
-  EXPECT_THAT(store_->recovery().repaired, Contains(HasSubstr("the index had what they did")));
-  Save(3);
-  EXPECT_THAT(StepNumbers(store_.get()), ElementsAre(0, 1, 2, 3));
-}
-
 TEST_F(ClockTest, BeforeTheEpoch) {
   clock_.wall = -kYear;
   Open();

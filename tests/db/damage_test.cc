@@ -393,7 +393,7 @@ TEST_F(DamageTest, AnOtherVersionIsNamed) {
     const Status status = Store::Open(path_, options).status();
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented) << status.ToString();
     EXPECT_THAT(status.message(),
-                HasSubstr("format version 7; this version of Stepwell reads up to 3"));
+                HasSubstr("format 7, and this version of Stepwell reads up to 4"));
   }
   WriteOver(SlotFilePath(path_), 0, before);
   ExpectHealed();
