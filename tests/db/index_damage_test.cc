@@ -225,7 +225,9 @@ TEST(IndexTest, ManyRowsOnARealDisk) {
       IndexBatch batch;
       for (const Row& row : rows) batch.rows.push_back(RowOf(row));
       ASSERT_TRUE(opened.index->Apply(batch).ok());
-      if (step % 8000 == 0) ASSERT_TRUE(opened.index->Flush().ok());
+      if (step % 8000 == 0) {
+        ASSERT_TRUE(opened.index->Flush().ok());
+      }
     }
     ASSERT_TRUE(opened.index->Flush().ok());
   }
