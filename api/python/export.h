@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports of steps, for stepwell/_interop/step_export.py and _distributed/local_disks_export.py.
+// Exports of steps, for stepwell/_backend/export_options.py and _distributed/local_disks_export.py.
 #pragma once
 
 #include <nanobind/nanobind.h>

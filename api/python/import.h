@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Imports of Orbax checkpoints, for stepwell/_interop/orbax_source.py.
+// Imports of Orbax checkpoints, for stepwell/_backend/orbax_source.py.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
-from ._backend import Backend, MakeCore, OneProcess
+from ._backend.backend import Backend, MakeCore, OneProcess
 from ._deciding import Decider
 from ._display import END, ROWS_MAX, commit_time, escaped, format_bytes, html_table
 from ._distributed.coordinator import coordinator_for
@@ -26,8 +26,8 @@ from ._root_metadata import metadata_of, set_metadata
 from ._runtime import durable, monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
-from ._runtime.text import counted
 from ._save_policy import SavePolicy
+from ._text import counted
 from .errors import Error, ForkError, InvalidArgumentError, PermissionDeniedError, StepNotFoundError
 
 

@@ -26,7 +26,7 @@ from ._runtime import monitoring, service
 from ._runtime.arguments import NEWEST, Progress, step_or_newest
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
-from ._runtime.text import brief
+from ._text import brief
 from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
 
 _INSIDE = ".stepwell"  # a store in a directory of Orbax's

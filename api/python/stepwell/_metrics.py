@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from . import _stepwell
-from ._backend import Backend
+from ._backend.backend import Backend
 from .errors import InvalidArgumentError, StepNotFoundError
 
 Direction = Literal["min", "max"]

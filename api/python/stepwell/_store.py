@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _branch, _draft, _stepwell
+from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
+                                      OnUnsupported, To)
 from ._display import Numbers
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
-from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
-                                      OnUnsupported, To)
 from ._lifetime import How
 from ._loading import Loading
 from ._pytree.chunks import Chunks
@@ -34,7 +34,7 @@ from ._runtime.progress import progress_of
 from ._runtime.prometheus import prometheus_text
 from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
                              VerifyReport, named)
-from ._runtime.text import brief
+from ._text import brief
 from ._views import StepView, Tree
 from .errors import InvalidArgumentError, StoreNotFoundError
 from .policy import Policy, SavePolicy

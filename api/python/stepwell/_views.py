@@ -26,8 +26,8 @@ from ._pytree.tree import KEY, LITERAL, Component, Path, component_text
 from ._pytree.values import decode_value
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
-from ._runtime.text import counted
 from ._stepwell import Row, ValueType, Wanted
+from ._text import counted
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")

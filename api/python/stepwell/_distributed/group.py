@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._backend import Change, CoreReads, SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest, run_export
-from .._interop.orbax_source import OrbaxSource, check_new
+from .._backend.backend import Change, CoreReads, SourceOf, StepOf
+from .._backend.export_options import ExportReport, ExportRequest, run_export
+from .._backend.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import ItemRows

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from .. import _stepwell
-from .._backend import SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest
+from .._backend.backend import SourceOf, StepOf
+from .._backend.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source
-from .._runtime.arguments import Progress, check_items
 from .._retention import EngineReport
+from .._runtime.arguments import Progress, check_items
 from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from .._stepwell import LoadStats, Wanted

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from .. import _stepwell
-from .._stepwell import ByteRun, PartFile
-from .._backend import SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest, locate
+from .._backend.backend import SourceOf, StepOf
+from .._backend.export_options import ExportReport, ExportRequest, locate
 from .._runtime.arguments import Progress
+from .._stepwell import ByteRun, PartFile
 from ..errors import Error, InvalidArgumentError, PeerError
 from .local_disks_table import Share
 from .lockstep import Lockstep

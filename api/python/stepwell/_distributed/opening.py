@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from .. import _stepwell
-from .._backend import MakeCore
+from .._backend.backend import MakeCore
 from .._runtime.arguments import Disks
-from .._runtime.threads import Thread
 from .._runtime.stats import StepSummary
+from .._runtime.threads import Thread
 from ..errors import Error, PeerError, StorageError
 from .coordinator import Coordinator, broadcast, is_store, part_path, receive
 from .lockstep import all_gather

@@ -14,14 +14,14 @@ from typing import Any, SupportsIndex
 import ml_dtypes
 import numpy as np
 
+from .._backend.orbax_source import (OrbaxSource, check_new, checked_path, exists, no_number,
+                                     no_step, orbax_root)
 from .._handle import SaveHandle
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
 from .._runtime.files import local_path
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
 from .file_bounds import check_fits, check_regular, npz_bytes
-from .orbax_source import (OrbaxSource, check_new, checked_path, exists, no_number, no_step,
-                           orbax_root)
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 

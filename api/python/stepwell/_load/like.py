@@ -24,8 +24,8 @@ from .._pytree.tree import (ATTRIBUTE, DEPTH_MAX, OBJECT, TRANSPARENT, Component
 from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
-from .._runtime.text import LISTED_MAX, with_article
 from .._stepwell import Record, ValueType
+from .._text import LISTED_MAX, with_article
 from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
                       UnsupportedLeafError)
 from .casts import Casting

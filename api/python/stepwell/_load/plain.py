@@ -11,8 +11,8 @@ from .. import _stepwell
 from .._pytree.records import ARRAY, VALUE, StoredTree
 from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
-from .._runtime.text import counted
 from .._stepwell import ValueType
+from .._text import counted
 from ..errors import InvalidArgumentError, Mismatch, MismatchError
 from .casts import Casting
 from .device_placement import Slot, Target, cast_to, read_slots, same

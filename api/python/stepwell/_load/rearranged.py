@@ -11,8 +11,8 @@ from typing import cast
 
 from .._pytree.records import NODE, ROOT, StoredTree, resolve
 from .._pytree.tree import KEY, Component, path_text
-from .._runtime.text import brief
 from .._stepwell import PathPattern, Record
+from .._text import brief
 from ..errors import InvalidArgumentError, PathNotFoundError
 
 _ANY_DEPTH = 2  # format::PatternComponent::Kind

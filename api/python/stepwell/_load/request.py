@@ -10,7 +10,7 @@ from .._pytree.records import ROOT, PathLike, StoredTree
 from .._pytree.tree import KEY, check_called
 from .._runtime.arguments import Progress, check_mapping, check_path, item_names
 from .._runtime.gc_pause import paused
-from .._runtime.text import brief, counted
+from .._text import brief, counted
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 from .casts import Casting
 from .like import Fit, is_abstract, load_like

@@ -19,8 +19,8 @@ from .._pytree.keys import BadKeyError
 from .._pytree.records import ARRAY, StoredTree, resolve
 from .._pytree.sharding import partitions, unreduced_axes
 from .._pytree.tree import TRANSPARENT, Opened, open_node, path_text
-from .._runtime.text import brief, counted, with_article
 from .._stepwell import ValueType
+from .._text import brief, counted, with_article
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 
 # An attribute of an enum takes a quarter of a microsecond, for each leaf.

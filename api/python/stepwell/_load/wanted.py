@@ -11,8 +11,8 @@ import numpy as np
 from .._pytree.objects import is_stateful
 from .._pytree.records import VALUE_NAMES, array_text
 from .._pytree.tree import is_array_like, type_name
-from .._runtime.text import with_article
 from .._stepwell import ValueType
+from .._text import with_article
 
 VALUE_TYPES = ((bool, ValueType.BOOL), (int, ValueType.INT), (float, ValueType.FLOAT),
                 (complex, ValueType.COMPLEX), (str, ValueType.STR), (bytes, ValueType.BYTES))

@@ -18,7 +18,7 @@ from .._display import format_bytes
 from .._load.source import Source
 from .._pytree.records import ARRAY
 from .._runtime import durable
-from .._runtime.text import counted
+from .._text import counted
 from .._views import ArrayView, view_of
 from ..errors import Error, InvalidArgumentError
 from . import selection

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._runtime.files import local_path
-from .._runtime.text import brief, counted
+from .._text import brief, counted
 from ..errors import CorruptionError, InvalidArgumentError
 
 TREE, JSON, FILES = 1, 2, 3  # format::ItemKind

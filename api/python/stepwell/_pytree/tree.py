@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.text import listed, with_article
 from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
+from .._text import listed, with_article
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
 from .items import TREE, unwrapped

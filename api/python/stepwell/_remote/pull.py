@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from .._backend.orbax_source import exists
 from .._interop import checkpoint_import
-from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
 from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
 from .._runtime.durable import remove_tree

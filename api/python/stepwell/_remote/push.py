@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
-from .._interop.export_options import ExportRequest, Layout, Leaves, OnUnsupported
+from .._backend.export_options import ExportRequest, Layout, Leaves, OnUnsupported
 from .._lifetime import OpenStore
 from .._runtime import durable
 from .._runtime.arguments import IfExists, Progress, if_exists_number

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, SupportsIndex
 
+from .._text import brief
 from ..errors import InvalidArgumentError, PathNotFoundError
-from .text import brief
 
 Disks = Literal["shared", "local"]
 IfExists = Literal["error", "replace", "skip"]

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, SupportsIndex
 
 from .. import _stepwell
-from .text import with_article
+from .._text import with_article
 from .threads import Thread, join_all
 
 logger = logging.getLogger("stepwell")

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
 
-from . import _stepwell
-from ._interop.export_options import ExportReport, ExportRequest, run_export
-from ._interop.orbax_source import OrbaxSource, check_new
-from ._load.source import Account, Source
-from ._pytree.chunks import Chunks, set_chunk_shapes
-from ._pytree.sharding import to_numpy
-from ._pytree.tree import flatten_items
-from ._retention import EngineReport
-from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
-from ._runtime.gc_pause import paused
-from ._runtime.service import Operation
-from ._runtime.stats import StepSummary
+from .. import _stepwell
+from .._load.source import Account, Source
+from .._pytree.chunks import Chunks, set_chunk_shapes
+from .._pytree.sharding import to_numpy
+from .._pytree.tree import flatten_items
+from .._retention import EngineReport
+from .._runtime.arguments import IfExists, Progress, check_items, if_exists_number
+from .._runtime.gc_pause import paused
+from .._runtime.service import Operation
+from .._runtime.stats import StepSummary
+from .export_options import ExportReport, ExportRequest, run_export
+from .orbax_source import OrbaxSource, check_new
 
 T = TypeVar("T")
 Change = Literal["delete", "pin", "unpin"]
