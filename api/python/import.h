@@ -4,8 +4,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +20,9 @@ class ImportPlan {
   nanobind::bytes Identity() const;
   std::vector<std::string> Items() const { return plan_.ItemNames(); }
   // Reads a share and saves it as a step, or prepares it. Once. Cut short, nothing is saved.
-  db::SaveHandle Save(db::StoreWriter* store, uint64_t step, const db::ImportShare& share,
-                      int if_exists, std::optional<db::GroupSave> group);
+  // `request`: of the step, without items.
+  db::SaveHandle Save(db::StoreWriter* store, const db::SaveRequest& request,
+                      const db::ImportShare& share);
 
  private:
   db::ImportPlan plan_;

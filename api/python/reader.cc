@@ -2,7 +2,6 @@
 #include "api/python/reader.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -53,23 +52,21 @@ std::vector<std::string> Reader::Shardings() {
   return {shardings.begin(), shardings.end()};
 }
 
-nb::bytes Reader::Records(const Subtree& subtree) {
-  const std::string key = SubtreeKey(subtree);
+nb::bytes Reader::Records(const nb::bytes& subtree_key) {
+  const std::string key(subtree_key.c_str(), subtree_key.size());
   const std::string records = Call([&] { return db::RecordsOfShare(*reader_, key); });
   return nb::bytes(records.data(), records.size());
 }
 
-nb::list Reader::Items() const {
-  nb::list items;
-  for (const format::ItemRecord& item : record().items) {
-    items.append(nb::make_tuple(TextObject(item.name), item.leaf_count, item.logical_bytes,
-                                item.stored_bytes));
-  }
-  return items;
-}
-
 void BindReader(nb::module_& m) {
+  using format::ItemRecord;
   using nb::arg;
+  nb::class_<ItemRecord>(m, "ItemRecord")
+      .def_prop_ro("name", [](const ItemRecord& item) { return TextObject(item.name); })
+      .def_ro("kind", &ItemRecord::kind)
+      .def_ro("leaf_count", &ItemRecord::leaf_count)
+      .def_ro("logical_bytes", &ItemRecord::logical_bytes)
+      .def_ro("stored_bytes", &ItemRecord::stored_bytes);
   nb::class_<Reader>(m, "Reader")
       .def_prop_ro("step", [](const Reader& r) { return r.record().step; })
       .def_prop_ro("commit", [](const Reader& r) { return r.record().commit; })
@@ -79,14 +76,10 @@ void BindReader(nb::module_& m) {
       .def_prop_ro("metrics_json", [](const Reader& r) { return r.record().metrics_json; })
       .def_prop_ro("logical_bytes", [](const Reader& r) { return r.record().logical_bytes; })
       .def_prop_ro("stored_bytes", [](const Reader& r) { return r.record().stored_bytes; })
-      .def_prop_ro(
-          "group", [](const Reader& r) { return SaveOfStep(r.record()); },
-          nb::sig("def group(self) -> tuple[bytes, list[int]] | None"))
-      .def("items", &Reader::Items, nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
+      .def_prop_ro("group", [](const Reader& r) { return SaveOfStep(r.record()); })
+      .def_prop_ro("items", [](const Reader& r) { return r.record().items; })
       .def("shardings", &Reader::Shardings)
-      .def("records", &Reader::Records, arg("subtree").none(),
-           nb::sig("def records(self, subtree: tuple[str, list[tuple[int, object]]] | None) "
-                   "-> bytes"))
+      .def("records", &Reader::Records, arg("subtree_key"))
       .def("leaves", &Reader::Leaves, arg("item").none() = nb::none())
       .def("lookup", &Reader::LookUp, arg("path").none(), arg("above"), arg("below"),
            nb::sig("def lookup(self, path: str | tuple[typing.Hashable, ...] | None, "

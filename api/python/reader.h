@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "api/python/export.h"
 #include "api/python/records.h"
 #include "db/store.h"
 
@@ -33,9 +32,7 @@ class Reader {
   // The different ones of all leaves, as Orbax spells them.
   std::vector<std::string> Shardings();
   // For an export of the whole step, elsewhere.
-  nanobind::bytes Records(const Subtree& subtree);
-  // [(name, leaves, logical bytes, stored bytes)]
-  nanobind::list Items() const;
+  nanobind::bytes Records(const nanobind::bytes& subtree_key);
 
  private:
   std::shared_ptr<db::StepReader> reader_;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/records.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -181,22 +182,21 @@ void ImportNumPy() {
   if (_import_array() < 0) nb::raise_python_error();
 }
 
-// `dtypes`: list of (number, np.dtype); done once by stepwell/_pytree/dtypes.py.
-void SetDTypes(nb::list dtypes) {
-  for (nb::handle entry : dtypes) {
-    auto [number, dtype] = nb::cast<std::pair<size_t, nb::object>>(entry);
+// By number; done once by stepwell/_pytree/dtypes.py.
+void SetDTypes(const std::map<size_t, nb::object>& dtypes) {
+  for (const auto& [number, dtype] : dtypes) {
     if (number >= g_descriptors.size() || !PyArray_DescrCheck(dtype.ptr())) {
       throw nb::value_error("not a dtype");
     }
-    g_descriptors[number] = reinterpret_cast<PyArray_Descr*>(dtype.release().ptr());
+    g_descriptors[number] = reinterpret_cast<PyArray_Descr*>(nb::object(dtype).release().ptr());
   }
 }
 
-// [(number, name)] of every element type of the format.
-nb::list DTypeNames() {
-  nb::list names;
+// Of every element type of the format, by number.
+std::map<size_t, std::string_view> DTypeNames() {
+  std::map<size_t, std::string_view> names;
   for (const format::DTypeInfo& info : format::AllDTypes()) {
-    names.append(nb::make_tuple(static_cast<int>(info.dtype), TextObject(info.name)));
+    names.emplace(static_cast<size_t>(info.dtype), info.name);
   }
   return names;
 }
@@ -212,13 +212,13 @@ LeafTable::LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<LeafRec
       records_(std::move(records)),
       pid_(getpid()) {}
 
-LeafTable::LeafTable(uint64_t step, const std::vector<EncodedRecord>& encoded)
-    : step_(step), pid_(getpid()) {
+LeafTable::LeafTable(uint64_t step, const nb::dict& encoded) : step_(step), pid_(getpid()) {
   std::set<std::string> items;
-  for (const auto& [key, value] : encoded) {
-    const ConstBytes bytes{reinterpret_cast<const std::byte*>(value.c_str()), value.size()};
-    records_.push_back(
-        ValueOrThrow(format::DecodeLeafValue(std::string_view(key.c_str(), key.size()), bytes)));
+  for (const auto [key, value] : encoded) {
+    const ConstBytes bytes{reinterpret_cast<const std::byte*>(PyBytes_AsString(value.ptr())),
+                           nb::len(value)};
+    records_.push_back(ValueOrThrow(format::DecodeLeafValue(
+        std::string_view(PyBytes_AsString(key.ptr()), nb::len(key)), bytes)));
     items.insert(ValueOrThrow(format::DecodeLeafKey(records_.back().key)).item);
   }
   std::ranges::sort(records_, {}, &LeafRecord::key);
@@ -263,13 +263,12 @@ std::vector<Record> LeafTable::Records() const {
   return found;
 }
 
-std::vector<EncodedRecord> LeafTable::EncodedRecords() const {
-  std::vector<EncodedRecord> encoded;
-  encoded.reserve(records_.size());
+nb::dict LeafTable::EncodedRecords() const {
+  nb::dict encoded;
   for (const LeafRecord& record : records_) {
     const std::string value = format::EncodeLeafValue(record);
-    encoded.emplace_back(nb::bytes(record.key.data(), record.key.size()),
-                         nb::bytes(value.data(), value.size()));
+    encoded[nb::bytes(record.key.data(), record.key.size())] =
+        nb::bytes(value.data(), value.size());
   }
   return encoded;
 }
@@ -378,15 +377,10 @@ std::vector<nb::bytes> LeafTable::Keys() const {
   return keys;
 }
 
-nb::dict LeafTable::Pieces() const {
-  nb::dict found;
+std::map<size_t, std::vector<format::PieceRecord>> LeafTable::Pieces() const {
+  std::map<size_t, std::vector<format::PieceRecord>> found;
   for (size_t index = 0; index < records_.size(); ++index) {
-    if (!records_[index].partial) continue;
-    nb::list boxes;
-    for (const format::PieceRecord& piece : records_[index].pieces) {
-      boxes.append(nb::make_tuple(TupleOf(piece.origin), TupleOf(piece.shape)));
-    }
-    found[nb::cast(index)] = boxes;
+    if (records_[index].partial) found.emplace(index, records_[index].pieces);
   }
   return found;
 }
@@ -423,9 +417,8 @@ nb::tuple LeafTable::Resolve(nb::handle path, std::optional<int64_t> below) {
 void BindRecords(nb::module_& m) {
   using nb::arg;
   ImportNumPy();
-  m.def("dtype_names", &DTypeNames, nb::sig("def dtype_names() -> list[tuple[int, str]]"));
-  m.def("set_dtypes", &SetDTypes, arg("dtypes"),
-        nb::sig("def set_dtypes(dtypes: list[tuple[int, object]]) -> None"));
+  m.def("dtype_names", &DTypeNames);
+  m.def("set_dtypes", &SetDTypes, arg("dtypes"));
   m.def("memory_near", &MemoryNear, arg("size_bytes"), arg("numa_node"));
   m.def("numa_node_of_pci_device", &io::NumaNodeOfPciDevice, arg("bus_id"));
 
@@ -465,11 +458,18 @@ void BindRecords(nb::module_& m) {
       .def_ro("shard_shape", &Record::shard_shape)
       .def_ro("variable_types", &Record::variable_types);
 
+  using format::PieceRecord;
+  nb::class_<PieceRecord>(m, "PieceRecord")
+      .def_ro("origin", &PieceRecord::origin)
+      .def_ro("shape", &PieceRecord::shape);
+
   nb::class_<LeafTable>(m, "LeafTable")
-      .def(nb::init<uint64_t, const std::vector<EncodedRecord>&>(), arg("step"), arg("records"))
+      .def(nb::init<uint64_t, const nb::dict&>(), arg("step"), arg("records"),
+           nb::sig("def __init__(self, step: int, records: dict[bytes, bytes]) -> None"))
       .def("__len__", &LeafTable::size)
       .def("records", &LeafTable::Records)
-      .def("encoded_records", &LeafTable::EncodedRecords)
+      .def("encoded_records", &LeafTable::EncodedRecords,
+           nb::sig("def encoded_records(self) -> dict[bytes, bytes]"))
       .def("read_boxes", &LeafTable::ReadBoxes, arg("boxes"),
            nb::sig("def read_boxes(self, boxes: list[Wanted]) -> "
                    "tuple[list[typing.Any], LoadStats]"))
@@ -477,8 +477,7 @@ void BindRecords(nb::module_& m) {
       .def("build", &LeafTable::Build, arg("index").none(), arg("values"),
            nb::sig("def build(self, index: int | None, values: list[object]) -> object"))
       .def("keys", &LeafTable::Keys)
-      .def("pieces", &LeafTable::Pieces,
-           nb::sig("def pieces(self) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]"))
+      .def("pieces", &LeafTable::Pieces)
       .def("shardings", &LeafTable::Shardings)
       .def("has_keys", &LeafTable::HasKeys)
       .def("resolve", &LeafTable::Resolve, arg("path").none(), arg("below").none() = nb::none(),

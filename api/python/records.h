@@ -5,10 +5,10 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "db/read/step_tree.h"
@@ -48,17 +48,14 @@ struct Record {
   nanobind::str variable_types;  // of the NNX Variables around it, outermost first; "": none
 };
 
-// (key, value) of a record without its chunks, as format/records.h encodes them.
-using EncodedRecord = std::pair<nanobind::bytes, nanobind::bytes>;
-
 // A step's leaf records; pins the step while it lives.
 class LeafTable {
  public:
   // `is_part`: `records` are of db::FindAlong, not all of the step.
   LeafTable(std::shared_ptr<db::StepReader> reader, std::vector<format::LeafRecord> records,
             bool is_part = false);
-  // From what EncodedRecords of several tables gave, in any order: all but what reads.
-  LeafTable(uint64_t step, const std::vector<EncodedRecord>& encoded);
+  // From what EncodedRecords of several tables gave: all but what reads.
+  LeafTable(uint64_t step, const nanobind::dict& encoded);
   ~LeafTable();
   LeafTable(const LeafTable&) = delete;
   LeafTable& operator=(const LeafTable&) = delete;
@@ -66,7 +63,8 @@ class LeafTable {
   size_t size() const { return records_.size(); }
   // In key order, as are all lists here.
   std::vector<Record> Records() const;
-  std::vector<EncodedRecord> EncodedRecords() const;
+  // By key, without their chunks, as format/records.h encodes them.
+  nanobind::dict EncodedRecords() const;
   // (objects, stats): arrays as ndarrays, values as bytes, in the order of `boxes`. Each chunk is
   // read once, however many boxes want it.
   nanobind::tuple ReadBoxes(const std::vector<Wanted>& boxes);
@@ -80,9 +78,9 @@ class LeafTable {
   nanobind::object Build(std::optional<size_t> index, nanobind::list values) const;
   // A part need not have the records above its leaves.
   std::vector<nanobind::bytes> Keys() const;
-  // {index: [(origin, shape), …]} of arrays that several processes have pieces of: those that are
-  // here, in a part that is read by itself.
-  nanobind::dict Pieces() const;
+  // Of arrays, by index, that several processes have pieces of: those that are here, in a part that
+  // is read by itself.
+  std::map<size_t, std::vector<format::PieceRecord>> Pieces() const;
   // The different shardings of the arrays, as Orbax spells them.
   std::vector<std::string> Shardings() const;
   // Whether there are typed PRNG keys among the leaves.

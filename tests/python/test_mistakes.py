@@ -65,7 +65,7 @@ def test_a_mutable_array_is_saved_by_its_value(store):
 
 
 def test_a_step_of_which_nothing_was_saved(store):
-    store._save(1, {"state": len}, "", "", 0, None).result()  # save() itself refuses this
+    store._put(1, {"state": len}).result()  # save() itself refuses this
     assert store.load(1) == {}
     assert store.load(1, like={}) == {}
 

@@ -8,7 +8,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, SupportsIndex, cast, overload
 
@@ -42,9 +42,15 @@ def check_no_link(path: str) -> None:
                     "put a directory in its place")
 
 
-def _default_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
-    return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only, [], 0, 0,
-                          0, "", None, group, False, True, True)
+def core_at(path: str, options: _stepwell.OpenOptions) -> _stepwell.Core:
+    return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), options)
+
+
+def _default_core(path: str, read_only: bool, group: _stepwell.StoreGroup | None
+                  ) -> _stepwell.Core:
+    options = _stepwell.OpenOptions()
+    options.read_only, options.group = read_only, group
+    return core_at(path, options)
 
 
 def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
@@ -352,13 +358,12 @@ class OpenStore(NotCopied):
         self._pending.add(save)
         return SaveHandle(save, self)
 
-    def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-              chunks: Chunks | None, *, retire: Sequence[int] = ()) -> SaveHandle:
-        """`retire`: other steps that end in the same commit; see Backend.save."""
+    def _save(self, request: _stepwell.SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+              ) -> SaveHandle:
         service.sync_log_level()
         begun = time.monotonic()
-        operation = self._backend.save(step, trees, metadata, metrics, existing, chunks, retire)
-        self._decider.began(step)
+        operation = self._backend.save(request, trees, chunks)
+        self._decider.began(request.step)
         monitoring.record_save(operation, begun)
         return self._track(operation)
 

@@ -333,7 +333,7 @@ class StepView(NotCopied):
     @property
     def items(self) -> list[str]:
         """Names of the items, sorted."""
-        return sorted(name for name, *_ in self._source.reader.items())
+        return sorted(item.name for item in self._source.reader.items)
 
     @property
     def time(self) -> datetime:

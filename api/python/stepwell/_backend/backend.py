@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
 
 from .. import _stepwell
@@ -11,17 +11,18 @@ from .._load.source import Account, Source
 from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import flatten_items
-from .._retention import EngineReport
-from .._runtime.arguments import IfExists, Progress, check_items, if_exists_number
+from .._retention import Fields, fields_of
+from .._runtime.arguments import IfExists, Progress, check_items, if_exists_of
 from .._runtime.gc_pause import paused
 from .._runtime.service import Operation
 from .._runtime.stats import StepSummary
+from .._stepwell import SaveRequest
 from .export_options import ExportReport, ExportRequest, run_export
 from .orbax_source import OrbaxSource, check_new
 
 T = TypeVar("T")
 Change = Literal["delete", "pin", "unpin"]
-MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
+MakeCore = Callable[[str, bool, "_stepwell.StoreGroup | None"], _stepwell.Core]
 StepOf = Callable[[SupportsIndex | None], int]
 SourceOf = Callable[[SupportsIndex | None], Source]
 
@@ -34,10 +35,9 @@ class Backend(Protocol):
     collective: bool  # all processes save and change together, in the same order
     collective_reads: bool  # and read
 
-    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None, retire: Sequence[int] = ()) -> Operation:
-        """`retire`: other steps that end in the very commit of this one, on process 0; pinned ones
-        and those that are not there by then are passed over."""
+    def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+             ) -> Operation:
+        """The request's metrics and what it retires are process 0's."""
 
     def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
                      ) -> Operation:
@@ -70,11 +70,11 @@ class Backend(Protocol):
 
     def verify(self, step: int | None) -> _stepwell.VerifyReport: ...
 
-    def stats(self) -> dict[str, object]: ...
+    def stats(self) -> _stepwell.StoreStats: ...
 
-    def recovery(self) -> dict[str, object]: ...
+    def recovery(self) -> _stepwell.RecoveryReport: ...
 
-    def retention(self) -> EngineReport: ...
+    def retention(self) -> Fields: ...
 
     def close(self) -> None: ...
 
@@ -86,7 +86,9 @@ class CoreReads:
         self._core = core
         self.newest, self.verify = core.newest, core.verify
         self.stats, self.recovery = core.stats, core.recovery
-        self.retention = core.retention
+
+    def retention(self) -> Fields:
+        return fields_of(self._core.retention())
 
     def steps(self) -> list[StepSummary]:
         return StepSummary.all_of(self._core)
@@ -99,7 +101,7 @@ class CoreReads:
 
     def _check_items(self, steps: list[int], items: list[str]) -> None:
         for step in steps if items else []:
-            check_items(step, items, [name for name, *_ in self._core.read(step).items()])
+            check_items(step, items, [item.name for item in self._core.read(step).items])
 
 
 class OneProcess(CoreReads):
@@ -112,13 +114,12 @@ class OneProcess(CoreReads):
         self.writer = core
         self._path = path
 
-    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None, retire: Sequence[int] = ()) -> Operation:
+    def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+             ) -> Operation:
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
-                                     retire=list(retire))
+            handle = self._core.save(request, rows, to_numpy)
             del rows  # before collections go on: they would look at each
         return handle
 
@@ -126,8 +127,9 @@ class OneProcess(CoreReads):
                      ) -> Operation:
         found, step = source.locate()
         check_new(self._path, self.steps(), step, if_exists)
-        return self._core.import_orbax(step, source.plan(found), (0, 1),
-                                       if_exists_number(if_exists), None)
+        return self._core.import_orbax(
+            SaveRequest(step=step, if_exists=if_exists_of(if_exists)), source.plan(found),
+            _stepwell.ImportShare())
 
     def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
         self._check_items(steps, items)

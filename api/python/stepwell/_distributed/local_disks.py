@@ -17,17 +17,18 @@ from .. import _stepwell
 from .._backend.backend import SourceOf, StepOf
 from .._backend.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source
-from .._retention import EngineReport
+from .._retention import Fields, fields_of
 from .._runtime.arguments import Progress, check_items
 from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from .._stepwell import LoadStats, Wanted
 from ..errors import Error, OutcomeUnknownError
 from .coordinator import broadcast, receive
-from .group import Collective, Group, _log
+from .group import Group, _log
 from .local_disks_export import LocalDisksExport
 from .messages import Decision, Proposal, StepContents, StepVote, pack_text, unpack_text
 from .opening import Opening
+from .operation import Collective
 from .snapshot import Reader, Snapshot
 
 T = TypeVar("T")
@@ -66,8 +67,9 @@ class LocalDisks(Group):
     def steps(self) -> list[StepSummary]:
         return self._steps.all()
 
-    def retention(self) -> EngineReport:
-        return self.from_leader(self.writer.retention, "the report on retention")
+    def retention(self) -> Fields:
+        return self.from_leader(lambda: fields_of(self.writer.retention()),
+                                "the report on retention")
 
     def newest(self) -> int | None:
         return max((summary.step for summary in self.steps()), default=None)
@@ -131,4 +133,4 @@ class LocalDisks(Group):
     def _check_deletion(self, proposal: Proposal) -> None:
         for step in proposal.steps if proposal.items else []:
             check_items(step, proposal.items,
-                        [name for name, *_ in self.writer.read_share(step).items()])
+                        [item.name for item in self.writer.read_share(step).items])

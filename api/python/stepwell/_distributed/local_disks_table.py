@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
     @property
     def save_id(self) -> str:
-        return self.reader.group[0].hex() if self.reader.group else ""
+        return self.reader.group.save_id.hex() if self.reader.group else ""
 
 
 class _Piece(NamedTuple):
@@ -126,6 +126,7 @@ class Table:
         self._what = f"loading step {step}"
         self._lockstep = lockstep
         self._keys = records.keys()
+        self.keys = records.keys
         self.records, self.resolve = records.records, records.resolve
         self.leaves_below, self.build = records.leaves_below, records.build
         self.shardings = records.shardings
@@ -152,7 +153,8 @@ class Table:
                     continue
                 if leaf in partial:
                     have = [tuple([(start, start + extent) for start, extent
-                                   in zip(*box, strict=True)]) for box in boxes.get(number, ())]
+                                   in zip(box.origin, box.shape, strict=True)])
+                            for box in boxes.get(number, ())]
                 else:
                     have = [self._whole(leaf)] if share.part == alone.get(leaf, 0) else []
                 pieces = [_Piece(box, share, number) for box in have if 0 not in _shape(box)]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _stepwell
 from .._pytree.records import ARRAY
@@ -69,8 +69,8 @@ class Snapshot:
             partial = share.table.pieces()
             alone += [(share.part, key.hex(), value.hex())
                       for number, ((key, value), record)
-                      in enumerate(zip(share.table.encoded_records(), share.table.records(),
-                                       strict=True))
+                      in enumerate(zip(share.table.encoded_records().items(),
+                                       share.table.records(), strict=True))
                       if record.kind == ARRAY and number not in partial]
         return StepVote([(share.part, share.save_id) for share in self.shares],
                         sum(share.reader.stored_bytes for share in self.shares), alone)
@@ -79,7 +79,7 @@ class Snapshot:
         """On process 0: what is in the step."""
         root = self.shares[0]
         reader = root.reader
-        save_id, parts = (root.save_id, reader.group[1]) if reader.group else ("", [0])
+        save_id, parts = (root.save_id, reader.group.parts) if reader.group else ("", [0])
         here = {part for vote in votes for part, saved in vote.parts if saved == save_id}
         missing = [part for part in parts if part not in here]
         if missing:
@@ -88,7 +88,7 @@ class Snapshot:
                 f"run has part {_numbers(missing)}: on disks of their own, a run needs the "
                 "machines, and the numbers of their processes, of the run that saved; on a file "
                 "system that all share it may have any number of processes")
-        records = {key.hex(): value.hex() for key, value in root.table.encoded_records()}
+        records = {key.hex(): value.hex() for key, value in root.table.encoded_records().items()}
         keys = root.table.keys()
         partial = [keys[number].hex() for number in root.table.pieces()]
         owner: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Snapshot:
         self.contents = StepContents(
             reader.commit, reader.time_ns, reader.pinned, reader.metadata_json,
             reader.metrics_json, reader.logical_bytes, sum(vote.stored_bytes for vote in votes),
-            reader.items(), save_id, sorted(records.items()),
+            [item.name for item in reader.items], save_id, sorted(records.items()),
             [(number[key], part) for key, part in owner.items()],
             [number[key] for key in partial])
         return self.contents
@@ -115,6 +115,12 @@ def _numbers(parts: Sequence[int]) -> str:
     return ", ".join(map(str, parts))
 
 
+class Item(NamedTuple):
+    """As `_stepwell.ItemRecord`, as far as it is asked."""
+
+    name: str
+
+
 class Reader:
     """As `_stepwell.Reader`: what is of the step itself is in its StepContents."""
 
@@ -123,7 +129,7 @@ class Reader:
         assert contents is not None
         self._contents = contents
         self.step = snapshot.step
-        records = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in contents.records]
+        records = {bytes.fromhex(key): bytes.fromhex(value) for key, value in contents.records}
         self.table = Table(_stepwell.LeafTable(self.step, records), self.step, contents.partial,
                            dict(contents.alone), snapshot.shares, lockstep)
         self.tree = self.table.tree
@@ -133,8 +139,9 @@ class Reader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._contents, name)
 
-    def items(self) -> list[tuple[str, int, int, int]]:
-        return [tuple(item) for item in self._contents.items]
+    @property
+    def items(self) -> list[Item]:
+        return [Item(name) for name in self._contents.items]
 
     def shardings(self) -> list[str]:
         return self.table.shardings()

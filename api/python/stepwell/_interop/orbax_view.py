@@ -16,7 +16,7 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import item_names, step_number
 from .._runtime.files import local_path
 from .._runtime.service import NotCopied
-from .._runtime.stats import ViewStats
+from .._runtime.stats import ViewStats, dict_of
 from .._text import counted
 from ..errors import InvalidArgumentError, StepNotFoundError
 
@@ -106,7 +106,7 @@ class OrbaxView(NotCopied):
 
     def stats(self) -> ViewStats:
         """Numbers about the view: see `stepwell.ViewStats`."""
-        return cast(ViewStats, self._view.stats())
+        return dict_of(ViewStats, self._view.stats())
 
     def close(self, *, keep: bool = False) -> None:
         """Ends it, after a last look at the store. Idempotent.

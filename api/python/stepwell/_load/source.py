@@ -74,7 +74,7 @@ class Source:
 
     @property
     def only_state(self) -> bool:
-        return [name for name, *_ in self.reader.items()] == ["state"]
+        return [item.name for item in self.reader.items] == ["state"]
 
     @property
     def tree(self) -> StoredTree:
