@@ -5,68 +5,11 @@
 
 #include "api/cpp/core.h"
 #include "format/key.h"
+#include "format/names.h"
 #include "io/bytes.h"
 
 namespace stepwell {
 namespace {
-
-std::string CodecName(format::CodecId codec) {
-  switch (codec) {
-    case format::CodecId::kRaw:
-      return "raw";
-    case format::CodecId::kBloscLz4:
-      return "blosc-lz4";
-    case format::CodecId::kLz4Frame:
-      return "lz4";
-  }
-  return StrCat("codec ", static_cast<unsigned>(codec));
-}
-
-std::string ContainerName(format::ContainerKind container) {
-  switch (container) {
-    case format::ContainerKind::kDict:
-      return "dict";
-    case format::ContainerKind::kList:
-      return "list";
-    case format::ContainerKind::kTuple:
-      return "tuple";
-    case format::ContainerKind::kNamedTuple:
-      return "namedtuple";
-    case format::ContainerKind::kObject:
-      return "object";
-    case format::ContainerKind::kNotContainer:
-      break;
-  }
-  return "node";
-}
-
-std::string ValueTypeName(format::ValueType type) {
-  switch (type) {
-    case format::ValueType::kNone:
-      return "None";
-    case format::ValueType::kNumpyArray:
-      return "numpy";
-    case format::ValueType::kJaxArray:
-      return "jax";
-    case format::ValueType::kNumpyScalar:
-      return "numpy scalar";
-    case format::ValueType::kPrngKey:
-      return "jax key";
-    case format::ValueType::kInt:
-      return "int";
-    case format::ValueType::kFloat:
-      return "float";
-    case format::ValueType::kBool:
-      return "bool";
-    case format::ValueType::kStr:
-      return "str";
-    case format::ValueType::kBytes:
-      return "bytes";
-    case format::ValueType::kComplex:
-      return "complex";
-  }
-  return StrCat("type ", static_cast<unsigned>(type));
-}
 
 LeafType TypeOf(const format::LeafRecord& record) {
   if (record.kind == format::LeafKind::kArray) return LeafType::kArray;
@@ -130,16 +73,16 @@ Result<LeafInfo> Describe(const format::LeafRecord& record) {
   info.variable_types = record.variable_types;
   if (record.kind == format::LeafKind::kNode) {
     info.type = LeafType::kNode;
-    info.kind = ContainerName(record.container);
+    info.kind = format::NameOf(record.container);
     info.type_name = record.type_name;
     info.children = record.child_count;
     return info;
   }
   info.type = TypeOf(record);
-  info.kind = ValueTypeName(record.value_type);
+  info.kind = format::NameOf(record.value_type);
   info.shape = record.shape;
   info.chunk_shape = record.chunk_shape;
-  info.codec = CodecName(record.codec);
+  info.codec = format::NameOf(record.codec);
   info.chunks = record.chunk_count;
   info.stored_bytes = record.inline_value.size();
   for (const format::ChunkRecord& chunk : record.chunks) info.stored_bytes += chunk.stored_bytes;

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the format's numbers are called wherever people or other programs read them.
+#pragma once
+
+#include <string>
+
+#include "format/records.h"
+
+namespace stepwell::format {
+
+// "raw", "blosc-lz4", "lz4".
+std::string NameOf(CodecId codec);
+// "dict", "list", "tuple", "namedtuple", "object"; "node" of what is none of these.
+std::string NameOf(ContainerKind container);
+// Of values as Python calls them: "None", "int"; of arrays "numpy", "jax", "numpy scalar",
+// "jax key".
+std::string NameOf(ValueType type);
+
+}  // namespace stepwell::format
