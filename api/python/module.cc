@@ -37,6 +37,7 @@
 #include "api/python/records.h"
 #include "api/python/reports.h"
 #include "api/python/requests.h"
+#include "api/python/tree.h"
 #include "api/python/view.h"
 #include "db/export/branch.h"
 #include "db/import/import.h"
@@ -129,6 +130,21 @@ class Core {
 
   std::unique_ptr<Reader> Read(uint64_t step) {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
+  }
+
+  // None without a step. The newest one may be deleted in the instant between: then another is.
+  std::unique_ptr<Reader> ReadNewest() {
+    auto reader = Call([&]() -> Result<std::shared_ptr<db::StepReader>> {
+      std::optional<uint64_t> before;
+      while (true) {
+        STEPWELL_ASSIGN_OR_RETURN(const std::optional<uint64_t> newest, store_->Newest());
+        if (!newest) return std::shared_ptr<db::StepReader>();
+        auto found = store_->Read(*newest);
+        if (found.status().code() != StatusCode::kNotFound || before == newest) return found;
+        before = newest;
+      }
+    });
+    return reader == nullptr ? nullptr : std::make_unique<Reader>(std::move(reader));
   }
 
   // What this part has of a step, where the others are on other machines' disks.
@@ -252,6 +268,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindPaths(m);
   sp::BindRows(m);
   sp::BindRecords(m);
+  sp::BindTree(m);
   sp::BindImport(m);
   sp::BindView(m);
   sp::BindExport(m);
@@ -298,6 +315,7 @@ NB_MODULE(_stepwell, m) {
       .def("steps", &sp::Core::Steps)
       .def("newest", &sp::Core::Newest)
       .def("read", &sp::Core::Read, arg("step"))
+      .def("read_newest", &sp::Core::ReadNewest, nb::sig("def read_newest(self) -> Reader | None"))
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))

@@ -282,8 +282,7 @@ class OpenStore(NotCopied):
             return step_number(step)
         latest = self._latest_of_all()
         if latest is None:
-            raise StepNotFoundError(f"{self.path!r} has no step yet"
-                                    + self._under_way(self._pending.steps()))
+            raise self._no_step()
         return latest
 
     def _latest_of_all(self) -> int | None:
@@ -314,20 +313,25 @@ class OpenStore(NotCopied):
                     raise
 
     def _source(self, step: SupportsIndex | None) -> Source:
+        if step is None and self._backend.collective_reads:  # then it is the same on all
+            self._pending.wait()
         self._check()
-        number = self._step(step)
-        newest = step is None and not self._backend.collective_reads
-        while True:
-            try:
-                return self._backend.source(number, self._check_open, self._account)
-            except StepNotFoundError as error:
-                # The newest step may be superseded and deleted in the instant between.
-                later = self._backend.newest() if newest else None
-                if later is None or later == number:
-                    if number not in self._pending.steps():
-                        raise
-                    raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
-            number = later
+        if step is None:
+            newest = self._backend.newest_source(self._check_open, self._account)
+            if newest is None:
+                raise self._no_step()
+            return newest
+        number = step_number(step)
+        try:
+            return self._backend.source(number, self._check_open, self._account)
+        except StepNotFoundError as error:
+            if number not in self._pending.steps():
+                raise
+            raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
+
+    def _no_step(self) -> StepNotFoundError:
+        return StepNotFoundError(
+            f"{self.path!r} has no step yet{self._under_way(self._pending.steps())}")
 
     def _under_way(self, steps: list[int]) -> str:
         """The end of a message that misses a step."""

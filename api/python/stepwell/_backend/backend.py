@@ -62,6 +62,9 @@ class Backend(Protocol):
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source: ...
 
+    def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
+        """Of the newest step; None without any."""
+
     def whole(self, what: str) -> _stepwell.Core:
         """A core with all parts of every step. Error, about `what`, where there is none."""
 
@@ -95,6 +98,10 @@ class CoreReads:
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
         return Source(self._core.read(step), check, account)
+
+    def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
+        reader = self._core.read_newest()
+        return None if reader is None else Source(reader, check, account)
 
     def whole(self, what: str) -> _stepwell.Core:
         return self._core

@@ -160,7 +160,7 @@ def locate(source: Source, path: PathLike | None) -> tuple[_stepwell.Reader, byt
     part, selection = source.select(path, whole=False)
     if selection.number is None:
         raise InvalidArgumentError(f"path {path!r} is a glob; an export has one subtree")
-    return part.reader, part.tree.table.keys()[selection.number]
+    return part.reader, part.tree.keys()[selection.number]
 
 
 def _check_archive(request: ExportRequest) -> None:

@@ -40,11 +40,15 @@ class _Source(Source):
     collective = True
 
     def __init__(self, reader: Reader, check: Callable[[], None], account: Account) -> None:
-        super().__init__(cast(_stepwell.Reader, reader), check, account, reader.tree)
+        super().__init__(cast(_stepwell.Reader, reader), check, account, reader.tree())
         self._table = reader.table
 
     def _together(self, load: Callable[[], T]) -> T:
         return self._table.all_or_none(load)
+
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
+        self.check()
+        return self._table.read_boxes(wanted)
 
     def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], LoadStats]]:
         return self._table.read_batches(batches)
@@ -78,6 +82,10 @@ class LocalDisks(Group):
         op = self._submit_and_wait(Proposal("snapshot", step), step)
         assert op.snapshot is not None
         return _Source(Reader(op.snapshot, self._lockstep), check, account)
+
+    def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
+        newest = self.newest()
+        return None if newest is None else self.source(newest, check, account)
 
     def whole(self, what: str) -> _stepwell.Core:
         raise Error(f"{what} needs all parts of a step on one file system; those of "

@@ -127,7 +127,7 @@ class StepVote:
 
     parts: list[tuple[int, str]]  # part, save id
     stored_bytes: int
-    # Arrays of which a part has all, with it: LeafTable.encoded_records, in hexadecimal digits.
+    # Arrays of which a part has all, with it: StepTree.encoded_records, in hexadecimal digits.
     alone: list[tuple[int, str, str]]
 
 
@@ -186,7 +186,7 @@ class StepContents:
     stored_bytes: int
     items: list[str]  # names
     save_id: str
-    records: list[tuple[str, str]]  # LeafTable.encoded_records, in hexadecimal digits, by key
+    records: list[tuple[str, str]]  # StepTree.encoded_records, in hexadecimal digits, by key
     alone: list[tuple[int, int]]  # leaves that one part has, which is not part 0: leaf, part
     partial: list[int]  # leaves of which parts have pieces
 

@@ -27,8 +27,7 @@ from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import Layout, to_numpy, transfers_allowed
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, SpreadLeaf, name_in_items,
                             walk_items)
-from .._pytree.values import decode_value
-from .._stepwell import ComponentType, ItemRows, Row, ValueType
+from .._stepwell import ComponentType, ItemRows, Row, ValueType, decode_value
 from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
 from .messages import CheckpointVote, Failure
 

@@ -57,7 +57,7 @@ class Snapshot:
                 if part == 0:
                     raise
                 continue  # it was not saved by this part
-            self.shares.append(Share(part, core, reader, reader.leaves()))
+            self.shares.append(Share(part, core, reader, reader.tree()))
         self.contents: StepContents | None = None
 
     def vote(self) -> StepVote:
@@ -66,11 +66,11 @@ class Snapshot:
         for share in self.shares:
             if share.part == 0:
                 continue
-            partial = share.table.pieces()
+            partial = share.tree.pieces()
             alone += [(share.part, key.hex(), value.hex())
                       for number, ((key, value), record)
-                      in enumerate(zip(share.table.encoded_records().items(),
-                                       share.table.records(), strict=True))
+                      in enumerate(zip(share.tree.encoded_records().items(), share.tree.records,
+                                       strict=True))
                       if record.kind == ARRAY and number not in partial]
         return StepVote([(share.part, share.save_id) for share in self.shares],
                         sum(share.reader.stored_bytes for share in self.shares), alone)
@@ -88,9 +88,9 @@ class Snapshot:
                 f"run has part {_numbers(missing)}: on disks of their own, a run needs the "
                 "machines, and the numbers of their processes, of the run that saved; on a file "
                 "system that all share it may have any number of processes")
-        records = {key.hex(): value.hex() for key, value in root.table.encoded_records().items()}
-        keys = root.table.keys()
-        partial = [keys[number].hex() for number in root.table.pieces()]
+        records = {key.hex(): value.hex() for key, value in root.tree.encoded_records().items()}
+        keys = root.tree.keys()
+        partial = [keys[number].hex() for number in root.tree.pieces()]
         owner: dict[str, int] = {}
         for part, key, value in [leaf for vote in votes for leaf in vote.alone]:
             if key not in records and part in parts:  # part 0's counts, or that of a lower part
@@ -130,9 +130,8 @@ class Reader:
         self._contents = contents
         self.step = snapshot.step
         records = {bytes.fromhex(key): bytes.fromhex(value) for key, value in contents.records}
-        self.table = Table(_stepwell.LeafTable(self.step, records), self.step, contents.partial,
+        self.table = Table(_stepwell.StepTree(self.step, records), self.step, contents.partial,
                            dict(contents.alone), snapshot.shares, lockstep)
-        self.tree = self.table.tree
         self.shares = [share for share in snapshot.shares
                        if share.part == 0 or share.save_id == contents.save_id]
 
@@ -144,7 +143,7 @@ class Reader:
         return [Item(name) for name in self._contents.items]
 
     def shardings(self) -> list[str]:
-        return self.table.shardings()
+        return self.table.tree.shardings()
 
-    def leaves(self) -> Table:
-        return self.table
+    def tree(self) -> _stepwell.StepTree:
+        return self.table.tree

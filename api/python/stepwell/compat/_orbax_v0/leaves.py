@@ -17,8 +17,7 @@ from orbax.checkpoint.metadata import ArrayMetadata, Metadata, ScalarMetadata, S
 from ..._load.device_placement import Cast, Slot, Target, read_slots, same
 from ..._load.specs import concrete, logical_array, why_not_split
 from ..._pytree.records import ARRAY
-from ..._pytree.values import decode_value
-from ..._stepwell import Record, ValueType
+from ..._stepwell import Record, ValueType, decode_value
 from .._orbax_stored import PYTHON_TYPES, StoredItem, saved_sharding, scalar_dtype
 
 _EXACT = (str, bytes, complex)  # Python types that no other becomes
