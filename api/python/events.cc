@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "api/python/bindings.h"
+
 namespace stepwell::python {
 namespace {
 

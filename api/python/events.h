@@ -67,6 +67,4 @@ class EventQueue {
 // A reference that the engine may drop on any thread. Takes over one reference to `object`.
 std::shared_ptr<const void> HoldForEngine(PyObject* object);
 
-void BindEvents(nanobind::module_& m);
-
 }  // namespace stepwell::python

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
 

@@ -53,6 +53,4 @@ std::unique_ptr<PartsExport> BeginPartsExport(db::StoreReader* store,
 bool CopyPart(db::StoreReader* store, db::StepReader* share, const std::vector<db::PartFile>& files,
               ExportMode mode, uint32_t file_mode, nanobind::object progress);
 
-void BindExport(nanobind::module_& m);
-
 }  // namespace stepwell::python

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "api/python/bindings.h"
+
 namespace stepwell::python {
 namespace {
 

@@ -15,6 +15,4 @@ nanobind::bytes BytesOfId(const format::Id128& id);
 // Of which save a step of many processes is; none of others.
 std::optional<db::GroupSave> SaveOfStep(const format::StepRecord& step);
 
-void BindGroup(nanobind::module_& m);
-
 }  // namespace stepwell::python

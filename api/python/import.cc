@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
 #include "db/export/orbax/digests.h"

@@ -28,7 +28,4 @@ class ImportPlan {
   db::ImportPlan plan_;
 };
 
-// ImportPlan, orbax_steps, orbax_step_of.
-void BindImport(nanobind::module_& m);
-
 }  // namespace stepwell::python

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/numpy_api.h"

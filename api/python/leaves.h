@@ -71,7 +71,4 @@ nanobind::str TextObject(std::string_view text);
 // A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
 
-// Rows and their enums.
-void BindRows(nanobind::module_& m);
-
 }  // namespace stepwell::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/python/loading.h"
+#include "api/python/tree.h"
 
 #include <cstring>
 #include <string_view>
@@ -8,7 +8,6 @@
 #include "api/python/array_memory.h"
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
-#include "api/python/tree.h"
 #include "format/grid.h"
 #include "format/key.h"
 
@@ -246,9 +245,9 @@ Loaded Tree::LoadLeaves(const std::vector<size_t>& leaves) {
 
 nb::object Tree::Build(Place number, const nb::list& values) const {
   TreeBuilder builder(number == kStep);
-  const size_t end = tree().end(At(number));
+  const auto [begin, end] = RangeOf(number);
   size_t next = 0;
-  for (size_t i = number == kStep ? 0 : At(number); i < end; ++i) {
+  for (size_t i = begin; i < end; ++i) {
     if (records_[i].kind == LeafKind::kNode) {
       builder.Open(records_[i]);
     } else {

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/python/durable.h"
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/exit.h"
@@ -32,12 +32,7 @@
 #include "api/python/import.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
-#include "api/python/paths.h"
 #include "api/python/reader.h"
-#include "api/python/records.h"
-#include "api/python/reports.h"
-#include "api/python/requests.h"
-#include "api/python/tree.h"
 #include "api/python/view.h"
 #include "db/export/branch.h"
 #include "db/import/import.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
 #include "io/bytes.h"

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/group.h"
 #include "api/python/leaves.h"
@@ -56,7 +57,13 @@ std::optional<Selection> Reader::Select(nb::handle path, const nb::list& above, 
 std::optional<Loaded> Reader::Load(nb::handle path, bool keys) {
   const format::PathPattern pattern = PatternFromPython(path);
   std::optional<Selection> selection;
-  if (!pattern.empty()) selection = Select(path, nb::list(), /*whole=*/true);
+  if (pattern.empty()) {  // needs no look at paths, which a load would pay for
+    const nb::object whole = WholeTree();
+    const bool is_state = db::IsOnlyState(record()) && nb::len(whole) > 0;
+    selection = Selection{whole, is_state ? 0 : kStep, {}};
+  } else {
+    selection = Select(path, nb::list(), /*whole=*/true);
+  }
   if (!selection) {
     const nb::object whole = WholeTree();
     selection = nb::cast<const Tree&>(whole).Resolve(whole, pattern, std::nullopt);

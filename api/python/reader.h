@@ -45,6 +45,4 @@ class Reader {
   const pid_t pid_;
 };
 
-void BindReader(nanobind::module_& m);
-
 }  // namespace stepwell::python

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
 #include "io/buffer.h"

@@ -46,8 +46,7 @@ PyObject* DTypeOf(const format::LeafRecord& record);
 // A component as a dict has it, and as (type, value).
 nanobind::object KeyObject(const format::PathComponent& component);
 nanobind::object ComponentObject(const format::PathComponent& component);
-
-// What of the module is declared here; imports NumPy's C API, and raises when it cannot be used.
-void BindRecords(nanobind::module_& m);
+// A value that is no array, from its bytes (loading.cc).
+nanobind::object ValueObject(format::ValueType type, nanobind::bytes data);
 
 }  // namespace stepwell::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/python/requests.h"
+#include "api/python/bindings.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

@@ -13,9 +13,9 @@
 #include <string_view>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
-#include "api/python/loading.h"
 #include "api/python/paths.h"
 #include "db/read/rearranged.h"
 #include "format/key.h"
@@ -104,6 +104,15 @@ size_t Tree::At(Place number) const {
   return static_cast<size_t>(number);
 }
 
+std::pair<size_t, size_t> Tree::RangeOf(Place number) const {
+  if (number == kStep) return {0, records_.size()};
+  const size_t begin = At(number);
+  const auto past = std::partition_point(
+      records_.begin() + static_cast<ptrdiff_t>(begin), records_.end(),
+      [&](const LeafRecord& record) { return record.key.starts_with(records_[begin].key); });
+  return {begin, static_cast<size_t>(past - records_.begin())};
+}
+
 nb::list Tree::Records() {
   if (!made_.is_valid()) {
     nb::list made;
@@ -165,8 +174,8 @@ Place Tree::ValueOf(Place number, bool has_value) const {
 
 std::vector<size_t> Tree::LeavesBelow(Place number) const {
   std::vector<size_t> leaves;
-  const size_t end = tree().end(At(number));
-  for (size_t i = number == kStep ? 0 : At(number); i < end; ++i) {
+  const auto [begin, end] = RangeOf(number);
+  for (size_t i = begin; i < end; ++i) {
     if (records_[i].kind != LeafKind::kNode) leaves.push_back(i);
   }
   return leaves;
@@ -286,12 +295,6 @@ void BindTree(nb::module_& m) {
           [](const Tree& tree, Place number) { return tree.tree().IsNode(tree.At(number)); },
           arg("number"))
       .def(
-          "component",
-          [](const Tree& tree, Place number) {
-            return ComponentObject(tree.tree().component(tree.At(number)));
-          },
-          arg("number"), nb::sig("def component(self, number: int) -> tuple[int, typing.Any]"))
-      .def(
           "components",
           [](const Tree& tree, Place number, Place above) {
             return ComponentObjects(tree.tree().PathOf(tree.At(number), tree.At(above)));
@@ -340,12 +343,6 @@ void BindTree(nb::module_& m) {
             return TextObject(tree.tree().ShortText(tree.At(number)));
           },
           arg("number"))
-      .def(
-          "relative_text",
-          [](const Tree& tree, Place number, Place above) {
-            return TextObject(tree.tree().Text(tree.At(number), tree.At(above)));
-          },
-          arg("number"), arg("above"))
       .def("by_text", &Tree::ByText, arg("leaves"), arg("above").none() = nb::none(),
            nb::sig("def by_text(self, leaves: list[int], above: int | None = None) -> "
                    "dict[str, int]"))

@@ -81,6 +81,8 @@ class Tree {
   std::optional<Selection> Resolve(nanobind::handle self, const format::PathPattern& path,
                                    std::optional<Place> below, bool misses = false) const;
   size_t At(Place number) const;
+  // Records from the first one at `number` to behind the last one below it.
+  std::pair<size_t, size_t> RangeOf(Place number) const;
 
   // ---- the records ----
 
@@ -119,7 +121,5 @@ class Tree {
   nanobind::list made_;                       // of Record; null: not yet
   const int pid_;
 };
-
-void BindTree(nanobind::module_& m);
 
 }  // namespace stepwell::python

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/interrupt.h"

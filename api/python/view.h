@@ -36,6 +36,4 @@ class View {
 std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
                                const ExportOptions& checkpoint, bool beside, double poll_s);
 
-void BindView(nanobind::module_& m);
-
 }  // namespace stepwell::python

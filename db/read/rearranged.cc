@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string_view>
 
 #include "io/bytes.h"
@@ -96,118 +95,62 @@ class Rule {
   bool used_ = false;
 };
 
-// The tree with places that change; numbers go on behind those of the records.
-class Arrangement {
- public:
-  explicit Arrangement(const StepTree& tree) : tree_(tree), root_(tree.records().size()) {
-    places_.resize(root_ + 1);
-    for (size_t number = 0; number < root_; ++number) {
-      const size_t parent = tree.parent(number);
-      places_[number].component = tree.component(number);
-      places_[number].parent = parent == StepTree::kRoot ? root_ : parent;
-      Add(number);
+using Places = std::map<std::string, std::pair<LeafRecord, size_t>>;  // by key, with the origin
+
+// Keys of what the place `parent` (a key; "": the step) may have that is spelled `name`; the first
+// is the one that is made where there is none.
+Result<std::vector<std::string>> KeysSpelled(const std::string& parent, const std::string& name) {
+  if (parent.empty()) return std::vector<std::string>{format::EncodeItem(name)};
+  std::vector<std::string> keys;
+  format::KeyPath meanings = format::ComponentsSpelled(name);
+  meanings.insert(meanings.begin(), PathComponent::Key(name));
+  for (const PathComponent& component : meanings) {
+    STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
+    keys.push_back(parent + last);
+  }
+  return keys;
+}
+
+// Puts a leaf at the path below `key`, with the nodes that are missing above it.
+Status Put(LeafRecord leaf, size_t origin, std::string key, const Names& path, Places* places) {
+  for (size_t i = 0; i < path.size(); ++i) {
+    STEPWELL_ASSIGN_OR_RETURN(const std::vector<std::string> keys, KeysSpelled(key, path[i]));
+    const bool is_last = i + 1 == path.size();
+    bool taken = false;
+    std::string node;
+    for (const std::string& each : keys) {
+      const auto found = places->find(each);
+      if (found == places->end()) continue;
+      taken = true;
+      if (found->second.first.kind == format::LeafKind::kNode && node.empty()) node = each;
     }
-  }
-
-  size_t At(size_t number) const { return number == StepTree::kRoot ? root_ : number; }
-
-  // Takes a leaf out, and the nodes above it, below `top`, that nothing is left in.
-  void Detach(size_t number, size_t top) {
-    while (number != top) {
-      const Place& place = places_[number];
-      std::vector<size_t>& alike =
-          places_[place.parent].children[format::Spelling(place.component)];
-      std::erase(alike, number);
-      std::map<std::string, std::vector<size_t>>& children = places_[place.parent].children;
-      if (alike.empty()) children.erase(format::Spelling(place.component));
-      if (!children.empty()) return;
-      number = place.parent;
+    if (!is_last && !node.empty()) {
+      key = node;
+      continue;
     }
-  }
-
-  Status Attach(size_t leaf, size_t top, const Names& path) {
-    size_t parent = top;
-    for (size_t i = 0; i < path.size(); ++i) {
-      const bool is_last = i + 1 == path.size();
-      std::vector<size_t>& alike = places_[parent].children[path[i]];
-      const auto node = std::ranges::find_if(alike, [&](size_t child) { return IsNode(child); });
-      if (!is_last && node != alike.end()) {
-        parent = *node;
-        continue;
-      }
-      if (!alike.empty()) {
-        format::KeyPath keys;
-        for (const std::string& name : path) keys.push_back(PathComponent::Key(name));
-        return InvalidArgumentError(StrCat("rename: '", format::PathToText(keys),
-                                           "' is the place of another leaf already"));
-      }
-      const size_t number = is_last ? leaf : places_.size();
-      alike.push_back(number);
-      if (!is_last) places_.emplace_back();
-      places_[number].component = PathComponent::Key(path[i]);
-      places_[number].parent = parent;
-      parent = number;
+    if (taken) {
+      format::KeyPath names;
+      for (const std::string& name : path) names.push_back(PathComponent::Key(name));
+      return InvalidArgumentError(
+          StrCat("rename: '", format::PathToText(names), "' is the place of another leaf already"));
     }
-    return OkStatus();
+    key = keys.front();
+    LeafRecord made;
+    made.kind = format::LeafKind::kNode;
+    made.value_type = format::ValueType::kNone;
+    made.container = format::ContainerKind::kDict;
+    if (is_last) made = std::move(leaf);
+    made.key = key;
+    places->emplace(key, std::pair(std::move(made), is_last ? origin : StepTree::kRoot));
   }
+  return OkStatus();
+}
 
-  Result<Rearranged> Records() const {
-    std::vector<std::pair<LeafRecord, size_t>> made;
-    STEPWELL_RETURN_IF_ERROR(Collect(root_, "", &made));
-    std::ranges::sort(made, {},
-                      [](const auto& one) -> const std::string& { return one.first.key; });
-    Rearranged found;
-    for (auto& [record, origin] : made) {
-      found.records.push_back(std::move(record));
-      found.origins.push_back(origin);
-    }
-    return found;
-  }
-
- private:
-  struct Place {
-    PathComponent component;
-    size_t parent = 0;
-    std::map<std::string, std::vector<size_t>> children;  // by spelling
-  };
-
-  bool IsNode(size_t number) const { return number >= root_ || tree_.IsNode(number); }
-
-  void Add(size_t number) {
-    const Place& place = places_[number];
-    places_[place.parent].children[format::Spelling(place.component)].push_back(number);
-  }
-
-  Status Collect(size_t number, const std::string& key,
-                 std::vector<std::pair<LeafRecord, size_t>>* made) const {
-    for (const auto& [spelling, alike] : places_[number].children) {
-      for (const size_t child : alike) {
-        const PathComponent& component = places_[child].component;
-        LeafRecord record;
-        record.kind = format::LeafKind::kNode;
-        record.value_type = format::ValueType::kNone;
-        record.container = format::ContainerKind::kDict;
-        if (child < root_) {
-          record = tree_.records()[child];
-          record.chunks.clear();
-        }
-        record.key = number == root_ ? format::EncodeItem(component.name) : key;
-        if (number != root_) {
-          STEPWELL_ASSIGN_OR_RETURN(const std::string last, format::EncodePath({component}));
-          record.key += last;
-        }
-        const std::string below = record.key;
-        made->emplace_back(std::move(record), child < root_ ? child : StepTree::kRoot);
-        STEPWELL_RETURN_IF_ERROR(Collect(child, below, made));
-      }
-    }
-    return OkStatus();
-  }
-
-  const StepTree& tree_;
-  const size_t root_;  // the step
-  std::vector<Place> places_;
-};
+LeafRecord WithoutChunks(const LeafRecord& record) {
+  LeafRecord copy = record;
+  copy.chunks.clear();
+  return copy;
+}
 
 Status Unused(const StepTree& tree, const Rule& rule, size_t top) {
   const auto start = top == tree.top() ? std::optional<size_t>() : std::optional<size_t>(top);
@@ -230,37 +173,50 @@ Result<Rearranged> Rearrange(const StepTree& tree,
     STEPWELL_ASSIGN_OR_RETURN(Rule rule, Rule::Make(from, to));
     rules.push_back(std::move(rule));
   }
-  Arrangement arrangement(tree);
-  const size_t place = arrangement.At(top);
-  if (items) {
-    const std::set<std::string> kept(items->begin(), items->end());
-    for (const size_t item : tree.Children(StepTree::kRoot)) {
-      if (!kept.contains(tree.component(item).name)) {
-        arrangement.Detach(item, arrangement.At(StepTree::kRoot));
-      }
-    }
-  }
+  const auto is_above_top = [&](size_t n) {
+    return top != StepTree::kRoot && n <= top && top < tree.end(n);
+  };
+  const size_t count = tree.records().size();
+  std::vector<bool> stays(
+      count);  // a node stays where something below it does, or nothing ever was
   std::vector<std::pair<size_t, Names>> moves;
-  for (size_t n = top == StepTree::kRoot ? 0 : top; n < tree.end(top); ++n) {
-    if (tree.IsNode(n)) continue;
-    const format::KeyPath whole = tree.PathOf(n);
-    if (items && std::ranges::find(*items, whole.front().name) == items->end()) continue;
+  const auto is_kept = [&](size_t n) {
+    return !items || std::ranges::find(*items, tree.PathOf(n).front().name) != items->end();
+  };
+  for (size_t n = 0; n < count; ++n) {
+    stays[n] = is_kept(n) && (!tree.IsNode(n) || tree.end(n) == n + 1 || is_above_top(n));
+    if (tree.IsNode(n) || !stays[n] ||
+        (top != StepTree::kRoot && (n < top || n >= tree.end(top)))) {
+      continue;
+    }
     const Names names = format::Spellings(tree.PathOf(n, top));
     for (Rule& rule : rules) {
-      if (auto moved = rule.Apply(names)) {
-        moves.emplace_back(n, *std::move(moved));
-        break;
-      }
+      auto moved = rule.Apply(names);
+      if (!moved) continue;
+      moves.emplace_back(n, *std::move(moved));
+      stays[n] = false;
+      break;
     }
   }
   for (const Rule& rule : rules) {
     if (!rule.used()) return Unused(tree, rule, top);
   }
-  for (const auto& move : moves) arrangement.Detach(move.first, place);
-  for (const auto& [leaf, path] : moves) {
-    STEPWELL_RETURN_IF_ERROR(arrangement.Attach(leaf, place, path));
+  Places places;
+  for (size_t n = count; n-- > 0;) {
+    if (!stays[n]) continue;
+    if (tree.parent(n) != StepTree::kRoot) stays[tree.parent(n)] = true;
+    places.emplace(tree.records()[n].key, std::pair(WithoutChunks(tree.records()[n]), n));
   }
-  return arrangement.Records();
+  const std::string start = top == StepTree::kRoot ? "" : tree.records()[top].key;
+  for (const auto& [leaf, path] : moves) {
+    STEPWELL_RETURN_IF_ERROR(Put(WithoutChunks(tree.records()[leaf]), leaf, start, path, &places));
+  }
+  Rearranged made;
+  for (auto& [key, place] : places) {
+    made.records.push_back(std::move(place.first));
+    made.origins.push_back(place.second);
+  }
+  return made;
 }
 
 }  // namespace stepwell::db

@@ -23,7 +23,7 @@ from ._pytree.items import write_files
 from ._pytree.keys import key_of
 from ._pytree.records import ARRAY, VALUE, PathLike
 from ._pytree.stored_rows import Read, stored_rows
-from ._pytree.tree import KEY, LITERAL, Component, Path, component_text
+from ._pytree.tree import KEY, LITERAL, Component, Path, component_text, path_text
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
 from ._stepwell import Record, Row, Selection, StepTree, ValueType, Wanted, decode_value
@@ -290,7 +290,7 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         head = f"<{tree.text(number) or 'state'} of step {source.step}: {tree.describe(number)}>"
         return "\n".join([head, *_lines(
             tree.leaves(number), _WHOLE_MAX,
-            lambda leaf: f"  {tree.relative_text(leaf, number)}  {tree.describe(leaf)}")])
+            lambda leaf: f"  {path_text(tree.components(leaf, number))}  {tree.describe(leaf)}")])
 
 
 class StepView(NotCopied):
@@ -327,7 +327,7 @@ class StepView(NotCopied):
         assert selection.number is not None
         for leaf in source.tree.leaves(selection.number):
             record = source.tree.records[leaf]
-            path = str(source.tree.component(leaf)[1])
+            path = str(source.tree.components(leaf)[-1][1])
             raw = source.read(leaf)
             contents[path] = decode_value(record.value_type, raw) if record.kind == VALUE else raw
         write_files(contents, folder, f"item {item!r} of step {self.step}")
