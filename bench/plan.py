@@ -30,6 +30,7 @@ TASKS = [
     _task("part", "part:run_part"),
     _task("leaf", "part:run_leaf"),
     _task("steps", "steps:run", only="stepwell"),
+    _task("many", "many:run", only="stepwell"),
     _task("start", "start:run"),
     _task("orbax", "orbax:run"),
     Task("million", "orbax:run_million", ("million/",), "orbax", only="stepwell", rounds_max=2),

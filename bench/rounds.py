@@ -77,6 +77,7 @@ class Run:
         settings = {
             **self.counts, "contender": key, "round": round_, "limits": found,
             "directory": str(directory), "steps_directory": str(self.directory / "steps"),
+            "many_directory": str(self.directory / "many"),
         }
         for group in plan.processes(key, self.themes, round_, self.slow[key]):
             while group and key not in self.missing:

@@ -74,9 +74,22 @@ def _mesh() -> list[Row]:
     return rows
 
 
+def _many(steps: int) -> list[Row]:
+    group = f"Many steps: {steps:,} small ones, a reader"
+    return [Row(f"many/{row}", group, what, "ms", "read 4k", "fio read of 4 KiB", bound, budget,
+                only="stepwell")
+            for row, what, bound, budget in (
+                ("latest", "`latest`, not the first call", "a look at STEPWELL", "≤ 1 ms"),
+                ("numbers", "`steps()`", "work a step", "≤ 20 ms"),
+                ("metrics", "`steps(metrics=True)`", "one scan of the index", "≤ 0.5 s"),
+                ("best", '`best("loss")`', "one scan of the index", "≤ 0.5 s"),
+                ("stats", "`stats()`", "work a step", "≤ 1 s"),
+                ("ls", "`stepwell ls --last 20`, a new process", "opening the store", "≤ 0.2 s"))]
+
+
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
               step_leaves: int = 1000, million: int = 1_000_000,
-              jax_leaves: int = 1000) -> list[Row]:
+              jax_leaves: int = 1000, many_steps: int = 100_000) -> list[Row]:
     part, one = "Load a part, cold", "Load one leaf of many, cold"
     many, commit = "Many small leaves", "Small and frequent saves"
     orbax = "Orbax checkpoints: a step of the full state as one, and the other way"
@@ -114,6 +127,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "fio read of what it reads", "catalog, index", "≤ 50 ms", only="stepwell"),
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
+        *_many(many_steps),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",

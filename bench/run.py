@@ -21,10 +21,10 @@ import tables
 from report import Report
 from rounds import Run
 
-FULL = {"leaves": 2000, "tiny": 100_000, "wide": 10_000, "commits": 30, "steps": 1000,
+FULL = {"leaves": 2000, "tiny": 100_000, "wide": 10_000, "commits": 30, "steps": 1000, "many": 100_000,
         "step_leaves": 1000, "space_steps": 30, "million": 1_000_000,
         "jax_leaves": 1000, "settle": 1}
-QUICK = {"leaves": 50, "tiny": 200, "wide": 100, "commits": 5, "steps": 10, "step_leaves": 20,
+QUICK = {"leaves": 50, "tiny": 200, "wide": 100, "commits": 5, "steps": 10, "many": 300, "step_leaves": 20,
          "space_steps": 8, "million": 300, "jax_leaves": 20, "settle": 0}
 
 
@@ -83,7 +83,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         described["versions"]["fio"] = limits.fio_version() or "missing"
         counts = options.counts
         catalogue = rows.catalogue(*(counts[name] for name in (
-            "leaves", "tiny", "wide", "steps", "step_leaves", "million", "jax_leaves")))
+            "leaves", "tiny", "wide", "steps", "step_leaves", "million", "jax_leaves",
+            "many")))
         report = Report(catalogue, options.contenders)
         run = Run(directory, options.contenders, options.rows, options.rounds, counts,
                   {key: options.torch for key in contenders.TORCH}, options.patience, report)

@@ -56,8 +56,7 @@ struct StoreOptions : OpenOptions {
   io::DiskKind disk = io::DiskKind::kAuto;
   uint64_t segment_bytes = uint64_t{256} << 20;  // upper bound; small states get smaller ones
   // This store is (or, where there is none yet, is to be) this part of a group. Needed to write to
-  // a part, and to save parts of steps, on part 0 too. A store that once was opened for writing so
-  // is not read by versions of Stepwell from before.
+  // a part, and to save parts of steps, on part 0 too.
   std::optional<StoreGroup> group;
 };
 
@@ -95,11 +94,12 @@ struct LeafInput {
   // returns.
   std::shared_ptr<const void> hold;
   // kArray: chunks that are encoded already, one payload (format/codec.h) for each chunk of the
-  // grid of record.chunk_shape, all of record.codec, checked by the caller and kept by `hold`. They
+  // grid of record.chunk_shape, all of `codec`, checked by the caller and kept by `hold`. They
   // are stored as they are, whatever the store's codec policy; `data` is unused. Empty: `data` is
   // cut and encoded as the store sees fit. With `partial`: of the chunks of `shards`, whose borders
   // are the grid's, ascending by origin; their data is unused.
   std::vector<ConstBytes> payloads;
+  format::CodecId codec = format::CodecId::kRaw;  // of `payloads`
   // kValue: the bytes (moved in). kArray: unused.
   std::string value;
 };
@@ -156,6 +156,16 @@ class StepReader {
   virtual Result<LoadStats> Load(std::span<const LoadRequest> requests) = 0;
 };
 
+// What a committed step's caller said of it. The index has it beside the log, so that all of them
+// cost one scan.
+struct StepTexts {
+  uint64_t step = 0;
+  uint64_t commit = 0;
+  std::string metadata_json;
+  std::string metrics_json;
+  Status status;  // why there is no text
+};
+
 // The committed steps of one instant. While it lives nothing of them is reclaimed, with
 // StepReader's reservation.
 struct StoreSnapshot {
@@ -188,6 +198,11 @@ class StoreReader {
   // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
   // read-only store looks for new ones each time.
   virtual Result<std::vector<format::StepRecord>> Steps() = 0;
+  // The numbers of the `last` highest steps, or of all there are, ascending.
+  virtual Result<std::vector<uint64_t>> StepNumbers(size_t last) = 0;
+  // Their texts. Of a step of many processes: what this store's part has. Steps that are deleted
+  // meanwhile are left out.
+  virtual Result<std::vector<StepTexts>> Texts(size_t last) = 0;
   // The highest committed step; none in a store without steps. kDataLoss: frames are lost and not
   // accepted (see Repair); it may have been in them, whatever else is there.
   virtual Result<std::optional<uint64_t>> Newest() = 0;

@@ -34,16 +34,34 @@ std::string internal::Hex(uint32_t value) {
   return out;
 }
 
-size_t PayloadBytesMax(CodecId codec, size_t logical_bytes) {
-  switch (codec) {
-    case CodecId::kRaw:
-      return logical_bytes + kCrcBytes;
-    case CodecId::kBloscLz4:
-      return internal::BloscBytesMax(logical_bytes) + kCrcBytes;
-    case CodecId::kLz4Frame:
-      return internal::Lz4FrameBytesMax(logical_bytes) + kCrcBytes;
+std::span<const CodecInfo> Codecs() {
+  static constexpr CodecInfo kCodecs[] = {
+      {CodecId::kRaw, "raw", ZarrChain::kBytes, [](size_t bytes) { return bytes; }, nullptr,
+       nullptr},
+      {CodecId::kBloscLz4, "blosc-lz4", ZarrChain::kBlosc, internal::BloscBytesMax,
+       internal::BloscEncode,
+       [](ConstBytes stream, MutableBytes out) {
+         return internal::BloscDecode(stream, /*foreign=*/false, out);
+       }},
+      {CodecId::kLz4Frame, "lz4", ZarrChain::kNone, internal::Lz4FrameBytesMax,
+       [](size_t, ConstBytes logical, MutableBytes out) {
+         return internal::Lz4FrameEncode(logical, out);
+       },
+       internal::Lz4FrameDecode},
+  };
+  return kCodecs;
+}
+
+const CodecInfo* FindCodec(CodecId id) {
+  for (const CodecInfo& codec : Codecs()) {
+    if (codec.id == id) return &codec;
   }
-  return logical_bytes + kCrcBytes;
+  return nullptr;
+}
+
+size_t PayloadBytesMax(CodecId codec, size_t logical_bytes) {
+  const CodecInfo* const info = FindCodec(codec);
+  return info == nullptr ? 0 : info->bytes_max(logical_bytes) + kCrcBytes;
 }
 
 Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logical,
@@ -52,31 +70,20 @@ Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logic
     return InvalidArgumentError(
         StrCat("a chunk of ", logical.size(), " bytes; the limit is ", kPayloadLogicalMax));
   }
+  const CodecInfo* const info = FindCodec(codec);
+  if (info == nullptr) return InvalidArgumentError(StrCat("codec ", static_cast<unsigned>(codec)));
   if (out.size() < PayloadBytesMax(codec, logical.size())) {
     return InvalidArgumentError(StrCat("room for ", out.size(), " bytes, the payload may need ",
                                        PayloadBytesMax(codec, logical.size())));
   }
-  const MutableBytes body = out.first(out.size() - kCrcBytes);
   Payload payload;
-  size_t size = 0;
-  switch (codec) {
-    case CodecId::kRaw:
-      size = logical.size();
-      payload.crc =
-          logical.data() == out.data() ? Crc32c(logical) : CopyAndSum(logical, out.data());
-      break;
-    case CodecId::kBloscLz4: {
-      STEPWELL_ASSIGN_OR_RETURN(size, internal::BloscEncode(item_bytes, logical, body));
-      payload.crc = Crc32c(out.first(size));
-      break;
-    }
-    case CodecId::kLz4Frame: {
-      STEPWELL_ASSIGN_OR_RETURN(size, internal::Lz4FrameEncode(logical, body));
-      payload.crc = Crc32c(out.first(size));
-      break;
-    }
-    default:
-      return InvalidArgumentError(StrCat("codec ", static_cast<unsigned>(codec)));
+  size_t size = logical.size();
+  if (info->encode == nullptr) {
+    payload.crc = logical.data() == out.data() ? Crc32c(logical) : CopyAndSum(logical, out.data());
+  } else {
+    STEPWELL_ASSIGN_OR_RETURN(
+        size, info->encode(item_bytes, logical, out.first(out.size() - kCrcBytes)));
+    payload.crc = Crc32c(out.first(size));
   }
   StoreLittle(out.data() + size, payload.crc);
   payload.size_bytes = size + kCrcBytes;
@@ -110,23 +117,18 @@ Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out) {
         StrCat("a chunk of ", out.size(), " bytes; the limit is ", kPayloadLogicalMax));
   }
   const ConstBytes body = payload.first(payload.size() - kCrcBytes);
-  switch (codec) {
-    case CodecId::kRaw:
-      if (body.size() != out.size()) {
-        return DataLossError(
-            StrCat("raw payload holds ", body.size(), " bytes, expected ", out.size()));
-      }
-      // The payload may have been read straight to its place.
-      if (!out.empty() && body.data() != out.data()) {
-        std::memcpy(out.data(), body.data(), out.size());
-      }
-      return OkStatus();
-    case CodecId::kBloscLz4:
-      return internal::BloscDecode(body, /*foreign=*/false, out);
-    case CodecId::kLz4Frame:
-      return internal::Lz4FrameDecode(body, out);
+  const CodecInfo* const info = FindCodec(codec);
+  if (info == nullptr) {
+    return DataLossError(StrCat("unknown codec ", static_cast<unsigned>(codec)));
   }
-  return DataLossError(StrCat("unknown codec ", static_cast<unsigned>(codec)));
+  if (info->decode != nullptr) return info->decode(body, out);
+  if (body.size() != out.size()) {
+    return DataLossError(
+        StrCat("raw payload holds ", body.size(), " bytes, expected ", out.size()));
+  }
+  // The payload may have been read straight to its place.
+  if (!out.empty() && body.data() != out.data()) std::memcpy(out.data(), body.data(), out.size());
+  return OkStatus();
 }
 
 double SampleRatio(ConstBytes sample, size_t item_bytes) {

@@ -6,10 +6,12 @@
 //   kBloscLz4    C-Blosc 1 stream (LZ4, bitshuffle, type size = item size), CRC-32C
 //   kLz4Frame    LZ4 frame, CRC-32C: values that are not arrays
 //
-// The index record's checksum is the CRC of the payload *without* its trailer.
+// The table of codecs (Codecs) is the one place that lists them. A chunk's record repeats the CRC
+// of the payload *without* its trailer.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "io/bytes.h"
 #include "io/result.h"
@@ -22,7 +24,30 @@ enum class CodecId : uint16_t { kRaw = 0, kBloscLz4 = 1, kLz4Frame = 2 };
 inline constexpr size_t kCrcBytes = 4;
 inline constexpr uint64_t kPayloadLogicalMax = uint64_t{64} << 20;  // decoders refuse more
 
-// Upper bound of the payload (with its CRC) for `logical_bytes` of input.
+// What an array's chunks are in a zarr.json.
+enum class ZarrChain : uint8_t {
+  kNone,   // nothing that zarr knows: exports encode the array anew
+  kBytes,  // bytes(little), crc32c
+  kBlosc,  // bytes(little), blosc(lz4, bitshuffle), crc32c
+};
+
+struct CodecInfo {
+  CodecId id;
+  const char* name;
+  ZarrChain zarr;
+  // What it makes of `logical_bytes`, at most; without the CRC trailer, as all here.
+  size_t (*bytes_max)(size_t logical_bytes);
+  // Encodes into `out`, which has bytes_max(); the bytes that it took. `item_bytes`: of an element.
+  // Null: as they are.
+  Result<size_t> (*encode)(size_t item_bytes, ConstBytes logical, MutableBytes out);
+  // Fills all of `out`, or fails with kDataLoss: nothing of `stream` is trusted. Null: as they are.
+  Status (*decode)(ConstBytes stream, MutableBytes out);
+};
+std::span<const CodecInfo> Codecs();
+const CodecInfo* FindCodec(CodecId id);  // null: this version does not know it
+
+// Upper bound of the payload (with its CRC) for `logical_bytes` of input; of a codec that is not
+// known 0.
 size_t PayloadBytesMax(CodecId codec, size_t logical_bytes);
 
 struct Payload {

@@ -13,7 +13,7 @@ namespace {
 
 // The first byte is not text, the last catches line-end conversion.
 constexpr char kMagic[8] = {'\x89', 'S', 'W', 'F', 'R', 'A', 'M', '\n'};
-constexpr uint16_t kHeaderVersion = 1;
+constexpr uint16_t kHeaderVersion = 2;
 constexpr auto kKindMax = static_cast<uint16_t>(FrameKind::kLoss);
 
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
@@ -28,9 +28,8 @@ constexpr size_t kCommitAt = 40;
 constexpr size_t kPreviousCommitAt = 48;
 constexpr size_t kDurableThroughAt = 56;
 constexpr size_t kPreviousPlaceAt = 64;
-constexpr size_t kPayloadCrcAt = 96;
-constexpr size_t kRequiredFlagsAt = 100;
-// 104 to 123: reserved, zero.
+constexpr size_t kPayloadCrcAt = 88;
+// 92 to 123: zeros, which the CRC covers.
 constexpr size_t kCrcAt = 124;
 static_assert(kCrcAt + sizeof(uint32_t) == kFrameHeaderBytes);
 
@@ -39,9 +38,9 @@ constexpr char kCopyMagic[8] = {'\x89', 'S', 'W', 'C', 'O', 'P', 'Y', '\n'};
 constexpr size_t kLengthAt = 8;
 constexpr size_t kBodyCrcAt = 12;
 constexpr size_t kPlaceAt = 16;
-constexpr size_t kCopyNonceAt = 48;
-constexpr size_t kCopyCrcAt = 64;
-// 68: reserved, zero.
+constexpr size_t kCopyNonceAt = 40;
+constexpr size_t kCopyCrcAt = 56;
+// 60: zeros.
 
 // The message of a commit frame without what only a load of the step needs.
 std::string Brief(std::string_view frame, const FrameHeader& header) {
@@ -57,13 +56,12 @@ std::string Brief(std::string_view frame, const FrameHeader& header) {
 
 }  // namespace
 
-// Segment 8, offset 8, length 4, CRC 4, directory 2, reserved 2, process 4 (reserved).
+// Segment 8, offset 8, length 4, CRC 4.
 void StorePlace(const FramePlace& place, std::byte* at) {
   StoreLittle(at, place.segment);
   StoreLittle(at + 8, place.offset_bytes);
   StoreLittle(at + 16, place.length_bytes);
   StoreLittle(at + 20, place.crc);
-  StoreLittle(at + 24, place.directory);
 }
 
 FramePlace LoadPlace(const std::byte* at) {
@@ -72,7 +70,6 @@ FramePlace LoadPlace(const std::byte* at) {
   place.offset_bytes = LoadLittle<uint64_t>(at + 8);
   place.length_bytes = LoadLittle<uint32_t>(at + 16);
   place.crc = LoadLittle<uint32_t>(at + 20);
-  place.directory = LoadLittle<uint16_t>(at + 24);
   return place;
 }
 
@@ -136,11 +133,9 @@ Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes) {
   // From here on the header is as it was written.
   const auto kind = LoadLittle<uint16_t>(at + kKindAt);
   const auto version = LoadLittle<uint16_t>(at + kVersionAt);
-  const auto required_flags = LoadLittle<uint32_t>(at + kRequiredFlagsAt);
-  if (version != kHeaderVersion || required_flags != 0 || kind > kKindMax) {
+  if (version != kHeaderVersion || kind > kKindMax) {
     return UnimplementedError(StrCat("a frame of kind ", kind, ", header version ", version,
-                                     ", flags ", required_flags,
-                                     " needs a newer version of Stepwell"));
+                                     " needs another version of Stepwell"));
   }
   if (kind == 0) return DataLossError("frame kind 0");
   header.kind = static_cast<FrameKind>(kind);
@@ -214,6 +209,16 @@ void EncodeFrameCopy(const FrameCopy& copy, const Id128& nonce, MutableBytes out
   std::memcpy(at + kCopyNonceAt, nonce.data(), nonce.size());
   StoreLittle(at + kCopyCrcAt, Crc32c({at, kCopyCrcAt}));
   std::memcpy(at + kCopyHeaderBytes, copy.bytes.data(), copy.bytes.size());
+}
+
+size_t BytesWithCopy(size_t frame_bytes) {
+  return AlignUp(frame_bytes, kCopyAlignment) + FrameCopySpace(frame_bytes);
+}
+
+void EncodeOwnCopy(const FramePlace& place, const Id128& nonce, MutableBytes run) {
+  const std::string frame(reinterpret_cast<const char*>(run.data()), place.length_bytes);
+  const size_t at = AlignUp(frame.size(), kCopyAlignment);
+  EncodeFrameCopy({place, frame}, nonce, run.subspan(at, FrameCopySpace(frame.size())));
 }
 
 Result<FrameCopyHeader> DecodeFrameCopyHeader(ConstBytes bytes, const Id128& nonce) {

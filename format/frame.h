@@ -24,10 +24,9 @@ enum class FrameKind : uint16_t {
   kFooter = 8,
   kTrailer = 9,
   kDecided = 10,   // chain: what became of a prepared step
-  kParity = 11,    // reserved
-  kPrepared = 12,  // chain: a part of a step that is not decided yet
-  kCatalogPage = 13,
-  kLoss = 14,  // chain: earlier chain frames are lost
+  kPrepared = 11,  // chain: a part of a step that is not decided yet
+  kCatalogPage = 12,
+  kLoss = 13,  // chain: earlier chain frames are lost
 };
 
 inline constexpr size_t kFrameHeaderBytes = 128;
@@ -54,7 +53,7 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-// A place in the fixed layouts: 32 bytes, of which the last six are reserved.
+// A place in the fixed layouts: 24 bytes.
 void StorePlace(const FramePlace& place, std::byte* at);
 FramePlace LoadPlace(const std::byte* at);
 
@@ -73,9 +72,10 @@ Status CheckFramePayload(const FrameHeader& header, ConstBytes payload);
 
 // ---- copies ----
 // Second copies of frames. They lie behind the payload of a later chain frame or footer, in the
-// same run of blocks, and so cost no flush and mostly no block. Layout: FORMAT.md, "Copies".
+// same run of blocks, and so cost no flush and mostly no block; those of records frames behind
+// these. Layout: FORMAT.md, "Copies".
 
-inline constexpr size_t kCopyHeaderBytes = 72;
+inline constexpr size_t kCopyHeaderBytes = 64;
 inline constexpr size_t kCopyAlignment = 8;
 // Larger frames have no copy behind others; a brief stands in for a larger commit frame.
 inline constexpr size_t kCopyBytesMax = size_t{1} << 20;
@@ -104,6 +104,11 @@ std::string MakeFrameCopy(std::string_view frame, size_t bytes_max);
 size_t FrameCopySpace(size_t frame_bytes);
 // Writes header, bytes and padding; `out` has FrameCopySpace() bytes.
 void EncodeFrameCopy(const FrameCopy& copy, const Id128& nonce, MutableBytes out);
+
+// A frame of records has its copy right behind itself: what both take, and the copy's writing.
+// `run` begins with the frame and has BytesWithCopy() of its length.
+size_t BytesWithCopy(size_t frame_bytes);
+void EncodeOwnCopy(const FramePlace& place, const Id128& nonce, MutableBytes run);
 
 struct FrameCopyHeader {
   FramePlace place;

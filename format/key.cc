@@ -15,10 +15,8 @@ namespace {
 constexpr char kEscape = '\0';
 constexpr char kEscapedNul = '\xFF';
 constexpr char kNameEnd = '\x01';
-constexpr char kPathEnd = '\0';
 constexpr uint64_t kSignBit = uint64_t{1} << 63;
 constexpr size_t kStepBytes = 8;
-constexpr size_t kChunkSuffixBytes = 9;  // kPathEnd and the index
 
 void AppendBig64(uint64_t value, std::string* out) {
   char bytes[8];
@@ -154,38 +152,6 @@ std::string EncodeStep(uint64_t step) {
 Result<uint64_t> DecodeStep(std::string_view encoded) {
   if (encoded.size() != kStepBytes) return BadKey(StrCat("a step of ", encoded.size(), " bytes"));
   return LoadBig64(encoded.data());
-}
-
-std::string EncodeIndexKey(uint64_t step, std::string_view leaf_key) {
-  std::string out;
-  out.reserve(kStepBytes + leaf_key.size());
-  AppendBig64(step, &out);
-  out.append(leaf_key);
-  return out;
-}
-
-std::string EncodeChunkKey(uint64_t step, std::string_view leaf_key, uint64_t chunk_index) {
-  std::string out;
-  out.reserve(kStepBytes + leaf_key.size() + kChunkSuffixBytes);
-  AppendBig64(step, &out);
-  out.append(leaf_key);
-  out.push_back(kPathEnd);
-  AppendBig64(chunk_index, &out);
-  return out;
-}
-
-Result<ChunkKey> DecodeChunkKey(std::string_view encoded) {
-  if (encoded.size() < kStepBytes + kChunkSuffixBytes) return BadKey("chunk key cut short");
-  const std::string_view suffix = encoded.substr(encoded.size() - kChunkSuffixBytes);
-  const std::string_view leaf_key =
-      encoded.substr(kStepBytes, encoded.size() - kStepBytes - kChunkSuffixBytes);
-  if (suffix.front() != kPathEnd) return BadKey("chunk key without a terminator");
-  STEPWELL_RETURN_IF_ERROR(CheckLeafKey(leaf_key));
-  ChunkKey key;
-  key.step = LoadBig64(encoded.data());
-  key.leaf_key = leaf_key;
-  key.chunk_index = LoadBig64(suffix.data() + 1);
-  return key;
 }
 
 std::string PrefixEnd(std::string prefix) {

@@ -43,19 +43,9 @@ struct LeafKey {
 Result<LeafKey> DecodeLeafKey(std::string_view encoded);
 Status CheckLeafKey(std::string_view encoded);  // whether it decodes, without doing so
 
-// (step): 8 bytes big-endian, and (step, leaf key): the keys of the index's column families.
+// (step): 8 bytes big-endian: the keys of the index.
 std::string EncodeStep(uint64_t step);
 Result<uint64_t> DecodeStep(std::string_view encoded);
-std::string EncodeIndexKey(uint64_t step, std::string_view leaf_key);
-// (step, leaf key, chunk-index): the leaf key is closed by a terminator, then 8 bytes big-endian,
-// so chunks of `a` never mix with those of `a/b`.
-std::string EncodeChunkKey(uint64_t step, std::string_view leaf_key, uint64_t chunk_index);
-struct ChunkKey {
-  uint64_t step = 0;
-  std::string leaf_key;
-  uint64_t chunk_index = 0;
-};
-Result<ChunkKey> DecodeChunkKey(std::string_view encoded);
 
 // The smallest string greater than every string with this prefix; empty when there is none.
 std::string PrefixEnd(std::string prefix);

@@ -5,18 +5,6 @@
 
 namespace stepwell::format {
 
-std::string NameOf(CodecId codec) {
-  switch (codec) {
-    case CodecId::kRaw:
-      return "raw";
-    case CodecId::kBloscLz4:
-      return "blosc-lz4";
-    case CodecId::kLz4Frame:
-      return "lz4";
-  }
-  return StrCat("codec ", static_cast<unsigned>(codec));
-}
-
 std::string NameOf(ContainerKind container) {
   switch (container) {
     case ContainerKind::kDict:

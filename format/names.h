@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the format's numbers are called wherever people or other programs read them.
+// What the format's numbers are called wherever people or other programs read them; codec.h has
+// the codecs, dtype.h the element types.
 #pragma once
 
 #include <string>
@@ -8,8 +9,6 @@
 
 namespace stepwell::format {
 
-// "raw", "blosc-lz4", "lz4".
-std::string NameOf(CodecId codec);
 // "dict", "list", "tuple", "namedtuple", "object"; "node" of what is none of these.
 std::string NameOf(ContainerKind container);
 // Of values as Python calls them: "None", "int"; of arrays "numpy", "jax", "numpy scalar",

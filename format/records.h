@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the log and the index hold, as plain structs, and their Cap'n Proto encodings
-// (schema/record.capnp, schema/frame.capnp are normative for the fields).
+// What the log holds, as plain structs, and their Cap'n Proto encodings (schema/record.capnp,
+// schema/frame.capnp are normative for the fields).
 //
 // Encoders return complete single-segment messages; decoders accept any bytes and return kDataLoss
 // on what they cannot take (limits: traversal bounded by the message's size, nesting 16).
@@ -23,17 +23,17 @@ namespace stepwell::format {
 
 using Id128 = std::array<uint8_t, 16>;
 
-// Where a payload lies.
+// Where a payload lies, and how it is encoded.
 struct ChunkRecord {
-  uint16_t directory = 0;  // ordinal of the store directory
-  uint32_t process = 0;    // reserved for stores of many processes
   uint64_t segment = 0;
   uint64_t offset_bytes = 0;
-  uint32_t stored_bytes = 0;          // with the CRC trailer
-  uint64_t logical_bytes = 0;         // decoded
-  uint32_t crc = 0;                   // of the payload without its trailer
-  std::optional<Id128> content_hash;  // reserved: reuse of unchanged chunks
-  // Schema also reserves: deltaBase, parityStripe.
+  uint32_t stored_bytes = 0;   // with the CRC trailer
+  uint32_t logical_bytes = 0;  // decoded
+  uint32_t crc = 0;            // of the payload without its trailer
+  CodecId codec = CodecId::kRaw;
+  // Of a step that is read through the stores of several processes: whose segment it is. Not in
+  // records, since each is of the store that it lies in.
+  uint32_t part = 0;
 
   bool operator==(const ChunkRecord&) const = default;
 };
@@ -94,8 +94,6 @@ struct LeafRecord {
   std::string prng_impl;      // e.g. "threefry2x32"
   std::string sharding_json;  // Orbax's spelling (NamedSharding, SingleDeviceSharding), or empty
   Shape shard_shape;  // of one shard (those at the end may be smaller); empty: there was but one
-  // kArray and large kValue
-  CodecId codec = CodecId::kRaw;
   // kValue: the bytes when short (kInlineValueBytesMax), else empty and chunks hold them.
   std::string inline_value;
   uint64_t logical_bytes = 0;
@@ -109,6 +107,8 @@ struct LeafRecord {
   bool partial = false;
   std::vector<PieceRecord> pieces;
 
+  // Of all its chunks; none where they differ. Without chunks kRaw.
+  std::optional<CodecId> codec() const;
   bool operator==(const LeafRecord&) const = default;
 };
 inline constexpr size_t kInlineValueBytesMax = 1024;
@@ -127,7 +127,6 @@ struct ItemRecord {
 
 // A frame's place in the log. `crc` is the frame header's CRC, which covers the payload's CRC.
 struct FramePlace {
-  uint16_t directory = 0;
   uint64_t segment = 0;
   uint64_t offset_bytes = 0;
   uint32_t length_bytes = 0;  // header and payload, without padding
@@ -137,10 +136,13 @@ struct FramePlace {
 
 // What a step holds in one segment: enough to know what reclaim may take and where a segment ends.
 struct SegmentExtent {
-  uint16_t directory = 0;
   uint64_t segment = 0;
   uint64_t end_bytes = 0;     // end of the step's last payload or frame there, block-aligned
   uint64_t stored_bytes = 0;  // its payloads there
+  // What it owns there, in whole blocks that no other step has: of its payloads, and of its frames
+  // with the copies behind them.
+  uint64_t block_bytes = 0;
+  uint64_t frame_bytes = 0;
   bool operator==(const SegmentExtent&) const = default;
 };
 
@@ -162,7 +164,6 @@ struct StepRecord {
   uint64_t step = 0;
   uint64_t commit = 0;        // commit number, > 0
   int64_t time_ns = 0;        // wall time of the commit, since the epoch
-  bool draft = false;         // reserved
   bool pinned = false;        // kept whatever retention says
   std::string metadata_json;  // user metadata; "" = none
   std::string metrics_json;
@@ -176,22 +177,17 @@ struct StepRecord {
   bool operator==(const StepRecord&) const = default;
 };
 
-// ---- index values -------------------------------------------------------------------------
-std::string EncodeStepRecord(const StepRecord& record);
-Result<StepRecord> DecodeStepRecord(ConstBytes bytes);
-// Without key and chunks (both are in the index's keys).
+// ---- a leaf by itself ---------------------------------------------------------------------
+// Without key and chunks: what processes tell each other of a leaf.
 std::string EncodeLeafValue(const LeafRecord& record);
 Result<LeafRecord> DecodeLeafValue(std::string_view key, ConstBytes bytes);
-std::string EncodeChunkRecord(const ChunkRecord& record);
-Result<ChunkRecord> DecodeChunkRecord(ConstBytes bytes);
 
 // ---- frame payloads -----------------------------------------------------------------------
 struct SegmentHeader {
   Id128 store_id{};
   uint64_t segment = 0;
   Id128 nonce{};
-  uint16_t directory = 0;
-  uint32_t process = 0;  // of a part of a group: the part, and the group's id
+  uint32_t part = 0;  // of a part of a group: the part, and the group's id
   Id128 group_id{};
   int64_t created_ns = 0;
 
@@ -205,7 +201,6 @@ struct LiveCommit {
 };
 struct SegmentEntry {
   uint64_t segment = 0;
-  uint16_t directory = 0;
   Id128 nonce{};
   uint64_t length_bytes = 0;  // 0: not sealed yet
 
@@ -232,7 +227,7 @@ struct Catalog {
   std::vector<uint64_t> gone;           // commits that ended since
   std::vector<uint64_t> segments_gone;  // segments that went since
   std::vector<FramePlace> pages;        // more entries of `live` and `segments`
-  uint64_t live_count = 0;              // what all of it amounts to; 0 up to format version 2
+  uint64_t live_count = 0;              // what all of it amounts to
   std::vector<LossRecord> losses = {};  // not accepted yet
 
   bool operator==(const Catalog&) const = default;
@@ -276,7 +271,7 @@ struct Decided {
 };
 struct MetaChange {
   uint64_t commit = 0;         // the live commit that is changed
-  std::optional<bool> pinned;  // its new pin; metadata and metrics are reserved
+  std::optional<bool> pinned;  // its new pin
 
   bool operator==(const MetaChange&) const = default;
 };
@@ -349,24 +344,21 @@ std::string EncodeTrailer(const Trailer&);
 Result<Trailer> DecodeTrailer(ConstBytes);
 
 // ---- the STEPWELL file --------------------------------------------------------------------
-// kSlotCount slots of kSlotBytes, one behind the other (two up to version 2); the valid one with
-// the highest sequence counts. Magic, version and CRC are checked by DecodeSlot.
+// kSlotCount slots of kSlotBytes, one behind the other; the valid one with the highest sequence
+// counts. Magic, version and CRC are checked by DecodeSlot.
 inline constexpr size_t kSlotBytes = 4096;
 inline constexpr size_t kSlotCount = 3;
-inline constexpr size_t kSlotTipBytesMax = 3932;
-inline constexpr uint32_t kFormatVersion = 3;
+inline constexpr size_t kSlotTipBytesMax = 3964;
+inline constexpr uint32_t kFormatVersion = 4;
 struct StoreSlot {
   uint64_t sequence = 0;
   Id128 store_id{};
   uint32_t format_version = kFormatVersion;
-  uint16_t directory = 0;  // ordinal of this directory
-  uint16_t directory_count = 1;
   bool clean = false;  // closed cleanly: no frame is newer than this slot
   uint64_t epoch = 0;
   uint64_t durable_commit = 0;  // the newest commit known flushed
   FramePlace durable_place;     // its frame
   FramePlace catalog_place;     // the newest catalog known flushed
-  uint64_t index_commit = 0;    // N_d: what the index has durably reached
   // Of a part of a group of stores: the store id of part 0, and the part. Part 0 is a store like
   // any other: both zero.
   Id128 group_id{};
@@ -377,7 +369,7 @@ struct StoreSlot {
   bool operator==(const StoreSlot&) const = default;
 };
 std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot);
-// kUnimplemented: another magic, or a newer format version (the message names both);
+// kUnimplemented: another magic, or another format version (the message says what to do);
 // kDataLoss: torn or damaged.
 Result<StoreSlot> DecodeSlot(ConstBytes bytes);
 

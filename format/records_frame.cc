@@ -31,12 +31,11 @@ void WritePlace(const FramePlace& place, schema::Place::Builder out) {
   out.setOffset(place.offset_bytes);
   out.setLengthBytes(place.length_bytes);
   out.setCrc(place.crc);
-  out.setDirectory(place.directory);
 }
 
 // A null pointer reads as a place of length 0.
 FramePlace ReadPlace(schema::Place::Reader in) {
-  return {in.getDirectory(), in.getSegment(), in.getOffset(), in.getLengthBytes(), in.getCrc()};
+  return {in.getSegment(), in.getOffset(), in.getLengthBytes(), in.getCrc()};
 }
 
 void WriteNumbers(const std::vector<uint64_t>& numbers, capnp::List<uint64_t>::Builder out) {
@@ -124,7 +123,7 @@ KeyRange KeysBelow(std::string_view key_prefix) {
   return {std::string(key_prefix), PrefixEnd(std::string(key_prefix))};
 }
 
-// Components begin with a byte >= 1; 00 closes the key of a leaf before its chunks (key.cc).
+// Components begin with a byte >= 1 (key.cc).
 KeyRange KeyAlone(std::string_view key) { return {std::string(key), std::string(key) + '\x01'}; }
 
 std::string EncodeSegmentHeader(const SegmentHeader& header) {
@@ -134,8 +133,7 @@ std::string EncodeSegmentHeader(const SegmentHeader& header) {
     out.setNonce(ToData(header.nonce));
     out.setSegment(header.segment);
     out.setCreatedNs(header.created_ns);
-    out.setDirectory(header.directory);
-    out.setProcess(header.process);
+    out.setPart(header.part);
     if (header.group_id != Id128{}) out.setGroupId(ToData(header.group_id));
   });
 }
@@ -147,8 +145,7 @@ Result<SegmentHeader> DecodeSegmentHeader(ConstBytes bytes) {
         header->nonce = ReadId(in.getNonce(), "nonce is not 16 bytes");
         header->segment = in.getSegment();
         header->created_ns = in.getCreatedNs();
-        header->directory = in.getDirectory();
-        header->process = in.getProcess();
+        header->part = in.getPart();
         if (in.hasGroupId()) header->group_id = ReadId(in.getGroupId(), "group id is not 16 bytes");
       });
 }
@@ -173,14 +170,11 @@ std::string EncodeCatalog(const Catalog& catalog) {
     for (uint32_t i = 0; i < live.size(); ++i) {
       internal::WriteStep(catalog.live[i].step, live[i].initStep());
       WritePlace(catalog.live[i].place, live[i].initPlace());
-      live[i].getStep().setPinned(false);  // said once, beside it
-      live[i].setPinned(catalog.live[i].step.pinned);
     }
     auto segments = out.initSegments(Count(catalog.segments));
     for (uint32_t i = 0; i < segments.size(); ++i) {
       const SegmentEntry& entry = catalog.segments[i];
       segments[i].setSegment(entry.segment);
-      segments[i].setDirectory(entry.directory);
       segments[i].setNonce(ToData(entry.nonce));
       segments[i].setLengthBytes(entry.length_bytes);
     }
@@ -210,12 +204,10 @@ Result<Catalog> DecodeCatalog(ConstBytes bytes) {
                  [](schema::LiveCommit::Reader live, LiveCommit* out) {
                    internal::ReadStep(live.getStep(), &out->step);
                    out->place = ReadPlace(live.getPlace());
-                   out->step.pinned = live.getPinned();
                  });
         ReadList(in.getSegments(), &catalog->segments,
                  [](schema::Segment::Reader segment, SegmentEntry* out) {
                    out->segment = segment.getSegment();
-                   out->directory = segment.getDirectory();
                    out->nonce = ReadId(segment.getNonce(), "nonce is not 16 bytes");
                    out->length_bytes = segment.getLengthBytes();
                  });

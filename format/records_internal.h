@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Complete Cap'n Proto messages of one segment, written and read without copies. This is the border
 // at which Cap'n Proto's exceptions end: nothing that includes this header lets one out. Below it
-// the records inside messages, which index values (records_value.cc) and frames (records_frame.cc)
-// share.
+// the records inside messages (records_value.cc), of which the payloads of frames consist
+// (records_frame.cc).
 //
 // A message is the standard stream framing: uint32 0 (one segment), uint32 words, then the words.
 #pragma once
@@ -113,7 +113,7 @@ class MessageWords {
   }
 
  private:
-  static constexpr size_t kScratchWords = 64;  // most index values fit
+  static constexpr size_t kScratchWords = 64;  // most small messages fit
   ConstBytes bytes_;
   const capnp::word* begin_ = nullptr;
   alignas(8) std::byte scratch_[kScratchWords * kWordBytes];
@@ -168,11 +168,10 @@ inline capnp::Data::Reader ToData(const Id128& id) {
   return capnp::Data::Reader(id.data(), id.size());
 }
 
-size_t ChunkTailWords(const ChunkRecord& record);
 void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out);
 void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record);
 
-// `whole`: with key and chunks (frames), else without (index values).
+// `whole`: with key and chunks, as in frames.
 size_t LeafTailWords(const LeafRecord& record, bool whole);
 void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out);
 void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record);

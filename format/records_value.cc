@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunk, leaf and step records, and their encodings as values of the index.
+// Chunk, leaf and step records within messages.
 #include <algorithm>
 
 #include "format/endian.h"
@@ -69,19 +69,13 @@ Id128 ReadId(capnp::Data::Reader data, const char* what) {
   return id;
 }
 
-size_t ChunkTailWords(const ChunkRecord& record) {
-  return record.content_hash.has_value() ? DataWords(sizeof(Id128)) : 0;
-}
-
 void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
   out.setSegment(record.segment);
   out.setOffset(record.offset_bytes);
   out.setStoredBytes(record.stored_bytes);
   out.setCrc(record.crc);
   out.setLogicalBytes(record.logical_bytes);
-  out.setDirectory(record.directory);
-  out.setProcess(record.process);
-  if (record.content_hash.has_value()) out.setContentHash(ToData(*record.content_hash));
+  out.setCodec(static_cast<uint16_t>(record.codec));
 }
 
 void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
@@ -90,19 +84,14 @@ void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
   record->stored_bytes = in.getStoredBytes();
   record->crc = in.getCrc();
   record->logical_bytes = in.getLogicalBytes();
-  record->directory = in.getDirectory();
-  record->process = in.getProcess();
+  // An unknown codec is met when a payload is decoded: other leaves stay readable.
+  record->codec = static_cast<CodecId>(in.getCodec());
   Require(record->stored_bytes >= kCrcBytes, "payload shorter than its CRC");
   Require(record->logical_bytes <= kPayloadLogicalMax, "chunk too large");
   Require(record->offset_bytes <= UINT64_MAX - record->stored_bytes, "offset out of range");
-  Require(!in.hasExtra(), "chunk needs a newer version");
-  const capnp::Data::Reader hash = in.getContentHash();
-  if (hash.size() != 0) record->content_hash = ReadId(hash, "content hash is not 16 bytes");
 }
 
 namespace {
-
-constexpr uint16_t kLeafPartial = 1;
 
 void WritePiece(const PieceRecord& piece, schema::Piece::Builder out) {
   const auto rank = static_cast<uint32_t>(piece.origin.size());
@@ -130,9 +119,7 @@ size_t LeafTailWords(const LeafRecord& record, bool whole) {
   if (!record.pieces.empty()) words += ListWords<schema::Piece>(record.pieces.size());
   for (const PieceRecord& piece : record.pieces) words += 3 * piece.origin.size();
   if (!whole) return words;
-  words += DataWords(record.key.size()) + ListWords<schema::Chunk>(record.chunks.size());
-  for (const ChunkRecord& chunk : record.chunks) words += ChunkTailWords(chunk);
-  return words;
+  return words + DataWords(record.key.size()) + ListWords<schema::Chunk>(record.chunks.size());
 }
 
 void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) {
@@ -140,8 +127,7 @@ void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) 
   out.setValueType(static_cast<uint16_t>(record.value_type));
   out.setContainer(static_cast<uint16_t>(record.container));
   out.setDtype(static_cast<uint16_t>(record.dtype));
-  out.setCodec(static_cast<uint16_t>(record.codec));
-  if (record.partial) out.setFlags(kLeafPartial);
+  out.setPartial(record.partial);
   out.setWeakType(record.weak_type);
   if (!record.type_name.empty()) out.setTypeName(ToText(record.type_name));
   if (!record.variable_types.empty()) out.setVariableTypes(ToText(record.variable_types));
@@ -178,9 +164,7 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
   record->value_type = static_cast<ValueType>(narrow(in.getValueType()));
   record->container = static_cast<ContainerKind>(narrow(in.getContainer()));
   record->dtype = static_cast<DType>(in.getDtype());
-  // An unknown codec is met when a payload is decoded: other leaves stay readable.
-  record->codec = static_cast<CodecId>(in.getCodec());
-  record->partial = (in.getFlags() & kLeafPartial) != 0;
+  record->partial = in.getPartial();
   record->weak_type = in.getWeakType();
   record->type_name = FromText(in.getTypeName());
   record->variable_types = FromText(in.getVariableTypes());
@@ -204,15 +188,12 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
 }
 
 size_t GroupTailWords(const GroupRecord& record) {
-  return DataWords(sizeof(Id128)) + DataWords(record.parts.size() * sizeof(uint32_t));
+  return 2 * DataWords(sizeof(Id128)) + DataWords(record.parts.size() * sizeof(uint32_t));
 }
 
 void WriteGroup(const GroupRecord& record, schema::Group::Builder out) {
-  const auto* id = reinterpret_cast<const std::byte*>(record.group_id.data());
-  out.setGroupHigh(LoadLittle<uint64_t>(id));
-  out.setGroupLow(LoadLittle<uint64_t>(id + 8));
+  out.setGroupId(ToData(record.group_id));
   out.setPart(record.part);
-  out.setPartCount(static_cast<uint32_t>(record.parts.size()));
   out.setState(static_cast<uint16_t>(record.state));
   out.setSaveId(ToData(record.save_id));
   auto parts = out.initParts(static_cast<uint32_t>(record.parts.size()));
@@ -221,9 +202,7 @@ void WriteGroup(const GroupRecord& record, schema::Group::Builder out) {
 }
 
 void ReadGroup(schema::Group::Reader in, GroupRecord* record) {
-  auto* id = reinterpret_cast<std::byte*>(record->group_id.data());
-  StoreLittle(id, in.getGroupHigh());
-  StoreLittle(id + 8, in.getGroupLow());
+  record->group_id = ReadId(in.getGroupId(), "group id is not 16 bytes");
   record->part = in.getPart();
   const uint16_t state = in.getState();
   Require(state == 1 || state == 2, "group of an unknown state");
@@ -256,7 +235,6 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setStep(record.step);
   out.setCommit(record.commit);
   out.setTimeNs(record.time_ns);
-  out.setDraft(record.draft);
   out.setPinned(record.pinned);
   if (!record.metadata_json.empty()) out.setMetadataJson(ToText(record.metadata_json));
   if (!record.metrics_json.empty()) out.setMetricsJson(ToText(record.metrics_json));
@@ -280,10 +258,11 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   auto extents = out.initExtents(static_cast<uint32_t>(record.extents.size()));
   for (uint32_t i = 0; i < extents.size(); ++i) {
     const SegmentExtent& extent = record.extents[i];
-    extents[i].setDirectory(extent.directory);
     extents[i].setSegment(extent.segment);
     extents[i].setEndBytes(extent.end_bytes);
     extents[i].setStoredBytes(extent.stored_bytes);
+    extents[i].setBlockBytes(extent.block_bytes);
+    extents[i].setFrameBytes(extent.frame_bytes);
   }
 }
 
@@ -291,7 +270,6 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->step = in.getStep();
   record->commit = in.getCommit();
   record->time_ns = in.getTimeNs();
-  record->draft = in.getDraft();
   record->pinned = in.getPinned();
   record->metadata_json = FromText(in.getMetadataJson());
   record->metrics_json = FromText(in.getMetricsJson());
@@ -310,10 +288,11 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->stored_bytes = in.getStoredBytes();
   ReadList(in.getExtents(), &record->extents,
            [](schema::Extent::Reader extent, SegmentExtent* out) {
-             out->directory = extent.getDirectory();
              out->segment = extent.getSegment();
              out->end_bytes = extent.getEndBytes();
              out->stored_bytes = extent.getStoredBytes();
+             out->block_bytes = extent.getBlockBytes();
+             out->frame_bytes = extent.getFrameBytes();
            });
   if (in.hasGroup()) ReadGroup(in.getGroup(), &record->group.emplace());
   Require(record->commit > 0, "commit number 0");
@@ -325,14 +304,12 @@ using internal::DecodeMessage;
 using internal::EncodeMessage;
 using internal::StructWords;
 
-std::string EncodeStepRecord(const StepRecord& record) {
-  const size_t words = 1 + StructWords<schema::Step>() + internal::StepTailWords(record);
-  return EncodeMessage<schema::Step>(
-      words, [&](schema::Step::Builder out) { internal::WriteStep(record, out); });
-}
-
-Result<StepRecord> DecodeStepRecord(ConstBytes bytes) {
-  return DecodeMessage<schema::Step, StepRecord>("step record", bytes, internal::ReadStep);
+std::optional<CodecId> LeafRecord::codec() const {
+  if (chunks.empty()) return CodecId::kRaw;
+  const CodecId first = chunks.front().codec;
+  const auto is_other = [first](const ChunkRecord& chunk) { return chunk.codec != first; };
+  if (std::any_of(chunks.begin(), chunks.end(), is_other)) return std::nullopt;
+  return first;
 }
 
 std::string EncodeLeafValue(const LeafRecord& record) {
@@ -347,16 +324,6 @@ Result<LeafRecord> DecodeLeafValue(std::string_view key, ConstBytes bytes) {
         internal::ReadLeaf(in, false, record);
         record->key = key;
       });
-}
-
-std::string EncodeChunkRecord(const ChunkRecord& record) {
-  const size_t words = 1 + StructWords<schema::Chunk>() + internal::ChunkTailWords(record);
-  return EncodeMessage<schema::Chunk>(
-      words, [&](schema::Chunk::Builder out) { internal::WriteChunk(record, out); });
-}
-
-Result<ChunkRecord> DecodeChunkRecord(ConstBytes bytes) {
-  return DecodeMessage<schema::Chunk, ChunkRecord>("chunk record", bytes, internal::ReadChunk);
 }
 
 }  // namespace stepwell::format

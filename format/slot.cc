@@ -19,19 +19,15 @@ constexpr size_t kStoreIdAt = 16;
 constexpr size_t kSequenceAt = 32;
 constexpr size_t kSlotEpochAt = 40;
 constexpr size_t kDurableCommitAt = 48;
-constexpr size_t kIndexCommitAt = 56;
-constexpr size_t kDirectoryAt = 64;
-constexpr size_t kDirectoryCountAt = 66;
-constexpr size_t kDurablePlaceAt = 72;
-constexpr size_t kCatalogPlaceAt = 104;
-constexpr size_t kGroupIdAt = 136;
-constexpr size_t kPartAt = 152;
-constexpr size_t kTipLengthAt = 156;
-constexpr size_t kTipAt = 160;  // to 4091; zeros behind the copy
+constexpr size_t kDurablePlaceAt = 56;
+constexpr size_t kCatalogPlaceAt = 80;
+constexpr size_t kGroupIdAt = 104;
+constexpr size_t kPartAt = 120;
+constexpr size_t kTipLengthAt = 124;
+constexpr size_t kTipAt = 128;  // to 4091; zeros behind the copy
 constexpr size_t kSlotCrcAt = kSlotBytes - sizeof(uint32_t);
 static_assert(kTipAt + kSlotTipBytesMax == kSlotCrcAt);
 constexpr uint32_t kFlagClean = 1;
-constexpr uint32_t kVersionWithTip = 3;
 // Numbers only count up by one: a larger one was never written, and must not overflow here.
 constexpr uint64_t kSlotNumberMax = uint64_t{1} << 62;
 
@@ -47,14 +43,11 @@ std::array<std::byte, kSlotBytes> EncodeSlot(const StoreSlot& slot) {
   StoreLittle(at + kSequenceAt, slot.sequence);
   StoreLittle(at + kSlotEpochAt, slot.epoch);
   StoreLittle(at + kDurableCommitAt, slot.durable_commit);
-  StoreLittle(at + kIndexCommitAt, slot.index_commit);
-  StoreLittle(at + kDirectoryAt, slot.directory);
-  StoreLittle(at + kDirectoryCountAt, slot.directory_count);
   StorePlace(slot.durable_place, at + kDurablePlaceAt);
   StorePlace(slot.catalog_place, at + kCatalogPlaceAt);
   std::memcpy(at + kGroupIdAt, slot.group_id.data(), slot.group_id.size());
   StoreLittle(at + kPartAt, slot.part);
-  if (slot.format_version >= kVersionWithTip && slot.tip.size() <= kSlotTipBytesMax) {
+  if (slot.tip.size() <= kSlotTipBytesMax) {
     StoreLittle(at + kTipLengthAt, static_cast<uint32_t>(slot.tip.size()));
     std::memcpy(at + kTipAt, slot.tip.data(), slot.tip.size());
   }
@@ -82,35 +75,33 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
   }
   StoreSlot slot;
   slot.format_version = LoadLittle<uint32_t>(at + kSlotVersionAt);
-  if (slot.format_version == 0 || slot.format_version > kFormatVersion) {
-    return UnimplementedError(StrCat("the store has format version ", slot.format_version,
-                                     "; this version of Stepwell reads up to ", kFormatVersion));
+  if (slot.format_version < kFormatVersion) {
+    return UnimplementedError(
+        StrCat("the store has format ", slot.format_version,
+               ", of a version of Stepwell before its first release, and this one reads formats "
+               "from ", kFormatVersion, " on; export its steps as Orbax checkpoints with the "
+               "version that wrote it, and import those"));
+  }
+  if (slot.format_version > kFormatVersion) {
+    return UnimplementedError(StrCat("the store has format ", slot.format_version,
+                                     ", and this version of Stepwell reads up to ", kFormatVersion,
+                                     "; open it with a newer version"));
   }
   slot.clean = (LoadLittle<uint32_t>(at + kFlagsAt) & kFlagClean) != 0;
   std::memcpy(slot.store_id.data(), at + kStoreIdAt, slot.store_id.size());
   slot.sequence = LoadLittle<uint64_t>(at + kSequenceAt);
   slot.epoch = LoadLittle<uint64_t>(at + kSlotEpochAt);
   slot.durable_commit = LoadLittle<uint64_t>(at + kDurableCommitAt);
-  slot.index_commit = LoadLittle<uint64_t>(at + kIndexCommitAt);
-  slot.directory = LoadLittle<uint16_t>(at + kDirectoryAt);
-  slot.directory_count = LoadLittle<uint16_t>(at + kDirectoryCountAt);
-  if (slot.directory >= slot.directory_count) {
-    return DataLossError(
-        StrCat("STEPWELL slot of directory ", slot.directory, " of ", slot.directory_count));
-  }
-  if (std::max({slot.sequence, slot.epoch, slot.durable_commit, slot.index_commit}) >
-      kSlotNumberMax) {
+  if (std::max({slot.sequence, slot.epoch, slot.durable_commit}) > kSlotNumberMax) {
     return DataLossError("STEPWELL slot with a number out of range");
   }
   slot.durable_place = LoadPlace(at + kDurablePlaceAt);
   slot.catalog_place = LoadPlace(at + kCatalogPlaceAt);
   std::memcpy(slot.group_id.data(), at + kGroupIdAt, slot.group_id.size());
   slot.part = LoadLittle<uint32_t>(at + kPartAt);
-  if (slot.format_version >= kVersionWithTip) {
-    const auto length = LoadLittle<uint32_t>(at + kTipLengthAt);
-    if (length > kSlotTipBytesMax) return DataLossError("STEPWELL slot with too long a copy");
-    slot.tip.assign(reinterpret_cast<const char*>(at + kTipAt), length);
-  }
+  const auto length = LoadLittle<uint32_t>(at + kTipLengthAt);
+  if (length > kSlotTipBytesMax) return DataLossError("STEPWELL slot with too long a copy");
+  slot.tip.assign(reinterpret_cast<const char*>(at + kTipAt), length);
   return slot;
 }
 

@@ -38,10 +38,6 @@ void DecodeAll(std::string_view bytes) {
     Check(again.ok() && *again == bytes, "a leaf key has two encodings");
     Check(bytes.starts_with(format::EncodeItem(key->item)), "an item is no prefix of its leaf");
   }
-  if (const auto key = format::DecodeChunkKey(bytes); key.ok()) {
-    Check(format::EncodeChunkKey(key->step, key->leaf_key, key->chunk_index) == bytes,
-          "a chunk key has two encodings");
-  }
   if (const auto step = format::DecodeStep(bytes); step.ok()) {
     Check(format::EncodeStep(*step) == bytes, "a step has two encodings");
   }

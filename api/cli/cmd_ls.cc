@@ -41,15 +41,16 @@ std::string MetricText(const Json& value) {
   return value.is_string() ? value.get<std::string>() : NumberText(value.get<double>(), 6);
 }
 
-// Metrics are in the step's own frame; what other processes stored of it is in theirs.
 Line MakeLine(Store* store, StepInfo step) {
   Line line{std::move(step), {}, ""};
-  const auto reader = store->Read(line.step.step);
-  if (!reader.ok()) {  // deleted meanwhile, or damaged, which `verify` says
-    if (line.step.processes.size() > 1) line.problem = reader.status().message();
-    return line;
+  if (line.step.processes.size() > 1) {  // what other processes stored is in their frames
+    const auto reader = store->Read(line.step.step);
+    if (reader.ok()) {
+      line.step = reader->info();
+    } else {  // deleted meanwhile, or damaged
+      line.problem = reader.status().message();
+    }
   }
-  line.step = reader->info();
   const Json parsed = ParsedJson(line.step.metrics_json);
   if (!parsed.is_object()) return line;
   for (const auto& [name, value] : parsed.items()) {
@@ -145,10 +146,8 @@ Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
   if (!opened.ok() && HasPushed(arguments.store)) return ListPushed(arguments, invocation->json);
   STEPWELL_RETURN_IF_ERROR(opened.status());
   Store store = *std::move(opened);
-  STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps, store.Steps());
-  if (arguments.last > 0 && steps.size() > arguments.last) {
-    steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(arguments.last));
-  }
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps,
+                            store.StepsWithTexts(arguments.last > 0 ? arguments.last : SIZE_MAX));
   std::vector<Line> lines;
   lines.reserve(steps.size());
   for (StepInfo& step : steps) lines.push_back(MakeLine(&store, std::move(step)));

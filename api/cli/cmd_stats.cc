@@ -37,8 +37,7 @@ std::vector<SpacePart> Parts(const SpaceStats& space) {
 }
 
 std::vector<SpacePart> OfWhich(const SpaceStats& space) {
-  return {{"shared", space.shared_bytes, "payloads of more than one step, counted once"},
-          {"pinned_by_readers", space.pinned_by_readers_bytes, "deleted, but a reader holds them"},
+  return {{"pinned_by_readers", space.pinned_by_readers_bytes, "deleted, but a reader holds them"},
           {"linked", space.linked_bytes, "in segments with another hard link"}};
 }
 

@@ -11,6 +11,13 @@
 namespace stepwell {
 namespace {
 
+std::string CodecName(const format::LeafRecord& record) {
+  const std::optional<format::CodecId> codec = record.codec();
+  if (!codec) return "mixed";
+  const format::CodecInfo* const info = format::FindCodec(*codec);
+  return info == nullptr ? StrCat("codec ", static_cast<unsigned>(*codec)) : info->name;
+}
+
 LeafType TypeOf(const format::LeafRecord& record) {
   if (record.kind == format::LeafKind::kArray) return LeafType::kArray;
   switch (record.value_type) {
@@ -82,7 +89,7 @@ Result<LeafInfo> Describe(const format::LeafRecord& record) {
   info.kind = format::NameOf(record.value_type);
   info.shape = record.shape;
   info.chunk_shape = record.chunk_shape;
-  info.codec = format::NameOf(record.codec);
+  info.codec = CodecName(record);
   info.chunks = record.chunk_count;
   info.stored_bytes = record.inline_value.size();
   for (const format::ChunkRecord& chunk : record.chunks) info.stored_bytes += chunk.stored_bytes;

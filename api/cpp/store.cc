@@ -60,6 +60,20 @@ Result<std::vector<StepInfo>> Store::Steps() {
   return steps;
 }
 
+Result<std::vector<StepInfo>> Store::StepsWithTexts(size_t last) {
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<StepInfo> steps, Steps());
+  STEPWELL_ASSIGN_OR_RETURN(auto texts, core_->store->Texts(last));
+  if (steps.size() > last) steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(last));
+  auto known = texts.begin();
+  for (StepInfo& step : steps) {
+    while (known != texts.end() && known->step < step.step) ++known;
+    if (known == texts.end() || known->commit != step.commit || !known->status.ok()) continue;
+    step.metadata_json = std::move(known->metadata_json);
+    step.metrics_json = std::move(known->metrics_json);
+  }
+  return steps;
+}
+
 Result<Step> Store::Read(uint64_t step) {
   STEPWELL_CHECK_OPEN_();
   STEPWELL_ASSIGN_OR_RETURN(auto reader, core_->store->Read(step));

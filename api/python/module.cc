@@ -118,6 +118,22 @@ class Core {
   std::optional<uint64_t> Newest() {
     return Call([&] { return store_->Newest(); });
   }
+  // Of the `last` highest steps, ascending; None: of all.
+  std::vector<uint64_t> StepNumbers(std::optional<size_t> last) {
+    return Call([&] { return store_->StepNumbers(last.value_or(SIZE_MAX)); });
+  }
+  // Each step's metrics, as JSON; "" for none.
+  std::map<uint64_t, std::string> Metrics() {
+    return Call([&]() -> Result<std::map<uint64_t, std::string>> {
+      STEPWELL_ASSIGN_OR_RETURN(auto texts, store_->Texts(SIZE_MAX));
+      std::map<uint64_t, std::string> metrics;
+      for (db::StepTexts& each : texts) {
+        STEPWELL_RETURN_IF_ERROR(each.status);
+        metrics.emplace_hint(metrics.end(), each.step, std::move(each.metrics_json));
+      }
+      return metrics;
+    });
+  }
   // Ascending.
   std::vector<format::StepRecord> Steps() {
     return Call([&] { return store_->Steps(); });
@@ -309,6 +325,8 @@ NB_MODULE(_stepwell, m) {
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps)
       .def("newest", &sp::Core::Newest)
+      .def("step_numbers", &sp::Core::StepNumbers, arg("last") = nb::none())
+      .def("metrics", &sp::Core::Metrics)
       .def("read", &sp::Core::Read, arg("step"))
       .def("read_newest", &sp::Core::ReadNewest, nb::sig("def read_newest(self) -> Reader | None"))
       .def("delete", &sp::Core::Delete, arg("steps"))

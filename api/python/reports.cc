@@ -35,7 +35,6 @@ void BindStats(nb::module_& m) {
       .def_ro("reserved_bytes", &SpaceStats::reserved_bytes)
       .def_ro("index_bytes", &SpaceStats::index_bytes)
       .def_ro("other_bytes", &SpaceStats::other_bytes)
-      .def_ro("shared_bytes", &SpaceStats::shared_bytes)
       .def_ro("pinned_by_readers_bytes", &SpaceStats::pinned_by_readers_bytes)
       .def_ro("linked_bytes", &SpaceStats::linked_bytes);
 

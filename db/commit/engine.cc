@@ -123,6 +123,8 @@ void Engine::Pump() {
   if (reclaim_.has_waiters()) reclaim_.Continue();
   if (batch_ == nullptr && log_ != nullptr) {
     ForgetFailedWrites();
+    // Also those that only failed saves have begun: what is sealed unnoted nobody would give back.
+    if (log_->open_segments().size() > 1) NoteSegments();
     if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
       options_.freeze->Trip(status);
     }
@@ -345,6 +347,7 @@ void Engine::BlockWritten(BlockWrite* raw) {
     extent.segment = segment->id;
     extent.end_bytes =
         std::max(extent.end_bytes, write->offset_bytes + write->ready.encoded.used_bytes);
+    extent.block_bytes += write->vector.iov_len;
     const BlockTask& task = write->ready.held ? job->held_blocks[write->ready.index]
                                               : job->staged_blocks[write->ready.index];
     for (size_t i = 0; i < task.chunks.size(); ++i) {
@@ -358,6 +361,7 @@ void Engine::BlockWritten(BlockWrite* raw) {
       stored.stored_bytes = encoded.stored_bytes;
       stored.logical_bytes = chunk.logical_bytes;
       stored.crc = encoded.crc;
+      stored.codec = job->leaves[chunk.leaf].codec;
       extent.stored_bytes += encoded.stored_bytes;
     }
   }

@@ -101,7 +101,6 @@ class Engine {
   Result<bool> SealSegments(const std::set<uint64_t>& segments);
   // Seals, syncs and marks the store clean; nothing may be in flight.
   Status Finish();
-  void IndexReached(uint64_t commit, bool durable);
 
   // ---- engine thread, for reclaim ----------------------------------------------------------
   // Why nothing may be erased or moved now.
@@ -235,10 +234,10 @@ class Engine {
   Status AddToBatch(const std::shared_ptr<SaveJob>& job);
   Status AddSave(SaveJob* job, BatchEntry* entry);
   Status AddRewrite(const SaveJob& job, BatchEntry* entry);
-  Status AddRestored(const SaveJob& job, BatchEntry* entry);
   Status AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, BatchEntry* entry);
   Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
-                   std::shared_ptr<LiveStep> live, BatchEntry* entry);
+                   std::shared_ptr<LiveStep> live, std::span<const format::LeafRecord> records,
+                   const std::shared_ptr<StepTexts>& texts, BatchEntry* entry);
   Status AddDelete(const SaveJob& job, BatchEntry* entry);
   Status AddDecision(SaveJob* job, BatchEntry* entry);  // change.commit is 0: taken already
   template <typename Wanted>
@@ -252,7 +251,7 @@ class Engine {
   void LoadRetention();
   void NoteRetention(const SaveJob& job, const LiveSteps::Change& change);
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
-                                         uint64_t step_bytes, bool may_drop_ballast);
+                                         uint64_t step_bytes, bool may_drop_ballast, Run* taken);
   Result<format::FramePlace> SubmitFrame(format::FrameKind kind, const std::string& payload,
                                          const Run& run);
   Result<Run> PlaceRun(format::FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
@@ -312,7 +311,6 @@ class Engine {
   std::optional<std::pair<int64_t, int64_t>> last_commit_clocks_;  // wall, monotonic; its
   bool closing_ = false;
   bool frozen_reported_ = false;
-  uint64_t unapplied_ = 0;  // commits that the index has not taken yet
   // Any thread.
   std::atomic<bool> panicked_{false};
   mutable std::mutex ends_mutex_;

@@ -51,8 +51,6 @@ Status Engine::AddToBatch(const std::shared_ptr<SaveJob>& job) {
         return AddPins(*job, &entry);
       case SaveJob::Kind::kRewrite:
         return AddRewrite(*job, &entry);
-      case SaveJob::Kind::kRestore:
-        return AddRestored(*job, &entry);
       case SaveJob::Kind::kAccept:
         break;
     }
@@ -136,28 +134,30 @@ void Engine::NoteRetention(const SaveJob& job, const LiveSteps::Change& change) 
 }
 
 Status Engine::AddSave(SaveJob* job, BatchEntry* entry) {
-  auto records = std::make_shared<std::vector<LeafRecord>>();
-  records->reserve(job->leaves.size());
+  std::vector<LeafRecord> records;
+  records.reserve(job->leaves.size());
   auto live = std::make_shared<LiveStep>();
   format::StepRecord& step = live->record;
   step.step = job->step;
   step.time_ns = options_.environment.clock->WallNanos();
   live->age_time_ns = AgeTime(step.time_ns);
-  step.metadata_json = job->metadata_json;
-  step.metrics_json = job->metrics_json;
   step.items = job->items;
   step.group = job->group;
+  const auto texts = std::make_shared<StepTexts>();
+  texts->metadata_json = job->metadata_json;
+  texts->metrics_json = live->metrics_json = job->metrics_json;
   for (PlannedLeaf& leaf : job->leaves) {
     LeafRecord& record = leaf.input.record;
     record.partial = leaf.input.partial;
     Count(record, &step.items[leaf.item], &step);
-    records->push_back(std::move(record));
+    records.push_back(std::move(record));
   }
   SumItems(&step);
-  live->records = std::move(records);
-  live->metrics_json = step.metrics_json;
+  const auto add = [&](std::shared_ptr<LiveStep> added) {
+    return AddCommit(job->extents, job->estimated_bytes, std::move(added), records, texts, entry);
+  };
   if (job->group) {
-    STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
+    STEPWELL_RETURN_IF_ERROR(add(std::move(live)));
     entry->change.prepared = std::move(entry->change.added);
   } else {
     if (auto replaced = FindAsOf(job->step)) {
@@ -165,7 +165,7 @@ Status Engine::AddSave(SaveJob* job, BatchEntry* entry) {
       entry->change.killed.push_back(std::move(replaced));
     }
     AddRetired(*live, job->steps, &entry->change);
-    STEPWELL_RETURN_IF_ERROR(AddCommit(job->extents, job->estimated_bytes, std::move(live), entry));
+    STEPWELL_RETURN_IF_ERROR(add(std::move(live)));
   }
   ReleaseHolds(job);
   job->leaves.clear();
@@ -186,22 +186,6 @@ Status Engine::AddRewrite(const SaveJob& job, BatchEntry* entry) {
   return AddRecords(job, std::move(live), entry);
 }
 
-// As old as it was when the last session ended (LiveSteps::Load).
-Status Engine::AddRestored(const SaveJob& job, BatchEntry* entry) {
-  auto live = std::make_shared<LiveStep>();
-  live->is_old = true;
-  live->record = job.record;
-  const format::StepRecord* newest = &job.record;
-  const auto others = options_.live->All();
-  for (const auto& other : others) {
-    const uint64_t commit = other->record.commit;
-    if (commit > newest->commit && commit <= old_tip_) newest = &other->record;
-  }
-  live->age_time_ns = AgeTimeOf(job.record, *newest);
-  if (auto old = FindAsOf(job.record.step)) entry->change.killed.push_back(std::move(old));
-  return AddRecords(job, std::move(live), entry);
-}
-
 // A commit frame of a step whose chunks are where they were.
 Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, BatchEntry* entry) {
   format::StepRecord& step = live->record;
@@ -219,38 +203,41 @@ Status Engine::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> live, Ba
     Count(record, it->second, &step);
   }
   SumItems(&step);
-  live->records = job.records;
-  live->metrics_json = step.metrics_json;
+  const auto texts = std::make_shared<StepTexts>();
+  texts->metadata_json = std::exchange(step.metadata_json, {});
+  texts->metrics_json = std::exchange(step.metrics_json, {});
+  live->metrics_json = texts->metrics_json;
   return AddCommit(ExtentsOf(*job.records, log_->block_bytes()), job.estimated_bytes,
-                   std::move(live), entry);
+                   std::move(live), *job.records, texts, entry);
 }
 
 // Records frames and the commit frame of a step whose payloads are written, at `extents`.
 Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
-                         std::shared_ptr<LiveStep> live, BatchEntry* entry) {
+                         std::shared_ptr<LiveStep> live, std::span<const LeafRecord> records,
+                         const std::shared_ptr<StepTexts>& texts, BatchEntry* entry) {
   format::Commit commit;
   for (const auto& killed : entry->change.killed) commit.kills.push_back(killed->record.commit);
-  if (entry->job->kind == SaveJob::Kind::kRestore) {
-    commit.kills.push_back(entry->job->record.commit);  // which no log has any more
-  }
-  const std::vector<RecordsRun> runs = SplitRecords(*live->records);
+  const std::vector<RecordsRun> runs = SplitRecords(records);
   if (runs.size() == 1) {
     commit.records.assign(runs[0].records().begin(), runs[0].records().end());
   }
   for (size_t i = 0; runs.size() > 1 && i < runs.size(); ++i) {
     const std::span<const LeafRecord> run = runs[i].records();
+    Run taken;
     STEPWELL_ASSIGN_OR_RETURN(
         const FramePlace place,
         AppendFrame(FrameKind::kRecords, format::EncodeRecords(run), step_bytes,
-                    /*may_drop_ballast=*/false));
+                    /*may_drop_ballast=*/false, &taken));
     auto& extent = extents[place.segment];
     extent.segment = place.segment;
-    extent.end_bytes = std::max(
-        extent.end_bytes, AlignUp(place.offset_bytes + place.length_bytes, log_->block_bytes()));
+    extent.end_bytes = std::max(extent.end_bytes, place.offset_bytes + taken.bytes);
+    extent.frame_bytes += taken.bytes;
     commit.blocks.push_back({place, run.front().key, run.front().first_chunk});
   }
   live->record.commit = tip_commit_ + 1;
   commit.step = live->record;
+  commit.step.metadata_json = texts->metadata_json;
+  commit.step.metrics_json = texts->metrics_json;
   const bool prepared =
       live->record.group && live->record.group->state == format::GroupState::kPrepared;
   const FrameKind kind = prepared ? FrameKind::kPrepared : FrameKind::kCommit;
@@ -260,12 +247,13 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
     Segment* segment = log_->current();
     auto with_frame = extents;
     with_frame[segment->id].segment = segment->id;
-    const auto set_extents = [&](uint64_t end) {
+    const auto set_extents = [&](uint64_t end, uint64_t frame_bytes) {
       with_frame[segment->id].end_bytes = end;
+      with_frame[segment->id].frame_bytes += frame_bytes;
       commit.step.extents.clear();
       for (const auto& [id, extent] : with_frame) commit.step.extents.push_back(extent);
     };
-    set_extents(0);
+    set_extents(0, 0);
     STEPWELL_ASSIGN_OR_RETURN(const Run run,
                               PlaceRun(kind, format::EncodeCommit(commit).size(), step_bytes,
                                        /*may_drop_ballast=*/false));
@@ -274,7 +262,7 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
       log_->GiveBack(run.spot);
       continue;
     }
-    set_extents(run.spot.offset_bytes + run.bytes);
+    set_extents(run.spot.offset_bytes + run.bytes, run.bytes);
     STEPWELL_ASSIGN_OR_RETURN(entry->place, SubmitFrame(kind, format::EncodeCommit(commit), run));
     break;
   }
@@ -284,9 +272,11 @@ Status Engine::AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint
       batch_->touched.insert(it->second.get());
     }
   }
-  live->record = std::move(commit.step);
+  live->record.extents = std::move(commit.step.extents);
   live->place = entry->place;
-  live->texts_known = true;
+  texts->step = live->record.step;
+  texts->commit = live->record.commit;
+  entry->change.texts = texts;
   entry->change.commit = live->record.commit;
   entry->change.added = std::move(live);
   return OkStatus();
@@ -419,7 +409,7 @@ Status Engine::AddAccepted(BatchEntry* entry) {
 
 // A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
 Status Engine::AddSmall(FrameKind kind, const std::string& payload, BatchEntry* entry) {
-  STEPWELL_ASSIGN_OR_RETURN(entry->place, AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(entry->place, AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true, nullptr));
   entry->change.commit = tip_commit_;
   return OkStatus();
 }

@@ -12,8 +12,6 @@ namespace {
 using format::FrameKind;
 using format::FramePlace;
 
-constexpr uint64_t kUnappliedMax = 256;
-
 std::string StepsText(const std::vector<uint64_t>& steps) {
   if (steps.size() == 1) return StrCat("step ", steps[0], " was");
   return StrCat(steps.size(), " steps (", steps.front(), " to ", steps.back(), ") were");
@@ -31,8 +29,6 @@ std::string WhatOf(const SaveJob& job) {
       return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");
     case SaveJob::Kind::kAccept:
       return "the loss was accepted";
-    case SaveJob::Kind::kRestore:
-      return StrCat("step ", job.step, " was restored");
     case SaveJob::Kind::kRewrite:
       break;
   }
@@ -68,7 +64,6 @@ void Engine::Drop(SaveJob* job, const Status& status) {
 
 void Engine::StartBatch() {
   if (batch_ != nullptr || jobs_.empty() || !jobs_.front()->Ready()) return;
-  if (unapplied_ > kUnappliedMax) return;
   const int64_t started_ns = options_.instruments->Now();
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kEngine, "frames");
   LeaveLinkedSegment();
@@ -95,20 +90,24 @@ void Engine::StartBatch() {
   }
 }
 
+// `taken` (may be null) receives where it lies with the copies behind it.
 Result<FramePlace> Engine::AppendFrame(FrameKind kind, const std::string& payload,
-                                       uint64_t step_bytes, bool may_drop_ballast) {
+                                       uint64_t step_bytes, bool may_drop_ballast, Run* taken) {
   STEPWELL_ASSIGN_OR_RETURN(const Run run,
                             PlaceRun(kind, payload.size(), step_bytes, may_drop_ballast));
+  if (taken != nullptr) *taken = run;
   return SubmitFrame(kind, payload, run);
 }
 
 // Room for a frame with what lies behind it: chain frames take copies of those before along, where
-// the disk has room for them. Copies that come up later wait for the next frame.
+// the disk has room for them. Copies that come up later wait for the next frame. A frame of records
+// has its own copy behind it.
 Result<Engine::Run> Engine::PlaceRun(FrameKind kind, size_t payload_bytes, uint64_t step_bytes,
                                      bool may_drop_ballast) {
   const size_t frame_bytes = format::kFrameHeaderBytes + payload_bytes;
   Run run;
-  run.bytes = AlignUp(frame_bytes, log_->block_bytes());
+  run.bytes = AlignUp(kind == FrameKind::kRecords ? format::BytesWithCopy(frame_bytes) : frame_bytes,
+                      log_->block_bytes());
   if (format::IsChainFrame(kind) && log_->CopySpace(frame_bytes) > 0) {
     const size_t with_copies =
         AlignUp(frame_bytes + log_->CopySpace(frame_bytes), log_->block_bytes());
@@ -154,6 +153,9 @@ Result<FramePlace> Engine::SubmitFrame(FrameKind kind, const std::string& payloa
   batch_->touched.insert(segment);
   batch_->frames.push_back(std::move(write));
   segment->frames.push_back({static_cast<uint16_t>(kind), header.commit, place});
+  if (kind == FrameKind::kRecords) {
+    format::EncodeOwnCopy(place, segment->nonce, batch_->frames.back()->buffer.bytes());
+  }
   if (format::IsChainFrame(kind)) {
     io::AlignedBuffer& buffer = batch_->frames.back()->buffer;
     log_->PutCopies(segment->nonce, place.length_bytes, buffer.bytes());
@@ -258,7 +260,6 @@ void Engine::Publish() {
       reclaim_.evacuator().NoteMoved(entry.place.segment, entry.job->rewritten->record.extents,
                                      entry.change.added->record.extents);
     }
-    entry.change.frame_crc = entry.place.crc;
     options_.live->Commit(entry.change);
     catalogs_.Note(entry.change);
     if (entry.change.losses) losses_ = *entry.change.losses;
@@ -271,8 +272,7 @@ void Engine::Publish() {
   NoteSegments();
   reclaim_.AfterCommit();
   for (BatchEntry& entry : batch->entries) {
-    ++unapplied_;
-    options_.index->Apply(entry.change);
+    options_.index->Note(entry.change);
     NoteCommitted(*batch, entry);
     entry.job->state->Finish(OkStatus());
   }

@@ -117,7 +117,7 @@ void Engine::NoteSegments() {
   std::map<uint64_t, uint64_t> ends;
   for (const auto& [id, segment] : log_->open_segments()) {
     if (!segments_.contains(id)) catalogs_.NoteSegment(id);
-    segments_[id] = {.segment = id, .directory = 0, .nonce = segment->nonce, .length_bytes = 0};
+    segments_[id] = {.segment = id, .nonce = segment->nonce, .length_bytes = 0};
     ends[id] = segment->end_bytes;
   }
   const std::lock_guard lock(ends_mutex_);
@@ -153,7 +153,6 @@ Status Engine::Start(const LogState& state) {
     if (info.foreign) continue;
     reclaim_.Suspect(info.segment);
     segments_[info.segment] = {.segment = info.segment,
-                               .directory = 0,
                                .nonce = info.nonce,
                                .length_bytes = info.sealed ? info.length_bytes : 0};
   }
@@ -210,7 +209,7 @@ Status Engine::Start(const LogState& state) {
   record.last_commit = state.tip_commit;
   record.last_place = state.tip_place;
   const auto append = [this](FrameKind kind, const std::string& payload) {
-    return AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true);
+    return AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true, /*taken=*/nullptr);
   };
   STEPWELL_ASSIGN_OR_RETURN(auto place, append(FrameKind::kEpoch, format::EncodeEpoch(record)));
   // Losses are a part of what this epoch begins with, and said from here on.
@@ -310,16 +309,6 @@ Status Engine::Finish() {
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
   slot_.clean = true;
   return WriteSlot(/*sync=*/true);
-}
-
-void Engine::IndexReached(uint64_t commit, bool durable) {
-  unapplied_ = slot_.durable_commit > commit ? slot_.durable_commit - commit : 0;
-  if (durable && commit > slot_.index_commit) {
-    slot_.index_commit = commit;
-    if (options_.freeze->frozen()) return;
-    if (slot_behind_) return MarkDurable();  // a commit has still to be vouched for
-    UpdateSlot();
-  }
 }
 
 Status Engine::MayErase() {

@@ -2,6 +2,10 @@
 #include "db/commit/frame_records.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
+
+#include "db/log/footprint.h"
 
 namespace stepwell::db {
 namespace {
@@ -102,14 +106,21 @@ void SumItems(format::StepRecord* step) {
 std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord>& records,
                                                     size_t block_bytes) {
   std::map<uint64_t, format::SegmentExtent> extents;
+  std::map<uint64_t, std::vector<ByteRange>> blocks;
+  std::set<std::pair<uint64_t, uint64_t>> seen;  // payloads that two leaves have count once
   for (const LeafRecord& record : records) {
     for (const auto& chunk : record.chunks) {
+      if (!seen.emplace(chunk.segment, chunk.offset_bytes).second) continue;
       auto& extent = extents[chunk.segment];
+      const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes);
       extent.segment = chunk.segment;
-      extent.end_bytes =
-          std::max(extent.end_bytes, AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes));
+      extent.end_bytes = std::max(extent.end_bytes, end);
       extent.stored_bytes += chunk.stored_bytes;
+      blocks[chunk.segment].push_back({AlignDown(chunk.offset_bytes, block_bytes), end});
     }
+  }
+  for (auto& [segment, ranges] : blocks) {
+    extents[segment].block_bytes = TotalBytes(Normalize(std::move(ranges)));
   }
   return extents;
 }

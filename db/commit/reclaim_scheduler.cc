@@ -302,8 +302,8 @@ void Evacuator::ReadThenWrite(const std::shared_ptr<Move>& move, bool first) {
 // On the reclaim worker: what the step is, and the first block of it. Only this worker erases, so
 // nothing that was live when it is read goes away.
 Status Evacuator::Load(Move* move) {
-  STEPWELL_ASSIGN_OR_RETURN(move->record, RecordWithTexts(*move->live, *options_->files));
-  STEPWELL_ASSIGN_OR_RETURN(auto leaves, ReadStepRecords(*options_->files, move->live->place, ""));
+  STEPWELL_ASSIGN_OR_RETURN(
+      auto leaves, ReadStepRecords(*options_->files, move->live->place, "", &move->record));
   for (size_t i = 0; i < leaves.size(); ++i) {
     for (size_t k = 0; k < leaves[i].chunks.size(); ++k) {
       if (from_.contains(leaves[i].chunks[k].segment)) move->chunks.push_back({i, k});

@@ -26,7 +26,6 @@ struct SaveJob {
     kPin,      // pins or unpins `steps`
     kDecide,   // commits or aborts what `decision` names
     kRewrite,  // commits `rewritten` again, under a new number, with other records
-    kRestore,  // commits what a lost frame had committed, in place of what stands there
     kAccept,   // ends the losses: what is live counts as it is
   };
 
@@ -43,7 +42,6 @@ struct SaveJob {
   // of its chunks, all of them durable or written. Number, time, texts and pin stay.
   std::shared_ptr<const LiveStep> rewritten;
   bool is_move = false;  // kRewrite: of chunks, to give space back
-  // kRestore: `record` and `records` are the step's, pin and lost commit number included.
   format::StepRecord record;
   std::shared_ptr<std::vector<format::LeafRecord>> records;  // ascending by key
   std::vector<format::ItemRecord> items;

@@ -54,7 +54,7 @@ void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf
   leaf->hold = array.hold;
   if (array.kept) {
     leaf->record.chunk_shape = array.zarr.chunk_shape;
-    leaf->record.codec = *array.kept;
+    leaf->codec = *array.kept;
     leaf->payloads.assign(array.payloads.begin(), array.payloads.end());
     return;
   }
@@ -84,7 +84,7 @@ void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
   leaf->hold = std::move(holds);
   if (!boxes.front().kept) return;
   leaf->record.chunk_shape = boxes.front().zarr.chunk_shape;
-  leaf->record.codec = *boxes.front().kept;
+  leaf->codec = *boxes.front().kept;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "db/index/env.h"
@@ -36,44 +37,67 @@ constexpr size_t kJobsMax = 10000;  // of one flush; far beyond what any needs
 // there is more than they take.
 constexpr size_t kSpareBytes = size_t{16} << 20;
 
-// The row of the default family: version (4 bytes), store id (16), applied commit (8) and its
-// frame's CRC (4), complete (1). Version 1 had neither of the last two, and no pins in its rows.
+// The row of the default family: version (4 bytes), store id (16). Versions 1 and 2 had rows of
+// leaves and chunks.
 constexpr char kMetaKey[] = "stepwell";
-constexpr uint32_t kMetaVersion = 2;
-constexpr size_t kMetaBytes = 33;
+constexpr uint32_t kMetaVersion = 3;
+constexpr size_t kMetaBytes = 20;
 
-struct Meta {
-  uint64_t applied_commit = 0;
-  uint32_t applied_crc = 0;
-  bool complete = false;
-};
-
-std::string EncodeMeta(const format::Id128& store_id, const Meta& meta) {
+std::string EncodeMeta(const format::Id128& store_id) {
   std::array<std::byte, kMetaBytes> row{};
   format::StoreLittle(row.data(), kMetaVersion);
   std::transform(store_id.begin(), store_id.end(), row.begin() + 4,
                  [](uint8_t byte) { return std::byte{byte}; });
-  format::StoreLittle(row.data() + 20, meta.applied_commit);
-  format::StoreLittle(row.data() + 28, meta.applied_crc);
-  row[32] = std::byte{meta.complete};
   return std::string(AsText(row));
 }
 
-Result<Meta> DecodeMeta(std::string_view row, const format::Id128& store_id) {
+Status CheckMetaRow(std::string_view row, const format::Id128& store_id) {
   if (row.size() < sizeof(kMetaVersion)) return DataLossError("index: its meta row is cut short");
   const auto version = format::LoadLittle<uint32_t>(AsBytes(row).data());
   if (version != kMetaVersion) {
     return DataLossError(StrCat("index: version ", version, "; this library has ", kMetaVersion));
   }
-  if (row.size() != kMetaBytes) return DataLossError("index: its meta row has a wrong length");
-  const std::byte* const fields = AsBytes(row).data() + 20;
-  const Meta meta{format::LoadLittle<uint64_t>(fields), format::LoadLittle<uint32_t>(fields + 8),
-                  row.back() != 0};
-  if (row != EncodeMeta(store_id, meta)) {
-    return DataLossError("index: it belongs to another store");
-  }
-  return meta;
+  if (row != EncodeMeta(store_id)) return DataLossError("index: it belongs to another store");
+  return OkStatus();
 }
+
+// A row of `steps`, under the step's number (8 bytes, big-endian): commit (8 bytes), CRC of its
+// frame (4), length of the metrics (4; kNoTexts: the texts are in the frame alone), metrics, and
+// metadata up to the end.
+constexpr size_t kRowHeadBytes = 16;
+constexpr uint32_t kNoTexts = UINT32_MAX;
+
+std::string EncodeRow(const IndexRow& row) {
+  std::string value(kRowHeadBytes, '\0');
+  std::byte* const at = std::as_writable_bytes(std::span(value)).data();
+  format::StoreLittle(at, row.commit);
+  format::StoreLittle(at + 8, row.frame_crc);
+  format::StoreLittle(at + 12,
+                      row.has_texts ? static_cast<uint32_t>(row.metrics_json.size()) : kNoTexts);
+  if (row.has_texts) value.append(row.metrics_json).append(row.metadata_json);
+  return value;
+}
+
+Result<IndexRow> DecodeRow(std::string_view key, std::string_view value) {
+  IndexRow row;
+  STEPWELL_ASSIGN_OR_RETURN(row.step, format::DecodeStep(key));
+  if (value.size() < kRowHeadBytes) return DataLossError("index: a step's row is cut short");
+  const std::byte* const at = AsBytes(value).data();
+  row.commit = format::LoadLittle<uint64_t>(at);
+  row.frame_crc = format::LoadLittle<uint32_t>(at + 8);
+  const auto metrics_bytes = format::LoadLittle<uint32_t>(at + 12);
+  const std::string_view texts = value.substr(kRowHeadBytes);
+  row.has_texts = metrics_bytes != kNoTexts;
+  if (row.has_texts ? metrics_bytes > texts.size() : !texts.empty()) {
+    return DataLossError("index: a step's row has a wrong length");
+  }
+  if (!row.has_texts) return row;
+  row.metrics_json = texts.substr(0, metrics_bytes);
+  row.metadata_json = texts.substr(metrics_bytes);
+  return row;
+}
+
+std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 // RocksDB 7.8.3 keeps one thread of its own, a timer that flushes the info log; no option turns it
 // off. Its static destructor waits for ever for that thread in a forked child that leaves by
@@ -172,17 +196,6 @@ Status Index::Guard(const char* what, Call call) noexcept {
   }
 }
 
-template <typename T, typename Call>
-Result<T> Index::GuardRead(Call call) {
-  if (broken_) return BrokenError();
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    broken_ = true;
-    return io::CannotDo("read the index", error);
-  }
-}
-
 Index::Index(const Options& options)
     : path_(options.path),
       store_id_(options.store_id),
@@ -206,21 +219,9 @@ Index::~Index() {
   static_cast<void>(env_.release());
 }
 
-Result<std::vector<IndexedStep>> Index::Steps() {
-  return GuardRead<std::vector<IndexedStep>>([&] { return ReadSteps(); });
-}
-
-Result<std::optional<std::vector<format::LeafRecord>>> Index::Read(uint64_t step, uint64_t commit,
-                                                                   uint32_t frame_crc,
-                                                                   const format::KeyRange& range) {
-  return GuardRead<std::optional<std::vector<format::LeafRecord>>>(
-      [&] { return ReadLeaves(step, commit, frame_crc, range); });
-}
-
-Result<std::optional<format::StepRecord>> Index::ReadStep(uint64_t step, uint64_t commit,
-                                                          uint32_t frame_crc) {
-  return GuardRead<std::optional<format::StepRecord>>(
-      [&] { return ReadStepRow(step, commit, frame_crc); });
+Status Index::Scan(uint64_t first, const std::function<bool(const IndexRow&)>& visit) {
+  if (broken_) return BrokenError();
+  return Guard("read the index", [&] { return ScanGuarded(first, visit); });
 }
 
 Status Index::Apply(const IndexBatch& batch) {
@@ -235,7 +236,7 @@ Status Index::Flush() {
   const Status flushed = Guard("flush the index", [&] { return FlushGuarded(); });
   STEPWELL_RETURN_IF_ERROR(CheckFrozen());  // says more than what followed from it
   STEPWELL_RETURN_IF_ERROR(flushed);
-  unflushed_bytes_ = 0;
+  unflushed_rows_ = unflushed_bytes_ = 0;
   return OkStatus();
 }
 
@@ -249,112 +250,63 @@ Status Index::Write(rocksdb::WriteBatch* batch) {
   return FromRocks(db_->Write(options, batch), "write to the index");
 }
 
-Status Index::OpenGuarded() {
+Status Index::OpenGuarded(bool to_read) {
   const auto cache = rocksdb::NewLRUCache(kBlockCacheBytes, /*num_shard_bits=*/0);
   const rocksdb::ColumnFamilyOptions family = MakeFamilyOptions(cache);
-  STEPWELL_RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(MakeDbOptions(env_.get(), errors_), path_,
-                                                       {{rocksdb::kDefaultColumnFamilyName, family},
-                                                        {"steps", family},
-                                                        {"leaves", family},
-                                                        {"chunks", family}},
-                                                       &handles_, &db_),
-                                     StrCat("open the index ", path_)));
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
+      {rocksdb::kDefaultColumnFamilyName, family}, {"steps", family}};
+  rocksdb::DBOptions options = MakeDbOptions(env_.get(), errors_);
+  options.create_if_missing = options.create_missing_column_families = !to_read;
+  // A secondary writes its info log, and nothing else, where its second path says: ours is silent.
+  const rocksdb::Status opened =
+      to_read
+          ? rocksdb::DB::OpenAsSecondary(options, path_, path_, families, &handles_, &db_)
+          : rocksdb::DB::Open(options, path_, families, &handles_, &db_);
+  STEPWELL_RETURN_IF_ERROR(FromRocks(opened, StrCat("open the index ", path_)));
   GuardForkedChildren();
   meta_ = handles_[0];
   steps_ = handles_[1];
-  leaves_ = handles_[2];
-  chunks_ = handles_[3];
+  return CheckMeta(to_read);
+}
 
+Status Index::CheckMeta(bool to_read) {
   std::string row;
   const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), meta_, kMetaKey, &row);
-  if (got.ok()) {
-    STEPWELL_ASSIGN_OR_RETURN(const Meta meta, DecodeMeta(row, store_id_));
-    applied_commit_ = meta.applied_commit;
-    applied_crc_ = meta.applied_crc;
-    complete_ = meta.complete;
-    return OkStatus();
-  }
+  if (got.ok()) return CheckMetaRow(row, store_id_);
   if (!got.IsNotFound()) return FromRocks(got, "read the index");
-  // New. Every batch has a meta row, so without one there is nothing else either.
-  STEPWELL_ASSIGN_OR_RETURN(const std::vector<IndexedStep> steps, ReadSteps());
-  if (!steps.empty()) return DataLossError(StrCat("index ", path_, ": steps without a meta row"));
+  // New. Every flush has the meta row, so without one there is nothing else either.
+  bool empty = true;
+  STEPWELL_RETURN_IF_ERROR(ScanGuarded(0, [&](const IndexRow&) { return empty = false; }));
+  if (!empty) return DataLossError(StrCat("index ", path_, ": steps without a meta row"));
+  if (to_read) return OkStatus();
   rocksdb::WriteBatch batch;
-  batch.Put(meta_, kMetaKey, EncodeMeta(store_id_, {}));
+  batch.Put(meta_, kMetaKey, EncodeMeta(store_id_));
   return Write(&batch);
 }
 
-Status Index::RemoveStep(uint64_t step, rocksdb::WriteBatch* batch) {
-  const std::string begin = format::EncodeStep(step);
-  const std::string end = format::PrefixEnd(begin);
-  batch->Delete(steps_, begin);
-  for (rocksdb::ColumnFamilyHandle* family : {leaves_, chunks_}) {
-    if (!end.empty()) {
-      batch->DeleteRange(family, begin, end);
-      continue;
-    }
-    // The last possible step has no end: key by key.
-    const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(rocksdb::ReadOptions(), family));
-    for (rows->Seek(begin); rows->Valid(); rows->Next()) batch->Delete(family, rows->key());
-    STEPWELL_RETURN_IF_ERROR(FromRocks(rows->status(), "read the index"));
+Status Index::ScanGuarded(uint64_t first, const std::function<bool(const IndexRow&)>& visit) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.total_order_seek = true;
+  const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(options, steps_));
+  for (rows->Seek(format::EncodeStep(first)); rows->Valid(); rows->Next()) {
+    STEPWELL_ASSIGN_OR_RETURN(const IndexRow row,
+                              DecodeRow(ToView(rows->key()), ToView(rows->value())));
+    if (!visit(row)) break;
   }
-  return OkStatus();
-}
-
-Status Index::AddPins(const IndexBatch& changes, rocksdb::WriteBatch* batch) {
-  for (const auto& [step, pinned] : changes.pins) {
-    std::string row;
-    const std::string key = format::EncodeStep(step);
-    const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), steps_, key, &row);
-    if (got.IsNotFound()) continue;  // then the index is not complete
-    STEPWELL_RETURN_IF_ERROR(FromRocks(got, "read the index"));
-    STEPWELL_ASSIGN_OR_RETURN(const std::string repinned, RepinStepRow(key, row, pinned));
-    batch->Put(steps_, key, repinned);
-  }
-  return OkStatus();
+  return FromRocks(rows->status(), "read the index");
 }
 
 Status Index::ApplyGuarded(const IndexBatch& batch) {
-  // One batch, or it would not be atomic; up to about 150 MB for a million chunks, allocated once.
-  size_t reserve_bytes = 4096 + batch.removed_steps.size() * 128;
-  for (const IndexBatch::Add& add : batch.added) {
-    reserve_bytes += 4096;
-    for (const format::LeafRecord& leaf : *add.leaves) {
-      reserve_bytes += 512 + 2 * leaf.key.size() + leaf.chunks.size() * (leaf.key.size() + 128);
-    }
-  }
-  rocksdb::WriteBatch rows(reserve_bytes);
+  rocksdb::WriteBatch rows;
   for (const uint64_t step : batch.removed_steps) {
-    STEPWELL_RETURN_IF_ERROR(RemoveStep(step, &rows));
+    rows.Delete(steps_, format::EncodeStep(step));
   }
-  for (const IndexBatch::Add& add : batch.added) {
-    const uint64_t step = add.step->step;
-    if (std::find(batch.removed_steps.begin(), batch.removed_steps.end(), step) ==
-        batch.removed_steps.end()) {
-      // Also when the caller does not say that it replaces one: never a mixture.
-      std::string old_row;
-      const rocksdb::Status got =
-          db_->Get(rocksdb::ReadOptions(), steps_, format::EncodeStep(step), &old_row);
-      if (got.ok()) STEPWELL_RETURN_IF_ERROR(RemoveStep(step, &rows));
-      if (!got.ok() && !got.IsNotFound()) return FromRocks(got, "read the index");
-    }
-    rows.Put(steps_, format::EncodeStep(step), EncodeStepRow(*add.step, add.frame_crc));
-    for (const format::LeafRecord& leaf : *add.leaves) {
-      if (leaf.first_chunk == 0) {  // else it only goes on with the chunks of one before
-        rows.Put(leaves_, format::EncodeIndexKey(step, leaf.key), format::EncodeLeafValue(leaf));
-      }
-      for (size_t i = 0; i < leaf.chunks.size(); ++i) {
-        rows.Put(chunks_, format::EncodeChunkKey(step, leaf.key, leaf.first_chunk + i),
-                 format::EncodeChunkRecord(leaf.chunks[i]));
-      }
-    }
+  for (const IndexRow& row : batch.rows) {
+    rows.Put(steps_, format::EncodeStep(row.step), EncodeRow(row));
   }
-  STEPWELL_RETURN_IF_ERROR(AddPins(batch, &rows));
-  rows.Put(meta_, kMetaKey,
-           EncodeMeta(store_id_, {batch.through_commit, batch.through_crc, batch.complete}));
   STEPWELL_RETURN_IF_ERROR(Write(&rows));
-  applied_commit_ = batch.through_commit;
-  applied_crc_ = batch.through_crc;
-  complete_ = batch.complete;
+  unflushed_rows_ += batch.removed_steps.size() + batch.rows.size();
   unflushed_bytes_ += rows.GetDataSize();
   RunJobs();  // of a memtable that grew too large
   return OkStatus();
@@ -407,8 +359,16 @@ Result<std::unique_ptr<Index>> Index::Open(const Options& options) {
                                          " bytes free; opening it takes ", kFreeBytesMin));
   }
   std::unique_ptr<Index> index(new Index(options));
-  STEPWELL_RETURN_IF_ERROR(index->Guard("open the index", [&] { return index->OpenGuarded(); }));
+  STEPWELL_RETURN_IF_ERROR(
+      index->Guard("open the index", [&] { return index->OpenGuarded(/*to_read=*/false); }));
   STEPWELL_RETURN_IF_ERROR(index->CheckFrozen());
+  return index;
+}
+
+Result<std::unique_ptr<Index>> Index::OpenToRead(const Options& options) {
+  std::unique_ptr<Index> index(new Index(options));
+  STEPWELL_RETURN_IF_ERROR(
+      index->Guard("open the index", [&] { return index->OpenGuarded(/*to_read=*/true); }));
   return index;
 }
 

@@ -2,43 +2,173 @@
 #include "db/index/keeper.h"
 
 #include <algorithm>
-#include <map>
 
 #include "db/layout.h"
+#include "db/log/step_records.h"
 #include "io/guard.h"
 
 namespace stepwell::db {
 namespace {
 
-// Memtable bytes after which the index is flushed.
-constexpr uint64_t kFlushBytes = uint64_t{16} << 20;
+// A reader of another process sees what was flushed, and reads a frame for each other step.
+constexpr uint64_t kFlushRows = 1024;
+constexpr uint64_t kFlushBytes = uint64_t{4} << 20;
+constexpr size_t kBatchRows = 256;
+// Texts of more steps than this are not kept for an index that does not keep up.
+constexpr size_t kPendingTextsMax = 1024;
+
+bool IsOf(const IndexRow& row, const LiveStep& live) {
+  return row.step == live.record.step && row.commit == live.record.commit &&
+         row.frame_crc == live.place.crc;
+}
+
+// A step that is live, with its texts.
+struct NewRow {
+  std::shared_ptr<const LiveStep> live;
+  StepTexts texts;
+};
+
+IndexRow RowOf(const NewRow& of) {
+  IndexRow row;
+  row.step = of.live->record.step;
+  row.commit = of.live->record.commit;
+  row.frame_crc = of.live->place.crc;
+  const size_t bytes = of.texts.metadata_json.size() + of.texts.metrics_json.size();
+  row.has_texts = bytes <= kIndexTextBytesMax;
+  row.metadata_json = of.texts.metadata_json;
+  row.metrics_json = of.texts.metrics_json;
+  return row;
+}
 
 }  // namespace
 
-std::shared_ptr<Index> IndexKeeper::current() const {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::kReady ? index_ : nullptr;
+std::vector<StepTexts> ReadTexts(const std::vector<const LiveStep*>& steps, SegmentFiles& files,
+                                 Index* index, Status* damage) {
+  std::vector<StepTexts> texts(steps.size());
+  std::vector<bool> known(steps.size());
+  if (index != nullptr && !steps.empty()) {
+    size_t next = 0;
+    *damage = index->Scan(steps.front()->record.step, [&](const IndexRow& row) {
+      while (next < steps.size() && steps[next]->record.step < row.step) ++next;
+      if (next == steps.size()) return false;
+      if (!row.has_texts || !IsOf(row, *steps[next])) return true;
+      texts[next].metadata_json = row.metadata_json;
+      texts[next].metrics_json = row.metrics_json;
+      known[next] = true;
+      return true;
+    });
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!known[i]) texts[i] = TextsInLog(*steps[i], files);
+    texts[i].step = steps[i]->record.step;
+    texts[i].commit = steps[i]->record.commit;
+  }
+  return texts;
 }
 
-void IndexKeeper::StartOpen() {
-  if (options_.environment.without_index) {
+// ---- behind the commits ---------------------------------------------------------------------
+
+void IndexKeeper::Note(const LiveSteps::Change& change) {
+  if (options_.environment.without_index) return;
+  {
     const std::lock_guard lock(mutex_);
-    state_ = State::kGone;
-    return;
+    if (state_ == State::kGone) return;
+    for (const auto& killed : change.killed) pending_[killed->record.step] = nullptr;
+    if (change.added != nullptr) {
+      const bool keep = pending_.size() < kPendingTextsMax;
+      pending_[change.added->record.step] = keep ? change.texts : nullptr;
+    }
   }
-  options_.environment.index_worker->Run([this] { Open(); });
+  Queue();
 }
 
-void IndexKeeper::Open() {
-  const Status status = io::Guarded("open the index", [this] { return OpenAndSync(); });
-  if (!status.ok()) {
-    GiveUp(status);
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  state_ = State::kReady;
-  rebuild_queued_ = false;
+void IndexKeeper::Queue() {
+  std::unique_lock lock(mutex_);
+  if (queued_ || closing_ || state_ == State::kGone) return;
+  queued_ = true;
+  // Under the mutex, hence before what Close queues; but in the simulation it runs here and now.
+  if (options_.environment.inline_mode) lock.unlock();
+  options_.environment.index_worker->Run([this] { CatchUp(); });
 }
+
+void IndexKeeper::CatchUp() {
+  {
+    const std::lock_guard lock(mutex_);
+    queued_ = false;
+  }
+  const int64_t start_ns = options_.instruments->Now();
+  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "index",
+                       Trace::kNoStep);
+  const Status status = io::Guarded("follow the commits", [this] { return ApplyPending(); });
+  if (!status.ok()) GiveUp(status);
+  options_.instruments->index.Record(options_.instruments->Now() - start_ns);
+}
+
+Status IndexKeeper::ApplyPending() {
+  const std::shared_ptr<Index> index = Opened(/*wait=*/true);
+  if (index == nullptr) return OkStatus();
+  bool compared = false;
+  {
+    const std::lock_guard lock(mutex_);
+    compared = std::exchange(compared_, true);
+  }
+  if (!compared) STEPWELL_RETURN_IF_ERROR(FindDifferences(index.get()));
+  for (bool more = true; more;) {
+    std::vector<std::pair<uint64_t, std::shared_ptr<const StepTexts>>> changed;
+    {
+      const std::lock_guard lock(mutex_);
+      if (index_ != index) return OkStatus();  // damaged, a reader found
+      while (!pending_.empty() && changed.size() < kBatchRows) {
+        changed.emplace_back(*pending_.begin());
+        pending_.erase(pending_.begin());
+      }
+      more = !pending_.empty();
+    }
+    IndexBatch batch;
+    std::vector<NewRow> rows;
+    for (const auto& [step, texts] : changed) {
+      const LiveSteps::Pinned pinned = options_.live->FindAndPin(step);
+      NewRow row{pinned.step, {}};
+      if (row.live != nullptr) {
+        const bool at_hand = texts != nullptr && texts->commit == row.live->record.commit;
+        row.texts = at_hand ? *texts : TextsInLog(*row.live, *options_.files);
+      }
+      // Of a frame that cannot be read there is no row; reading the step says what is wrong.
+      if (row.live == nullptr || !row.texts.status.ok()) {
+        batch.removed_steps.push_back(step);
+      } else {
+        rows.push_back(std::move(row));
+      }
+    }
+    for (const NewRow& row : rows) batch.rows.push_back(RowOf(row));
+    STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
+    if (index->unflushed_rows() < kFlushRows && index->unflushed_bytes() < kFlushBytes) continue;
+    STEPWELL_RETURN_IF_ERROR(index->Flush());
+  }
+  return OkStatus();
+}
+
+// Between the index as it was opened and what is live: what was not flushed, what another writer
+// without an index did.
+Status IndexKeeper::FindDifferences(Index* index) {
+  const LiveSteps::List live = options_.live->All();
+  std::vector<uint64_t> different;
+  auto next = live.begin();
+  STEPWELL_RETURN_IF_ERROR(index->Scan(0, [&](const IndexRow& row) {
+    for (; next != live.end() && (*next)->record.step < row.step; ++next) {
+      different.push_back((*next)->record.step);
+    }
+    if (next == live.end() || !IsOf(row, **next)) different.push_back(row.step);
+    if (next != live.end() && (*next)->record.step == row.step) ++next;
+    return true;
+  }));
+  for (; next != live.end(); ++next) different.push_back((*next)->record.step);
+  const std::lock_guard lock(mutex_);
+  for (const uint64_t step : different) pending_.emplace(step, nullptr);
+  return OkStatus();
+}
+
+// ---- opening, damage, closing ---------------------------------------------------------------
 
 Index::Options IndexKeeper::IndexOptions() const {
   Index::Options options;
@@ -49,162 +179,91 @@ Index::Options IndexKeeper::IndexOptions() const {
   return options;
 }
 
-Status IndexKeeper::OpenAndSync() {
-  Status status;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (attempt > 0) {
-      {
-        const std::lock_guard lock(mutex_);
-        index_.reset();
-      }
-      Log(options_.log, LogLevel::kWarning,
-          StrCat(options_.store_path,
-                 ": the index is being rebuilt from the log: ", status.message()));
-      STEPWELL_RETURN_IF_ERROR(
-          Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path)));
-    }
-    auto index = Index::Open(IndexOptions());
-    if (!index.ok()) {
-      status = index.status();
-      if (status.code() == StatusCode::kResourceExhausted) return status;
-      continue;
-    }
-    const std::shared_ptr<Index> shared = std::move(*index);
-    {
-      const std::lock_guard lock(mutex_);
-      index_ = shared;
-    }
-    status = SyncWithLog(shared.get());
-    if (status.ok()) return status;
+std::shared_ptr<Index> IndexKeeper::Opened(bool wait) {
+  std::unique_lock open_lock(open_mutex_, std::defer_lock);
+  if (wait) {
+    open_lock.lock();
+  } else if (!open_lock.try_lock()) {
+    return nullptr;
   }
-  return status;
-}
-
-// Brings the index to the set of live steps, whatever it holds: a step is right when commit number
-// and frame CRC agree, else it is taken out, and put in again from the log. Complete it is only
-// then, and not where the log cannot say what is live.
-Status IndexKeeper::SyncWithLog(Index* index) {
-  const auto [tip, tip_crc] = options_.live->TipAndCrc();
-  bool complete = options_.live->Losses().empty();
-  STEPWELL_ASSIGN_OR_RETURN(const auto indexed, index->Steps());
-  std::map<uint64_t, std::shared_ptr<const LiveStep>> missing;
-  for (auto& live : options_.live->All()) missing[live->record.step] = live;
-  IndexBatch as_of_tip;
-  as_of_tip.through_commit = tip;
-  as_of_tip.through_crc = tip_crc;
-  IndexBatch stale = as_of_tip;
-  for (const IndexedStep& step : indexed) {
-    const auto it = missing.find(step.step);
-    if (it != missing.end() && it->second->record.commit == step.commit &&
-        it->second->place.crc == step.frame_crc) {
-      const bool pinned = it->second->record.pinned;
-      if (pinned != step.pinned) stale.pins.push_back({step.step, pinned});
-      missing.erase(it);
-    } else {
-      stale.removed_steps.push_back(step.step);
-    }
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kUnused) return index_;
   }
-  stale.complete = complete && missing.empty();
-  STEPWELL_RETURN_IF_ERROR(index->Apply(stale));
-  for (const auto& [step, live] : missing) {
-    // Reclaim goes on meanwhile, on another thread.
-    const LiveSteps::Pinned pinned = options_.live->FindAndPin(step);
-    if (pinned.step == nullptr || pinned.step->record.commit != live->record.commit) continue;
-    std::vector<format::LeafRecord> from_log;
-    format::StepRecord record = live->record;
-    const auto* leaves = live->records.get();
-    if (leaves == nullptr) {
-      auto read = ReadStepRecords(*options_.files, live->place, "", &record);
-      // A damaged commit frame: the step stays out of the index; reading it says what is wrong.
-      if (!read.ok()) {
-        complete = false;
-        continue;
-      }
-      from_log = std::move(*read);
-      leaves = &from_log;
-      TakeState(live->record, &record);
-    }
-    IndexBatch batch = as_of_tip;
-    batch.added.push_back({&record, live->place.crc, leaves});
-    STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
-    if (index->unflushed_bytes() >= kFlushBytes) STEPWELL_RETURN_IF_ERROR(index->Flush());
-    options_.live->DropOverlay(step, live->record.commit);
-  }
-  if (!missing.empty() && complete) {
-    as_of_tip.complete = true;
-    STEPWELL_RETURN_IF_ERROR(index->Apply(as_of_tip));
+  std::shared_ptr<Index> index;
+  const Status status = io::Guarded("open the index", [&] { return OpenNow(&index); });
+  if (!status.ok()) {
+    GiveUp(status);
+    return nullptr;
   }
   const std::lock_guard lock(mutex_);
-  applied_ = tip;
+  if (closing_ || state_ != State::kUnused) return nullptr;
+  state_ = State::kReady;
+  compared_ = false;
+  return index_ = std::move(index);
+}
+
+Status IndexKeeper::OpenNow(std::shared_ptr<Index>* opened) {
+  auto index = Index::Open(IndexOptions());
+  if (!index.ok() && index.status().code() != StatusCode::kResourceExhausted) {
+    Log(options_.log, LogLevel::kWarning,
+        StrCat(options_.store_path,
+               ": the index is being made anew from the log: ", index.status().message()));
+    STEPWELL_RETURN_IF_ERROR(
+        Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path)));
+    index = Index::Open(IndexOptions());
+  }
+  STEPWELL_RETURN_IF_ERROR(index.status());
+  *opened = std::move(*index);
   return OkStatus();
 }
 
-void IndexKeeper::Apply(const LiveSteps::Change& change) {
-  options_.environment.index_worker->Run([this, change] { ApplyNow(change); });
-}
-
-void IndexKeeper::ApplyNow(const LiveSteps::Change& change) {
-  bool durable = false;
-  const auto& added = change.added;
-  const int64_t start_ns = options_.instruments->Now();
-  const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "index",
-                       added == nullptr ? Trace::kNoStep : added->record.step);
-  const Status status =
-      io::Guarded("apply a commit to the index", [&] { return ApplyTo(change, &durable); });
-  if (!status.ok()) GiveUp(status);
-  if (added != nullptr) {
-    // Without memory the overlay only holds memory for longer.
-    io::Quietly([&] { options_.live->DropOverlay(added->record.step, added->record.commit); });
-    options_.instruments->index.Record(options_.instruments->Now() - start_ns);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    applied_ = change.commit;
-  }
-  options_.reached(change.commit, durable);
-}
-
-Status IndexKeeper::ApplyTo(const LiveSteps::Change& change, bool* durable) {
-  const std::shared_ptr<Index> index = current();
-  if (index == nullptr) return OkStatus();
-  IndexBatch batch;
-  for (const auto& step : change.killed) batch.removed_steps.push_back(step->record.step);
-  batch.pins = change.pins;
-  batch.complete = index->complete();
-  std::vector<format::LeafRecord> from_log;
-  const auto& added = change.added;
-  if (added != nullptr && added->records == nullptr) {
-    // Prepared in an earlier session. Should it be damaged, or dead again, it stays out.
-    auto read = ReadStepRecords(*options_.files, added->place, "");
-    if (read.ok()) {
-      from_log = std::move(*read);
-      batch.added.push_back({&added->record, added->place.crc, &from_log});
-    } else {
-      batch.complete = false;
-    }
-  } else if (added != nullptr) {
-    batch.added.push_back({&added->record, added->place.crc, added->records.get()});
-  }
-  batch.through_commit = change.commit;
-  batch.through_crc = change.frame_crc;
-  STEPWELL_RETURN_IF_ERROR(index->Apply(batch));
-  if (index->unflushed_bytes() < kFlushBytes) return OkStatus();
-  const Status flushed = index->Flush();
-  *durable = flushed.ok();
-  return flushed;
-}
-
-// Without its index the store goes on: the log answers everything. The next open rebuilds it.
+// Without its index the store goes on: the log answers everything. The next open makes it anew.
 void IndexKeeper::GiveUp(const Status& why) {
   Log(options_.log, LogLevel::kWarning,
       StrCat(options_.store_path,
-             ": going on without an index (reads use the log): ", why.message()));
+             ": going on without an index (the log answers): ", why.message()));
+  const std::lock_guard lock(mutex_);
+  index_.reset();
+  state_ = State::kGone;
+  pending_.clear();
+}
+
+// A reader found it: the log answers until the index has been made again.
+void IndexKeeper::Damaged(const Index* index, const Status& why) {
   {
     const std::lock_guard lock(mutex_);
+    // A reader may outlive the store, whose index worker it must not give work any more.
+    if (closing_ || state_ != State::kReady || index_.get() != index) return;
     index_.reset();
-    state_ = State::kGone;
+    state_ = State::kUnused;
   }
-  options_.live->DropOverlays();
+  Log(options_.log, LogLevel::kWarning,
+      StrCat(options_.store_path, ": the index is damaged (", why.message(),
+             "); reading from the log"));
+  Queue();
+}
+
+std::vector<StepTexts> IndexKeeper::Texts(const LiveSteps::List& steps) {
+  std::vector<const LiveStep*> live;
+  live.reserve(steps.size());
+  for (const auto& step : steps) live.push_back(step.get());
+  const bool by_index = steps.size() > options_.environment.frames_before_index &&
+                        !options_.environment.without_index;
+  std::shared_ptr<Index> index;
+  if (by_index) {
+    bool closing = false;
+    {
+      const std::lock_guard lock(mutex_);
+      closing = closing_;
+    }
+    if (!closing) index = Opened(/*wait=*/false);
+    if (index != nullptr) Queue();  // the first time there may be much to catch up with
+  }
+  Status damage;
+  auto texts = ReadTexts(live, *options_.files, index.get(), &damage);
+  if (!damage.ok()) Damaged(index.get(), damage);
+  return texts;
 }
 
 void IndexKeeper::BeginClose() {
@@ -213,16 +272,12 @@ void IndexKeeper::BeginClose() {
 }
 
 void IndexKeeper::Close() {
-  std::shared_ptr<Index> index = current();
+  const std::shared_ptr<Index> index = [this] {
+    const std::lock_guard lock(mutex_);
+    return index_;
+  }();
   if (index != nullptr) {
-    uint64_t applied = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      applied = applied_;
-    }
-    if (Status status = index->Flush(); status.ok()) {
-      options_.reached(applied, true);
-    } else {
+    if (const Status status = index->Flush(); !status.ok()) {
       Log(options_.log, LogLevel::kWarning,
           StrCat(options_.store_path, ": the index was not flushed: ", status.message()));
     }
@@ -234,63 +289,16 @@ void IndexKeeper::GiveBack() {
   const std::lock_guard lock(mutex_);
   index_.reset();
   state_ = State::kGone;
-}
-
-std::optional<std::vector<format::LeafRecord>> IndexKeeper::Leaves(const LiveStep& step,
-                                                                   const format::KeyRange& range) {
-  if (step.records != nullptr) {
-    std::vector<format::LeafRecord> leaves;
-    const auto by_key = [](const format::LeafRecord& leaf, std::string_view key) {
-      return std::string_view(leaf.key) < key;
-    };
-    auto it = std::lower_bound(step.records->begin(), step.records->end(),
-                               std::string_view(range.first), by_key);
-    for (; it != step.records->end() && (range.end.empty() || it->key < range.end); ++it) {
-      leaves.push_back(*it);
-    }
-    return leaves;
-  }
-  if (const std::shared_ptr<Index> index = current()) {
-    auto leaves = index->Read(step.record.step, step.record.commit, step.place.crc, range);
-    if (leaves.ok()) return std::move(*leaves);
-    Rebuild(leaves.status());
-  }
-  return std::nullopt;
-}
-
-std::optional<format::StepRecord> IndexKeeper::Record(const LiveStep& step) {
-  const std::shared_ptr<Index> index = current();
-  if (index == nullptr) return std::nullopt;
-  auto record = index->ReadStep(step.record.step, step.record.commit, step.place.crc);
-  if (record.ok()) return std::move(*record);
-  Rebuild(record.status());
-  return std::nullopt;
-}
-
-// Something in the index was wrong: the log serves until it has been made again.
-void IndexKeeper::Rebuild(const Status& why) {
-  Log(options_.log, LogLevel::kWarning,
-      StrCat(options_.store_path, ": the index is damaged (", why.message(),
-             "); reading from the log"));
-  std::unique_lock lock(mutex_);
-  // A reader may outlive the store, whose index worker it must not give work any more.
-  if (closing_ || rebuild_queued_ || state_ != State::kReady) return;
-  rebuild_queued_ = true;
-  state_ = State::kOpening;
-  index_.reset();
-  // Under the mutex, hence before what Close queues; but in the simulation it runs here and now.
-  if (options_.environment.inline_mode) lock.unlock();
-  options_.environment.index_worker->Run([this] {
-    Index::Destroy(options_.environment.file_system, IndexPath(options_.store_path))
-        .IgnoreError("opening it will say what is wrong");
-    Open();
-  });
+  pending_.clear();
 }
 
 std::string IndexKeeper::Describe() const {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kReady) return StrCat("rocksdb through commit ", applied_);
-  return state_ == State::kOpening ? "opening" : "log";
+  if (options_.environment.without_index || state_ == State::kGone) return "log";
+  if (state_ == State::kUnused) return "not opened";
+  return pending_.empty() && compared_ && !queued_ ? "rocksdb"
+                                                   : StrCat("rocksdb, ", pending_.size(),
+                                                            " steps behind");
 }
 
 }  // namespace stepwell::db

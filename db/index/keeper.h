@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the index in step with the log, on the index worker: opens it, brings it to what the log
-// says, applies commits, rebuilds it when it is lost or damaged. The store never depends on it.
+// Keeps the index behind the log, on the index worker: opens it at the first commit or question,
+// brings it to what is live, follows commits, makes it anew when it is lost or damaged. No commit
+// and no load waits for it.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "db/environment.h"
@@ -16,8 +16,15 @@
 #include "db/log/live_steps.h"
 #include "db/log/segment_files.h"
 #include "db/stats/instruments.h"
+#include "db/store.h"
 
 namespace stepwell::db {
+
+// The texts of the steps (ascending), from the index's row where there is one of this commit, else
+// from the step's frame. `index` may be null. `damage` receives an error of the index, which is OK
+// otherwise; the frames then answer. A step whose frame cannot be read says so in its status.
+std::vector<StepTexts> ReadTexts(const std::vector<const LiveStep*>& steps, SegmentFiles& files,
+                                 Index* index, Status* damage);
 
 class IndexKeeper {
  public:
@@ -29,54 +36,51 @@ class IndexKeeper {
     LiveSteps* live = nullptr;
     LogSink log;
     std::shared_ptr<Instruments> instruments;
-    // Called on the index worker: everything through `commit` is in the index (or the index is
-    // gone); with `durable`, flushed too.
-    std::function<void(uint64_t commit, bool durable)> reached;
   };
   explicit IndexKeeper(Options options) : options_(std::move(options)) {}
 
-  // The index as it is, before it follows the log: StartOpen comes when the caller is done with it.
-  Result<std::unique_ptr<Index>> OpenAsItIs() const { return Index::Open(IndexOptions()); }
-
-  // Any thread: queue work for the index worker.
-  void StartOpen();
-  // Any thread: nothing reads or writes it in this session, or not any more.
-  void GiveUp(const Status& why);
-  void Apply(const LiveSteps::Change& change);
+  // Any thread: the steps of a commit have changed. Only notes them.
+  void Note(const LiveSteps::Change& change);
+  // Any thread: the texts of these live steps, ascending, which the caller has pinned. Opens the
+  // index where that is worth it.
+  std::vector<StepTexts> Texts(const LiveSteps::List& steps);
   // Any thread: nothing more is queued, but for Close.
   void BeginClose();
   // Index worker, nothing else queued: flushes and closes. OK also without an index.
   void Close();
   // Lets go of the index as it is, where that did not run; no task of it is left.
   void GiveBack();
-
-  // Leaf records of a live step with keys in `range`, from its overlay or the index; none when
-  // neither has them: then the log does. Any thread.
-  std::optional<std::vector<format::LeafRecord>> Leaves(const LiveStep& step,
-                                                        const format::KeyRange& range);
-  // The step's record with its texts; none when the index does not have it. Any thread.
-  std::optional<format::StepRecord> Record(const LiveStep& step);
   std::string Describe() const;
 
  private:
-  enum class State { kOpening, kReady, kGone };
+  enum class State {
+    kUnused,  // not opened yet
+    kReady,
+    kGone,  // in this session the log answers everything
+  };
 
   Index::Options IndexOptions() const;
-  void Open();
-  Status OpenAndSync();
-  Status SyncWithLog(Index* index);
-  void ApplyNow(const LiveSteps::Change& change);
-  Status ApplyTo(const LiveSteps::Change& change, bool* durable);
-  void Rebuild(const Status& why);
-  std::shared_ptr<Index> current() const;
+  void Queue();
+  void CatchUp();
+  Status ApplyPending();
+  Status FindDifferences(Index* index);
+  // Opens the index if need be; null: there is none, or another thread is opening it and this one
+  // does not `wait`.
+  std::shared_ptr<Index> Opened(bool wait);
+  Status OpenNow(std::shared_ptr<Index>* opened);
+  void Damaged(const Index* index, const Status& why);
+  void GiveUp(const Status& why);
 
   const Options options_;
+  std::mutex open_mutex_;  // held while the index is opened; taken before mutex_
   mutable std::mutex mutex_;
-  std::shared_ptr<Index> index_;   // guarded by mutex_; null: serve from the log
-  State state_ = State::kOpening;  // guarded by mutex_
-  uint64_t applied_ = 0;           // guarded by mutex_
-  bool rebuild_queued_ = false;    // guarded by mutex_
-  bool closing_ = false;           // guarded by mutex_
+  State state_ = State::kUnused;   // guarded by mutex_, as all below
+  std::shared_ptr<Index> index_;   // null: serve from the log
+  bool compared_ = false;          // with what is live, since it was opened
+  bool queued_ = false;            // CatchUp is on the index worker's list
+  bool closing_ = false;
+  // Steps whose rows may differ from what is live, with their texts where these are at hand.
+  std::map<uint64_t, std::shared_ptr<const StepTexts>> pending_;
 };
 
 }  // namespace stepwell::db

@@ -297,7 +297,6 @@ Status LoadCatalog(const FramePlace& place, SegmentFiles& files, LogState* state
   loaded.epoch = loaded.epoch_max = newest.epoch;
   loaded.tip_commit = loaded.catalog_commit = newest.last_commit;
   loaded.tip_place = newest.last_place;
-  NoteCrc(loaded.tip_commit, loaded.tip_place, &loaded);
   loaded.catalog_place = place;
   loaded.losses = newest.losses;
   const bool counted = links.size() > 1 || !newest.pages.empty();

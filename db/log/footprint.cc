@@ -20,18 +20,18 @@ ByteRange Grains(uint64_t offset_bytes, uint64_t length_bytes) {
   return {AlignDown(offset_bytes, kGrainBytes), AlignUp(offset_bytes + length_bytes, kGrainBytes)};
 }
 
-void AddFrame(const format::FramePlace& place, Footprint* footprint) {
+void AddFrame(const format::FramePlace& place, uint64_t length_bytes, Footprint* footprint) {
   auto& part = footprint->segments[place.segment];
-  part.ranges.push_back(Grains(place.offset_bytes, place.length_bytes));
-  part.moved_bytes += AlignUp(place.length_bytes, kGrainBytes);
+  part.ranges.push_back(Grains(place.offset_bytes, length_bytes));
+  part.moved_bytes += AlignUp(length_bytes, kGrainBytes);
 }
 
-// What live steps need of one segment.
+// What live steps have in one segment.
 struct Use {
-  std::vector<ByteRange> ranges;
   uint64_t payload_bytes = 0;
-  uint64_t padding_bytes = 0;
-  std::vector<std::pair<ByteRange, size_t>> by_step;  // ranges with their step's place in the list
+  uint64_t block_bytes = 0;  // of payloads
+  uint64_t frame_bytes = 0;
+  uint64_t end_bytes = 0;
 };
 
 // Calls `visit` with every file (not directory) directly in `directory`.
@@ -45,117 +45,47 @@ void EachFile(io::FileSystem* file_system, const std::string& directory, Visit v
   }
 }
 
-// Steps that have a block in common with another: only these can share payloads.
-std::set<size_t> Overlapping(std::map<uint64_t, Use>* uses) {
-  std::set<size_t> steps;
-  for (auto& [segment, use] : *uses) {
-    auto& ranges = use.by_step;
-    std::sort(ranges.begin(), ranges.end(),
-              [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
-    uint64_t end = 0;
-    size_t owner = 0;
-    for (const auto& [range, step] : ranges) {
-      if (range.begin < end && step != owner) {
-        steps.insert(step);
-        steps.insert(owner);
-      }
-      if (range.end > end) {
-        end = range.end;
-        owner = step;
-      }
-    }
-  }
-  return steps;
-}
-
-// Payload bytes that more than one of the steps refers to: once each, and how often they were
-// counted too many.
-struct Shared {
-  uint64_t bytes = 0;
-  std::map<uint64_t, uint64_t> counted_again;  // by segment
-};
-Shared CountShared(const SpaceQuery& query, const std::set<size_t>& steps) {
-  std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, uint64_t>> seen;  // bytes, steps
-  for (const size_t i : steps) {
-    const auto leaves = ReadStepRecords(*query.files, query.live[i]->place, "");
-    if (!leaves.ok()) continue;
-    std::set<std::pair<uint64_t, uint64_t>> mine;
-    for (const auto& leaf : *leaves) {
-      for (const auto& chunk : leaf.chunks) {
-        if (!mine.emplace(chunk.segment, chunk.offset_bytes).second) continue;
-        auto& entry = seen[{chunk.segment, chunk.offset_bytes}];
-        entry.first = chunk.stored_bytes;
-        ++entry.second;
-      }
-    }
-  }
-  Shared shared;
-  for (const auto& [place, entry] : seen) {
-    if (entry.second < 2) continue;
-    shared.bytes += entry.first;
-    shared.counted_again[place.first] += (entry.second - 1) * entry.first;
-  }
-  return shared;
-}
-
+// By what the steps' records say of their segments: nothing is read for it.
 std::map<uint64_t, Use> UsesOf(const SpaceQuery& query) {
   std::map<uint64_t, Use> uses;
-  for (size_t i = 0; i < query.live.size(); ++i) {
-    const auto& live = query.live[i];
-    const auto footprint = query.footprints->Get(live->record.commit, live->place);
-    if (!footprint.ok()) {
-      // Damaged: what its record says about whole segments has to do.
-      for (const auto& extent : live->record.extents) {
-        Use& use = uses[extent.segment];
-        use.payload_bytes += extent.stored_bytes;
-        const uint64_t length = std::min(extent.end_bytes, AlignUp(extent.stored_bytes, 4096));
-        use.ranges.push_back({extent.end_bytes - length, extent.end_bytes});
-      }
-      continue;
-    }
-    for (const auto& [segment, part] : (*footprint)->segments) {
-      Use& use = uses[segment];
-      use.payload_bytes += part.payload_bytes;
-      use.padding_bytes += part.padding_bytes;
-      use.ranges.insert(use.ranges.end(), part.ranges.begin(), part.ranges.end());
-      use.ranges.insert(use.ranges.end(), part.copies.begin(), part.copies.end());
-      for (const ByteRange& range : part.ranges) use.by_step.emplace_back(range, i);
+  for (const auto& live : query.live) {
+    for (const format::SegmentExtent& extent : live->record.extents) {
+      Use& use = uses[extent.segment];
+      use.payload_bytes += extent.stored_bytes;
+      use.block_bytes += extent.block_bytes;
+      use.frame_bytes += extent.frame_bytes;
+      use.end_bytes = std::max(use.end_bytes, extent.end_bytes);
     }
   }
   return uses;
 }
 
-void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info, const Use* use,
+void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info, const Use& use,
                 SpaceStats* space) {
-  std::vector<ByteRange> needed;
+  std::vector<ByteRange> edges;
   bool sealed = false;
-  if (const auto edges = query.footprints->EdgesOf(id); edges.ok()) {
-    needed = edges->ranges;
-    sealed = edges->sealed;
+  if (const auto known = query.footprints->EdgesOf(id); known.ok()) {
+    edges = known->ranges;
+    sealed = known->sealed;
   }
   if (const auto it = query.catalogs.find(id); it != query.catalogs.end()) {
-    needed.push_back(it->second);
+    edges.push_back(it->second);
   }
-  if (use != nullptr) needed.insert(needed.end(), use->ranges.begin(), use->ranges.end());
-  needed = Normalize(std::move(needed));
+  edges = Normalize(std::move(edges));
   uint64_t left = info.allocated_bytes;
   const auto take = [&left](uint64_t bytes, uint64_t* part) {
     const uint64_t taken = std::min(left, bytes);
     *part += taken;
     left -= taken;
   };
-  const uint64_t payload = use == nullptr ? 0 : use->payload_bytes;
-  const uint64_t total = TotalBytes(needed);
-  const uint64_t rest = total > payload ? total - payload : 0;
-  const uint64_t padding = use == nullptr ? 0 : std::min(use->padding_bytes, rest);
-  take(payload, &space->live_bytes);
-  take(padding, &space->padding_bytes);
-  take(rest - padding, &space->overhead_bytes);
+  take(use.payload_bytes, &space->live_bytes);
+  take(use.block_bytes - std::min(use.block_bytes, use.payload_bytes), &space->padding_bytes);
+  take(use.frame_bytes + TotalBytes(edges), &space->overhead_bytes);
   uint64_t end = info.size_bytes;
   if (query.open_ends) {
     if (const auto it = query.open_ends->find(id); it != query.open_ends->end()) end = it->second;
-  } else if (!sealed && !needed.empty()) {
-    end = needed.back().end;
+  } else if (!sealed) {
+    end = std::max(use.end_bytes, edges.empty() ? 0 : edges.back().end);
   }
   take(info.size_bytes > end ? info.size_bytes - end : 0, &space->reserved_bytes);
   space->dead_bytes += left;
@@ -205,13 +135,10 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
       }
     }
   }
-  for (auto& [segment, part] : footprint.segments) {
-    part.ranges = Normalize(std::move(part.ranges));
-    const uint64_t blocks = TotalBytes(part.ranges);
-    part.padding_bytes = blocks - std::min(blocks, part.payload_bytes);
+  AddFrame(commit_place, commit_place.length_bytes, &footprint);
+  for (const format::RecordsBlock& block : records->blocks()) {
+    AddFrame(block.place, format::BytesWithCopy(block.place.length_bytes), &footprint);
   }
-  AddFrame(commit_place, &footprint);
-  for (const format::RecordsBlock& block : records->blocks()) AddFrame(block.place, &footprint);
   // The commit frame's run of blocks goes on behind it, with copies of the frames before.
   const uint64_t frame_end = commit_place.offset_bytes + commit_place.length_bytes;
   for (const format::SegmentExtent& extent : records->step().extents) {
@@ -234,13 +161,6 @@ Result<std::shared_ptr<const Footprint>> FootprintCache::Get(
   const std::lock_guard lock(mutex_);
   by_commit_[commit] = shared;
   return shared;
-}
-
-void FootprintCache::Keep(const std::vector<std::shared_ptr<const LiveStep>>& live) {
-  std::set<uint64_t> commits;
-  for (const auto& step : live) commits.insert(step->record.commit);
-  const std::lock_guard lock(mutex_);
-  std::erase_if(by_commit_, [&](const auto& entry) { return !commits.contains(entry.first); });
 }
 
 void FootprintCache::ForgetCommits(const std::vector<uint64_t>& commits) {
@@ -277,16 +197,7 @@ void FootprintCache::Forget(uint64_t segment) {
 
 void AccountSpace(const SpaceQuery& query, StoreStats* stats) {
   SpaceStats& space = stats->space;
-  std::map<uint64_t, Use> uses = UsesOf(query);
-  const std::set<size_t> overlapping = Overlapping(&uses);
-  if (!overlapping.empty()) {
-    const Shared shared = CountShared(query, overlapping);
-    space.shared_bytes = shared.bytes;
-    for (const auto& [segment, bytes] : shared.counted_again) {
-      uint64_t& payload = uses[segment].payload_bytes;
-      payload -= std::min(payload, bytes);
-    }
-  }
+  const std::map<uint64_t, Use> uses = UsesOf(query);
   const auto each_in = [&](const std::string& directory, const auto& visit) {
     EachFile(query.file_system, directory, [&](const auto& name, const io::FileInfo& info) {
       space.total_bytes += info.allocated_bytes;
@@ -308,7 +219,7 @@ void AccountSpace(const SpaceQuery& query, StoreStats* stats) {
       ++stats->segments;
       stats->segment_bytes += info.allocated_bytes;
       const auto use = uses.find(*id);
-      AddSegment(query, *id, info, use == uses.end() ? nullptr : &use->second, &space);
+      AddSegment(query, *id, info, use == uses.end() ? Use{} : use->second, &space);
     } else {
       (IsSpareName(name) ? space.reserved_bytes : space.other_bytes) += info.allocated_bytes;
     }

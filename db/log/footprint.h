@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a segment is needed: by each live step (its payloads and frames, from its records), and
-// by the segment itself (its first two frames, its footer and trailer). For reclaim and for the
-// account of space.
+// by the segment itself (its first two frames, its footer and trailer). For reclaim. And the account
+// of space.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,6 @@ struct Footprint {
     std::vector<ByteRange> ranges;  // normalized
     std::vector<ByteRange> copies;  // behind the commit frame, in its run of blocks
     uint64_t payload_bytes = 0;
-    uint64_t padding_bytes = 0;  // what payloads leave of their blocks
     uint64_t moved_bytes = 0;    // what payloads, aligned, and frames take wherever they lie
   };
   std::map<uint64_t, Part> segments;
@@ -52,8 +51,6 @@ class FootprintCache {
   explicit FootprintCache(SegmentFiles* files) : files_(files) {}
   Result<std::shared_ptr<const Footprint>> Get(uint64_t commit,
                                                const format::FramePlace& commit_place);
-  // Forgets all but these commits; or these.
-  void Keep(const std::vector<std::shared_ptr<const LiveStep>>& live);
   void ForgetCommits(const std::vector<uint64_t>& commits);
   // The ends of a segment: header and catalog, and when it is sealed footer and trailer. kNotFound
   // when it has no header.
@@ -78,7 +75,6 @@ struct SpaceQuery {
   io::FileSystem* file_system = nullptr;
   std::string store_path;
   FootprintCache* footprints = nullptr;
-  SegmentFiles* files = nullptr;
   std::vector<std::shared_ptr<const LiveStep>> live;
   // Ends of what is placed in segments that are open for writing; what is allocated behind is
   // reserved. None: taken from what live steps need (for readers, which cannot know).
@@ -87,8 +83,9 @@ struct SpaceQuery {
   std::map<uint64_t, ByteRange> catalogs;
 };
 
-// The parts add up to total_bytes. Reads each live step's records once; later calls only ask the
-// file system for sizes. Files that come and go meanwhile may be missing.
+// The parts add up to total_bytes. By the extents of the live steps, which no two share, the ends of
+// the segments, and the sizes that the file system says. Files that come and go meanwhile may be
+// missing.
 // Fills `space`, `segments` and `segment_bytes`.
 void AccountSpace(const SpaceQuery& query, StoreStats* stats);
 

@@ -20,12 +20,14 @@ LiveSteps::List Listed(const Steps& steps) {
 
 }  // namespace
 
-Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files) {
-  if (live.texts_known) return live.record;
-  STEPWELL_ASSIGN_OR_RETURN(const auto records, StepRecords::Open(&files, live.place));
-  format::StepRecord record = records->step();
-  TakeState(live.record, &record);
-  return record;
+StepTexts TextsInLog(const LiveStep& live, SegmentFiles& files) {
+  StepTexts texts{live.record.step, live.record.commit, {}, {}, {}};
+  const auto records = StepRecords::Open(&files, live.place);
+  texts.status = records.status();
+  if (!records.ok()) return texts;
+  texts.metadata_json = (*records)->step().metadata_json;
+  texts.metrics_json = (*records)->step().metrics_json;
+  return texts;
 }
 
 int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newest) {
@@ -57,12 +59,16 @@ void LiveSteps::Load(const LogState& state) {
   dead_.assign(state.dead.begin(), state.dead.end());
   losses_ = state.losses;
   tip_ = state.tip_commit;
-  tip_crc_ = state.tip_place.crc;
 }
 
 std::optional<uint64_t> LiveSteps::NewestStep() const {
   const std::lock_guard lock(mutex_);
   return steps_.empty() ? std::nullopt : std::optional(steps_.rbegin()->first);
+}
+
+std::vector<uint64_t> LiveSteps::Numbers(size_t last) const {
+  const std::lock_guard lock(mutex_);
+  return LastNumbers(steps_, last);
 }
 
 LiveSteps::List LiveSteps::All() const {
@@ -180,7 +186,6 @@ void LiveSteps::Commit(const Change& change) {
     EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
   }
   tip_ = change.commit;
-  tip_crc_ = change.frame_crc;
   if (change.losses) losses_ = *change.losses;
   for (const auto& [owner, callback] : on_commit_) callback();
 }
@@ -198,22 +203,6 @@ void LiveSteps::SetMetrics(const format::StepRecord& step,
   };
   set(steps_, step.step);
   set(undecided_, step.commit);
-}
-
-void LiveSteps::DropOverlay(uint64_t step, uint64_t commit) {
-  const std::lock_guard lock(mutex_);
-  const auto it = steps_.find(step);
-  if (it == steps_.end() || it->second->record.commit != commit) return;
-  if (it->second->records == nullptr) return;
-  EditStep(&it->second, [](LiveStep* edited) { edited->records = nullptr; });
-}
-
-void LiveSteps::DropOverlays() {
-  const std::lock_guard lock(mutex_);
-  for (auto& [step, live] : steps_) {
-    if (live->records == nullptr) continue;
-    EditStep(&live, [](LiveStep* edited) { edited->records = nullptr; });
-  }
 }
 
 void LiveSteps::Forget(std::map<uint64_t, DeadCommit>::iterator dead,
@@ -322,11 +311,6 @@ std::vector<format::LossRecord> LiveSteps::Losses() const {
 uint64_t LiveSteps::tip() const {
   const std::lock_guard lock(mutex_);
   return tip_;
-}
-
-std::pair<uint64_t, uint32_t> LiveSteps::TipAndCrc() const {
-  const std::lock_guard lock(mutex_);
-  return {tip_, tip_crc_};
 }
 
 }  // namespace stepwell::db

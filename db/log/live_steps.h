@@ -3,9 +3,11 @@
 // engine thread. Thread-safe: the one structure of db/ that both sides touch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,8 +32,21 @@ inline void TakeState(const format::StepRecord& live, format::StepRecord* record
 // and never newer than what this one commits. The times are any numbers, as the log may be.
 int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newest);
 
-// The step's record with its metadata texts, read from the commit frame where need be.
-Result<format::StepRecord> RecordWithTexts(const LiveStep& live, SegmentFiles& files);
+// The step's metadata and metrics, read from its commit frame.
+StepTexts TextsInLog(const LiveStep& live, SegmentFiles& files);
+
+// Where the `last` highest of a map by step begin.
+template <typename Steps>
+auto LastOf(const Steps& steps, size_t last) {
+  return steps.size() > last ? std::prev(steps.end(), static_cast<ptrdiff_t>(last)) : steps.begin();
+}
+template <typename Steps>
+std::vector<uint64_t> LastNumbers(const Steps& steps, size_t last) {
+  std::vector<uint64_t> numbers;
+  numbers.reserve(std::min(last, steps.size()));
+  for (auto it = LastOf(steps, last); it != steps.end(); ++it) numbers.push_back(it->first);
+  return numbers;
+}
 
 class LiveSteps {
  public:
@@ -57,6 +72,7 @@ class LiveSteps {
   };
 
   std::optional<uint64_t> NewestStep() const;
+  std::vector<uint64_t> Numbers(size_t last) const;  // of the highest, ascending
   List All() const;                                           // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
   // Prepared and not decided: live space, not visible. Ascending by commit number.
@@ -70,7 +86,6 @@ class LiveSteps {
   // Engine thread: one committed change.
   struct Change {
     uint64_t commit = 0;
-    uint32_t frame_crc = 0;  // of its frame
     std::vector<std::shared_ptr<const LiveStep>> killed;
     std::shared_ptr<const LiveStep> added;
     std::vector<StepPin> pins;
@@ -78,14 +93,13 @@ class LiveSteps {
     // Decided: not prepared any more. Committed, it is `added`, too; else dead.
     std::shared_ptr<const LiveStep> decided;
     std::optional<std::vector<format::LossRecord>> losses = {};  // what is left of them
+    // Of `added`, where they are at hand, for the index.
+    std::shared_ptr<const StepTexts> texts = {};
   };
   void Commit(const Change& change);
   // Before there are any commits: the metrics of a step that was loaded without them; none when
   // they cannot be read.
   void SetMetrics(const format::StepRecord& step, const std::optional<std::string>& metrics_json);
-  // The index has the step with this commit number (or there is no index): drop its overlay.
-  void DropOverlay(uint64_t step, uint64_t commit);
-  void DropOverlays();
   // What needs one segment.
   struct SegmentUse {
     List live;                       // or not decided yet
@@ -112,7 +126,6 @@ class LiveSteps {
   // steps; null: none.
   void OnRelease(std::function<void()> callback);
   uint64_t tip() const;
-  std::pair<uint64_t, uint32_t> TipAndCrc() const;  // of its frame; 0: not known
   std::vector<format::LossRecord> Losses() const;
 
  private:
@@ -143,7 +156,6 @@ class LiveSteps {
   std::vector<uint64_t> seen_pins_;             // when pinned_dead_ was made, ascending
   std::multiset<uint64_t> pins_;
   uint64_t tip_ = 0;
-  uint32_t tip_crc_ = 0;
   std::vector<format::LossRecord> losses_;
   std::function<void()> on_release_;
   std::map<const void*, std::function<void()>> on_commit_;

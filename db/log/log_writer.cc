@@ -99,7 +99,7 @@ format::SegmentHeader NewSegmentHeader(const Environment& environment,
   header.nonce = RandomId(environment.random);
   header.created_ns = environment.clock->WallNanos();
   header.group_id = slot.group_id;
-  header.process = slot.part;
+  header.part = slot.part;
   return header;
 }
 

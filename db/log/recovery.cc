@@ -16,10 +16,7 @@ namespace {
 
 void Kill(const std::vector<uint64_t>& commits, uint64_t killer, LogState* state) {
   for (const uint64_t commit : commits) {
-    if (!state->step_of.contains(commit)) {
-      if (!state->losses.empty()) state->lost_kills.insert(commit);
-      continue;
-    }
+    if (!state->step_of.contains(commit)) continue;
     const auto killed = RemoveLive(commit, state);
     state->changed[commit] = killed->record.step;
     state->dead.push_back({commit, killer, killed->record.extents, killed->place});
@@ -67,9 +64,8 @@ Status Decide(const format::Decided& decided, uint64_t number, LogState* state) 
   return OkStatus();
 }
 
-void Change(const format::MetaChange& change, uint64_t number, LogState* state) {
+void Change(const format::MetaChange& change, LogState* state) {
   if (!change.pinned) return;
-  if (!state->losses.empty()) state->lost_pins[change.commit] = {number, *change.pinned};
   const auto step = state->step_of.find(change.commit);
   if (step == state->step_of.end()) return;
   state->live.at(step->second).record.pinned = *change.pinned;
@@ -90,27 +86,27 @@ Status MayBeLost(std::string_view what, const format::LossRecord& loss) {
                               ". `stepwell repair --accept` takes what is there as it is"));
 }
 
-Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
-                             const LogState* known) {
+Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files, LogState* known) {
   // Back from the durable frame, until something known or the catalog's last commit is met. The
   // chain is bounded: each frame's number is one less than its successor's.
   std::vector<FoundFrame> links;
   FramePlace place = slot.durable_place;
   uint64_t commit = slot.durable_commit;
-  LogState state;
+  LogState loaded;
+  LogState* base = &loaded;
   if (known != nullptr && known->tip_commit <= commit && known->tip_commit >= 1) {
-    state = *known;
+    base = known;
   } else {
-    STEPWELL_RETURN_IF_ERROR(LoadCatalog(slot.catalog_place, files, &state));
-    for (const auto& [id, entry] : state.catalog_segments) {
-      state.segments.push_back({.segment = id,
-                                .nonce = entry.nonce,
-                                .header_ok = true,
-                                .sealed = entry.length_bytes > 0,
-                                .length_bytes = entry.length_bytes});
+    STEPWELL_RETURN_IF_ERROR(LoadCatalog(slot.catalog_place, files, &loaded));
+    for (const auto& [id, entry] : loaded.catalog_segments) {
+      loaded.segments.push_back({.segment = id,
+                                 .nonce = entry.nonce,
+                                 .header_ok = true,
+                                 .sealed = entry.length_bytes > 0,
+                                 .length_bytes = entry.length_bytes});
     }
   }
-  while (commit > state.tip_commit) {
+  while (commit > base->tip_commit) {
     STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(files, place, FrameKind{}));
     if (frame.header.commit != commit || !format::IsChainFrame(frame.header.kind)) {
       return DataLossError(StrCat(files.PathOf(place.segment), ": offset ", place.offset_bytes,
@@ -121,9 +117,10 @@ Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
     place = previous;
     --commit;
   }
-  if (commit == state.tip_commit && commit > 0 && !links.empty() && place != state.tip_place) {
+  if (commit == base->tip_commit && commit > 0 && !links.empty() && place != base->tip_place) {
     return DataLossError("the chain of frames does not meet its catalog");
   }
+  LogState state = std::move(*base);
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
     Status status = ApplyChainFrame(link->frame.header, link->place, link->frame.payload, &state);
     if (!status.ok()) {
@@ -135,10 +132,6 @@ Result<LogState> FollowMarks(const format::StoreSlot& slot, SegmentFiles& files,
 }
 
 }  // namespace
-
-void NoteCrc(uint64_t commit, const FramePlace& place, LogState* state) {
-  if (place.length_bytes > 0) state->frame_crcs.emplace(commit, place.crc);
-}
 
 void AddLive(LiveStep step, LogState* state) {
   const uint64_t commit = step.record.commit;
@@ -195,6 +188,14 @@ void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* repo
   }
 }
 
+void RefuseLost(const std::string& store_path, const std::vector<format::LossRecord>& losses,
+                std::vector<StepTexts>* texts) {
+  for (StepTexts& each : *texts) {
+    const format::LossRecord* const loss = LossAfter(losses, each.commit);
+    if (loss != nullptr) each.status = LossError(store_path, each.step, *loss);
+  }
+}
+
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses) {
   if (losses.empty()) return not_found;
   return MayBeLost(StrCat(not_found.message(), "; it may be lost: "), losses[0]);
@@ -225,7 +226,7 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
     }
     case FrameKind::kMeta: {
       STEPWELL_ASSIGN_OR_RETURN(const auto meta, format::DecodeMeta(AsBytes(payload)));
-      for (const format::MetaChange& change : meta.changes) Change(change, header.commit, state);
+      for (const format::MetaChange& change : meta.changes) Change(change, state);
       break;
     }
     case FrameKind::kLoss: {
@@ -238,8 +239,6 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
     default:
       return DataLossError("a frame in the chain is of no chain kind");
   }
-  NoteCrc(header.previous_commit, header.previous, state);
-  NoteCrc(header.commit, place, state);
   state->tip_commit = header.commit;
   state->tip_place = place;
   state->epoch = std::max(state->epoch, header.epoch);
@@ -262,7 +261,7 @@ Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::st
     format::StoreSlot slot;
     slot.store_id = header->store_id;
     slot.group_id = header->group_id;
-    slot.part = header->process;
+    slot.part = header->part;
     return slot;
   }
   return NotFoundError(StrCat(store_path, ": STEPWELL is lost, and no segment has a header"));
@@ -290,7 +289,7 @@ Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_syste
 }
 
 Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
-                                const LogState* known) {
+                                LogState* known) {
   auto state = FollowMarks(slot, files, known);
   if (state.ok() || known == nullptr) return state;
   // The chain from there may be gone (reclaim keeps what is newer than the second-newest catalog),

@@ -47,15 +47,12 @@ struct BadChunk {
 // A committed step that is not dead. Recovery gives record and place; the rest is known while the
 // store is open for writing.
 struct LiveStep {
-  format::StepRecord record;      // without metadata texts unless `texts_known`
+  format::StepRecord record;      // without metadata and metrics
   format::FramePlace place = {};  // of its commit frame
-  bool texts_known = false;
   int64_t age_time_ns = 0;        // on the clock of retention, of which only differences count
   std::string metrics_json = {};  // of steps saved in this session, and where retention asks for it
   bool metrics_unknown = false;   // it asked, and they could not be read
   bool is_old = false;            // committed before this session
-  // The overlay: the step's leaf records while the index does not have them yet; null afterwards.
-  std::shared_ptr<const std::vector<format::LeafRecord>> records = {};
 };
 
 // A commit that some later frame killed; its space is taken back when no reader can be reading it.
@@ -80,12 +77,6 @@ struct ChainPlace {
   auto operator<=>(const ChainPlace&) const = default;
 };
 
-// Who pinned a commit, or unpinned it.
-struct PinFrame {
-  uint64_t frame = 0;  // its commit number
-  bool pinned = false;
-};
-
 struct LogState {
   std::map<uint64_t, LiveStep> live;       // by step
   std::map<uint64_t, LiveStep> undecided;  // prepared steps, by commit number
@@ -103,17 +94,12 @@ struct LogState {
   std::map<uint64_t, uint64_t> changed;
   // Ascending. After RecoverByMarks: those of the catalog (newer ones may exist).
   std::vector<SegmentInfo> segments;
-  // CRCs of chain frames from the catalog's last commit on, of lost ones where others name them.
-  std::map<uint64_t, uint32_t> frame_crcs;
   std::vector<ChainPlace> chain;  // of the frames after the catalog
   // Every chain frame found in unsealed segments: what their footers will list.
   std::map<uint64_t, std::vector<format::FooterEntry>> scanned;
   // Chain frames that are gone, not accepted yet. What is live since before one of them may have
   // been replaced, deleted or pinned by it.
   std::vector<format::LossRecord> losses;
-  // What frames behind a loss say of commits, some of which it may have had: ends, and pins.
-  std::set<uint64_t> lost_kills;
-  std::map<uint64_t, PinFrame> lost_pins;
   // Live steps whose commit frame is damaged: it was taken from its copy.
   std::vector<uint64_t> damaged_frames;
   // Segments without a header that only steps need that were in doubt: a power cut may have kept it
@@ -122,8 +108,6 @@ struct LogState {
   RecoveryReport report;
 };
 
-// Where the frame of a commit lies, or lay.
-void NoteCrc(uint64_t commit, const format::FramePlace& place, LogState* state);
 // A commit that lives from here on, decided or not, or is known in another way than before.
 void AddLive(LiveStep step, LogState* state);
 // Takes it out; none: it was not live.
@@ -132,6 +116,9 @@ std::optional<LiveStep> RemoveLive(uint64_t commit, LogState* state);
 const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losses, uint64_t commit);
 // kDataLoss: what the loss means for a step, and what to do.
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss);
+// The same, instead of their texts, for all of these steps that a loss concerns.
+void RefuseLost(const std::string& store_path, const std::vector<format::LossRecord>& losses,
+                std::vector<StepTexts>* texts);
 // kDataLoss instead of "not found" while it is not known what was lost: the step may be.
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);
 std::string DescribeLoss(const format::LossRecord& loss);
@@ -161,9 +148,10 @@ Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_syste
 
 // From the slot's marks alone: its catalog and the chain back from its durable frame. For stores
 // that were closed cleanly, and for readers beside a live writer. Starts from `known` (the result
-// of an earlier call) where the chain reaches it.
+// of an earlier call; may be null) where the chain reaches it, and takes what it has: a look costs
+// what is new, not what is live.
 Result<LogState> RecoverByMarks(const format::StoreSlot& slot, SegmentFiles& files,
-                                const LogState* known);
+                                LogState* known);
 
 struct ScanOptions {
   // For a writer, what cannot be told whole from torn is an error: nothing may be concluded from

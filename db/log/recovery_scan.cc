@@ -413,7 +413,6 @@ Result<LogState> RecoverByScan(io::FileSystem* file_system, const std::string& s
   STEPWELL_RETURN_IF_ERROR(GatherFrames(slot, files, &state, &found, &unreadable));
   ChainBuilder chain(std::move(found), slot.durable_commit, &state);
   STEPWELL_RETURN_IF_ERROR(FollowChain(store_path, synced, &chain, files, options, &state));
-  NoteCrc(slot.durable_commit, slot.durable_place, &state);  // all that is known of a lost last one
   STEPWELL_RETURN_IF_ERROR(CheckUnreadable(unreadable, files, state));
   std::erase_if(state.damaged_frames,
                 [&](uint64_t commit) { return !state.step_of.contains(commit); });

@@ -331,7 +331,6 @@ Result<Frame> ReadFrameAt(io::File& file, uint64_t segment, uint64_t offset_byte
     return NotFoundError(StrCat(file.path(), ": offset ", offset_bytes, ": the file ends here"));
   }
   STEPWELL_ASSIGN_OR_RETURN(Frame frame, FinishFrame(file, offset_bytes, std::move(head)));
-  place->directory = 0;
   place->segment = segment;
   place->offset_bytes = offset_bytes;
   place->length_bytes =

@@ -418,6 +418,25 @@ Result<uint64_t> EndOfCopies(SegmentFiles& files, const FramePlace& place,
 
 Result<Frame> FindFrameCopy(SegmentFiles& files, const FramePlace& place) {
   Status status = NotFoundError("no copy of the frame");
+  const auto whole = [&](const std::vector<FrameCopy>& copies) -> std::optional<Frame> {
+    for (const FrameCopy& copy : copies) {
+      if (copy.place != place || !copy.whole()) continue;
+      auto opened = format::OpenFrameCopy(copy);
+      if (opened.ok()) return Frame{opened->header, std::move(opened->payload)};
+    }
+    return std::nullopt;
+  };
+  // A frame of records has it right behind itself.
+  if (const auto file = files.Get(place.segment); file.ok()) {
+    const auto info = (*file)->Info();
+    const auto header = info.ok() ? ReadSegmentHeader(**file, place.segment, info->size_bytes)
+                                  : Result<format::SegmentHeader>(info.status());
+    const auto own = header.ok() ? ReadCopiesBehind(**file, place, header->nonce)
+                                 : Result<std::vector<FrameCopy>>(header.status());
+    if (own.ok()) {
+      if (auto frame = whole(*own)) return *std::move(frame);
+    }
+  }
   for (uint64_t segment = place.segment; segment <= place.segment + kSegmentsAhead; ++segment) {
     auto frames = ListFrames(files, segment);
     if (!frames.ok()) {
@@ -432,11 +451,7 @@ Result<Frame> FindFrameCopy(SegmentFiles& files, const FramePlace& place) {
         status = copies.status();
         continue;
       }
-      for (const FrameCopy& copy : *copies) {
-        if (copy.place != place || !copy.whole()) continue;
-        auto opened = format::OpenFrameCopy(copy);
-        if (opened.ok()) return Frame{opened->header, std::move(opened->payload)};
-      }
+      if (auto frame = whole(*copies)) return *std::move(frame);
     }
   }
   return status;

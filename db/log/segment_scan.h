@@ -100,8 +100,8 @@ struct SegmentFrames {
 // kNotFound: no header of this segment.
 Result<SegmentFrames> ListFrames(SegmentFiles& files, uint64_t segment);
 
-// Looks for a whole copy of the frame at `place` behind the frames of its own segment and of the
-// few that follow. kNotFound: there is none. For frames that were found to be damaged: it may read
+// Looks for a whole copy of the frame at `place` behind itself, then behind the frames of its own
+// segment and of the few that follow. kNotFound: there is none. For frames that were found to be damaged: it may read
 // much.
 Result<Frame> FindFrameCopy(SegmentFiles& files, const format::FramePlace& place);
 

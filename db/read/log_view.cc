@@ -49,7 +49,7 @@ Result<bool> LogSource::WriterLives(SlotFile* slot_file) {
 }
 
 Result<LogState> LogSource::ReadLog(const format::StoreSlot& slot, bool writer_lives,
-                                    const LogState* known) {
+                                    LogState* known) {
   if (slot.durable_commit == 0) {
     // A new store; or a STEPWELL from when this was one.
     if (writer_lives) return LogState{};
@@ -259,7 +259,13 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
                  "): a step may be deleted while it is read"));
     }
     if (!is_same()) {
-      auto state = source_->ReadLog(slot, lives, log_live_ ? log_.get() : nullptr);
+      // What only this has is taken along; views that are out keep theirs.
+      std::shared_ptr<LogState> known;
+      if (log_ != nullptr && log_live_) {
+        known = log_.use_count() == 1 ? std::exchange(log_, nullptr)
+                                      : std::make_shared<LogState>(*log_);
+      }
+      auto state = source_->ReadLog(slot, lives, known.get());
       status = state.status();
       if (!state.ok()) {
         // Beside a writer the log moves; and a writer may have come or gone meanwhile.
@@ -271,7 +277,7 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
       state->chain.clear();
       state->scanned.clear();
       state->changed.clear();
-      log_ = std::make_shared<const LogState>(std::move(*state));
+      log_ = std::make_shared<LogState>(std::move(*state));
       log_sequence_ = slot.sequence;
       log_live_ = lives;
       source_->files->DropRemoved();

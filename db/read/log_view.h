@@ -27,8 +27,9 @@ class LogSource {
   LogSource(std::string store_path, Environment machine);
 
   Result<bool> WriterLives(SlotFile* slot_file);
-  // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null.
-  Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, const LogState* known);
+  // The log as `slot` has it. `known`, an earlier state read beside a live writer, may be null; what
+  // it has is taken.
+  Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, LogState* known);
   // The steps that are live now.
   Result<std::map<uint64_t, LiveStep>> LookAgain();
   // Whether this commit of a step is live now; true where that cannot be read.
@@ -104,7 +105,7 @@ class LogFollower {
   StoreGroup part_;
   std::mutex mutex_;
   std::weak_ptr<const LogView> newest_;  // guarded by mutex_, as all below
-  std::shared_ptr<const LogState> log_;  // what it has; null: not read yet
+  std::shared_ptr<LogState> log_;        // what it has; null: not read yet
   uint64_t log_sequence_ = 0;            // of the slot that it is of
   bool log_live_ = false;                // read beside a writer
   bool said_no_pin_ = false;

@@ -118,7 +118,7 @@ class MergedReader final : public StepReader {
   // part 0 may still be there on another.
   std::vector<LeafRecord> Take(const Part& part, std::vector<LeafRecord> leaves) const {
     for (LeafRecord& leaf : leaves) {
-      for (format::ChunkRecord& chunk : leaf.chunks) chunk.process = part.part;
+      for (format::ChunkRecord& chunk : leaf.chunks) chunk.part = part.part;
     }
     if (part.part == 0) return leaves;
     std::erase_if(leaves, [this](const LeafRecord& leaf) {
@@ -198,11 +198,8 @@ Result<LeafRecord> MergeLeaf(std::vector<LeafRecord> records) {
       return Contradiction(leaf, "they disagree about its type or shape");
     }
     if (other.pieces.empty()) continue;
-    if (leaf.pieces.empty()) {
-      leaf.codec = other.codec;
-      leaf.chunk_shape = other.chunk_shape;
-    }
-    if (other.codec != leaf.codec || other.chunk_shape != leaf.chunk_shape) {
+    if (leaf.pieces.empty()) leaf.chunk_shape = other.chunk_shape;
+    if (other.chunk_shape != leaf.chunk_shape) {
       return Contradiction(leaf, "they disagree about its chunks");
     }
     for (format::PieceRecord& piece : other.pieces) {

@@ -86,7 +86,7 @@ Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload
   if (scratch->size() < bytes) *scratch = io::AlignedBuffer(bytes);
   if (scratch->size() < bytes) return ResourceExhaustedError("no memory to decode");
   const MutableBytes logical = scratch->bytes().first(bytes);
-  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.leaf->codec, payload, logical));
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.record->codec, payload, logical));
   return ConstBytes(logical);
 }
 
@@ -95,11 +95,11 @@ Status Deliver(std::span<const Target> targets, const PlannedChunk& chunk, Const
                io::AlignedBuffer* scratch) {
   STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
-  if (chunk.leaf->codec != format::CodecId::kRaw) {
+  if (chunk.record->codec != format::CodecId::kRaw) {
     const Target& first = targets[chunk.requests.front()];
     if (chunk.requests.size() == 1 && first.dtype != nullptr) {
       if (std::byte* run = RunOf(first, Layout(first), chunk.chunk_index)) {
-        return format::DecodePayload(chunk.leaf->codec, payload,
+        return format::DecodePayload(chunk.record->codec, payload,
                                      {run, chunk.record->logical_bytes});
       }
     }
@@ -140,7 +140,7 @@ Result<std::vector<Target>> MakeTargets(std::span<const LoadRequest> requests, L
 // What Check makes of a chunk.
 Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
   STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
-  if (chunk.leaf->codec == format::CodecId::kRaw) return OkStatus();
+  if (chunk.record->codec == format::CodecId::kRaw) return OkStatus();
   return DecodeToScratch(chunk, payload, scratch).status();
 }
 

@@ -16,13 +16,13 @@ constexpr uint64_t kOffsetMax = uint64_t{1} << 62;  // no file is longer
 // The leaf's shape and type matter only for the copy, which each request does by its own leaf.
 auto Identity(const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
-  return std::make_tuple(record.process, record.segment, record.offset_bytes, record.stored_bytes,
-                         record.crc, record.logical_bytes, chunk.leaf->codec, chunk.chunk_index,
+  return std::make_tuple(record.part, record.segment, record.offset_bytes, record.stored_bytes,
+                         record.crc, record.logical_bytes, record.codec, chunk.chunk_index,
                          chunk.value_offset_bytes);
 }
 
 bool ByPlace(const PlannedChunk& a, const PlannedChunk& b) {
-  if (a.record->process != b.record->process) return a.record->process < b.record->process;
+  if (a.record->part != b.record->part) return a.record->part < b.record->part;
   if (a.record->segment != b.record->segment) return a.record->segment < b.record->segment;
   if (a.record->offset_bytes != b.record->offset_bytes) {
     return a.record->offset_bytes < b.record->offset_bytes;
@@ -124,7 +124,6 @@ format::LeafRecord LeafOf(const format::LeafRecord& leaf, const format::PieceRec
   own.kind = leaf.kind;
   own.value_type = leaf.value_type;
   own.dtype = leaf.dtype;
-  own.codec = leaf.codec;
   own.shape = piece.shape;
   own.chunk_shape = piece.chunk_shape;
   own.chunk_count = format::ChunkCount(piece.shape, piece.chunk_shape);
@@ -190,9 +189,6 @@ Status CheckLeaf(const format::LeafRecord& leaf) {
   const auto bad = [&](const auto&... what) {
     return DataLossError(StrCat("leaf ", LeafName(leaf), ": its record is damaged: ", what...));
   };
-  if (leaf.codec > format::CodecId::kLz4Frame) {
-    return bad("unknown codec ", static_cast<int>(leaf.codec), ", unless a newer version wrote it");
-  }
   if (leaf.first_chunk != 0 || leaf.chunks.size() != leaf.chunk_count) {
     return bad(leaf.chunks.size(), " of ", leaf.chunk_count, " chunks from chunk ",
                leaf.first_chunk);
@@ -245,8 +241,9 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
     return DataLossError(StrCat("leaf ", LeafName(leaf), " chunk ", chunk_index,
                                 ": its record is damaged: ", what...));
   };
-  if (chunk.directory != 0) {
-    return bad("directory ", chunk.directory, " in a store that has one");
+  if (format::FindCodec(chunk.codec) == nullptr) {
+    return bad("unknown codec ", static_cast<int>(chunk.codec),
+               ", unless a newer version wrote it");
   }
   uint64_t logical_max = format::kPayloadLogicalMax;
   if (leaf.kind == format::LeafKind::kArray) {
@@ -261,8 +258,8 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
   }
   if (chunk.logical_bytes > logical_max) return bad(chunk.logical_bytes, " bytes");
   const size_t stored_max =
-      format::PayloadBytesMax(leaf.codec, static_cast<size_t>(chunk.logical_bytes));
-  const bool exact = leaf.codec == format::CodecId::kRaw;
+      format::PayloadBytesMax(chunk.codec, chunk.logical_bytes);
+  const bool exact = chunk.codec == format::CodecId::kRaw;
   if (chunk.stored_bytes < format::kCrcBytes || chunk.stored_bytes > stored_max ||
       (exact && chunk.stored_bytes != chunk.logical_bytes + format::kCrcBytes)) {
     return bad(chunk.stored_bytes, " stored bytes for ", chunk.logical_bytes);
@@ -303,7 +300,7 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
   for (uint32_t i = 0; i < plan.chunks.size(); ++i) {
     const format::ChunkRecord& record = *plan.chunks[i].record;
     // The same payload may stand in several places of the grid: its bytes are needed once.
-    const bool same_bytes = previous != nullptr && previous->process == record.process &&
+    const bool same_bytes = previous != nullptr && previous->part == record.part &&
                             previous->segment == record.segment &&
                             previous->offset_bytes == record.offset_bytes &&
                             previous->stored_bytes == record.stored_bytes;
@@ -317,7 +314,7 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
           record.offset_bytes <= last_end || record.offset_bytes - last_end <= kReadGapBytesMax;
       // What lies wholly in the read belongs to it, however long that is.
       const bool fits = end == last_end || end - last.offset_bytes <= read_bytes_max;
-      const bool same_file = last.part == record.process && last.segment == record.segment;
+      const bool same_file = last.part == record.part && last.segment == record.segment;
       if (same_file && near && fits) {
         last.length_bytes = end - last.offset_bytes;
         last.chunk_end = i + 1;
@@ -325,7 +322,7 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
       }
     }
     plan.reads.push_back(
-        {record.segment, record.offset_bytes, record.stored_bytes, i, i + 1, record.process});
+        {record.segment, record.offset_bytes, record.stored_bytes, i, i + 1, record.part});
   }
   for (const PlannedRead& read : plan.reads) plan.bytes_read += read.length_bytes;
   return plan;

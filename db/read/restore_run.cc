@@ -274,7 +274,7 @@ void ReadRun::AddError(Slot* slot, uint32_t chunk_number, const Status& status) 
   const PlannedChunk& chunk = plan_->chunks[chunk_number];
   slot->errors.push_back(
       {chunk_number,
-       status.WithContext(StrCat(files_->PathOf(chunk.record->process, chunk.record->segment),
+       status.WithContext(StrCat(files_->PathOf(chunk.record->part, chunk.record->segment),
                                  ": offset ", chunk.record->offset_bytes, ": leaf ",
                                  LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
   uint32_t lowest = lowest_error_.load(std::memory_order_relaxed);

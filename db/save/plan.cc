@@ -51,7 +51,9 @@ Status PlanEncoded(PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
   const auto& payloads = leaf->input.payloads;
   if (leaf->input.hold == nullptr) return InvalidArgumentError("nothing holds its payloads");
-  if (record.codec != CodecId::kRaw && record.codec != CodecId::kBloscLz4) {
+  leaf->codec = leaf->input.codec;
+  const format::CodecInfo* const codec = format::FindCodec(leaf->codec);
+  if (codec == nullptr || codec->zarr == format::ZarrChain::kNone) {
     return InvalidArgumentError("not a codec of arrays");
   }
   const auto is_zero = [](uint64_t extent) { return extent == 0; };
@@ -71,7 +73,7 @@ Status PlanEncoded(PlannedLeaf* leaf) {
     return InvalidArgumentError(StrCat(payloads.size(), " chunks of ", chunk_elements * item,
                                        " bytes; its grid has ", record.chunk_count));
   }
-  const size_t payload_max = format::PayloadBytesMax(record.codec, chunk_elements * item);
+  const size_t payload_max = format::PayloadBytesMax(leaf->codec, chunk_elements * item);
   for (const ConstBytes payload : payloads) {
     if (payload.size() < format::kCrcBytes || payload.size() > payload_max) {
       return InvalidArgumentError(StrCat("a payload of ", payload.size(), " bytes"));
@@ -154,13 +156,13 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
       policy == CodecPolicy::kBlosc ||
       (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
        Sample(*leaf) >= kWorthwhileRatio);
-  record.codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
+  leaf->codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
   return OkStatus();
 }
 
 uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes) {
   if (!leaf.input.payloads.empty()) return leaf.input.payloads[chunk_index].size();
-  return format::PayloadBytesMax(leaf.input.record.codec, logical_bytes);
+  return format::PayloadBytesMax(leaf.codec, logical_bytes);
 }
 
 // Collects chunks into blocks of one sort.
@@ -231,7 +233,7 @@ Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
       return PlanArray(policy, leaf);
     case LeafKind::kValue:
       record.logical_bytes = leaf->input.value.size();
-      record.codec = CodecId::kLz4Frame;
+      leaf->codec = CodecId::kLz4Frame;
       if (leaf->input.value.size() <= format::kInlineValueBytesMax) {
         record.inline_value = std::move(leaf->input.value);
         leaf->input.value.clear();
@@ -251,7 +253,7 @@ std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
   for (const uint32_t i : which) {
     const PlannedLeaf& leaf = leaves[i];
     const auto& record = leaf.input.record;
-    BlockBuilder& builder = stage && record.codec == CodecId::kRaw ? raw : coded;
+    BlockBuilder& builder = stage && leaf.codec == CodecId::kRaw ? raw : coded;
     for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
       const uint32_t logical = LogicalChunkBytes(leaf, chunk);
       builder.Add(i, chunk, logical, PayloadBytesMax(leaf, chunk, logical));
@@ -276,7 +278,7 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
   size_t used = 0;
   for (const ChunkTask& chunk : task.chunks) {
     const PlannedLeaf& leaf = leaves[chunk.leaf];
-    const CodecId codec = leaf.input.record.codec;
+    const CodecId codec = leaf.codec;
     const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
     const size_t offset =
         task.in_place ? chunk.offset_bytes : AlignUp(used, PayloadAlignment(payload_max));

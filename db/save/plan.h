@@ -47,6 +47,7 @@ struct PlannedLeaf {
   ShardMap shards;  // of an array that is given in shards; has taken input.shards
   uint32_t item = 0;
   const format::DTypeInfo* dtype = nullptr;  // null for values
+  format::CodecId codec = format::CodecId::kRaw;
 };
 
 // The chunk shape for `shape`: what the leaf asks for, or the usual one. kInvalidArgument when what
@@ -54,7 +55,7 @@ struct PlannedLeaf {
 Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
                                        std::span<const uint64_t> shard_shape);
 
-// Checks the leaf and fills record.chunk_shape, codec, chunk_count, pieces and logical_bytes, or
+// Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the codec, or
 // moves a short value inline. `policy` kAuto samples the data.
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
 

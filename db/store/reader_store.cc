@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "db/commit/retention_report.h"
 #include "db/group.h"
+#include "db/index/keeper.h"
 #include "db/layout.h"
 #include "db/log/footprint.h"
 #include "db/log/lock.h"
@@ -61,6 +64,43 @@ Result<std::vector<format::StepRecord>> ReaderStore::Steps() {
   std::vector<format::StepRecord> steps;
   for (const auto& [step, live] : view->log->live) steps.push_back(live.record);
   return steps;
+}
+
+Result<std::vector<uint64_t>> ReaderStore::StepNumbers(size_t last) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  return LastNumbers(view->log->live, last);
+}
+
+// Anew for each question: it is as of now, keeps no descriptors, and a writer may have made the
+// index anew meanwhile. Null: there is none that can be read, and the log has all.
+std::unique_ptr<Index> ReaderStore::OpenIndex() const {
+  if (options_.untrusted || source().environment.without_index) return nullptr;
+  Index::Options options;
+  options.file_system = source().environment.file_system;
+  options.path = IndexPath(path());
+  options.store_id = id();
+  options.freeze = std::make_shared<io::Freeze>();
+  auto index = Index::OpenToRead(options);
+  return index.ok() ? *std::move(index) : nullptr;
+}
+
+Result<std::vector<StepTexts>> ReaderStore::Texts(size_t last) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  const auto& live = view->log->live;
+  std::vector<const LiveStep*> steps;
+  for (auto it = LastOf(live, last); it != live.end(); ++it) steps.push_back(&it->second);
+  const auto index = steps.size() > source().environment.frames_before_index ? OpenIndex() : nullptr;
+  Status damage;
+  auto texts = ReadTexts(steps, *source().files, index.get(), &damage);
+  damage.IgnoreError("then the frames were read; its writer makes it anew");
+  RefuseLost(path(), view->log->losses, &texts);
+  if (view->pin != nullptr) return texts;
+  std::erase_if(texts, [this](const StepTexts& each) {
+    if (each.status.ok()) return false;
+    const Status status = source().Explain(each.status, each.step, each.commit);
+    return status.code() == StatusCode::kNotFound;
+  });
+  return texts;
 }
 
 Result<std::optional<uint64_t>> ReaderStore::Newest() {
@@ -153,8 +193,6 @@ StoreStats ReaderStore::Stats() {
   query.file_system = source().environment.file_system;
   query.store_path = path();
   query.footprints = &footprints_;
-  query.files = source().files.get();
-  footprints_.Keep(query.live);
   AccountSpace(query, &stats);
   if (view != nullptr) {
     stats.old_pins =
@@ -176,15 +214,23 @@ Result<RetentionReport> ReaderStore::Retention() {
   for (const auto& [step, live] : view->log->live) {
     if (newest == nullptr || live.record.commit > newest->record.commit) newest = &live;
   }
+  std::vector<StepTexts> texts;
+  if (NeedsMetrics(applied.rules)) {
+    STEPWELL_ASSIGN_OR_RETURN(texts, Texts(view->log->live.size()));
+  }
+  std::map<uint64_t, StepTexts*> known;  // by commit
+  for (StepTexts& each : texts) known[each.commit] = &each;
   std::vector<KeepCandidate> candidates;
   for (const auto& [step, live] : view->log->live) {
     KeepCandidate& candidate = candidates.emplace_back(CandidateOf(live));
     candidate.time_ns = AgeTimeOf(live.record, newest->record);
     candidate.is_old = live.record.commit <= applied.since;
     if (!NeedsMetrics(applied.rules)) continue;
-    auto full = RecordWithTexts(live, *source().files);
-    candidate.metrics_unknown = !full.ok();
-    if (full.ok()) candidate.metrics_json = std::move(full->metrics_json);
+    const auto found = known.find(live.record.commit);
+    candidate.metrics_unknown = found == known.end() || !found->second->status.ok();
+    if (!candidate.metrics_unknown) {
+      candidate.metrics_json = std::move(found->second->metrics_json);
+    }
   }
   return ReportRetention(std::move(applied.rules), std::move(candidates),
                          !view->log->losses.empty());

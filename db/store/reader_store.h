@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store open for reading, in any process, also beside a live writer and on read-only media. It
-// reads the log alone: DESIGN.md, "Readers", has why no RocksDB is involved.
+// reads the log; of the index only the texts of many steps at once (DESIGN.md, "The index").
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "db/environment.h"
+#include "db/index/index.h"
 #include "db/log/footprint.h"
 #include "db/read/log_view.h"
 #include "db/read/part_merge.h"
@@ -30,6 +31,8 @@ class ReaderStore final : public Store {
   Status Wait() override { return OkStatus(); }
   Status TakeError() override { return OkStatus(); }
   Result<std::vector<format::StepRecord>> Steps() override;
+  Result<std::vector<uint64_t>> StepNumbers(size_t last) override;
+  Result<std::vector<StepTexts>> Texts(size_t last) override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) override;
@@ -60,6 +63,7 @@ class ReaderStore final : public Store {
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
   Result<ReclaimReport> AskWriter(const WriterRequest& request);
   LogSource& source() const { return *log_->source(); }
+  std::unique_ptr<Index> OpenIndex() const;
 
   const StoreOptions options_;
   const std::unique_ptr<LogFollower> log_;

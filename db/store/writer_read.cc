@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading in a store that is open for writing.
-#include <mutex>
 #include <utility>
 
 #include "db/group.h"
@@ -31,6 +30,20 @@ Result<std::vector<format::StepRecord>> WriterStore::Steps() {
   return steps;
 }
 
+Result<std::vector<uint64_t>> WriterStore::StepNumbers(size_t last) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  return core_->live.Numbers(last);
+}
+
+Result<std::vector<StepTexts>> WriterStore::Texts(size_t last) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  auto [live, pin] = core_->live.AllAndPin();
+  if (live.size() > last) live.erase(live.begin(), live.end() - static_cast<ptrdiff_t>(last));
+  auto texts = core_->index->Texts(live);
+  RefuseLost(path_, core_->live.Losses(), &texts);
+  return texts;
+}
+
 Result<std::optional<uint64_t>> WriterStore::Newest() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path_, core_->live.Losses()));
@@ -55,40 +68,20 @@ Result<std::shared_ptr<StepReader>> WriterStore::ReadShare(uint64_t step) {
   if (const auto* loss = LossAfter(losses, pinned.step->record.commit)) {
     return LossError(path_, step, *loss);
   }
+  auto records = StepRecords::Open(core_->files.get(), pinned.step->place);
+  if (!records.ok()) {
+    return ExplainPinned(records.status().WithContext(StrCat(path_, ": step ", step)));
+  }
+  format::StepRecord record = (*records)->step();
+  TakeState(pinned.step->record, &record);
   // Core before pin: the pin is let go first.
   struct Keep {
     std::shared_ptr<ReadCore> core;
     LiveSteps::Pinned pinned;
-    std::mutex mutex;
-    std::shared_ptr<StepRecords> in_log;  // guarded by mutex; null: not opened yet
-
-    Result<std::vector<format::LeafRecord>> Leaves(const format::KeyRange& range) {
-      auto known = core->index->Leaves(*pinned.step, range);
-      if (known) return *std::move(known);
-      const std::lock_guard lock(mutex);
-      if (in_log == nullptr) {
-        STEPWELL_ASSIGN_OR_RETURN(in_log, StepRecords::Open(core->files.get(), pinned.step->place));
-      }
-      return in_log->In(range);
-    }
+    std::shared_ptr<StepRecords> records;
   };
-  auto keep = std::make_shared<Keep>();
-  keep->core = core_;
-  keep->pinned = std::move(pinned);
-  format::StepRecord record = keep->pinned.step->record;
-  if (!keep->pinned.step->texts_known) {
-    auto in_log = StepRecords::Open(core_->files.get(), keep->pinned.step->place);
-    if (in_log.ok()) {
-      record = (*in_log)->step();
-      keep->in_log = std::move(*in_log);
-    } else if (auto indexed = core_->index->Record(*keep->pinned.step)) {
-      record = std::move(*indexed);
-    } else {
-      return ExplainPinned(in_log.status().WithContext(StrCat(path_, ": step ", step)));
-    }
-    TakeState(keep->pinned.step->record, &record);
-  }
-  const auto leaves = [keep](const format::KeyRange& range) { return keep->Leaves(range); };
+  auto keep = std::make_shared<Keep>(Keep{core_, std::move(pinned), *std::move(records)});
+  const auto leaves = [keep](const format::KeyRange& range) { return keep->records->In(range); };
   Restorer* restorer = core_->restorer.get();
   return MakeStepReader(std::move(record), leaves, restorer, path_, ExplainPinned, keep);
 }

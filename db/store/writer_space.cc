@@ -23,9 +23,7 @@ StoreStats WriterStore::Stats() {
   query.file_system = environment_.file_system;
   query.store_path = path_;
   query.footprints = core_->footprints.get();
-  query.files = core_->files.get();
   engine_->FillQuery(&query);
-  core_->footprints->Keep(query.live);
   AccountSpace(query, &stats);
   const auto steps = core_->live.All();
   stats.steps = steps.size();

@@ -149,8 +149,6 @@ Status WriterStore::Recover() {
                                           " and cannot be written to by itself; open ",
                                           ParentOf(path_), " for writing, or this for reading"));
   }
-  // Durable before the first frame that older versions do not know: Engine::Start writes it.
-  slot_.format_version = format::kFormatVersion;
   STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
   recovery_ = state.report;
   // Losses of earlier sessions are said until they are accepted.
@@ -159,8 +157,9 @@ Status WriterStore::Recover() {
       recovery_.problems.push_back(DescribeLoss(loss));
     }
   }
-  if (state.losses.empty()) LogRecovery();  // else there may be something to be done
+  LogRecovery();
   core_->live.Load(state);
+  MakeIndex();
   if (NeedsMetrics(options_.keep)) LoadMetrics();
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
   // Before anything that they show is erased. They have threads of their own.
@@ -173,12 +172,6 @@ Status WriterStore::Recover() {
     io::Quietly([this] { engine_->Post([this] { engine_->reclaim().PinReleased(); }); });
   });
   KeepBallast(file_system, path_, /*anew=*/true);
-  if (state.losses.empty()) {
-    core_->index->StartOpen();
-  } else {
-    AskForLost(state);
-    LogRecovery();
-  }
   RewriteDamaged(state.damaged_frames);
   tip_at_open_ = state.tip_commit;
   SayWhatGoes();
@@ -198,19 +191,27 @@ void WriterStore::OpenMailbox() {
       StrCat(path_, ": requests of other processes are not served: ", mailbox.status().message()));
 }
 
-// Retention by metric looks at all live steps; their metrics are in their commit frames only.
+// Retention by metric looks at the metrics of all live steps.
 void WriterStore::LoadMetrics() {
-  for (const auto& live : core_->live.Needing()) {
-    auto full = RecordWithTexts(*live, *core_->files);
-    if (full.ok()) {
-      core_->live.SetMetrics(live->record, std::move(full->metrics_json));
-      continue;
+  const auto load = [this](const LiveSteps::List& steps, std::vector<StepTexts> all) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      StepTexts& texts = all[i];
+      std::optional<std::string> metrics;
+      if (texts.status.ok()) metrics = std::move(texts.metrics_json);
+      core_->live.SetMetrics(steps[i]->record, metrics);
+      if (metrics) continue;
+      Log(options_.log, LogLevel::kError,
+          StrCat(path_, ": the metrics of step ", texts.step,
+                 " cannot be read, so rules that keep the best keep it: ",
+                 texts.status.message()));
     }
-    core_->live.SetMetrics(live->record, std::nullopt);
-    Log(options_.log, LogLevel::kError,
-        StrCat(path_, ": the metrics of step ", live->record.step,
-               " cannot be read, so rules that keep the best keep it: ", full.status().message()));
-  }
+  };
+  const LiveSteps::List live = core_->live.All();
+  load(live, core_->index->Texts(live));
+  const LiveSteps::List undecided = core_->live.Undecided();
+  std::vector<StepTexts> texts;
+  for (const auto& step : undecided) texts.push_back(TextsInLog(*step, *core_->files));
+  load(undecided, std::move(texts));
 }
 
 Result<LogState> WriterStore::ReadLog() {
@@ -251,7 +252,7 @@ Result<LogState> WriterStore::ReadLog() {
   return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
 }
 
-Status WriterStore::StartEngine(const LogState& state) {
+void WriterStore::MakeIndex() {
   IndexKeeper::Options index;
   index.environment = environment_;
   index.store_path = path_;
@@ -260,11 +261,10 @@ Status WriterStore::StartEngine(const LogState& state) {
   index.live = &core_->live;
   index.log = options_.log;
   index.instruments = instruments_;
-  index.reached = [this](uint64_t commit, bool durable) {
-    engine_->Post([this, commit, durable] { engine_->IndexReached(commit, durable); });
-  };
   core_->index = std::make_unique<IndexKeeper>(std::move(index));
+}
 
+Status WriterStore::StartEngine(const LogState& state) {
   EngineOptions engine;
   engine.environment = environment_;
   engine.store_path = path_;
@@ -293,7 +293,6 @@ Status WriterStore::StartEngine(const LogState& state) {
     });
     if (!thread.ok()) {
       engine_.reset();  // nothing to end: no thread would answer
-      core_->index.reset();
       thread_.reset();
       return thread.status().WithContext(path_);
     }

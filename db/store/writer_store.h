@@ -63,6 +63,8 @@ class WriterStore final : public Store {
   Status Wait() override;
   Status TakeError() override;
   Result<std::vector<format::StepRecord>> Steps() override;
+  Result<std::vector<uint64_t>> StepNumbers(size_t last) override;
+  Result<std::vector<StepTexts>> Texts(size_t last) override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
   Result<std::shared_ptr<StepReader>> ReadShare(uint64_t step) override;
@@ -98,6 +100,7 @@ class WriterStore final : public Store {
   Status Recover();
   Result<LogState> ReadLog();
   void LoadMetrics();
+  void MakeIndex();
   Status StartEngine(const LogState& state);
   // Runs it on the engine thread and waits.
   Status OnEngine(const std::function<Status()>& task);
@@ -132,9 +135,6 @@ class WriterStore final : public Store {
   Status Closed() const;
   Status NoStep(uint64_t step) const;
   Status AcceptLosses();
-  void AskForLost(const LogState& state);
-  Status RestoreLost(const LogState& state, bool* is_witness);
-  Status Restore(const IndexedStep& lost, Index& index);
   void LogRecovery();
   void RewriteDamaged(const std::vector<uint64_t>& commits);
   Status WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job);

@@ -14,9 +14,6 @@ struct Place {
   offset @1 :UInt64;       # bytes from the start of the segment file
   lengthBytes @2 :UInt32;  # header and payload without padding; 0: no frame
   crc @3 :UInt32;          # the frame header's CRC
-  directory @4 :UInt16;    # ordinal of the store directory
-  flags @5 :UInt16;        # reserved
-  process @6 :UInt32;      # reserved: process that owns the segment
 }
 
 struct SegmentHeader {
@@ -25,9 +22,8 @@ struct SegmentHeader {
   nonce @1 :Data;          # 16 random bytes, new at every use of the file
   segment @2 :UInt64;      # segment number
   createdNs @3 :Int64;     # wall time, nanoseconds since the epoch
-  directory @4 :UInt16;    # ordinal of the store directory
-  process @5 :UInt32;      # of a part of a group: the part; 0 for every other store
-  groupId @6 :Data;        # of a part of a group: 16 bytes, the store id of part 0; else empty
+  part @4 :UInt32;         # of a part of a group: the part; 0 for every other store
+  groupId @5 :Data;        # of a part of a group: 16 bytes, the store id of part 0; else empty
 }
 
 struct Catalog {
@@ -38,17 +34,16 @@ struct Catalog {
   lastPlace @2 :Place;         # where that frame lies; null: none yet
   live @3 :List(LiveCommit);   # base: every live commit; else those that are new or changed
   segments @4 :List(Segment);  # base: every segment, also without live bytes; else new ones
-  segmentNext @5 :UInt64;      # reserved: smallest segment number that was never used
-  previous @6 :Place;          # the catalog that this one changes, in a lower segment; null: a base
-  gone @7 :List(UInt64);       # commits of `previous` that are not live any more
-  segmentsGone @8 :List(UInt64);  # segments of `previous` that are not there any more
-  pages @9 :List(Place);       # more of `live` and `segments`: frames of kind 13 of this segment
-  liveCount @10 :UInt64;       # live commits that all of it amounts to; 0 up to version 2
-  losses @11 :List(Loss);      # that were found and not accepted: all of them
+  previous @5 :Place;          # the catalog that this one changes, in a lower segment; null: a base
+  gone @6 :List(UInt64);       # commits of `previous` that are not live any more
+  segmentsGone @7 :List(UInt64);  # segments of `previous` that are not there any more
+  pages @8 :List(Place);       # more of `live` and `segments`: frames of kind 12 of this segment
+  liveCount @9 :UInt64;        # live commits that all of it amounts to
+  losses @10 :List(Loss);      # that were found and not accepted: all of them
 }
 
 struct CatalogPage {
-  # Kind 13: entries of the catalog before it.
+  # Kind 12: entries of the catalog before it.
   packed @0 :Data;        # one LZ4 frame: a Catalog message with only `live` and `segments`
   plainBytes @1 :UInt64;  # of that message
 }
@@ -57,7 +52,6 @@ struct LiveCommit {
   # One live commit in a catalog.
   step @0 :Record.Step;  # with items, without metadata texts
   place @1 :Place;       # its commit frame
-  pinned @2 :Bool;       # kept whatever the retention policy says
 }
 
 struct Segment {
@@ -65,9 +59,6 @@ struct Segment {
   segment @0 :UInt64;
   lengthBytes @1 :UInt64;  # 0: not sealed yet
   nonce @2 :Data;          # 16 bytes
-  directory @3 :UInt16;
-  flags @4 :UInt16;        # reserved
-  process @5 :UInt32;      # reserved
 }
 
 struct Epoch {
@@ -75,7 +66,6 @@ struct Epoch {
   epoch @0 :UInt64;       # the new epoch, greater than every one before
   lastCommit @1 :UInt64;  # newest accepted chain frame of older epochs; beyond it they are void
   lastPlace @2 :Place;    # where it lies; null: none
-  formatVersion @3 :UInt32;  # reserved: format version that the writer uses from here on
 }
 
 struct Records {
@@ -91,14 +81,12 @@ struct RecordsBlock {
 }
 
 struct Commit {
-  # Kind 5: makes a step durable. Kind 12: prepares a part of one, which then kills nothing.
+  # Kind 5: makes a step durable. Kind 11: prepares a part of one, which then kills nothing.
   # Either way its records are those of `blocks`, in order, then `leaves`.
   step @0 :Record.Step;
   kills @1 :List(UInt64);          # commit numbers that this commit replaces
   blocks @2 :List(RecordsBlock);
   leaves @3 :List(Record.Leaf);    # ascending (key, firstChunk)
-  deletedItems @4 :List(Text);     # reserved: items removed from the commit that this one replaces
-  parity @5 :List(Stripe);         # reserved
 }
 
 struct Delete {
@@ -111,13 +99,9 @@ struct Meta {
   # Kind 7: changes of what is known about live steps.
   changes @0 :List(Change);
   struct Change {
-    commit @0 :UInt64;          # the live commit that is changed
-    pinned @1 :Bool;            # new state of the pin, if `setPinned`
+    commit @0 :UInt64;    # the live commit that is changed
+    pinned @1 :Bool;      # new state of the pin, if `setPinned`
     setPinned @2 :Bool;
-    setMetadata @3 :Bool;       # reserved: metadataJson replaces what was there
-    setMetrics @4 :Bool;        # reserved: metricsJson replaces what was there
-    metadataJson @5 :Text;
-    metricsJson @6 :Text;
   }
 }
 
@@ -149,20 +133,10 @@ struct Decided {
 }
 
 struct Loss {
-  # Kind 14: chain frames that recovery found damaged or missing, without a copy.
+  # Kind 13: chain frames that recovery found damaged or missing, without a copy.
   firstCommit @0 :UInt64;
   lastCommit @1 :UInt64;
   foundNs @2 :Int64;     # wall time, nanoseconds since the epoch
   reason @3 :Text;       # for people: what was found where
   accepted @4 :Bool;     # ends the loss of these commits: steps from before count as they are
-}
-
-struct Stripe {
-  # Kind 11, reserved: parity over blocks of one step.
-  stripe @0 :UInt64;                 # number of the stripe
-  commit @1 :UInt64;                 # the step's commit
-  blockBytes @2 :UInt32;
-  data @3 :List(Record.Chunk);       # data blocks, each with a CRC of its own
-  parity @4 :List(Record.Chunk);     # parity blocks
-  scheme @5 :UInt16;                 # erasure code
 }

@@ -117,7 +117,7 @@ Result<std::string> ArrayBytes(const db::LeafInput& leaf) {
   std::string chunk(format::ChunkBytes(record.chunk_shape, item_bytes), '\0');
   const MutableBytes out(reinterpret_cast<std::byte*>(chunk.data()), chunk.size());
   for (const ConstBytes payload : leaf.payloads) {
-    STEPWELL_RETURN_IF_ERROR(format::DecodePayload(record.codec, payload, out));
+    STEPWELL_RETURN_IF_ERROR(format::DecodePayload(leaf.codec, payload, out));
     bytes += chunk;
   }
   return bytes;

@@ -175,10 +175,9 @@ class Editor {
     if (!slot.ok()) return;
     uint64_t number = 0;
     std::memcpy(&number, edit.bytes.data(), std::min(sizeof(number), edit.bytes.size()));
-    const std::array<uint64_t*, 8> fields = {&slot->sequence,
+    const std::array<uint64_t*, 7> fields = {&slot->sequence,
                                              &slot->epoch,
                                              &slot->durable_commit,
-                                             &slot->index_commit,
                                              &slot->durable_place.segment,
                                              &slot->durable_place.offset_bytes,
                                              &slot->catalog_place.segment,

@@ -97,7 +97,7 @@ class GroupExportTest : public ::testing::Test {
     EXPECT_OK(reader.status());
     const auto leaf = (*reader)->Find(KeyOf("state", PartLeaf(part)));
     EXPECT_OK(leaf.status());
-    EXPECT_EQ((*leaf)->chunks.front().process, part);
+    EXPECT_EQ((*leaf)->chunks.front().part, part);
     return (*leaf)->chunks.front();
   }
   std::string SegmentOf(uint32_t part, uint64_t step) {

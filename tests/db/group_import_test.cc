@@ -105,18 +105,18 @@ TEST_F(GroupImportTest, PayloadsAreKeptInEachShare) {
   for (const char* name : {"raw", "coded"}) {
     const LeafRecord from = Leaf(source_.get(), 1, name);
     const LeafRecord to = Leaf(group_.part(0), 9, name);
-    EXPECT_EQ(to.codec, from.codec) << name;
+    EXPECT_EQ(to.codec(), from.codec()) << name;
     EXPECT_EQ(to.chunk_shape, from.chunk_shape) << name;
     ASSERT_EQ(to.chunks.size(), from.chunks.size()) << name;
     std::set<uint32_t> writers;
     for (size_t i = 0; i < to.chunks.size(); ++i) {
       EXPECT_EQ(to.chunks[i].crc, from.chunks[i].crc) << name;
       EXPECT_EQ(to.chunks[i].stored_bytes, from.chunks[i].stored_bytes) << name;
-      writers.insert(to.chunks[i].process);
+      writers.insert(to.chunks[i].part);
     }
     EXPECT_EQ(writers.size(), 2u) << name;
   }
-  EXPECT_EQ(Leaf(group_.part(0), 9, "coded").codec, format::CodecId::kBloscLz4);
+  EXPECT_EQ(Leaf(group_.part(0), 9, "coded").codec(), format::CodecId::kBloscLz4);
 }
 
 TEST_F(GroupImportTest, DecodedArraysHaveOneGrid) {
@@ -124,7 +124,7 @@ TEST_F(GroupImportTest, DecodedArraysHaveOneGrid) {
   ImportAll();
   ExpectAllThere();
   // Nobody sees all of it, and all have to choose the same.
-  EXPECT_EQ(Leaf(group_.part(0), 9, "coded").codec, format::CodecId::kRaw);
+  EXPECT_EQ(Leaf(group_.part(0), 9, "coded").codec(), format::CodecId::kRaw);
 }
 
 TEST_F(GroupImportTest, AShareNeedsItsMemoryOnly) {

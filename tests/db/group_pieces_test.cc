@@ -335,7 +335,7 @@ TEST_F(GroupPiecesTest, DamageIsNotWrittenAnew) {
   const auto leaf = (*step)->Find(KeyOf("state", "prime"));
   ASSERT_OK(leaf.status());
   const format::ChunkRecord& chunk = (*leaf)->chunks.back();
-  const std::string segment = SegmentPath(PartPath(dir_ / "run", chunk.process), chunk.segment);
+  const std::string segment = SegmentPath(PartPath(dir_ / "run", chunk.part), chunk.segment);
   {
     std::fstream file(segment, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(chunk.offset_bytes + 9));

@@ -91,7 +91,7 @@ TEST_F(ImportPayloadsTest, TheyAreSavedAsTheyAre) {
   for (const char* name : {"raw", "coded"}) {
     const LeafRecord from = Leaf(source_.get(), 1, name);
     const LeafRecord to = Leaf(store.get(), 9, name);
-    EXPECT_EQ(to.codec, from.codec) << name;
+    EXPECT_EQ(to.codec(), from.codec()) << name;
     EXPECT_EQ(to.chunk_shape, from.chunk_shape) << name;
     ASSERT_EQ(to.chunks.size(), from.chunks.size()) << name;
     EXPECT_GT(to.chunks.size(), 1u) << name;
@@ -100,7 +100,7 @@ TEST_F(ImportPayloadsTest, TheyAreSavedAsTheyAre) {
       EXPECT_EQ(to.chunks[i].stored_bytes, from.chunks[i].stored_bytes) << name;
     }
   }
-  EXPECT_EQ(Leaf(store.get(), 9, "coded").codec, CodecId::kBloscLz4);
+  EXPECT_EQ(Leaf(store.get(), 9, "coded").codec(), CodecId::kBloscLz4);
   for (const LeafSpec& spec : PayloadState()) {
     EXPECT_EQ(Load(store.get(), 9, spec.name), LeafData(spec, 5)) << spec.name;
   }
@@ -113,7 +113,7 @@ TEST_F(ImportPayloadsTest, WithoutChecksumsTheyAreEncodedAnew) {
   Export(/*zarr_format=*/2);
   const auto store = Open("target", CodecPolicy::kRaw);
   ASSERT_OK(Import(store.get(), Request(9)));
-  EXPECT_EQ(Leaf(store.get(), 9, "coded").codec, CodecId::kRaw);
+  EXPECT_EQ(Leaf(store.get(), 9, "coded").codec(), CodecId::kRaw);
   for (const LeafSpec& spec : PayloadState()) {
     EXPECT_EQ(Load(store.get(), 9, spec.name), LeafData(spec, 5)) << spec.name;
   }
@@ -151,7 +151,7 @@ TEST_F(ImportPayloadsTest, EveryFlippedByteIsFound) {
       EXPECT_THAT(status.message(), ::testing::HasSubstr(name));
     }
     // A right checksum of what does not decode.
-    if (leaf->record.codec == CodecId::kBloscLz4) {
+    if (leaf->codec == CodecId::kBloscLz4) {
       std::string wrong = right;
       for (size_t i = 20; i < size - 4; ++i) wrong[at + i] = static_cast<char>(0xFF);
       const uint32_t crc = format::Crc32c(AsBytes(wrong).subspan(at, size - 4));
@@ -179,7 +179,7 @@ TEST_F(ImportPayloadsTest, ASaveRefusesWhatDoesNotFitItsGrid) {
   EXPECT_EQ(refused([](LeafInput* leaf) { leaf->payloads.pop_back(); }), kRefused);
   EXPECT_EQ(refused([](LeafInput* leaf) { leaf->record.chunk_shape = {0, 1000}; }), kRefused);
   EXPECT_EQ(refused([](LeafInput* leaf) { leaf->record.chunk_shape = {300}; }), kRefused);
-  EXPECT_EQ(refused([](LeafInput* leaf) { leaf->record.codec = CodecId::kLz4Frame; }), kRefused);
+  EXPECT_EQ(refused([](LeafInput* leaf) { leaf->codec = CodecId::kLz4Frame; }), kRefused);
   EXPECT_EQ(refused([](LeafInput* leaf) { leaf->payloads[0] = leaf->payloads[0].first(3); }),
             kRefused);
   EXPECT_EQ(StepNumbers(store.get()), std::vector<uint64_t>{});

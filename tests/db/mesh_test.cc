@@ -97,7 +97,7 @@ format::LeafRecord ArrayLeaf(const std::string& name, format::Shape shape,
     format::ChunkRecord chunk;
     chunk.segment = 1;
     chunk.offset_bytes = offset_bytes + i * 4096;
-    chunk.logical_bytes = bytes;
+    chunk.logical_bytes = static_cast<uint32_t>(bytes);
     chunk.stored_bytes = static_cast<uint32_t>(bytes + format::kCrcBytes);
     leaf.chunks.push_back(chunk);
   }

@@ -210,7 +210,7 @@ TEST_F(OddSegmentsTest, AFooterThatNamesAFrameTwiceGivesItOnce) {
 TEST_F(OddSegmentsTest, WhatIsKnownOfAnotherLogIsNotBelieved) {
   const auto plain = RecoverByMarks(slot_, files_, nullptr);
   ASSERT_OK(plain.status());
-  const auto check = [&](const LogState& known) {
+  const auto check = [&](LogState known) {
     const auto state = RecoverByMarks(slot_, files_, &known);
     ASSERT_OK(state.status());
     EXPECT_EQ(state->tip_place, plain->tip_place);

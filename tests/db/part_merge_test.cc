@@ -57,7 +57,7 @@ TEST_F(GroupReadTest, AStepIsWholeAsSoonAsPart0HasDecided) {
     const auto leaf = (*step)->Find(KeyOf("state", PartLeaf(2)));
     ASSERT_OK(leaf.status());
     ASSERT_TRUE(leaf->has_value());
-    EXPECT_EQ((*leaf)->chunks.front().process, 2U);
+    EXPECT_EQ((*leaf)->chunks.front().part, 2U);
     EXPECT_EQ((*step)->step().stored_bytes,
               group.part(0)->Steps()->front().stored_bytes +
                   group.part(1)->Group()->prepared.front().stored_bytes +
@@ -348,7 +348,7 @@ TEST(MergeLeafTest, WhatDoesNotFitIsRefused) {
   other.shape = {9};
   refused({a, other}, "type or shape");
   other = b;
-  other.codec = format::CodecId::kBloscLz4;
+  other.chunk_shape = {2};
   refused({a, other}, "its chunks");
   other = b;
   other.partial = false;

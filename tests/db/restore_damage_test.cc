@@ -98,9 +98,8 @@ TEST_P(DamageTest, AFlippedBitIsNamedAndNothingElseFails) {
   }
 }
 
-// It has no chunk to name: that once ended the process.
-TEST_P(DamageTest, VerifyNamesTheCommitOfALeafWithAnUnknownCodec) {
-  leaves_[0].codec = format::CodecId{99};
+TEST_P(DamageTest, VerifyNamesAChunkOfAnUnknownCodec) {
+  leaves_[0].chunks[0].codec = format::CodecId{99};
   format::Commit commit;
   commit.step.step = 7;
   commit.step.commit = 1;

@@ -31,7 +31,7 @@ format::LeafRecord ArrayLeaf(const std::string& name, format::Shape shape,
   const uint64_t bytes = format::ChunkBytes(leaf.chunk_shape, 4);
   for (uint64_t i = 0; i < leaf.chunk_count; ++i) {
     format::ChunkRecord chunk;
-    chunk.logical_bytes = bytes;
+    chunk.logical_bytes = static_cast<uint32_t>(bytes);
     chunk.stored_bytes = static_cast<uint32_t>(bytes + format::kCrcBytes);
     chunk.crc = static_cast<uint32_t>(i);
     leaf.chunks.push_back(chunk);
@@ -222,10 +222,9 @@ TEST(RestorePlan, ValuesKeepTheOrderOfTheirParts) {
   format::LeafRecord leaf;
   leaf.key = PlanKeyOf("text");
   leaf.kind = format::LeafKind::kValue;
-  leaf.codec = format::CodecId::kLz4Frame;
   leaf.logical_bytes = 3000;
   leaf.chunk_count = 2;
-  leaf.chunks.resize(2);
+  leaf.chunks.resize(2, {.codec = format::CodecId::kLz4Frame});
   leaf.chunks[0].logical_bytes = 2000;
   leaf.chunks[0].stored_bytes = 100;
   leaf.chunks[0].offset_bytes = 8192;  // the second part lies first
@@ -284,17 +283,16 @@ TEST(RestorePlan, RecordsThatContradictThemselvesAreDataLoss) {
       {"dtype", [](format::LeafRecord* leaf) { leaf->dtype = static_cast<format::DType>(999); }},
       {"no dtype", [](format::LeafRecord* leaf) { leaf->dtype = format::DType::kInvalid; }},
       {"kind", [](format::LeafRecord* leaf) { leaf->kind = static_cast<format::LeafKind>(9); }},
-      {"codec", [](format::LeafRecord* leaf) { leaf->codec = static_cast<format::CodecId>(9); }},
+      {"codec", [](format::LeafRecord* leaf) { leaf->chunks[1].codec = format::CodecId{9}; }},
       {"logical", [](format::LeafRecord* leaf) { leaf->chunks[1].logical_bytes = 63; }},
       {"stored too short", [](format::LeafRecord* leaf) { leaf->chunks[1].stored_bytes = 3; }},
       {"stored not exact", [](format::LeafRecord* leaf) { leaf->chunks[1].stored_bytes = 67; }},
       {"stored too long",
        [](format::LeafRecord* leaf) {
-         leaf->codec = format::CodecId::kBloscLz4;
+         leaf->chunks[1].codec = format::CodecId::kBloscLz4;
          leaf->chunks[1].stored_bytes = UINT32_MAX;
        }},
       {"offset", [](format::LeafRecord* leaf) { leaf->chunks[1].offset_bytes = UINT64_MAX - 10; }},
-      {"directory", [](format::LeafRecord* leaf) { leaf->chunks[1].directory = 1; }},
   };
   for (const auto& [what, damage] : damages) {
     SCOPED_TRACE(what);

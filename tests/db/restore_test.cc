@@ -137,11 +137,10 @@ TEST_P(RestoreTest, ValuesInlineAndInChunks) {
   format::LeafRecord stored;
   stored.key = RestoreKeyOf("text");
   stored.kind = format::LeafKind::kValue;
-  stored.codec = format::CodecId::kLz4Frame;
   stored.logical_bytes = 2 * text.size() + 3;
   stored.chunk_count = 3;
   for (const std::string& part : {text, std::string("abc"), text}) {
-    stored.chunks.push_back(segments.Add(stored.codec, 1, AsBytes(part), 2, 1));
+    stored.chunks.push_back(segments.Add(format::CodecId::kLz4Frame, 1, AsBytes(part), 2, 1));
   }
   segments.Write();
   format::LeafRecord inlined;

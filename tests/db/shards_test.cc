@@ -379,7 +379,7 @@ TEST_F(ShardsTest, PartsOfAnArrayHaveEveryChunkInOneShard) {
     if (prng.Below(3) == 0) leaf.input.chunk_bytes_max = 4096 + prng.Below(10000);
     SCOPED_TRACE(testing::PrintToString(array->shape));
     ASSERT_OK(PlanLeaf(CodecPolicy::kAuto, &leaf));
-    EXPECT_EQ(leaf.input.record.codec, format::CodecId::kRaw);
+    EXPECT_EQ(leaf.codec, format::CodecId::kRaw);
     CheckPieces(*array, leaf);
   }
   // Shards whose length has no divisor that fits: grids of their own.

@@ -75,7 +75,6 @@ TEST(FormatDocTest, NumbersEqualTheHeaders) {
       {"kFooter", static_cast<uint64_t>(FrameKind::kFooter)},
       {"kTrailer", static_cast<uint64_t>(FrameKind::kTrailer)},
       {"kDecided", static_cast<uint64_t>(FrameKind::kDecided)},
-      {"kParity", static_cast<uint64_t>(FrameKind::kParity)},
       {"kPrepared", static_cast<uint64_t>(FrameKind::kPrepared)},
       {"kCatalogPage", static_cast<uint64_t>(FrameKind::kCatalogPage)},
       {"kLoss", static_cast<uint64_t>(FrameKind::kLoss)},
@@ -117,12 +116,10 @@ TEST(FormatDocTest, HexExamplesAreRealBytes) {
   const std::string frame_dump =
       HexDump(AsBytes(frame).first(kFrameHeaderBytes + delete_payload.size()));
   EXPECT_NE(document.find(frame_dump), std::string::npos) << frame_dump;
-  const std::string key = EncodeChunkKey(
-      12000,
+  const std::string key =
       EncodeLeafKey("params",
                     {{PathComponent::Type::kKey, 0, "w"}, {PathComponent::Type::kIndex, 3, ""}})
-          .value(),
-      5);
+          .value();
   EXPECT_NE(document.find(HexDump(AsBytes(key))), std::string::npos) << HexDump(AsBytes(key));
 }
 

@@ -69,7 +69,7 @@ TEST(FrameTest, EveryFlippedBitIsFound) {
 }
 
 TEST(FrameTest, IntactHeadersOfNewerVersionsAreNotDamage) {
-  for (const auto& [at, value] : {std::pair{8, 15}, {10, 2}, {100, 1}}) {
+  for (const auto& [at, value] : {std::pair{8, 14}, {10, 3}}) {
     std::string frame = EncodeFrame(ExampleFrameHeader(), "payload", 512, nullptr);
     frame[static_cast<size_t>(at)] = static_cast<char>(value);
     Seal(frame);
@@ -79,7 +79,7 @@ TEST(FrameTest, IntactHeadersOfNewerVersionsAreNotDamage) {
   StoreLittle(Data(frame) + 12, uint32_t{kFramePayloadBytesMax} + 1);
   Seal(frame);
   EXPECT_EQ(DecodeFrameHeader(AsBytes(frame)).status().code(), StatusCode::kDataLoss);
-  // Reserved bytes are ignored.
+  // Bytes behind the last field are ignored.
   frame = EncodeFrame(ExampleFrameHeader(), "payload", 512, nullptr);
   frame[110] = 1;
   Seal(frame);
@@ -98,8 +98,8 @@ TEST(FrameTest, NumbersThatCouldOverflowAreDamage) {
     EXPECT_EQ(DecodeFrameHeader(AsBytes(EncodeFrame(header, "", 512, nullptr))).status().code(),
               StatusCode::kDataLoss);
   }
-  for (uint64_t StoreSlot::*number : {&StoreSlot::sequence, &StoreSlot::epoch,
-                                      &StoreSlot::durable_commit, &StoreSlot::index_commit}) {
+  for (uint64_t StoreSlot::*number :
+       {&StoreSlot::sequence, &StoreSlot::epoch, &StoreSlot::durable_commit}) {
     StoreSlot slot = ExampleSlot();
     slot.*number = UINT64_MAX;
     EXPECT_EQ(DecodeSlot(EncodeSlot(slot)).status().code(), StatusCode::kDataLoss);
@@ -122,14 +122,25 @@ TEST(SlotTest, RoundTripsAndFindsDamage) {
             StatusCode::kDataLoss);
 }
 
-TEST(SlotTest, NewerVersionsAreNamed) {
-  auto bytes = EncodeSlot(ExampleSlot());
-  StoreLittle(bytes.data() + 8, kFormatVersion + 1);
-  StoreLittle(bytes.data() + 4092, Crc32c(ConstBytes(bytes).first(4092)));
-  const Status status = DecodeSlot(bytes).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_EQ(status.message(),
-            "the store has format version 4; this version of Stepwell reads up to 3");
+TEST(SlotTest, OtherFormatsAreRefusedWithWhatToDo) {
+  const auto refusal = [](uint32_t version) {
+    auto bytes = EncodeSlot(ExampleSlot());
+    StoreLittle(bytes.data() + 8, version);
+    StoreLittle(bytes.data() + 4092, Crc32c(ConstBytes(bytes).first(4092)));
+    const Status status = DecodeSlot(bytes).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    return status.message();
+  };
+  EXPECT_EQ(refusal(5),
+            "the store has format 5, and this version of Stepwell reads up to 4; open it with a "
+            "newer version");
+  for (const uint32_t version : {0U, 1U, 2U, 3U}) {
+    EXPECT_EQ(refusal(version),
+              StrCat("the store has format ", version,
+                     ", of a version of Stepwell before its first release, and this one reads "
+                     "formats from 4 on; export its steps as Orbax checkpoints with the version "
+                     "that wrote it, and import those"));
+  }
 }
 
 }  // namespace

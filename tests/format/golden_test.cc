@@ -10,7 +10,7 @@
 namespace stepwell::format {
 namespace {
 
-std::string ReadGolden(const std::string& name, const std::string& version = "v1") {
+std::string ReadGolden(const std::string& name, const std::string& version = "v4") {
   std::ifstream file(std::string(STEPWELL_GOLDEN_DIR) + "/" + version + "/" + name + ".bin",
                      std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
@@ -31,62 +31,55 @@ TEST(GoldenTest, CanonicalEncodingsAreStable) {
   }
 }
 
-TEST(GoldenTest, IndexValuesDecode) {
-  const auto read = [](const char* name) { return ReadGolden(name); };
-  ExpectDecodes(DecodeStepRecord(AsBytes(read("step_record"))), ExampleStep(), "step_record");
+TEST(GoldenTest, LeavesDecode) {
   for (const auto& [name, example] : {std::pair{"leaf_array", ExampleArray()},
                                       {"leaf_value", ExampleValue()},
-                                      {"leaf_node", ExampleNode()}}) {
+                                      {"leaf_node", ExampleNode()},
+                                      {"leaf_variable", ExampleVariable()},
+                                      {"leaf_partial", ExamplePartial()}}) {
     LeafRecord expected = example;
     expected.chunks.clear();
-    ExpectDecodes(DecodeLeafValue(expected.key, AsBytes(read(name))), expected, name);
+    ExpectDecodes(DecodeLeafValue(expected.key, AsBytes(ReadGolden(name))), expected, name);
   }
-  ExpectDecodes(DecodeChunkRecord(AsBytes(read("chunk_record"))), ExampleChunk(), "chunk_record");
-  ExpectDecodes(DecodeChunkRecord(AsBytes(read("chunk_record_hash"))), ExampleArray().chunks[1],
-                "chunk_record_hash");
 }
 
 TEST(GoldenTest, FramePayloadsDecode) {
   const auto read = [](const char* name) { return ReadGolden(name); };
   ExpectDecodes(DecodeSegmentHeader(AsBytes(read("segment_header"))), ExampleSegmentHeader(),
                 "segment_header");
-  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog"))), ExampleCatalog(), "catalog");
-  ExpectDecodes(DecodeEpoch(AsBytes(read("epoch"))), ExampleEpoch(), "epoch");
-  ExpectDecodes(DecodeRecords(AsBytes(read("records"))), ExampleCommit().records, "records");
-  ExpectDecodes(DecodeCommit(AsBytes(read("commit"))), ExampleCommit(), "commit");
-  ExpectDecodes(DecodeDelete(AsBytes(read("delete"))), ExampleDelete(), "delete");
-  ExpectDecodes(DecodeMeta(AsBytes(read("meta"))), ExampleMeta(), "meta");
-  ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
-  ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");
-  ExpectDecodes(DecodeSlot(AsBytes(read("slot"))), ExampleSlot(), "slot");
-}
-
-TEST(GoldenTest, VariablesDecode) {
-  ExpectDecodes(DecodeLeafValue(ExampleVariable().key, AsBytes(ReadGolden("leaf_variable", "v3"))),
-                ExampleVariable(), "variable");
-}
-
-TEST(GoldenTest, PartsOfGroupsDecode) {
-  const auto read = [](const char* name) { return ReadGolden(name, "v2"); };
-  LeafRecord partial = ExamplePartial();
-  partial.chunks.clear();
-  ExpectDecodes(DecodeLeafValue(partial.key, AsBytes(read("leaf_partial"))), partial, "partial");
-  ExpectDecodes(DecodeCommit(AsBytes(read("prepared"))), ExamplePrepared(), "prepared");
-  ExpectDecodes(DecodeDecided(AsBytes(read("decided"))), ExampleDecided(), "decided");
-  ExpectDecodes(DecodeSlot(AsBytes(read("slot_part"))), ExamplePartSlot(), "slot_part");
-}
-
-TEST(GoldenTest, CatalogsOfChangesDecode) {
-  const auto read = [](const char* name) { return ReadGolden(name, "v3"); };
   ExpectDecodes(DecodeSegmentHeader(AsBytes(read("segment_header_of_part"))), ExamplePartHeader(),
                 "segment_header_of_part");
-  ExpectDecodes(DecodeLoss(AsBytes(read("loss"))), ExampleLoss(), "loss");
-  ExpectDecodes(DecodeSlot(AsBytes(read("slot_tip"))), ExampleTipSlot(), "slot_tip");
   ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_base"))), ExampleCatalog(), "catalog_base");
   ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_change"))), ExampleCatalogChange(),
                 "catalog_change");
   ExpectDecodes(DecodeCatalogPage(AsBytes(read("catalog_page"))), ExampleCatalogEntries(),
                 "catalog_page");
+  ExpectDecodes(DecodeEpoch(AsBytes(read("epoch"))), ExampleEpoch(), "epoch");
+  ExpectDecodes(DecodeRecords(AsBytes(read("records"))), ExampleCommit().records, "records");
+  ExpectDecodes(DecodeCommit(AsBytes(read("commit"))), ExampleCommit(), "commit");
+  ExpectDecodes(DecodeCommit(AsBytes(read("prepared"))), ExamplePrepared(), "prepared");
+  ExpectDecodes(DecodeDecided(AsBytes(read("decided"))), ExampleDecided(), "decided");
+  ExpectDecodes(DecodeDelete(AsBytes(read("delete"))), ExampleDelete(), "delete");
+  ExpectDecodes(DecodeMeta(AsBytes(read("meta"))), ExampleMeta(), "meta");
+  ExpectDecodes(DecodeLoss(AsBytes(read("loss"))), ExampleLoss(), "loss");
+  ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
+  ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");
+  ExpectDecodes(DecodeSlot(AsBytes(read("slot"))), ExampleSlot(), "slot");
+  ExpectDecodes(DecodeSlot(AsBytes(read("slot_part"))), ExamplePartSlot(), "slot_part");
+  ExpectDecodes(DecodeSlot(AsBytes(read("slot_tip"))), ExampleTipSlot(), "slot_tip");
+}
+
+TEST(GoldenTest, TheCopyBehindRecordsDecodes) {
+  const std::string run = ReadGolden("records_with_copy");
+  const Result<FrameHeader> header = DecodeFrameHeader(AsBytes(run));
+  ASSERT_TRUE(header.ok()) << header.status().ToString();
+  const size_t length = kFrameHeaderBytes + header->payload_bytes;
+  const size_t at = AlignUp(length, kCopyAlignment);
+  const Result<FrameCopyHeader> copy =
+      DecodeFrameCopyHeader(AsBytes(run).subspan(at), header->nonce);
+  ASSERT_TRUE(copy.ok()) << copy.status().ToString();
+  EXPECT_EQ(copy->length_bytes, length);
+  EXPECT_EQ(run.substr(at + kCopyHeaderBytes, length), run.substr(0, length));
 }
 
 TEST(GoldenTest, FrameDecodes) {
@@ -120,14 +113,9 @@ TEST(GoldenTest, KeysDecode) {
   ASSERT_TRUE(leaf.ok());
   EXPECT_EQ(leaf->item, "params");
   EXPECT_TRUE(leaf->path == ExamplePath());
-  const Result<LeafKey> literal = DecodeLeafKey(ReadGolden("leaf_key_literal", "v3"));
+  const Result<LeafKey> literal = DecodeLeafKey(ReadGolden("leaf_key_literal"));
   ASSERT_TRUE(literal.ok());
   EXPECT_TRUE(literal->path == ExampleLiteralPath());
-  const Result<ChunkKey> chunk = DecodeChunkKey(ReadGolden("chunk_key"));
-  ASSERT_TRUE(chunk.ok());
-  EXPECT_EQ(chunk->step, 12000U);
-  EXPECT_EQ(chunk->chunk_index, 5U);
-  EXPECT_EQ(chunk->leaf_key, ReadGolden("leaf_key"));
 }
 
 }  // namespace

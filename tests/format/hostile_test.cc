@@ -22,12 +22,9 @@ Decoder Wrap(Result<T> (*decode)(ConstBytes)) {
 
 const std::map<std::string, Decoder>& Decoders() {
   static const auto* decoders = new std::map<std::string, Decoder>{
-      {"step_record", Wrap(DecodeStepRecord)},
       {"leaf_array", [](ConstBytes b) { return DecodeLeafValue("k", b).status(); }},
-      {"chunk_record", Wrap(DecodeChunkRecord)},
-      {"chunk_record_hash", Wrap(DecodeChunkRecord)},
       {"segment_header", Wrap(DecodeSegmentHeader)},
-      {"catalog", Wrap(DecodeCatalog)},
+      {"catalog_base", Wrap(DecodeCatalog)},
       {"catalog_change", Wrap(DecodeCatalog)},
       {"catalog_page", Wrap(DecodeCatalogPage)},
       {"epoch", Wrap(DecodeEpoch)},

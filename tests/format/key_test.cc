@@ -105,32 +105,7 @@ TEST(KeyTest, RoundTrips) {
     EXPECT_EQ(decoded.item, item);
     EXPECT_TRUE(decoded.path == path);
     const uint64_t step = prng.Next();
-    const uint64_t index = prng.Next();
-    const ChunkKey chunk = DecodeChunkKey(EncodeChunkKey(step, key, index)).value();
-    EXPECT_EQ(chunk.step, step);
-    EXPECT_EQ(chunk.leaf_key, key);
-    EXPECT_EQ(chunk.chunk_index, index);
     EXPECT_EQ(DecodeStep(EncodeStep(step)).value(), step);
-    EXPECT_EQ(EncodeIndexKey(step, key), EncodeStep(step) + key);
-  }
-}
-
-TEST(KeyTest, ChunksOfALeafAreContiguousAndInOrder) {
-  Prng prng(3);
-  for (int i = 0; i < 5000; ++i) {
-    const KeyPath a = RandomPath(prng);
-    KeyPath b = RandomPath(prng);
-    if (prng.Below(2) == 0) b.insert(b.begin(), a.begin(), a.end());
-    const std::string x = EncodeLeafKey("item", a).value();
-    const std::string y = EncodeLeafKey("item", b).value();
-    const uint64_t low = prng.Next() >> prng.Below(64);
-    if (low == UINT64_MAX) continue;
-    EXPECT_LT(EncodeChunkKey(7, x, low), EncodeChunkKey(7, x, low + 1));
-    if (a == b) continue;
-    // All of one leaf's chunks on one side of any chunk of the other's.
-    const std::string other = EncodeChunkKey(7, y, low);
-    EXPECT_EQ(other < EncodeChunkKey(7, x, 0), other < EncodeChunkKey(7, x, UINT64_MAX));
-    EXPECT_EQ(Before(a, b), EncodeChunkKey(7, x, UINT64_MAX) < EncodeChunkKey(7, y, 0));
   }
 }
 
@@ -154,10 +129,6 @@ TEST(KeyTest, WhatDecodesEncodesToTheSameBytes) {
     const Result<LeafKey> leaf = DecodeLeafKey(bytes);
     if (leaf.ok()) {
       EXPECT_EQ(EncodeLeafKey(leaf->item, leaf->path).value(), bytes);
-    }
-    const Result<ChunkKey> chunk = DecodeChunkKey(bytes);
-    if (chunk.ok()) {
-      EXPECT_EQ(EncodeChunkKey(chunk->step, chunk->leaf_key, chunk->chunk_index), bytes);
     }
   }
   EXPECT_GT(accepted, 5000);

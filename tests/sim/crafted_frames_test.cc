@@ -23,10 +23,10 @@ using format::FrameKind;
 constexpr uint64_t kFrameBlock = 4096;
 constexpr uint64_t kFar = uint64_t{1} << 32;
 constexpr FrameKind kKinds[] = {
-    FrameKind::kSegmentHeader, FrameKind::kCatalog, FrameKind::kEpoch,  FrameKind::kRecords,
-    FrameKind::kCommit,        FrameKind::kDelete,  FrameKind::kMeta,   FrameKind::kFooter,
-    FrameKind::kTrailer,       FrameKind::kDecided, FrameKind::kParity, FrameKind::kPrepared,
-    FrameKind::kCatalogPage,   FrameKind::kLoss};
+    FrameKind::kSegmentHeader, FrameKind::kCatalog, FrameKind::kEpoch,    FrameKind::kRecords,
+    FrameKind::kCommit,        FrameKind::kDelete,  FrameKind::kMeta,     FrameKind::kFooter,
+    FrameKind::kTrailer,       FrameKind::kDecided, FrameKind::kPrepared, FrameKind::kCatalogPage,
+    FrameKind::kLoss};
 
 struct FoundFrame {
   std::string path;

@@ -93,6 +93,8 @@ class STEPWELL_API Store {
   // Committed steps, ascending; a read-only store looks for new ones each time. For a step that
   // several processes saved, chunks and stored bytes are process 0's; Step::info() has all.
   Result<std::vector<StepInfo>> Steps();
+  // The `last` highest of them, with their metadata and metrics (of a damaged step none).
+  Result<std::vector<StepInfo>> StepsWithTexts(size_t last);
   // kNotFound names the nearest steps. Of a read-only store that cannot write into the store's
   // readers/ directory, the step's reads fail with kNotFound, too, once it was deleted and erased.
   Result<Step> Read(uint64_t step);

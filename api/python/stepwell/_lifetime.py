@@ -243,7 +243,7 @@ class OpenStore(NotCopied):
         self._check()
         if metrics:
             return metrics_of_all(self._backend)
-        return [summary.step for summary in self._backend.steps()]
+        return self._backend.step_numbers()
 
     def best(self, metric: str, mode: Direction = "min") -> int | None:
         """The step with the best `metric`, a name in `save(metrics=)`. None without any step, and
@@ -259,7 +259,8 @@ class OpenStore(NotCopied):
     @property
     def latest(self) -> int | None:
         """The highest committed step; None when there is none."""
-        return max(self.steps(), default=None)
+        self._check()
+        return max(self._backend.step_numbers(1), default=None)
 
     def __iter__(self) -> Iterator[int]:
         """The numbers of the committed steps, ascending, as they are now."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from . import _stepwell
 from ._backend.backend import Backend
-from .errors import InvalidArgumentError, StepNotFoundError
+from .errors import InvalidArgumentError
 
 Direction = Literal["min", "max"]
 
@@ -18,22 +17,11 @@ Direction = Literal["min", "max"]
 def metrics_of_all(backend: Backend) -> dict[int, Any]:
     """Each committed step's metrics, None for none, ascending by step."""
     if backend.collective_reads:  # process 0 saves the metrics, in its own part
-        share = backend.writer
-        texts = backend.from_leader(lambda: _texts(share, share.read_share), "the steps' metrics")
+        texts = dict(backend.from_leader(lambda: list(backend.writer.metrics().items()),
+                                         "the steps' metrics"))
     else:
-        core = backend.whole("the steps' metrics")
-        texts = _texts(core, core.read)
-    return {step: json.loads(text) if text else None for step, text in texts}
-
-
-def _texts(core: _stepwell.Core, read: Callable[[int], _stepwell.Reader]) -> list[tuple[int, str]]:
-    texts: list[tuple[int, str]] = []
-    for summary in core.steps():
-        try:
-            texts.append((summary.step, read(summary.step).metrics_json))
-        except StepNotFoundError:
-            continue  # deleted since
-    return texts
+        texts = backend.whole("the steps' metrics").metrics()
+    return {step: json.loads(text) if text else None for step, text in texts.items()}
 
 
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | None:

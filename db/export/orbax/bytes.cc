@@ -78,7 +78,7 @@ class Placer {
       for (const ExportArray& array : item.arrays) {
         if (array.leaf == nullptr || array.rewrite) continue;
         for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-          bytes[{chunk.process, chunk.segment}] += chunk.stored_bytes;
+          bytes[{chunk.part, chunk.segment}] += chunk.stored_bytes;
         }
       }
     }
@@ -322,11 +322,11 @@ std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t g
   for (const ExportArray& array : arrays) {
     if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-      if (only != nullptr && !only->contains({chunk.process, chunk.segment})) continue;
+      if (only != nullptr && !only->contains({chunk.part, chunk.segment})) continue;
       const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
       const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
       runs.push_back(
-          {.segment = chunk.segment, .from = from, .length = end - from, .part = chunk.process});
+          {.segment = chunk.segment, .from = from, .length = end - from, .part = chunk.part});
     }
   }
   std::sort(runs.begin(), runs.end(), [](const ByteRun& a, const ByteRun& b) {
@@ -397,7 +397,7 @@ std::set<PartSegment> SegmentsOf(const ExportItem& item) {
   for (const ExportArray& array : item.arrays) {
     if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-      const PartSegment segment{chunk.process, chunk.segment};
+      const PartSegment segment{chunk.part, chunk.segment};
       if (segment != last) segments.insert(segment);
       last = segment;
     }
@@ -436,12 +436,12 @@ void ChunkPlaces::AddRewritten(std::string file) {
 }
 
 Result<ChunkPlaces::Place> ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
-  if (const auto it = by_segment_.find({chunk.process, chunk.segment}); it != by_segment_.end()) {
+  if (const auto it = by_segment_.find({chunk.part, chunk.segment}); it != by_segment_.end()) {
     return Place{it->second, chunk.offset_bytes};
   }
   const auto next = std::upper_bound(
       runs_.begin(), runs_.end(), chunk, [](const format::ChunkRecord& what, const ByteRun& run) {
-        return std::tuple(what.process, what.segment, what.offset_bytes) <
+        return std::tuple(what.part, what.segment, what.offset_bytes) <
                std::tuple(run.part, run.segment, run.from);
       });
   if (next == runs_.begin()) return InternalError("a chunk outside of what is linked or copied");

@@ -55,13 +55,18 @@ bool HasAllElements(const LeafRecord& leaf) {
 Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptions& options) {
   LeafTranslation out;
   const bool in_pieces = leaf.partial || !leaf.pieces.empty();
-  if (leaf.codec != format::CodecId::kRaw && leaf.codec != format::CodecId::kBloscLz4) {
-    out.unsupported = "its chunks are encoded in a way that this version does not know";
-    return out;
-  }
   STEPWELL_RETURN_IF_ERROR(CheckLeaf(leaf));
+  // One zarr.json describes all chunks of an array.
+  const std::optional<format::CodecId> codec = leaf.codec();
+  bool has_chain = codec.has_value();
   for (const format::ChunkRecord& chunk : leaf.chunks) {
     if (chunk.stored_bytes < format::kCrcBytes) return Contradiction("the size of a chunk");
+    const format::CodecInfo* const info = format::FindCodec(chunk.codec);
+    if (info == nullptr) {
+      out.unsupported = "its chunks are encoded in a way that this version does not know";
+      return out;
+    }
+    has_chain = has_chain && info->zarr != format::ZarrChain::kNone;
   }
   if (in_pieces && !HasAllElements(leaf)) {
     out.unsupported =
@@ -84,8 +89,8 @@ Result<LeafTranslation> TranslateArray(const LeafRecord& leaf, const ExportOptio
       format::FindDType(dtype)->item_bytes == format::FindDType(leaf.dtype)->item_bytes;
   ExportArray array;
   array.leaf = &leaf;
-  array.rewrite = !same_bytes || in_pieces;
-  array.codec = same_bytes ? leaf.codec : format::CodecId::kRaw;
+  array.rewrite = !same_bytes || in_pieces || !has_chain;
+  array.codec = same_bytes && has_chain ? *codec : format::CodecId::kRaw;
   // Pieces with grids of their own get one for the whole array.
   const format::Shape chunk_shape =
       in_pieces

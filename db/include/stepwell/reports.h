@@ -76,7 +76,6 @@ struct SpaceStats {
   uint64_t index_bytes = 0;     // RocksDB
   uint64_t other_bytes = 0;     // STEPWELL, LOCK, readers' pins
   // Of which (not added again):
-  uint64_t shared_bytes = 0;  // payloads that more than one live step refers to, counted once
   uint64_t pinned_by_readers_bytes = 0;  // payloads of dead steps that a reader still holds
   uint64_t linked_bytes = 0;             // of segments with another hard link
 };
@@ -119,8 +118,8 @@ struct StoreStats {
   // visible.
   LatencyStats snapshot, encode, write, commit, index, durable;
 
-  // For people: how the disk is driven ("io_uring, registered buffers"), and where leaves are
-  // looked up ("rocksdb through commit N", "opening", "log").
+  // For people: how the disk is driven ("io_uring, registered buffers"), and what answers questions
+  // about many steps ("rocksdb", perhaps with how far it is behind; "log"; "not opened").
   std::string disk;
   std::string index_state;
   std::vector<std::string> old_pins;  // readers' pins that keep space: which, since when

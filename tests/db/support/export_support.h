@@ -32,7 +32,7 @@ inline bool IsArray(const LeafInput& leaf, const std::vector<float>& wanted) {
   std::vector<float> chunk(format::ChunkBytes(chunk_shape, sizeof(float)) / sizeof(float));
   for (size_t index = 0; index < leaf.payloads.size(); ++index) {
     const auto out = std::as_writable_bytes(std::span(chunk));
-    if (!format::DecodePayload(leaf.record.codec, leaf.payloads[index], out).ok()) return false;
+    if (!format::DecodePayload(leaf.codec, leaf.payloads[index], out).ok()) return false;
     for (size_t element = 0; element < chunk.size(); ++element) {
       size_t in_grid = index;
       size_t in_chunk = element;

@@ -21,65 +21,32 @@
 #include <thread>
 #include <vector>
 
-#include "format/key.h"
 #include "io/open_disk.h"
 #include "tests/sim/support/sim_disk.h"
 
 namespace stepwell::db::index_tests {
 
-using format::LeafRecord;
-using format::PathComponent;
-
 inline constexpr format::Id128 kStoreId{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 inline constexpr char kPath[] = "/index";
 inline constexpr uint64_t kBatches = 8;
 
-struct StepData {
-  format::StepRecord record;
+struct Row {
+  uint64_t step = 0;
+  uint64_t commit = 0;
   uint32_t frame_crc = 0;
-  std::vector<LeafRecord> leaves;  // sorted by key
+  bool has_texts = false;
+  std::string metadata_json;
+  std::string metrics_json;
+  bool operator==(const Row&) const = default;
 };
-using Model = std::map<uint64_t, StepData>;
+using Model = std::map<uint64_t, Row>;
 
-inline std::string Key(std::string_view item, const std::vector<std::string>& names) {
-  format::KeyPath path;
-  for (const std::string& name : names) path.push_back({PathComponent::Type::kKey, 0, name});
-  return format::EncodeLeafKey(item, path).value();
-}
-
-inline LeafRecord Leaf(std::string key, uint64_t seed, uint64_t chunks) {
-  LeafRecord leaf;
-  leaf.key = std::move(key);
-  leaf.dtype = format::DType::kFloat32;
-  leaf.shape = {chunks, 256};
-  leaf.chunk_shape = {1, 256};
-  leaf.logical_bytes = chunks * 1024;
-  leaf.chunk_count = chunks;
-  for (uint64_t i = 0; i < chunks; ++i) {
-    format::ChunkRecord chunk;
-    chunk.segment = seed;
-    chunk.offset_bytes = 4096 * (i + 1);
-    chunk.stored_bytes = 1028;
-    chunk.logical_bytes = 1024;
-    chunk.crc = static_cast<uint32_t>(seed * 1000003 + i);
-    leaf.chunks.push_back(chunk);
-  }
-  return leaf;
-}
-
-inline StepData MakeStep(uint64_t step, uint64_t commit, uint64_t chunks = 3) {
-  StepData data;
-  data.record.step = step;
-  data.record.commit = commit;
-  data.record.metadata_json = StrCat("{\"commit\":", commit, "}");
-  data.frame_crc = static_cast<uint32_t>(commit * 2654435761U);
-  data.leaves = {
-      Leaf(Key("opt", {"mu", "a"}), commit, chunks), Leaf(Key("params", {}), commit + 1, 0),
-      Leaf(Key("params", {"a"}), commit + 2, chunks + 1),
-      Leaf(Key("params", {"a", "b"}), commit + 3, 1), Leaf(Key("params", {"ab"}), commit + 4, 2)};
-  std::sort(data.leaves.begin(), data.leaves.end(),
-            [](const LeafRecord& a, const LeafRecord& b) { return a.key < b.key; });
-  return data;
+// Every fifth commit has texts that are too long for a row.
+inline Row MakeRow(uint64_t step, uint64_t commit) {
+  const auto crc = static_cast<uint32_t>(commit * 2654435761U);
+  if (commit % 5 == 0) return {step, commit, crc, false, "", ""};
+  return {step, commit, crc, true, StrCat("{\"commit\":", commit, "}"),
+          commit % 3 == 0 ? "" : StrCat("{\"loss\":", step, "}")};
 }
 
 // Step `commit` comes, the one three before goes, and every fourth commit replaces its predecessor.
@@ -88,48 +55,45 @@ inline Model ModelAfter(uint64_t commits) {
   for (uint64_t commit = 1; commit <= commits; ++commit) {
     if (commit > 3) model.erase(commit - 3);
     const uint64_t step = commit % 4 == 0 ? commit - 1 : commit;
-    model[step] = MakeStep(step, commit);
+    model[step] = MakeRow(step, commit);
   }
   return model;
 }
 
+inline IndexRow RowOf(const Row& row) {
+  return {row.step, row.commit, row.frame_crc, row.has_texts, row.metadata_json, row.metrics_json};
+}
+
+inline Status ApplyRow(Index* index, const Row& row) { return index->Apply({{}, {RowOf(row)}}); }
+
 inline Status ApplyCommit(Index* index, uint64_t commit) {
-  IndexBatch batch;
   const uint64_t step = commit % 4 == 0 ? commit - 1 : commit;
-  if (commit > 3) batch.removed_steps.push_back(commit - 3);
-  if (step != commit) batch.removed_steps.push_back(step);
-  const StepData data = MakeStep(step, commit);
-  batch.added.push_back({&data.record, data.frame_crc, &data.leaves});
-  batch.through_commit = commit;
-  return index->Apply(batch);
-}
-
-inline Status ApplyStep(Index* index, const StepData& data) {
+  const Row row = MakeRow(step, commit);
   IndexBatch batch;
-  batch.added.push_back({&data.record, data.frame_crc, &data.leaves});
-  batch.through_commit = data.record.commit;
+  if (commit > 3) batch.removed_steps.push_back(commit - 3);
+  batch.rows.push_back(RowOf(row));
   return index->Apply(batch);
 }
 
-// Fails (with a Status) or holds exactly the model after its applied commit.
-inline Status CheckPrefix(Index* index) {
-  const Model model = ModelAfter(index->applied_commit());
-  STEPWELL_ASSIGN_OR_RETURN(const std::vector<IndexedStep> steps, index->Steps());
-  EXPECT_EQ(steps.size(), model.size());
-  for (const IndexedStep& step : steps) {
-    const auto found = model.find(step.step);
-    if (found == model.end()) {
-      ADD_FAILURE() << "step " << step.step << " should not be there";
-      continue;
-    }
-    const StepData& data = found->second;
-    EXPECT_EQ(step.commit, data.record.commit);
-    EXPECT_EQ(step.frame_crc, data.frame_crc);
-    STEPWELL_ASSIGN_OR_RETURN(const auto leaves, index->Read(step.step, step.commit, step.frame_crc,
-                                                             format::KeysBelow("")));
-    EXPECT_TRUE(leaves.has_value() && *leaves == data.leaves) << "step " << step.step;
-  }
-  return OkStatus();
+inline Result<Model> RowsOf(Index* index, uint64_t first = 0) {
+  Model rows;
+  STEPWELL_RETURN_IF_ERROR(index->Scan(first, [&](const IndexRow& row) {
+    EXPECT_TRUE(rows.empty() || rows.rbegin()->first < row.step);
+    rows[row.step] = {row.step,      row.commit,
+                      row.frame_crc, row.has_texts,
+                      std::string(row.metadata_json), std::string(row.metrics_json)};
+    return true;
+  }));
+  return rows;
+}
+
+// Fails, or holds exactly the model after the newest commit that has a row, which is returned.
+inline Result<uint64_t> CheckPrefix(Index* index) {
+  STEPWELL_ASSIGN_OR_RETURN(const Model rows, RowsOf(index));
+  uint64_t commits = 0;
+  for (const auto& [step, row] : rows) commits = std::max(commits, row.commit);
+  EXPECT_EQ(rows, ModelAfter(commits));
+  return commits;
 }
 
 struct Opened {
@@ -138,14 +102,14 @@ struct Opened {
   std::unique_ptr<Index> index;
 };
 inline Opened Open(io::FileSystem* files, const std::string& path = kPath,
-                   const format::Id128& store_id = kStoreId) {
+                   const format::Id128& store_id = kStoreId, bool to_read = false) {
   Opened opened;
   Index::Options options;
   options.file_system = files;
   options.path = path;
   options.store_id = store_id;
   options.freeze = opened.freeze;
-  auto index = Index::Open(options);
+  auto index = to_read ? Index::OpenToRead(options) : Index::Open(options);
   opened.status = index.status();
   if (index.ok()) opened.index = std::move(index).value();
   return opened;
@@ -172,9 +136,9 @@ inline void ExpectRebuilds(io::FileSystem* files) {
   ASSERT_TRUE(destroyed.ok()) << destroyed.ToString();
   const Opened opened = Open(files);
   ASSERT_TRUE(opened.status.ok()) << opened.status.ToString();
-  EXPECT_EQ(opened.index->applied_commit(), 0u);
+  EXPECT_EQ(CheckPrefix(opened.index.get()).value(), 0u);
   EXPECT_EQ(Fill(opened.index.get()), kBatches);
-  EXPECT_TRUE(CheckPrefix(opened.index.get()).ok());
+  EXPECT_EQ(CheckPrefix(opened.index.get()).value(), kBatches);
 }
 
 }  // namespace stepwell::db::index_tests

@@ -46,8 +46,9 @@ class Segments {
     record.segment = segment;
     record.offset_bytes = bytes.size();
     record.stored_bytes = static_cast<uint32_t>(encoded->size_bytes);
-    record.logical_bytes = logical.size();
+    record.logical_bytes = static_cast<uint32_t>(logical.size());
     record.crc = encoded->crc;
+    record.codec = codec;
     bytes += payload.substr(0, encoded->size_bytes);
     return record;
   }
@@ -84,7 +85,6 @@ inline Array MakeArray(Prng& random, const std::string& name, format::DType type
   array.leaf.dtype = type;
   array.leaf.shape = std::move(shape);
   array.leaf.chunk_shape = std::move(chunk_shape);
-  array.leaf.codec = codec;
   const size_t item_bytes = array.dtype->item_bytes;
   array.bytes.resize(*format::ElementCount(array.leaf.shape, item_bytes) * item_bytes);
   for (char& byte : array.bytes) {

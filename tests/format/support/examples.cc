@@ -13,7 +13,6 @@ Id128 ExampleId(uint8_t first) {
 
 FramePlace ExamplePlace(uint64_t segment) {
   FramePlace place;
-  place.directory = 1;
   place.segment = segment;
   place.offset_bytes = segment * 65536;
   place.length_bytes = 1234;
@@ -35,13 +34,12 @@ KeyPath ExampleLiteralPath() {
 
 ChunkRecord ExampleChunk() {
   ChunkRecord chunk;
-  chunk.directory = 1;
-  chunk.process = 2;
   chunk.segment = 7;
   chunk.offset_bytes = 1 << 20;
   chunk.stored_bytes = 4100;
   chunk.logical_bytes = 4096;
   chunk.crc = 0x12345678;
+  chunk.codec = CodecId::kBloscLz4;
   return chunk;
 }
 
@@ -56,12 +54,11 @@ LeafRecord ExampleArray() {
   leaf.weak_type = true;
   leaf.prng_impl = "threefry2x32";
   leaf.sharding_json = R"({"sharding_type":"SingleDeviceSharding"})";
-  leaf.codec = CodecId::kBloscLz4;
   leaf.logical_bytes = 8192;
   leaf.chunk_count = 2;
   leaf.chunks = {ExampleChunk(), ExampleChunk()};
   leaf.chunks[1].offset_bytes += 8192;
-  leaf.chunks[1].content_hash = ExampleId(0x40);
+  leaf.chunks[1].codec = CodecId::kRaw;
   return leaf;
 }
 
@@ -70,7 +67,6 @@ LeafRecord ExampleValue() {
   leaf.key = EncodeLeafKey("params", {{PathComponent::Type::kKey, 0, "step"}}).value();
   leaf.kind = LeafKind::kValue;
   leaf.value_type = ValueType::kInt;
-  leaf.codec = CodecId::kLz4Frame;
   leaf.inline_value = "12000";
   leaf.logical_bytes = 5;
   return leaf;
@@ -106,7 +102,7 @@ StepRecord ExampleStep() {
   step.chunk_count = 2;
   step.logical_bytes = 8206;
   step.stored_bytes = 8209;
-  step.extents = {{0, 7, 12288, 8200}, {1, 8, 8192, 9}};
+  step.extents = {{7, 12288, 8200, 12288, 0}, {8, 8192, 9, 4096, 8192}};
   return step;
 }
 
@@ -158,7 +154,6 @@ Decided ExampleDecided() {
 
 StoreSlot ExamplePartSlot() {
   StoreSlot slot = ExampleSlot();
-  slot.format_version = 2;
   slot.group_id = ExampleId(0x30);
   slot.part = 3;
   return slot;
@@ -169,7 +164,6 @@ SegmentHeader ExampleSegmentHeader() {
   header.store_id = ExampleId(0x10);
   header.segment = 7;
   header.nonce = ExampleId(0x80);
-  header.directory = 1;
   header.created_ns = 1'700'000'000'000'000'000;
   return header;
 }
@@ -186,7 +180,7 @@ Catalog ExampleCatalog() {
   live.place = ExamplePlace(5);
   live.step.pinned = true;
   catalog.live = {live};
-  catalog.segments = {{5, 0, ExampleId(0x50), 268435456}, {6, 1, ExampleId(0x60), 0}};
+  catalog.segments = {{5, ExampleId(0x50), 268435456}, {6, ExampleId(0x60), 0}};
   return catalog;
 }
 
@@ -232,17 +226,13 @@ Trailer ExampleTrailer() { return {ExamplePlace(7), 41, 42}; }
 
 StoreSlot ExampleSlot() {
   StoreSlot slot;
-  slot.format_version = 1;
   slot.sequence = 99;
   slot.store_id = ExampleId(0x10);
-  slot.directory = 1;
-  slot.directory_count = 2;
   slot.clean = true;
   slot.epoch = 4;
   slot.durable_commit = 43;
   slot.durable_place = ExamplePlace(7);
   slot.catalog_place = ExamplePlace(6);
-  slot.index_commit = 40;
   return slot;
 }
 
@@ -277,7 +267,7 @@ std::string ExamplePayload(CodecId codec) {
 
 SegmentHeader ExamplePartHeader() {
   SegmentHeader header = ExampleSegmentHeader();
-  header.process = 3;
+  header.part = 3;
   header.group_id = ExampleId(0x70);
   return header;
 }
@@ -286,9 +276,21 @@ LossRecord ExampleLoss() { return {41, 43, 1'700'000'000'000'000'000, "offset 81
 
 StoreSlot ExampleTipSlot() {
   StoreSlot slot = ExampleSlot();
-  slot.format_version = 3;
   slot.tip = EncodeFrame(ExampleFrameHeader(), EncodeDelete(ExampleDelete()), 1, nullptr);
   return slot;
+}
+
+std::string ExampleRecordsRun() {
+  const std::string payload = EncodeRecords(ExampleCommit().records);
+  FrameHeader header = ExampleFrameHeader();
+  header.kind = FrameKind::kRecords;
+  FramePlace place = ExamplePlace(7);
+  place.length_bytes = static_cast<uint32_t>(kFrameHeaderBytes + payload.size());
+  std::string run(AlignUp(BytesWithCopy(place.length_bytes), 4096), '\0');
+  const MutableBytes bytes(reinterpret_cast<std::byte*>(run.data()), run.size());
+  EncodeFrameTo(header, payload, bytes, &place.crc);
+  EncodeOwnCopy(place, header.nonce, bytes);
+  return run;
 }
 
 std::vector<Golden> MakeGolden() {
@@ -296,41 +298,37 @@ std::vector<Golden> MakeGolden() {
   const std::array<std::byte, kSlotBytes> part_slot = EncodeSlot(ExamplePartSlot());
   const std::array<std::byte, kSlotBytes> tip_slot = EncodeSlot(ExampleTipSlot());
   return {
-      {"step_record", EncodeStepRecord(ExampleStep()), true},
-      {"leaf_array", EncodeLeafValue(ExampleArray()), true, "v3"},
-      {"leaf_value", EncodeLeafValue(ExampleValue()), true, "v3"},
-      {"leaf_node", EncodeLeafValue(ExampleNode()), true, "v3"},
-      {"leaf_variable", EncodeLeafValue(ExampleVariable()), true, "v3"},
-      {"chunk_record", EncodeChunkRecord(ExampleChunk()), true},
-      {"chunk_record_hash", EncodeChunkRecord(ExampleArray().chunks[1]), true},
-      {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), false},
-      {"catalog", EncodeCatalog(ExampleCatalog()), false},  // fields were added in version 3
+      {"leaf_array", EncodeLeafValue(ExampleArray()), true},
+      {"leaf_value", EncodeLeafValue(ExampleValue()), true},
+      {"leaf_node", EncodeLeafValue(ExampleNode()), true},
+      {"leaf_variable", EncodeLeafValue(ExampleVariable()), true},
+      {"leaf_partial", EncodeLeafValue(ExamplePartial()), true},
+      {"segment_header", EncodeSegmentHeader(ExampleSegmentHeader()), true},
+      {"segment_header_of_part", EncodeSegmentHeader(ExamplePartHeader()), true},
+      {"catalog_base", EncodeCatalog(ExampleCatalog()), true},
+      {"catalog_change", EncodeCatalog(ExampleCatalogChange()), true},
+      {"catalog_page", EncodeCatalogPage(ExampleCatalogEntries()).value(), false},
       {"epoch", EncodeEpoch(ExampleEpoch()), true},
-      {"records", EncodeRecords(ExampleCommit().records), true, "v3"},
-      {"commit", EncodeCommit(ExampleCommit()), true, "v3"},
+      {"records", EncodeRecords(ExampleCommit().records), true},
+      {"commit", EncodeCommit(ExampleCommit()), true},
+      {"prepared", EncodeCommit(ExamplePrepared()), true},
+      {"decided", EncodeDecided(ExampleDecided()), true},
       {"delete", EncodeDelete(ExampleDelete()), true},
       {"meta", EncodeMeta(ExampleMeta()), true},
+      {"loss", EncodeLoss(ExampleLoss()), true},
       {"footer", EncodeFooter(ExampleFooter()), true},
       {"trailer", EncodeTrailer(ExampleTrailer()), true},
       {"slot", std::string(AsText(slot)), true},
+      {"slot_part", std::string(AsText(part_slot)), true},
+      {"slot_tip", std::string(AsText(tip_slot)), true},
       {"frame", EncodeFrame(ExampleFrameHeader(), EncodeDelete(ExampleDelete()), 4096, nullptr),
        true},
+      {"records_with_copy", ExampleRecordsRun(), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
-      {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true, "v3"},
-      {"chunk_key", EncodeChunkKey(12000, EncodeLeafKey("params", ExamplePath()).value(), 5), true},
+      {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true},
       {"payload_raw", ExamplePayload(CodecId::kRaw), true},
       {"payload_blosc_lz4", ExamplePayload(CodecId::kBloscLz4), false},
       {"payload_lz4_frame", ExamplePayload(CodecId::kLz4Frame), false},
-      {"leaf_partial", EncodeLeafValue(ExamplePartial()), true, "v3"},
-      {"prepared", EncodeCommit(ExamplePrepared()), true, "v3"},
-      {"decided", EncodeDecided(ExampleDecided()), true, "v2"},
-      {"slot_part", std::string(AsText(part_slot)), true, "v2"},
-      {"segment_header_of_part", EncodeSegmentHeader(ExamplePartHeader()), true, "v3"},
-      {"loss", EncodeLoss(ExampleLoss()), true, "v3"},
-      {"slot_tip", std::string(AsText(tip_slot)), true, "v3"},
-      {"catalog_base", EncodeCatalog(ExampleCatalog()), true, "v3"},
-      {"catalog_change", EncodeCatalog(ExampleCatalogChange()), true, "v3"},
-      {"catalog_page", EncodeCatalogPage(ExampleCatalogEntries()).value(), false, "v3"},
   };
 }
 

@@ -47,13 +47,15 @@ std::string ExamplePayload(CodecId codec);
 SegmentHeader ExamplePartHeader();
 LossRecord ExampleLoss();
 StoreSlot ExampleTipSlot();
+// A frame of records, with its copy behind it, in blocks of 4 KiB.
+std::string ExampleRecordsRun();
 
 struct Golden {
   std::string name;
   std::string bytes;
   bool
       canonical;  // encoding is the same for ever; compressed bytes depend on the library's version
-  std::string version = "v1";  // the first that has it
+  std::string version = "v4";  // the first that has it
 };
 std::vector<Golden> MakeGolden();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the golden files into FOLDER/v1 to FOLDER/v3: stepwell_make_golden FOLDER. Files of a
+// Writes the golden files into FOLDER/v4: stepwell_make_golden FOLDER. Files of a
 // released version are never written again; a new version gets a new folder.
 #include <fstream>
 #include <iostream>

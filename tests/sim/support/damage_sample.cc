@@ -207,6 +207,9 @@ std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spe
       missing = "a pin is wrong";
     }
   }
+  const Status texts = CheckTexts(store->get(), wanted);
+  if (texts.code() == StatusCode::kInternal) return "wrong texts are served";
+  errors = errors || !texts.ok();
   if (std::string wrong = LookAtPrepared(store->get(), undecided, &errors); !wrong.empty()) {
     missing = wrong;
   }
@@ -235,7 +238,7 @@ std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, const 
     if (demands.has_copy && !whole) return when + "not repaired from the copy";
     return "";
   };
-  const OpenSpec reads = {.read_only = true};
+  const OpenSpec reads = {.with_index = demands.spec.with_index, .read_only = true};
   {
     StoreMachine machine(world, 1);
     std::unique_ptr<db::Store> store;

@@ -71,9 +71,10 @@ std::string CrashAgain(const SimWorld& image, std::vector<Steps> legal, const Im
 
 // A reader comes before any writer: it sees a legal state too, and changes nothing. What it saw,
 // unless there is no store yet.
-std::optional<Steps> ReadOnly(StoreMachine* machine, const std::string& path,
+std::optional<Steps> ReadOnly(StoreMachine* machine, const ImageCheck& check,
                               const std::vector<Steps>& legal, std::string* problem) {
-  const auto store = machine->Open({.read_only = true, .path = path});
+  const auto store =
+      machine->Open({.with_index = check.with_index, .read_only = true, .path = check.path});
   if (!store.ok()) {
     const StatusCode code = store.status().code();
     const bool absent = code == StatusCode::kNotFound || code == StatusCode::kUnimplemented;
@@ -93,7 +94,7 @@ std::string Check(const std::shared_ptr<SimWorld>& image, const std::vector<Step
   const uint64_t seed = check.seed % 1000;
   image->SetCapacity(kUnlimitedBytes);
   std::optional<Steps> read;
-  if (check.seed % 2 == 0) read = ReadOnly(&machine, check.path, legal, &problem);
+  if (check.seed % 2 == 0) read = ReadOnly(&machine, check, legal, &problem);
   if (!problem.empty()) return StrCat("reading only: ", problem);
   {
     const auto store = machine.Open(spec);

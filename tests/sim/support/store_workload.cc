@@ -110,6 +110,25 @@ Status CheckStep(db::StepReader* reader, uint64_t held) {
   return out == wanted ? OkStatus() : InternalError(StrCat("step ", step, ": extra is wrong"));
 }
 
+Status CheckTexts(db::Store* store, const Steps& wanted) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto all, store->Texts(SIZE_MAX));
+  Status first;
+  for (const db::StepTexts& texts : all) {
+    const auto it = wanted.find(texts.step);
+    if (!texts.status.ok() || it == wanted.end()) {
+      if (first.ok()) first = texts.status;
+      continue;
+    }
+    const uint64_t seed = SeedOf(it->second);
+    if (texts.metadata_json != StrCat(kMetadata, seed, "}") ||
+        texts.metrics_json != db::MetricsOf(seed)) {
+      return InternalError(StrCat("step ", texts.step, " has the texts '", texts.metadata_json,
+                                  "' and '", texts.metrics_json, "'"));
+    }
+  }
+  return first;
+}
+
 Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
   return CheckStep(reader.get(), held);
@@ -138,6 +157,7 @@ Result<Steps> ReadAll(db::Store* store) {
     STEPWELL_RETURN_IF_ERROR(CheckStep(reader.get(), held));
     steps[step] = held;
   }
+  STEPWELL_RETURN_IF_ERROR(CheckTexts(store, steps));
   return steps;
 }
 

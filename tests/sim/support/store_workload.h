@@ -34,6 +34,9 @@ Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
 // Wrong bytes are kInternal; what the store itself refuses has the store's code.
 Status CheckStep(db::StepReader* reader, uint64_t held);
 Status CheckStep(db::Store* store, uint64_t step, uint64_t held);
+// Whether the store's texts of these steps, by the index where there is one, are theirs: kInternal
+// if not, else the first error of reading.
+Status CheckTexts(db::Store* store, const Steps& wanted);
 // Steps with what they hold as the store shows them; every byte is checked.
 Result<Steps> ReadAll(db::Store* store);
 

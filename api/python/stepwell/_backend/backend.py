@@ -58,6 +58,9 @@ class Backend(Protocol):
 
     def steps(self) -> list[StepSummary]: ...
 
+    def step_numbers(self, last: int | None = None) -> list[int]:
+        """Of the `last` highest steps, or of all, ascending."""
+
     def newest(self) -> int | None: ...
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source: ...
@@ -89,6 +92,7 @@ class CoreReads:
         self._core = core
         self.newest, self.verify = core.newest, core.verify
         self.stats, self.recovery = core.stats, core.recovery
+        self.step_numbers = core.step_numbers
 
     def retention(self) -> Fields:
         return fields_of(self._core.retention())

@@ -71,6 +71,10 @@ class LocalDisks(Group):
     def steps(self) -> list[StepSummary]:
         return self._steps.all()
 
+    def step_numbers(self, last: int | None = None) -> list[int]:
+        numbers = [summary.step for summary in self.steps()]
+        return numbers if last is None else numbers[-last:]
+
     def retention(self) -> Fields:
         return self.from_leader(lambda: fields_of(self.writer.retention()),
                                 "the report on retention")

@@ -86,7 +86,6 @@ class SpaceStats(TypedDict):
         and the ballast, with which a full disk does not stop a delete or an open.
     index_bytes: the index. other_bytes: the small files.
 
-    shared_bytes: payloads that several live steps refer to, counted once.
     pinned_by_readers_bytes: payloads of dead steps that a reader still holds.
     linked_bytes: of segments with another hard link.
     """
@@ -99,7 +98,6 @@ class SpaceStats(TypedDict):
     reserved_bytes: int
     index_bytes: int
     other_bytes: int
-    shared_bytes: int
     pinned_by_readers_bytes: int
     linked_bytes: int
 
